@@ -1,6 +1,6 @@
 """Paddlewheel: a DAG of models behind key/value JSON and gRPC. Importing it imports no framework.
 
-The names are imported when they are asked for: the doctor also runs where a package they need is missing.
+Names are imported on first use: the doctor also runs where a package that they need is missing.
 """
 
 from importlib import import_module

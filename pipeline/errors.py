@@ -1,45 +1,47 @@
-"""Every error of the project, and the status each has in each protocol.
+"""Every error of the project, and its status in each protocol.
 
-4xx is the client's mistake, 5xx the server's, and docs/errors.md tells which mistake is whose.
-
-ServingError                 10000 / 500 / INTERNAL
-|-- InvalidInput              5000 / 400 / INVALID_ARGUMENT    the request's content
-|   |-- BadPackage            8000 / 400                       the message around it
-|   |   `-- MalformedBody     8000 / 400 always                no JSON, or none of this form
-|   |-- UnprintableAnswer     7000 / 500 / INTERNAL            an Op's answer has a type that can't be sent
-|   |-- NoArray               7000 / 400                       a feed of a type that no model takes
-|   |-- UnusableFeed         10000 / 400                       a feed that this model can't be given
-|   |-- MissingFeed           5000 / 400                       a feed of the model's that is not there
-|   |-- MissingKey           10000 / 400                       a key that the Op asks for and was not sent
-|   `-- TooLarge              5000 / 413                       a limit of `limits`
-|-- UnknownService            3002 / 404 / NOT_FOUND
-|   `-- UnknownVersion        3002 / 404                       of a model
-|-- ProductError         as the Op says / 400                  the app's own code, 50..99 by custom
-|-- Unauthenticated           3004 / 401 / UNAUTHENTICATED     no API key, or one that is not known
-|-- CrossSite                 3004 / 403 / PERMISSION_DENIED   a web page of another site changes the server
-|-- DeadlineExceeded          6000 / 504 / DEADLINE_EXCEEDED
-|-- Overloaded                3001 / 429 / RESOURCE_EXHAUSTED
-|-- NotReady                  3001 / 503 / UNAVAILABLE
-|-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died, and no retry is allowed
-|-- PoisonRequest             9000 / 500 / INTERNAL            it killed a worker that ran nothing else
-|-- HookFailed               10000 / 500 / INTERNAL            user code raised
-|   |-- WrongResult           7000 / 500 / INTERNAL            it returned something of another type
-|   `-- ForgottenFeed         5000 / 500 / INTERNAL            it forgot one of the model's feeds
-|-- ModelFailed               9000 / 500 / INTERNAL            the engine refused to run
-|-- RemoteUnreachable         9000 / 503 / UNAVAILABLE         no endpoint of a remote Op answers
-|-- RemoteRefused        as the remote service says            its own err_no and message
-|-- ConfigError               4000                             config.yml or the app, at start-up
-|-- StartFailed               3003                             a worker could not start
-`-- ConversionError                                            convert/; exit code 2
-    `-- ParityError                                            the outputs disagree; exit code 1
+4xx is the client's mistake, 5xx the server's. docs/errors.md lists the causes.
 """
+
+# err_no / HTTP status / gRPC code, then the cause:
+#
+# ServingError                 10000 / 500 / INTERNAL
+# |-- InvalidInput              5000 / 400 / INVALID_ARGUMENT    the request's content
+# |   |-- BadPackage            8000 / 400                       the message around it
+# |   |   `-- MalformedBody     8000 / 400 always                no JSON, or none of this form
+# |   |-- UnprintableAnswer     7000 / 500 / INTERNAL            an Op's answer has a type that can't be sent
+# |   |-- NoArray               7000 / 400                       a feed of a type that no model takes
+# |   |-- UnusableFeed         10000 / 400                       a feed that this model can't be given
+# |   |-- MissingFeed           5000 / 400                       a feed of the model's that is not there
+# |   |-- MissingKey           10000 / 400                       a key that the Op asks for and was not sent
+# |   `-- TooLarge              5000 / 413                       a limit of `limits`
+# |-- UnknownService            3002 / 404 / NOT_FOUND
+# |   `-- UnknownVersion        3002 / 404                       of a model
+# |-- ProductError         as the Op says / 400                  the app's own code, 50..99 by custom
+# |-- Unauthenticated           3004 / 401 / UNAUTHENTICATED     no API key, or one that is not known
+# |-- CrossSite                 3004 / 403 / PERMISSION_DENIED   a web page of another site changes the server
+# |-- DeadlineExceeded          6000 / 504 / DEADLINE_EXCEEDED
+# |-- Overloaded                3001 / 429 / RESOURCE_EXHAUSTED
+# |-- NotReady                  3001 / 503 / UNAVAILABLE
+# |-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died, and no retry is allowed
+# |-- PoisonRequest             9000 / 500 / INTERNAL            it killed a worker that ran nothing else
+# |-- HookFailed               10000 / 500 / INTERNAL            user code raised
+# |   |-- WrongResult           7000 / 500 / INTERNAL            it returned something of another type
+# |   `-- ForgottenFeed         5000 / 500 / INTERNAL            it forgot one of the model's feeds
+# |-- ModelFailed               9000 / 500 / INTERNAL            the engine refused to run
+# |-- RemoteUnreachable         9000 / 503 / UNAVAILABLE         no endpoint of a remote Op answers
+# |-- RemoteRefused        as the remote service says            its own err_no and message
+# |-- ConfigError               4000                             config.yml or the app, at start-up
+# |-- StartFailed               3003                             a worker could not start
+# `-- ConversionError                                            convert/; exit code 2
+#     `-- ParityError                                            the outputs disagree; exit code 1
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 PRODUCT_ERR_NOS = range(50, 100)  # the app's own numbers, by Paddle Serving's custom
-MOST_CHARS = 16 << 10  # of a message that an app made: with a whole image in it, say, it helps nobody
+MAX_MESSAGE_CHARS = 16 << 10  # of an app's message, which may quote a whole image
 _HTTP_ERRORS = range(400, 600)
 _GRPC_ERRORS = {
     "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
@@ -49,15 +51,15 @@ _GRPC_ERRORS = {
 
 
 class ServingError(Exception):
-    """What went wrong, with which field or file, and what to do, in one message."""
+    """Base class of all errors. The message names the cause, the field or file, and the remedy."""
 
     err_no = 10000
     http_status = 500
     grpc_code = "INTERNAL"
     always_status = False  # True: `http_status` also where `dag.http_errors: original` answers 200
-    clients = False  # True: the client's mistake whatever its status says, which may be another server's own
-    told = False  # whether the log has it already, with its traceback
-    kind = ""  # the name of its class, where a worker has met it and this is the front's copy
+    clients = False  # True: the client's mistake, whatever the status (a status may come from another server)
+    logged = False  # whether the log already has the error with its traceback
+    kind = ""  # name of the original class, in the front's copy of a worker's error
 
     @property
     def message(self) -> str:
@@ -99,16 +101,16 @@ class NoArray(InvalidInput):
 
 
 class UnusableFeed(InvalidInput):
-    """An array that the model can't be given: of no numbers, without elements, or of a shape it refuses.
+    """An array that the model can't run: not numeric, empty, or of a shape that the model rejects.
 
-    Paddle Serving met it while the model ran, and had no number of its own for that.
+    Paddle Serving failed while the model ran, and had no separate number for this error.
     """
 
     err_no = 10000
 
 
 class MissingFeed(InvalidInput):
-    """Of the model's feeds one is not there. feed: its name."""
+    """A feed of the model is missing from the request. `feed` is its name."""
 
     def __init__(self, message: str, feed: str = "") -> None:
         super().__init__(message)
@@ -116,10 +118,10 @@ class MissingFeed(InvalidInput):
 
 
 class MissingKey(InvalidInput, KeyError):
-    """A hook asks for a key of the request that its client has not sent."""
+    """A hook reads a key that the client has not sent."""
 
-    err_no = 10000  # Paddle Serving met it as any other error of a hook
-    __str__ = Exception.__str__  # that of KeyError is in quotes
+    err_no = 10000  # in Paddle Serving, the number of any error in a hook
+    __str__ = Exception.__str__  # KeyError.__str__ adds quotes
 
 
 class TooLarge(InvalidInput):
@@ -137,7 +139,7 @@ class UnknownService(ServingError):
 
 
 class UnknownVersion(UnknownService):
-    """A version that is not served, or not any more; the words are Triton's."""
+    """A model version that is not served, or no longer served. The message is Triton's."""
 
     def __init__(self, model: str, version: str) -> None:
         super().__init__(f"Request for unknown model: '{model}' version {int(version)} is not found")
@@ -163,7 +165,7 @@ class RestrictedApi(ServingError):
 
 
 class CrossSite(ServingError):
-    """A request that changes the server, and that a web page of another site can make a browser send."""
+    """A request that changes the server and may come from a web page of another site."""
 
     err_no = 3004
     http_status = 403
@@ -183,7 +185,7 @@ class ProductError(ServingError):
 
 
 class DeadlineExceeded(ServingError):
-    """The request's deadline passed before its answer was there."""
+    """The request's deadline passed before its response was ready."""
 
     err_no = 6000
     http_status = 504
@@ -245,7 +247,7 @@ class WrongResult(HookFailed):
 
 
 class ForgottenFeed(HookFailed):
-    """A hook of the app returned a feed that lacks one of the model's, which was not the client's to send."""
+    """A hook of the app returned a feed dict without a feed that the client was not expected to send."""
 
     err_no = MissingFeed.err_no
 
@@ -265,7 +267,7 @@ class RemoteUnreachable(ServingError):
 
 
 class RemoteRefused(ServingError):
-    """The service behind a remote Op refused: its number and its message, passed on."""
+    """An error of the service behind a remote Op, passed on with its number and message."""
 
     def __init__(self, message: str, err_no: int) -> None:
         super().__init__(message)
@@ -309,21 +311,20 @@ class Described(NamedTuple):
 def detach(error: ServingError) -> ServingError:
     """Return the error without its traceback and its causes.
 
-    An error that a caller keeps would hold the frames it went through, and with them a request's inputs, in
-    a cycle of references until the next collection of garbage.
+    A stored error would keep its frames, and the request's inputs in them, alive in a reference cycle until
+    the next garbage collection.
     """
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
 
 def described(error: ServingError) -> Described:
-    """err_no, HTTP status, gRPC code and message, as plain values whatever an app put into them.
+    """Return err_no, HTTP status, gRPC code and message as plain values, whatever an app put into them.
 
-    A status that is none of an error's could not be sent: 204 has no body, and what followed on the
-    connection would be read as another answer.
+    Statuses below 400 become 500: 204 has no body, and the client would read the body as the next response.
     """
     try:
-        err_no, message = int(error.err_no), sendable(error.message)
+        err_no, message = int(error.err_no), to_sendable_text(error.message)
     except BaseException:  # of an app's own class, whatever it may be
         err_no, message = ServingError.err_no, get_error_text(error)
     if not -(1 << 31) <= err_no < 1 << 31:  # the field of the answer is an int32
@@ -347,25 +348,25 @@ def is_clients(error: ServingError) -> bool:
 
 
 def is_servers(error: ServingError) -> bool:
-    """Whether an error is the server's fault, not its client's and not for want of time or room."""
+    """Whether an error is the server's fault: not the client's, no overload and no missed deadline."""
     for_now = (Overloaded.http_status, NotReady.http_status, DeadlineExceeded.http_status)
     return not is_clients(error) and described(error).http_status not in for_now
 
 
 def get_error_text(exc: BaseException) -> str:
-    """An exception's text, safe to send: one whose own __str__ raises is named by its class."""
+    """Return an exception's text, safe to send; the class name where its __str__ raises."""
     try:
-        return sendable(str(exc))
-    except BaseException:  # it may raise a KeyboardInterrupt as well, and spoils no other request
+        return to_sendable_text(str(exc))
+    except BaseException:  # __str__ may even raise KeyboardInterrupt; other requests must not fail with it
         return type(exc).__name__
 
 
-def sendable(text: object) -> str:
-    """Return the text of an object as UTF-8 can have it, cut to a length that a message may have."""
-    plain = str.encode(str(text)[: MOST_CHARS + 1], "utf-8", "replace").decode()
-    return plain if len(plain) <= MOST_CHARS else plain[:MOST_CHARS] + "..."
+def to_sendable_text(text: object) -> str:
+    """Return an object's text, encodable as UTF-8 and cut to MAX_MESSAGE_CHARS."""
+    plain = str.encode(str(text)[: MAX_MESSAGE_CHARS + 1], "utf-8", "replace").decode()
+    return plain if len(plain) <= MAX_MESSAGE_CHARS else plain[:MAX_MESSAGE_CHARS] + "..."
 
 
 OUR_FAULT = ServingError("internal error; the server's log has its reason")
-OUR_FAULT.told = True
-"""What a client is told of a fault of this project's."""
+OUR_FAULT.logged = True
+"""The error that clients get for a bug of this project."""

@@ -1,11 +1,11 @@
-"""Plugins: the engines and dialects that there are, found by Python entry points.
+"""Plugins: the available engines and dialects, discovered by Python entry points.
 
-A package adds one with a line in its pyproject.toml, as this project does for its own:
+A package registers a plugin in its pyproject.toml::
 
     [project.entry-points."paddlewheel.engines"]
     numpy = "my_package.numpy_engine:ENGINE"
 
-Its name there is the one that config.yml and the log use.
+config.yml and the log use the name of the entry point.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.errors import ConfigError, ServingError, get_error_text
 
 DIALECTS, ENGINES = "paddlewheel.dialects", "paddlewheel.engines"
 
-_SEAMS = {  # what an object of the group has to have, and the file that says more
+_INTERFACES = {  # required methods of a plugin, and the file that documents them
     DIALECTS: (("front", "worker"), "pipeline/dialects/dialect.py"),
     ENGINES: (("format_of", "params_of", "signature_of", "load"), "pipeline/engines/base.py"),
 }
@@ -35,12 +35,12 @@ T = TypeVar("T")
 
 
 class Plugin(NamedTuple):
-    """An entry point of a group. value: where it is, as `module:object`, in this distribution."""
+    """An entry point of a plugin group."""
 
     group: str
     name: str
-    value: str
-    distribution: str
+    value: str  # `module:object`
+    distribution: str  # the package that registers it
 
     @property
     def kind(self) -> str:
@@ -48,17 +48,14 @@ class Plugin(NamedTuple):
 
 
 class Library(NamedTuple):
-    """What a plugin imports and its package does not require: an extra of it.
+    """An optional dependency of a plugin."""
 
-    module: its import name. requirement: what pip installs it with.
-    """
-
-    module: str
-    requirement: str
+    module: str  # import name
+    requirement: str  # argument for pip install
 
     @property
     def is_installed(self) -> bool:
-        """As far as its files tell; it is not imported."""
+        """Whether the module's files are installed. The module is not imported."""
         if self.module in sys.modules:
             return True
         spec = importlib.util.find_spec(self.module)
@@ -67,20 +64,23 @@ class Library(NamedTuple):
 
 @cache
 def find(group: str) -> Mapping[str, Plugin]:
-    """Those of a group by their names. Raises ConfigError for two of one name, and where there is none.
+    """Return the plugins of a group by name. Raises ConfigError for duplicate names and for an empty group.
 
-    Of this project itself the table in pyproject.toml counts where that file lies beside the package: what
-    pip has noted of a checkout is as old as its installation, and of a bare clone there is nothing.
+    In a checkout, pyproject.toml lists this project's plugins. The metadata of an editable install is as old
+    as the install, and a bare clone has none.
     """
-    own = _of_checkout(group)
-    found = [*own, *(one for one in _installed(group) if not own or one.distribution != PROJECT)]
+    project_plugins = _read_checkout(group)
+    plugins = [
+        *project_plugins,
+        *(p for p in _list_installed(group) if not project_plugins or p.distribution != PROJECT),
+    ]
     by_name: dict[str, Plugin] = {}
-    for one in found:
-        other = by_name.setdefault(one.name, one)
-        if other != one:
+    for plugin in plugins:
+        other = by_name.setdefault(plugin.name, plugin)
+        if other != plugin:
             raise ConfigError(
-                f"there are two {one.kind}s with the name {one.name!r}: {other.value} of "
-                f"{other.distribution} and {one.value} of {one.distribution}; uninstall one of the two"
+                f"there are two {plugin.kind}s with the name {plugin.name!r}: {other.value} of "
+                f"{other.distribution} and {plugin.value} of {plugin.distribution}; uninstall one of the two"
             )
     if not by_name:
         raise ConfigError(f"{PROJECT} is not installed: the entry points {group} are missing; install it")
@@ -89,10 +89,10 @@ def find(group: str) -> Mapping[str, Plugin]:
 
 @cache
 def load(plugin: Plugin) -> Any:
-    """The object. Raises ConfigError for one that can't be imported, or that is not of this kind."""
-    methods, described = _SEAMS[plugin.group]
+    """Import a plugin's object. Raises ConfigError for a failed import or missing methods."""
+    methods, described = _INTERFACES[plugin.group]
     module, _, attribute = plugin.value.partition(":")
-    loaded = called(plugin, lambda: getattr(importlib.import_module(module), attribute))
+    loaded = call_plugin(plugin, lambda: getattr(importlib.import_module(module), attribute))
     named = getattr(loaded, "name", None) == plugin.name
     if not named or not all(callable(getattr(loaded, method, None)) for method in methods):
         raise ConfigError(
@@ -102,10 +102,10 @@ def load(plugin: Plugin) -> Any:
     return loaded
 
 
-def called(plugin: Plugin, part: Callable[..., T], *given: Any) -> T:
-    """What a function of the plugin returns. Raises ConfigError that names the plugin, if that raises."""
+def call_plugin(plugin: Plugin, part: Callable[..., T], *arguments: Any) -> T:
+    """Call a function of a plugin. Its exceptions become a ConfigError that names the plugin."""
     try:
-        return part(*given)
+        return part(*arguments)
     except ServingError:
         raise
     except Exception as exc:
@@ -115,18 +115,18 @@ def called(plugin: Plugin, part: Callable[..., T], *given: Any) -> T:
         ) from exc
 
 
-def _installed(group: str) -> Iterator[Plugin]:
+def _list_installed(group: str) -> Iterator[Plugin]:
     for entry in entry_points(group=group):
         distribution = entry.dist.name if entry.dist else "an unknown distribution"
         yield Plugin(group, entry.name, entry.value, distribution)
 
 
-def _of_checkout(group: str) -> list[Plugin]:
+def _read_checkout(group: str) -> list[Plugin]:
     try:
         project = tomllib.loads(_CHECKOUT.read_text("utf-8"))["project"]
     except (OSError, ValueError, KeyError):
         return []
-    if project.get("name") != PROJECT:  # of an app that has this package in its own folder
+    if project.get("name") != PROJECT:  # the pyproject.toml of an app that vendors this package
         return []
     table = project["entry-points"][group]
     return [Plugin(group, name, value, PROJECT) for name, value in table.items()]

@@ -35,7 +35,7 @@ def prepare_from_arguments(service: WebService, default_config: str | Path) -> N
 def print_config(service: Service) -> None:
     """Print the configuration with the Ops' own arguments and all defaults, and leave the process.
 
-    What stands in place of `auto`, and why, is told in comments.
+    Comments state the choice behind each `auto`, and the measurement.
     """
     try:
         _, _, config = service.resolve()

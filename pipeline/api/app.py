@@ -1,4 +1,4 @@
-"""App: a user's service reduced to data, handed from the script to the front and on to the workers."""
+"""App: a user's service as data, passed from the script to the front and on to the workers."""
 
 from __future__ import annotations
 
@@ -20,78 +20,56 @@ from pipeline.tuning.choice import Choice
 
 
 class RepositoryPlace(NamedTuple):
-    """A model repository: its folders.
-
-    strict: a model's configuration may leave nothing out. strict_readiness: the server is not ready while a
-    model can't be served. poll_s: seconds between looks at what has changed; 0: never. strict_devices: a
-    model that can't have the GPU it asks for is not served. starts: workers that start at a time; 0: as many
-    as there are cores. defaults: those of models, see `pipeline.triton.config_file`.
-    grpc_arguments: settings of the gRPC port, by gRPC's names. install_requirements: pip installs what the
-    requirements.txt of Python models names.
-    """
+    """The folders of a model repository, and the options of its server."""
 
     folders: tuple[str, ...]
-    strict: bool = False
-    strict_readiness: bool = True
-    poll_s: int = 0
-    strict_devices: bool = False
-    starts: int = 0
-    defaults: tuple[Any, ...] = ()
-    grpc_arguments: tuple[tuple[str, int], ...] = ()
-    install_requirements: bool = False
+    strict: bool = False  # a model's configuration must be complete
+    strict_readiness: bool = True  # the server is not ready while a model can't be served
+    poll_s: int = 0  # seconds between scans for changes; 0: never
+    strict_devices: bool = False  # a model whose GPU is missing is not served
+    starts: int = 0  # workers that start at the same time; 0: one per core
+    defaults: tuple[Any, ...] = ()  # default settings of models, see `pipeline.triton.config_file`
+    grpc_arguments: tuple[tuple[str, int], ...] = ()  # channel arguments of the gRPC port, by gRPC's names
+    install_requirements: bool = False  # pip installs the requirements.txt of Python models
 
 
 @dataclass(frozen=True)
 class App:
-    """What the front knows of a service, and what a worker needs to run the script again.
-
-    name: of the service. models: what clients may ask for; the first is meant where a request names none.
-    examples: requests that the Ops say are answered. raw_bodies: by media type the input that the body of an
-    HTTP request is as a whole. described: what the models of Ops take and give, see `Description.document`.
-    script: the file that called run_service; module: its name where it was started by that, as in
-    `python -m app.web_service`; arguments: its sys.argv[1:]; folder: where it was started.
-    repository: where the models come from, if that is a model repository; None: from the script.
-    notes: what is to be told of them in the log.
-    exit_on_error: the service ends where an Op can't be started; else its models alone are not served.
-    unavailable: models that can't be served from the start, by name, each with its version, empty for all,
-    and the reason.
-    dialects: where they are, each a `Plugin`; the front adds them for workers. choices: what was measured to
-    be the fastest, by the Ops whose sections say `auto`.
-    restrictions: the APIs that answer only requests with a certain header.
-    """
+    """A service as data, for the front and for the workers that run the script again."""
 
     name: str
-    models: tuple[ServedModel, ...]
+    models: tuple[ServedModel, ...]  # the first answers requests that name no model
     config: ServiceConfig
-    script: str
-    arguments: tuple[str, ...]
-    folder: str
-    examples: Examples
-    module: str = ""
-    raw_bodies: Mapping[str, str] = field(default_factory=dict)
-    described: Mapping[str, Any] = field(default_factory=dict)
-    repository: RepositoryPlace | None = None
-    notes: tuple[str, ...] = ()
-    exit_on_error: bool = True
+    script: str  # the file that called run_service
+    arguments: tuple[str, ...]  # its sys.argv[1:]
+    folder: str  # its working directory
+    examples: Examples  # requests that the Ops declare as answerable
+    module: str = ""  # the script's module name, after `python -m app.web_service`
+    raw_bodies: Mapping[str, str] = field(default_factory=dict)  # by media type, the input of a raw HTTP body
+    described: Mapping[str, Any] = field(default_factory=dict)  # by Op, `Description.document` of its model
+    repository: RepositoryPlace | None = None  # None: the models come from the script
+    notes: tuple[str, ...] = ()  # remarks about the models, for the log
+    exit_on_error: bool = True  # a failed Op ends the service; False: its models are unavailable
     unavailable: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    dialects: tuple[Plugin, ...] = ()
-    choices: Mapping[str, Choice] = field(default_factory=dict)
-    restrictions: Restrictions = NO_RESTRICTIONS
+    """Models that can't be served from the start: by name, the version (empty for all) and the reason."""
+    dialects: tuple[Plugin, ...] = ()  # added by the front, for workers
+    choices: Mapping[str, Choice] = field(default_factory=dict)  # by Op with `auto`, the fastest choice
+    restrictions: Restrictions = NO_RESTRICTIONS  # APIs that require a header
 
     @property
     def default(self) -> ServedModel | None:
-        """The model that is meant where a request names none; None in a repository."""
+        """The model of requests that name none; None in a repository."""
         return self.models[0] if self.repository is None else None
 
     @cached_property
     def ops(self) -> tuple[str, ...]:
-        """Every Op that runs a step of some model, those of one DAG in its order."""
+        """All Ops that run a step of a model, in the order of each DAG."""
         return tuple(dict.fromkeys(m.graph.nodes[node].op for m in self.models for node in m.graph.order))
 
     def to_json(self) -> str:
-        """For `from_json`."""
+        """Return the app as JSON, for `from_json`."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        # Without defaults: the model in a worker may have settings for keys that config.yml has not.
+        # Without defaults: a worker's model may set keys that config.yml leaves out.
         config = self.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
         models = [model.to_data() for model in self.models]
         choices = msgspec.to_builtins(self.choices)
@@ -99,7 +77,7 @@ class App:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> App:
-        """What `to_json` has written."""
+        """Build an app from the JSON of `to_json`."""
         fields = json.loads(text)
         return cls(
             name=fields["name"],
@@ -115,15 +93,15 @@ class App:
             repository=None if fields["repository"] is None else RepositoryPlace(*fields["repository"]),
             notes=tuple(fields["notes"]),
             exit_on_error=fields["exit_on_error"],
-            unavailable={name: tuple(told) for name, told in fields["unavailable"].items()},
-            dialects=tuple(Plugin(*given) for given in fields["dialects"]),
+            unavailable={name: tuple(pair) for name, pair in fields["unavailable"].items()},
+            dialects=tuple(Plugin(*plugin) for plugin in fields["dialects"]),
             choices=msgspec.convert(fields["choices"], dict[str, Choice]),
             restrictions=msgspec.convert(fields["restrictions"], Restrictions),
         )
 
 
 def write_app(app: App) -> int:
-    """The app in a memfd that survives exec; returns its descriptor."""
+    """Write the app to a memfd that survives exec. Returns its descriptor."""
     fd = os.memfd_create("paddlewheel-app", 0)
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(app.to_json().encode())
@@ -133,6 +111,6 @@ def write_app(app: App) -> int:
 
 
 def read_app(fd: int) -> App:
-    """What `write_app` wrote; closes the descriptor."""
+    """Read the app that `write_app` wrote, and close the descriptor."""
     with os.fdopen(fd, "rb") as file:
         return App.from_json(file.read())

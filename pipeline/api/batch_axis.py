@@ -1,4 +1,4 @@
-"""BatchAxis: a tensor on its way between a model with a batch axis and a model without, as in Triton."""
+"""BatchAxis: adds or removes a tensor's batch axis between two models, as Triton does."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, NamedTuple
 
 
 class BatchAxis(NamedTuple):
-    """The model that takes a tensor: exactly one of giver and taker has a batch axis."""
+    """The receiving model's view of a tensor, where either sender or receiver has a batch axis, not both."""
 
     dims: tuple[int, ...]  # without the batch axis, -1 for any length
-    batched: bool  # whether the taker has a batch axis
+    batched: bool  # whether the receiver has a batch axis
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether the taker declares this shape, its batch axis included."""
+        """Whether the receiver declares this shape, its batch axis included."""
         return _match(self.dims, shape[1:] if self.batched and shape else shape)
 
     def adapt(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape as the taker has it.
+        """Return the shape for the receiver.
 
-        A tensor of the taker's dims becomes a batch of one. A batch of one loses its axis where the taker's
-        dims want that. Any other shape passes as it is: one of its dims may be the batch.
+        A tensor of the receiver's dims becomes a batch of 1. A batch of 1 loses its axis where the receiver's
+        dims have none. Other shapes stay as they are: one of their dims may be the batch.
         """
         matches = _match(self.dims, shape)
         if self.batched and matches:
@@ -31,11 +31,11 @@ class BatchAxis(NamedTuple):
 
 
 BatchAxes = Sequence[BatchAxis]
-"""The takers that a tensor passes, a model or an ensemble around models each."""
+"""The receivers that a tensor passes through: models, and ensembles around models."""
 
 
 def adapt_array(array: Any, axes: BatchAxes) -> Any:
-    """Return the array in the shape that the last taker gets."""
+    """Return the array in the shape for the last receiver."""
     shape = tuple(array.shape)
     for axis in axes:
         shape = axis.adapt(shape)

@@ -1,4 +1,4 @@
-"""Dag: the steps of a model that is served and the edges between them; made of a script's Ops here."""
+"""Dag: the steps of a served model and the edges between them, built from a script's Ops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.api.op import REQUEST_OP, RESPONSE_OP, Op, RequestOp, ResponseOp
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature, TensorSpec, declared_specs
 
-MOST_ROWS = 1024  # of one request, where nothing says how many
+DEFAULT_MAX_ROWS = 1024  # of one request, where no Op declares a maximum
 MESSAGE = "@message"  # the input of an overridden RequestOp: the request as its bytes
 FEED = "@feed"  # the input of an Op whose model runs by itself, without hooks: its feeds by name
 
@@ -21,16 +21,13 @@ Names = str | Sequence[str]
 
 
 class Edge(NamedTuple):
-    """What a node is given of another node, or of the request.
+    """An input of a node: the output of another node, or the request."""
 
-    source: the other's name, or the Dag's source. tensors: the outputs that are passed on, each with the name
-    or names under which the node finds it among its feeds; None passes the whole output on, under the
-    source's name. batch_axes: by feed, where of giver and taker only one has a batch axis.
-    """
-
-    source: str
+    source: str  # name of the other node, or the Dag's source
     tensors: Mapping[str, Names] | None = None
-    batch_axes: Mapping[str, BatchAxes] = {}
+    """By output of the source, the feed or feeds that receive it. None: the whole output, under the
+    source's name."""
+    batch_axes: Mapping[str, BatchAxes] = {}  # by feed, where only source or node has a batch axis
 
     @classmethod
     def of_data(cls, source: str, tensors: Mapping[str, Names] | None, axes: Mapping[str, Any]) -> Edge:
@@ -46,31 +43,16 @@ def batch_axes_of_data(data: Mapping[str, Any]) -> dict[str, BatchAxes]:
 
 
 class Node(NamedTuple):
-    """One step of a Dag. op: whose workers run it; several steps, of one Dag or of several, may share an Op.
-
-    jumps: names of other nodes. A node whose edges name tensors has its Op's model run by itself, without
-    hooks.
-    """
+    """A step of a Dag. If its edges name tensors, the Op's model runs without the Op's hooks."""
 
     name: str
-    op: str
+    op: str  # the Op whose workers run the step; steps of one or several Dags may share an Op
     inputs: tuple[Edge, ...]
-    jumps: tuple[str, ...] = ()
+    jumps: tuple[str, ...] = ()  # names of other nodes
 
 
 class Dag:
-    """The way of a request: steps, and what each is given of others. It has one source and one answer.
-
-    response: the node whose output is the answer. answer: which of its tensors, each with its name in the
-    answer; None for the whole output. carried: by name of another of its inputs, the tensors of that which
-    the answer has, too. answer_axes: by tensor of the answer, as `batch_axes` of an edge. source: what the
-    request is called: REQUEST_OP, MESSAGE where the app itself makes the inputs of the first Ops from the
-    message, FEED for a model by itself. packs: the app itself packs the answer, refusals included.
-    first_arrival: a node runs on the first of its inputs to come, and on it alone.
-    inputs, consumers: names of nodes, by node. tensors: by node with edges that name tensors, those of each.
-    batch_axes: by node, those of its feeds.
-    ops: all that run a node.
-    """
+    """The graph of steps that a request passes, from one source to one answer."""
 
     def __init__(
         self,
@@ -84,13 +66,16 @@ class Dag:
         first_arrival: bool = False,
     ) -> None:
         self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
-        self.response = response
-        self.answer = answer
+        self.response = response  # the node whose output is the answer
+        self.answer = answer  # by tensor of that output, its name in the answer; None: the whole output
+        # Tensors that the answer takes from the response node's inputs: by input, then by tensor.
         self.carried: Mapping[str, Mapping[str, str]] = carried or {}
-        self.answer_axes: Mapping[str, BatchAxes] = answer_axes or {}
+        self.answer_axes: Mapping[str, BatchAxes] = answer_axes or {}  # by tensor, see Edge.batch_axes
+        # REQUEST_OP; MESSAGE: the app unpacks the request message itself; FEED: a single model.
         self.source = source
-        self.packs = RESPONSE_OP in self.nodes
-        self.first_arrival = first_arrival
+        self.packs = RESPONSE_OP in self.nodes  # the app packs the response itself, errors included
+        self.first_arrival = first_arrival  # a node runs on its first input alone
+        # By node: names of other nodes.
         self.inputs: Mapping[str, tuple[str, ...]] = {
             node.name: tuple(edge.source for edge in node.inputs) for node in nodes
         }
@@ -98,11 +83,13 @@ class Dag:
             name: tuple(node.name for node in nodes if name in self.inputs[node.name])
             for name in (self.source, *self.nodes)
         }
+        # By node whose edges name tensors: `Edge.tensors` of each edge.
         self.tensors: Mapping[str, tuple[Mapping[str, Names] | None, ...]] = {
             node.name: tuple(edge.tensors for edge in node.inputs)
             for node in nodes
             if any(edge.tensors is not None for edge in node.inputs)
         }
+        # By node, then by feed.
         self.batch_axes: Mapping[str, Mapping[str, BatchAxes]] = {
             node.name: {feed: axes for edge in node.inputs for feed, axes in edge.batch_axes.items()}
             for node in nodes
@@ -112,26 +99,26 @@ class Dag:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """The nodes so that each comes after its inputs."""
+        """The nodes in topological order."""
         graph = {name: set(inputs) - {self.source} for name, inputs in self.inputs.items()}
         return tuple(TopologicalSorter(graph).static_order())
 
     def descendants(self, name: str) -> frozenset[str]:
-        """Every node that runs, directly or not, on the output of `name`."""
-        found: set[str] = set()
-        todo = list(self.consumers[name])
-        while todo:
-            consumer = todo.pop()
-            if consumer not in found:
-                found.add(consumer)
-                todo += self.consumers[consumer]
-        return frozenset(found)
+        """Return all nodes that depend, directly or not, on the output of `name`."""
+        descendants: set[str] = set()
+        pending = list(self.consumers[name])
+        while pending:
+            consumer = pending.pop()
+            if consumer not in descendants:
+                descendants.add(consumer)
+                pending += self.consumers[consumer]
+        return frozenset(descendants)
 
 
 def collect_ops(last: Op) -> dict[str, Op]:
-    """All Ops that run for the last one, inputs first; of RequestOp and ResponseOp those that are overridden.
+    """Return all Ops that the last Op needs, inputs first. RequestOp and ResponseOp only if overridden.
 
-    Raises ConfigError for two Ops of one name, a cycle, an Op without an input, or a jump to an Op outside.
+    Raises ConfigError for a duplicate name, a cycle, an Op without input_ops, or a jump to an Op outside.
     """
     last = answering_op(last)
     ops = _reachable(last)
@@ -158,9 +145,9 @@ def collect_ops(last: Op) -> dict[str, Op]:
 
 
 def answering_op(last: Op) -> Op:
-    """The Op that answers: a ResponseOp only where it is overridden, else the one before it.
+    """Return the Op whose output is the answer: `last`, or its input for a ResponseOp that is not overridden.
 
-    Raises ConfigError for what is no Op, and for a RequestOp.
+    Raises ConfigError for a value that is no Op, and for a RequestOp.
     """
     if isinstance(last, ResponseOp) and not last.packs:
         (last,) = last.input_ops
@@ -172,49 +159,49 @@ def answering_op(last: Op) -> Op:
 
 
 def build_dag(ops: Mapping[str, Op], last: Op, *, first_arrival: bool = False) -> Dag:
-    """The edges of collected Ops as data."""
+    """Build the Dag of collected Ops."""
     source = MESSAGE if REQUEST_OP in ops else REQUEST_OP
     nodes = tuple(_build_node(op) for op in ops.values())
     return Dag(nodes, answering_op(last).name, source=source, first_arrival=first_arrival)
 
 
 def build_signature(ops: Mapping[str, Op], last: Op) -> Signature:
-    """The tensors that the Ops declare: inputs by those that are given the request, outputs by the last.
+    """Collect the tensors that Ops declare: inputs from Ops that read the request, outputs from the last Op.
 
     Raises ConfigError with all flaws.
     """
     flaws: list[str] = []
     inputs: dict[str, TensorSpec] = {}
     answering = answering_op(last)
-    takers = get_entry_ops(ops)
-    most = max((op.max_batch_size for op in takers), default=0)
-    for op in takers:
-        for spec in _declared(op, "input_tensors", most, flaws):
+    entry_ops = get_entry_ops(ops)
+    max_rows = max((op.max_batch_size for op in entry_ops), default=0)
+    for op in entry_ops:
+        for spec in _declared(op, "input_tensors", max_rows, flaws):
             if inputs.setdefault(spec.name, spec) != spec:
                 flaws.append(f"Op {op.name}: input_tensors: another Op declares {spec.name!r} differently")
-    outputs = _declared(answering, "output_tensors", most, flaws)
+    outputs = _declared(answering, "output_tensors", max_rows, flaws)
     if flaws:
         raise ConfigError("\n".join(flaws))
-    signature = Signature(tuple(inputs.values()), outputs, most)
-    if not most and signature.has_rows and all(op.takes_rows for op in takers):
-        return signature._replace(max_batch_size=MOST_ROWS)
+    signature = Signature(tuple(inputs.values()), outputs, max_rows)
+    if not max_rows and signature.has_rows and all(op.takes_rows for op in entry_ops):
+        return signature._replace(max_batch_size=DEFAULT_MAX_ROWS)
     return signature
 
 
 def get_entry_ops(ops: Mapping[str, Op]) -> list[Op]:
-    """The Ops that are given the request."""
-    return [op for op in ops.values() if any(isinstance(given, RequestOp) for given in op.input_ops)]
+    """Return the Ops that read the request."""
+    return [op for op in ops.values() if any(isinstance(input_op, RequestOp) for input_op in op.input_ops)]
 
 
 def get_raw_bodies(ops: Mapping[str, Op]) -> dict[str, str]:
-    """By media type the input that the body of an HTTP request is as a whole."""
+    """Return, by media type, the input that receives the whole body of an HTTP request."""
     return {media.lower(): name for op in get_entry_ops(ops) for media, name in op.raw_bodies.items()}
 
 
-def _declared(op: Op, attribute: str, most: int, flaws: list[str]) -> tuple[TensorSpec, ...]:
+def _declared(op: Op, attribute: str, max_rows: int, flaws: list[str]) -> tuple[TensorSpec, ...]:
     try:
         return declared_specs(
-            f"Op {op.name}: {attribute}", getattr(op, attribute), most > 0, labels=op.output_labels
+            f"Op {op.name}: {attribute}", getattr(op, attribute), max_rows > 0, labels=op.output_labels
         )
     except ConfigError as exc:
         flaws.append(exc.message)
@@ -228,9 +215,9 @@ def _build_node(op: Op) -> Node:
 
 def _reachable(last: Op) -> dict[str, Op]:
     ops: dict[str, Op] = {}
-    todo: list[Op] = [last]
-    while todo:
-        op = todo.pop()
+    pending: list[Op] = [last]
+    while pending:
+        op = pending.pop()
         if "name" not in vars(op):
             kind = type(op).__name__
             raise ConfigError(
@@ -241,7 +228,7 @@ def _reachable(last: Op) -> dict[str, Op]:
         if op.name in ops:
             raise ConfigError(f"two Ops are named {op.name}; give each its own name")
         ops[op.name] = op
-        todo += op.input_ops
+        pending += op.input_ops
     return ops
 
 

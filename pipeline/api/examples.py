@@ -1,4 +1,4 @@
-"""Requests that a service answers, shown to people: what its Ops declare, completed from the tensors."""
+"""Example requests for docs and error messages: declared by Ops, else generated from their tensors."""
 
 from __future__ import annotations
 
@@ -19,67 +19,66 @@ from pipeline.models.signature import Variable, sized
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
 KEY_VALUE_EXAMPLE = '{"key": ["0"], "value": ["..."]}'
-LONGEST_EXAMPLE = 400  # characters of one in the message of a refusal: in a longer one nobody finds anything
-MOST_ELEMENTS = 4096  # of a feed that is made up: an image's worth of ones helps nobody
-_ANY_LENGTH, _ANY_SIDE = 3, 32  # of an axis that may have any, and of an image's
+MAX_EXAMPLE_CHARS = 400  # in an error message, which must stay readable
+MAX_ELEMENTS = 4096  # of a generated feed: an image full of ones helps nobody
+_ANY_LENGTH, _ANY_SIDE = 3, 32  # of an open axis, and of an open axis of an image
 _ONE: dict[str, Any] = {"BYTES": "text", "BOOL": True, "FP16": 1.0, "BF16": 1.0, "FP32": 1.0, "FP64": 1.0}
 
 
 class Examples(NamedTuple):
-    """row: of the declared tensors, as one instance of KServe v1. key_values: of the key/value doors. bodies:
-    those that are an input as a whole, by media type, in base64. parameters: that go with the row."""
+    """The example inputs that the Ops of a service declare."""
 
-    row: dict[str, Any] = {}
-    key_values: dict[str, str] = {}
-    bodies: dict[str, str] = {}
-    parameters: dict[str, Any] = {}
+    row: dict[str, Any] = {}  # values of the declared tensors, as an instance of KServe v1
+    key_values: dict[str, str] = {}  # for the key/value protocols
+    bodies: dict[str, str] = {}  # raw bodies by media type, in base64
+    parameters: dict[str, Any] = {}  # KServe parameters of the row
 
-    def beside(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """A body of KServe with the parameters that it needs."""
+    def add_parameters(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a KServe body with the example's parameters."""
         return {**body, "parameters": self.parameters} if self.parameters else dict(body)
 
 
 class ExampleRequest(NamedTuple):
-    """A POST that the service answers."""
+    """A POST request that the service answers."""
 
     path: str
     body: bytes
     media: str = "application/json"
 
     def command(self, address: str, file: str = "") -> str:
-        """It as a line for a shell. file: where the body is; empty: it stands in the line itself."""
+        """Return a curl command. The body is read from `file`, or written into the command without one."""
         url = f"{address}{self.path}"
         if not file:
             return f"curl -s {url} -d {shlex.quote(self.body.decode())}"
-        told = "" if self.media == "application/json" else f" -H 'content-type: {self.media}'"
-        return f"curl -s {url}{told} --data-binary @{shlex.quote(file)}"
+        header = "" if self.media == "application/json" else f" -H 'content-type: {self.media}'"
+        return f"curl -s {url}{header} --data-binary @{shlex.quote(file)}"
 
 
 def build_example_requests(name: str, signature: Signature, examples: Examples) -> dict[str, ExampleRequest]:
-    """By door an example for the service of this name; by media type one whose body is an input."""
+    """Return an example request for each protocol, and for each media type of raw bodies."""
     quoted = quote(name)
     v1, v2 = f"/v1/models/{quoted}:predict", f"/v2/models/{quoted}/infer"
-    found = {
+    requests = {
         media: ExampleRequest(v1, base64.b64decode(text), media) for media, text in examples.bodies.items()
     }
     if examples.key_values:
         body = build_message(examples.key_values)
-        found["http"] = ExampleRequest(f"/{quoted}/prediction", body.encode())
+        requests["http"] = ExampleRequest(f"/{quoted}/prediction", body.encode())
     row = examples.key_values if signature.open else build_row(signature, examples.row)
     if row:
-        found["v1-http"] = ExampleRequest(v1, _json(examples.beside({"instances": [row]})))
+        requests["v1-http"] = ExampleRequest(v1, _json(examples.add_parameters({"instances": [row]})))
         if inputs := v2_inputs(signature, row):
-            found["v2-http"] = ExampleRequest(v2, _json(examples.beside({"inputs": inputs})))
-    return found
+            requests["v2-http"] = ExampleRequest(v2, _json(examples.add_parameters({"inputs": inputs})))
+    return requests
 
 
 def collect_examples(ops: Mapping[str, Op], signature: Signature) -> Examples:
-    """What the Ops that are given the request declare. Raises ConfigError with all flaws."""
-    takers = get_entry_ops(ops)
+    """Collect the examples of the Ops that read the request. Raises ConfigError with all flaws."""
+    entry_ops = get_entry_ops(ops)
     names = [spec.name for spec in signature.inputs]
     examples = Examples({}, {}, {}, {})
     flaws = []
-    for op in takers:
+    for op in entry_ops:
         examples.row.update(op.example)
         examples.parameters.update(op.example_parameters)
         examples.key_values.update(op.example_key_values)
@@ -105,31 +104,34 @@ def collect_examples(ops: Mapping[str, Op], signature: Signature) -> Examples:
 
 
 def build_message(key_values: Mapping[str, str]) -> str:
-    """A key/value message in JSON."""
+    """Return a key/value message as JSON."""
     message = {"key": list(key_values), "value": list(key_values.values())}
     return json.dumps(message, ensure_ascii=False)
 
 
 def short_message(key_values: Mapping[str, str]) -> str:
-    """The message that Ops declare, as a refusal shows it: another where that is nothing, or long."""
+    """Return the declared key/value example for an error message, or a generic one if absent or too long."""
     text = build_message(key_values) if key_values else KEY_VALUE_EXAMPLE
-    return text if len(text) <= LONGEST_EXAMPLE else KEY_VALUE_EXAMPLE
+    return text if len(text) <= MAX_EXAMPLE_CHARS else KEY_VALUE_EXAMPLE
 
 
-def build_row(signature: Signature, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """One instance, what is not given made up; None where that would be too large, or has no form in JSON."""
+def build_row(signature: Signature, examples: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return an instance of KServe v1, with generated values for tensors without an example.
+
+    None where a generated value would be too large or has no form in JSON.
+    """
     row = {}
     for spec in signature.inputs:
         shape = spec.shape[1:] if signature.has_rows else spec.shape
-        made = given[spec.name] if spec.name in given else _made_up(spec, shape)
-        if made is None:
+        value = examples[spec.name] if spec.name in examples else _generate_value(spec, shape)
+        if value is None:
             return None
-        row[spec.name] = made
+        row[spec.name] = value
     return row
 
 
 def v2_inputs(signature: Signature, row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """The inputs of a KServe v2 request with this row alone; None where JSON has no form for one."""
+    """Return the inputs of a KServe v2 request with this row; None where JSON has no form for a value."""
     if signature.open:  # a text under each key
         return [
             {"name": name, "datatype": "BYTES", "shape": [1], "data": [text]} for name, text in row.items()
@@ -148,37 +150,37 @@ def v2_inputs(signature: Signature, row: Mapping[str, Any]) -> list[dict[str, An
 
 
 def example_body(feeds: Sequence[Variable]) -> str:
-    """A key/value message in JSON with one row of ones for every feed of a model, however large that is."""
-    return build_message({feed.alias: _text(feed) for feed in feeds})
+    """Return a key/value message with a row of ones for each feed, of any size."""
+    return build_message({feed.alias: _format_ones(feed) for feed in feeds})
 
 
 def feed_texts(feeds: Sequence[Variable]) -> dict[str, str] | None:
-    """The values in `example_body` by feed; None where they are too many for somebody to look at."""
-    if any(math.prod(_get_example_shape(feed)) > MOST_ELEMENTS for feed in feeds):
+    """Return the values of `example_body` by feed; None where a feed has over MAX_ELEMENTS."""
+    if any(math.prod(_get_example_shape(feed)) > MAX_ELEMENTS for feed in feeds):
         return None
-    return {feed.alias: _text(feed) for feed in feeds}
+    return {feed.alias: _format_ones(feed) for feed in feeds}
 
 
 def short_body(feeds: Sequence[Variable]) -> str:
-    """`example_body` where it fits the message of a refusal, else what each feed takes."""
+    """Return `example_body` if it fits an error message, else the dtype and shape of each feed."""
     body = "" if feed_texts(feeds) is None else example_body(feeds)
-    told = ", ".join(f"{feed.alias} {_describe_feed(feed)}" for feed in feeds)
-    return body if 0 < len(body) <= LONGEST_EXAMPLE else told
+    description = ", ".join(f"{feed.alias} {_describe_feed(feed)}" for feed in feeds)
+    return body if 0 < len(body) <= MAX_EXAMPLE_CHARS else description
 
 
 def short_example(feed: Variable) -> str:
-    """The same for one feed."""
-    text = "" if feed_texts([feed]) is None else _text(feed)
-    return text if 0 < len(text) <= LONGEST_EXAMPLE else _describe_feed(feed)
+    """Return the example of one feed if it fits an error message, else its dtype and shape."""
+    text = "" if feed_texts([feed]) is None else _format_ones(feed)
+    return text if 0 < len(text) <= MAX_EXAMPLE_CHARS else _describe_feed(feed)
 
 
-def _text(feed: Variable) -> str:
-    """One row as a JSON list of ones."""
+def _format_ones(feed: Variable) -> str:
+    """Return a row of ones as a JSON list."""
     return json.dumps(_nested(_get_example_shape(feed), _ONE.get(BY_NAME[feed.dtype].datatype, 1)))
 
 
 def _get_example_shape(feed: Variable) -> tuple[int, ...]:
-    if feed.is_lod and len(feed.shape) == 1:  # descriptions of such leave the second axis out
+    if feed.is_lod and len(feed.shape) == 1:  # descriptions of ragged feeds leave the second axis out
         return (1, 1)
     longest = feed.longest[1] if feed.longest else _ANY_SIDE
     return sized(feed.shape, 1, min(longest, _any_length(len(feed.shape))))
@@ -192,9 +194,9 @@ def _describe_feed(feed: Variable) -> str:
     return f"{feed.dtype} {list(feed.shape)}"
 
 
-def _made_up(spec: TensorSpec, shape: tuple[int, ...]) -> Any:
+def _generate_value(spec: TensorSpec, shape: tuple[int, ...]) -> Any:
     lengths = [_any_length(len(spec.shape)) if length == -1 else length for length in shape]
-    if math.prod(lengths) > MOST_ELEMENTS or spec.datatype == "BF16":
+    if math.prod(lengths) > MAX_ELEMENTS or spec.datatype == "BF16":
         return None
     return _nested(lengths, _ONE.get(spec.datatype, 1))
 

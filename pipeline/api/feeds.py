@@ -1,4 +1,4 @@
-"""Feeds from a key/value request: texts with lists of numbers, and tensors, become arrays for the model."""
+"""Feeds of a key/value request: parses texts with lists of numbers, and tensors, into arrays."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ _WORDS = {"nan": "NaN", "inf": "Infinity", "True": "true", "False": "false"}
 def read_feeds(
     inputs: Mapping[str, Any], variables: Sequence[Variable], *, alike: Sequence[str] = ()
 ) -> dict[str, Array]:
-    """One array per variable, from the input named as its alias; other inputs are left alone.
+    """Return an array per variable, from the input of the variable's alias. Other inputs are ignored.
 
-    An input is an ndarray, or a text with a JSON list of numbers, `[[1, 2, 3]]`, or of an array as NumPy
-    prints it, `array([[1, 2, 3]])`. The arrays have the variables' dtypes, fit their shapes and, where each
-    begins with the batch, have equally many rows. `alike` names feeds that have equal shapes within a
-    request, ids and their mask say: padding would hide that they don't. Raises InvalidInput that names the
-    feed.
+    An input is an ndarray, or a text with a JSON list of numbers, `[[1, 2, 3]]`, or an array as NumPy prints
+    it, `array([[1, 2, 3]])`. The arrays have the variables' dtypes, fit their shapes and, where all begin
+    with the batch, have equally many rows. `alike` names feeds that must have equal shapes, such as ids and
+    their mask: padding would hide a difference. Raises InvalidInput that names the feed.
     """
     feeds: dict[str, Any] = {}
     for variable in variables:
-        given = inputs.get(variable.alias)
-        if given is None:
+        value = inputs.get(variable.alias)
+        if value is None:
             hint = short_body(variables)
             raise InvalidInput(f"feed {variable.alias!r} is missing; send each under its name: {hint}")
-        feeds[variable.alias] = _from_text(given, variable) if isinstance(given, str) else given
+        feeds[variable.alias] = _parse_numbers(value, variable) if isinstance(value, str) else value
         if variable.is_lod:
             lod = variable.alias + LOD_SUFFIX
             feeds[lod] = inputs.get(lod, _one_sequence(feeds[variable.alias]))
@@ -49,12 +48,11 @@ def read_feeds(
     return checked
 
 
-def _from_text(text: str, variable: Variable) -> Array:
-    """The array of a JSON list. A number that the feed's dtype can't hold exactly is refused where it is
-    of integers; floats are rounded."""
+def _parse_numbers(text: str, variable: Variable) -> Array:
+    """Parse a JSON list into an array. Floats are rounded; an integer dtype must hold each number exactly."""
     where = f"feed {variable.alias!r}"
     if variable.dtype == "string":
-        return _strings(text, variable)
+        return _parse_strings(text, variable)
     try:
         numbers = np.asarray(json.loads(_as_json(text, where)))
     except (ValueError, RecursionError):
@@ -66,19 +64,19 @@ def _from_text(text: str, variable: Variable) -> Array:
     if numbers.dtype.kind not in "biuf":
         raise InvalidInput(f"{where} holds something that is no number {variable.dtype} can hold")
     if variable.dtype == "bfloat16":
-        return _bfloat16(numbers)
-    wanted = variable.numpy_dtype
-    with np.errstate(invalid="ignore", over="ignore"):  # what doesn't survive is refused below
-        array = numbers.astype(wanted)
-    survived = np.isfinite(array) == np.isfinite(numbers) if wanted.kind == "f" else array == numbers
+        return _to_bfloat16(numbers)
+    dtype = variable.numpy_dtype
+    with np.errstate(invalid="ignore", over="ignore"):  # lossy casts are refused below
+        array = numbers.astype(dtype)
+    survived = np.isfinite(array) == np.isfinite(numbers) if dtype.kind == "f" else array == numbers
     if not survived.all():
         worst = numbers[~survived].flat[0]
         raise InvalidInput(f"{where} holds {worst.item()}, which is no {variable.dtype}")
     return array
 
 
-def _strings(text: str, variable: Variable) -> Array:
-    """The array of a JSON list of texts."""
+def _parse_strings(text: str, variable: Variable) -> Array:
+    """Parse a JSON list of texts into an array of objects."""
     try:
         array = np.array(json.loads(text), object)
     except (ValueError, RecursionError):
@@ -91,8 +89,8 @@ def _strings(text: str, variable: Variable) -> Array:
     return array
 
 
-def _bfloat16(numbers: Array) -> Array:
-    """The bits of the numbers, the nearest ones that bfloat16 has; ties go to the even."""
+def _to_bfloat16(numbers: Array) -> Array:
+    """Return the numbers' bits, rounded to the nearest bfloat16; ties go to the even one."""
     with np.errstate(over="ignore"):
         bits = numbers.astype(np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
@@ -104,7 +102,7 @@ def _one_sequence(array: Any) -> Any:
 
 
 def _as_json(text: str, where: str) -> str:
-    """The JSON of an array as NumPy prints it, and `PipelineClient` sends it; else the text itself."""
+    """Return the JSON of an array in NumPy's repr, as `PipelineClient` sends it; else the text itself."""
     printed = _PRINTED.fullmatch(text)
     if printed is None:
         return text
@@ -118,5 +116,5 @@ def _as_json(text: str, where: str) -> str:
 
 def _check_equal(what: str, shapes: Mapping[str, tuple[int, ...]]) -> None:
     if len(set(shapes.values())) > 1:
-        given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-        raise InvalidInput(f"the feeds differ in {what}: {given}; they belong together and must be equal")
+        actual = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+        raise InvalidInput(f"the feeds differ in {what}: {actual}; they belong together and must be equal")

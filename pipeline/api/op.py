@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 REQUEST_OP = "@DAGExecutor"  # the name under which the first Op finds the request in `input_dicts`
 RESPONSE_OP = "@ResponseOp"
-_BESIDE_EACH_OTHER = 16  # requests that travel together to an overridden RequestOp or ResponseOp
+_PACKAGE_BATCH_SIZE = 16  # requests in a batch of an overridden RequestOp or ResponseOp
 
 _numbers = itertools.count()
 
@@ -31,10 +31,10 @@ class OpRequest(msgspec.Struct, eq=False):
     input_dicts: dict[str, Any]
     """The output of each input Op by its name; the request itself is {"@DAGExecutor": {key: value}}."""
     data_id: int
-    """The service's own number of the request."""
+    """The request's number in this service."""
     log_id: int
-    """The number that the client gave it, which it has in every Op; 0 without one."""
-    # What the client said of its request beside the inputs, as in RequestOptions.
+    """The client's number of the request, the same in every Op; 0 without one."""
+    # The client's options, see RequestOptions.
     id: str = NO_OPTIONS.id
     priority: int = NO_OPTIONS.priority
     timeout_us: int = NO_OPTIONS.timeout_us
@@ -43,7 +43,7 @@ class OpRequest(msgspec.Struct, eq=False):
     flags: int = NO_OPTIONS.flags
     outputs: Sequence[str] = NO_OPTIONS.outputs
     state: SimpleNamespace = msgspec.field(default_factory=SimpleNamespace)
-    """Whatever preprocess_batch wants to find again in postprocess_batch."""
+    """Data that preprocess_batch passes to postprocess_batch."""
 
     @property
     def inputs(self) -> Any:
@@ -55,21 +55,18 @@ class OpRequest(msgspec.Struct, eq=False):
 
 
 class RequestRunner(Protocol):
-    """Runs requests beside each other, each with tensors of its own, where a predictor would join their rows:
-    a model of Triton's Python backend, say."""
+    """Runs a batch of requests without joining their rows, as Triton's Python backend does."""
 
     def run(self, requests: Sequence[OpRequest], feeds: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """The fetch dict of each request, or the ServingError that stands in its place. What is raised is of
-        all of them."""
+        """Return a fetch dict or a ServingError for each request. An exception fails all requests."""
         ...
 
     def own_metrics(self) -> list[Any] | None:
-        """The families of numbers that it counts itself (`messages.OwnFamily`), where one has changed since
-        this was last asked; else None."""
+        """Return the model's metric families (`messages.OwnFamily`) if one changed since the last call."""
         ...
 
     def close(self) -> None:
-        """The worker ends."""
+        """Called when the worker ends."""
         ...
 
 
@@ -77,20 +74,20 @@ class Op:
     """One step of the DAG: preprocess, a model, postprocess; each of them optional.
 
     Arguments win over the Op's section of config.yml. Hooks run in the worker process of the Op's instance,
-    never in the process that answers HTTP and gRPC: import tokenizers and frameworks in `init_op`. What a
-    hook sets on `self` belongs to its request, and what `process` sets to the requests of its batch; what
-    `init_op` sets is shared.
+    never in the front process: import tokenizers and frameworks in `init_op`. Attributes that a hook sets on
+    `self` belong to its request, those that `process` sets to the requests of its batch. Attributes that
+    `init_op` sets are shared.
     """
 
     dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]]
-    concurrency_idx: int | None = None  # the number of this process's instance; None for threads
+    concurrency_idx: int | None = None  # instance number of this process; None for threads
     predictor: Any = None  # runs the model, here or remotely, from init_op on; None for an Op without one
-    _predictor: Any = None  # the same: an app may keep another predictor of its own under that name
-    request_runner: RequestRunner | None = None  # runs its requests in place of a predictor
-    reshapes: Any = None  # `Reshapes`, where clients have other shapes for the model's tensors than it has
-    client: Any = None  # of a local model, Paddle Serving's call: predict(feed=..., fetch=..., batch=True)
-    _fetch_names: Sequence[str] = ()  # what an overridden `process` gives it as `fetch`
-    model: ServingModel | None = None  # what it runs: its folder, labels, feeds and fetches
+    _predictor: Any = None  # our reference to it: an app may assign its own predictor to `predictor`
+    request_runner: RequestRunner | None = None  # runs the Op's requests instead of a predictor
+    reshapes: Any = None  # `Reshapes`, where clients see other tensor shapes than the model
+    client: Any = None  # Paddle Serving's client of a local model: predict(feed=..., fetch=..., batch=True)
+    _fetch_names: Sequence[str] = ()  # for `fetch` of that call in an overridden `process`
+    model: ServingModel | None = None  # the Op's model: folder, labels, feeds and fetches
     input_tensors: Mapping[str, str] = {}
     """Optional: the request as KServe v2 clients send it, e.g. `{"text": "BYTES [-1]"}`: by name the
     datatype and the shape, -1 for any length. Hooks find arrays under these names; of BYTES, of `bytes`.
@@ -154,7 +151,7 @@ class Op:
         jump_to_ops: Sequence[Op] | Op | None = None,
     ) -> None:
         self.name = name or f"{type(self).__name__}_{next(_numbers)}"
-        given = {
+        options = {
             "server_endpoints": server_endpoints,
             "fetch_list": fetch_list,
             "client_config": client_config,
@@ -165,7 +162,7 @@ class Op:
             "batch_size": batch_size,
             "auto_batching_timeout": auto_batching_timeout,
         }
-        self.given_options = {key: value for key, value in given.items() if value is not None}
+        self.given_options = {key: value for key, value in options.items() if value is not None}
         self.dynamic_shape_info = {}
         if local_service_handler is not None:
             if not isinstance(local_service_handler, LocalServiceHandler):
@@ -182,14 +179,14 @@ class Op:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """A setting of config.yml that Paddle Serving's Ops have, where the app has none such."""
+            """Return a setting of config.yml, as Paddle Serving's Ops have it, if the app sets none."""
             try:
                 return self._settings[name]
             except KeyError:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
 
     def _log(self, info: Any) -> str:
-        """A line for the log with the Op's name before it. Apps call it, for Paddle Serving's Op has it."""
+        """Prefix a log message with the Op's name. Apps call it: Paddle Serving's Op has it."""
         return f"{self.name} {info}"
 
     def _checked(self, ops: Sequence[Op] | Op | None, argument: str) -> list[Op]:
@@ -200,14 +197,14 @@ class Op:
         return list(ops or ())
 
     def set_input_ops(self, ops: Sequence[Op] | Op | None) -> None:
-        """The Ops whose outputs `preprocess` is given; one alone need not be in a list."""
+        """Set the Ops whose outputs `preprocess` receives: a list, or a single Op."""
         self.input_ops = self._checked(ops, "input_ops")
 
     def get_input_ops(self) -> list[Op]:
         return self.input_ops
 
     def set_jump_to_ops(self, ops: Sequence[Op] | Op | None) -> None:
-        """The Ops to whose consumers this Op's output goes when `check_jumping` says so."""
+        """Set the Ops to whose consumers this Op's output goes when `check_jumping` returns true."""
         self.jump_to_ops = self._checked(ops, "jump_to_ops")
 
     def get_jump_to_ops(self) -> list[Op]:
@@ -217,23 +214,28 @@ class Op:
         return bool(self.jump_to_ops)
 
     def set_pack_tensor_format(self, is_tensor_format: bool = False) -> None:
-        """Whether a remote Pipeline service (`client_type: pipeline_grpc`) is sent tensors, not texts."""
+        """Send tensors instead of texts to a remote Pipeline service (`client_type: pipeline_grpc`)."""
         self.packs_tensors = is_tensor_format
 
     def init_op(self) -> Any:
-        """Called once per worker process, for all its threads: load tokenizers and the like here."""
+        """Load tokenizers and other shared objects. Called once per worker process, for all its threads."""
 
     def set_dynamic_shape_info(self) -> None:
-        """Called at construction; sets `self.dynamic_shape_info` to
+        """Set `self.dynamic_shape_info`. Called at construction. The value:
         `{"min_input_shape": {tensor: shape}, "max_input_shape": ..., "opt_input_shape": ...}`."""
 
     def set_model_info(self, model: ServingModel) -> None:
-        """Called with the model that the Op runs, before clients are told of it and in each worker before
-        `init_op`; may set what depends on it, `self.input_tensors` say. Raises ConfigError."""
+        """Set attributes that depend on the Op's model, such as `self.input_tensors`.
+
+        Called before clients see the model, and in each worker before `init_op`. Raises ConfigError.
+        """
 
     def preprocess(self, input_dicts: dict[str, Any], data_id: int = 0, log_id: int = 0) -> Any:
-        """A request to a feed or a list of feeds: `(feed, is_skip_process, prod_errcode, prod_errinfo)`, or
-        the feed alone. The default passes the only input on."""
+        """Turn a request into a feed or a list of feeds.
+
+        Return `(feed, is_skip_process, prod_errcode, prod_errinfo)`, or the feed alone. The default passes
+        the only input on.
+        """
         if len(input_dicts) != 1:
             raise InvalidInput(
                 f"Op {self.name} has the inputs {sorted(input_dicts)}: override preprocess to join them"
@@ -242,7 +244,7 @@ class Op:
         return only, False, None, ""
 
     def process(self, feed_batch: list[dict[str, Any]], typical_logid: int = 0) -> Any:
-        """A merged feed to a fetch: `(fetch dict, err_code, err_info)`. The default runs the predictor."""
+        """Turn a merged feed into `(fetch dict, err_code, err_info)`. The default runs the predictor."""
         feed = feed_batch[0]
         fetch = feed if self._predictor is None else self._predictor.run(feed)
         return fetch, None, ""
@@ -250,8 +252,10 @@ class Op:
     def postprocess(
         self, input_dicts: dict[str, Any], fetch_dict: Any, data_id: int = 0, log_id: int = 0
     ) -> Any:
-        """A request's rows of the fetch to its output: `(dict, prod_errcode, prod_errinfo)` or the dict
-        alone. The default returns the fetch."""
+        """Turn a request's rows of the fetch into its output.
+
+        Return `(dict, prod_errcode, prod_errinfo)`, or the dict alone. The default returns the fetch.
+        """
         return fetch_dict, None, ""
 
     def check_jumping(self, input_data: Any) -> bool:
@@ -260,17 +264,16 @@ class Op:
 
 
 class RequestOp(Op):
-    """The source of the DAG: what `get_pipeline_response` is given as `read_op`.
+    """The source of the DAG, passed to `get_pipeline_response` as `read_op`.
 
-    Where `unpack_request_package` is overridden it runs in workers, as an Op named @DAGExecutor; else nothing
-    of it runs there.
+    An overridden `unpack_request_package` runs in workers, as an Op named @DAGExecutor.
     """
 
     def __init__(self) -> None:
-        super().__init__(name=REQUEST_OP, batch_size=_BESIDE_EACH_OTHER)
+        super().__init__(name=REQUEST_OP, batch_size=_PACKAGE_BATCH_SIZE)
 
     def unpack_request_package(self, request: Request) -> Any:
-        """The message to what the first Ops are given: `(dict, log_id, prod_errcode, prod_errinfo)`.
+        """Turn the message into the input of the first Ops: `(dict, log_id, prod_errcode, prod_errinfo)`.
 
         The default gives value i under key i, and each tensor under its name.
         """
@@ -279,7 +282,7 @@ class RequestOp(Op):
         return unpack_inputs(request), request.logid, None, ""
 
     def proto_tensor_2_numpy(self, tensor: Tensor) -> tuple[Any, Any]:
-        """A tensor's array, or its str, and its lod or None: for an overridden `unpack_request_package`."""
+        """Return a tensor's array or str, and its lod or None, for an overridden `unpack_request_package`."""
         from pipeline.paddle_serving.packages import unpack_tensor
 
         return unpack_tensor(tensor)
@@ -291,20 +294,20 @@ class RequestOp(Op):
 
 
 class ResponseOp(Op):
-    """The end of the DAG, after its last Op; what `PipelineServer.set_response_op` takes.
+    """The end of the DAG, after its last Op, for `PipelineServer.set_response_op`.
 
-    Where `pack_response_package` is overridden it runs in workers, as an Op named @ResponseOp; else the last
-    Op's worker prints the answer itself.
+    An overridden `pack_response_package` runs in workers, as an Op named @ResponseOp. Otherwise the worker of
+    the last Op packs the response.
     """
 
     def __init__(self, input_ops: Sequence[Op]) -> None:
-        super().__init__(name=RESPONSE_OP, input_ops=input_ops, batch_size=_BESIDE_EACH_OTHER)
+        super().__init__(name=RESPONSE_OP, input_ops=input_ops, batch_size=_PACKAGE_BATCH_SIZE)
         self._as_tensors = False
         if len(self.input_ops) != 1:
             raise ConfigError(f"ResponseOp has {len(self.input_ops)} input_ops; give it the last Op alone")
 
     def pack_response_package(self, channeldata: ChannelData) -> Response:
-        """The last Op's output, or the refusal of any Op (`error_code`, `error_info`), to the answer.
+        """Turn the last Op's output, or an Op's error (`error_code`, `error_info`), into the response.
 
         The default answers as the service does without it.
         """
@@ -313,17 +316,17 @@ class ResponseOp(Op):
         return build_response(channeldata, as_tensors=self._as_tensors)
 
     def set_pack_format(self, isTensor: bool = False) -> None:
-        """Whether the default packs every value as a `Tensor`, not as text."""
+        """Pack every value as a `Tensor` instead of text, in the default `pack_response_package`."""
         self._as_tensors = isTensor
 
     @property
     def packs(self) -> bool:
-        """Whether the answer is packed here: by the app's own hook, or as tensors."""
+        """Whether this Op packs the response: by an overridden hook, or as tensors."""
         overridden = type(self).pack_response_package is not ResponseOp.pack_response_package
         return overridden or self._as_tensors
 
 
 def overrides(op: Op, hook: str) -> bool:
     """Whether the app overrides a hook, in its class or by `op.process = ...`."""
-    own = getattr(op, hook)
-    return getattr(own, "__func__", own) is not getattr(Op, hook)
+    method = getattr(op, hook)
+    return getattr(method, "__func__", method) is not getattr(Op, hook)

@@ -1,4 +1,4 @@
-"""Restrictions: the APIs of a server that need a header with a secret value, as Triton's flags name them."""
+"""Restrictions: APIs of a server that require a header with a secret value, by Triton's names."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ APIS = (
 
 
 class Restriction(NamedTuple):
-    """An API that answers only requests with this header. header: in lower case."""
+    """An API that answers only requests with this header."""
 
     api: str
-    header: str
+    header: str  # in lower case
     value: str
 
 
@@ -50,8 +50,8 @@ NO_RESTRICTIONS = Restrictions()
 def parse_restrictions(flag: str, groups: Iterable[str], prefix: str = "") -> tuple[Restriction, ...]:
     """Return the restrictions of a flag's values, each `API,API,...:KEY=VALUE`.
 
-    prefix: of the header, before the key. Raises ConfigError for another form, for an API that does not
-    exist, and for an API in two groups.
+    `prefix` precedes the key in the header's name. Raises ConfigError for another form, for an unknown API,
+    and for an API in two groups.
     """
     restrictions: dict[str, Restriction] = {}
     for group in groups:

@@ -1,4 +1,4 @@
-"""The models of a server as data: what clients may ask for by a name, and where such a set comes from."""
+"""The models of a server as data, and the sources that list them."""
 
 from __future__ import annotations
 
@@ -12,31 +12,27 @@ from pipeline.models.tensor_spec import Signature
 
 
 class ServedModel(NamedTuple):
-    """What a client asks for by its name: a script's DAG, one Op's model by itself, or an ensemble.
+    """A model that clients request by name: a script's DAG, the model of one Op, or an ensemble.
 
-    A step of an ensemble names an Op, so that many models may share its queue, its workers and the version
-    that they run; an ensemble within another stands there with its own steps.
-    signature: the tensors that it declares; None: those of its only Op, known once a worker has loaded it.
-    version: the one of its name that it is; empty: the one that its Op runs, or none. config: as Triton's
-    clients are told it (the fields of ModelConfig); None: what its Op's section comes to. folder: of the
-    model in a repository, with its versions; empty elsewhere.
+    A step of an ensemble names an Op: models may share the Op's queue, workers and version. A nested ensemble
+    is expanded into its steps.
     """
 
     name: str
     graph: Dag
-    signature: Signature | None = None
-    version: str = ""
-    config: Mapping[str, Any] | None = None
-    folder: str = ""
+    signature: Signature | None = None  # None: the signature of its only Op, once a worker has loaded it
+    version: str = ""  # empty: the version that its Op runs, or none
+    config: Mapping[str, Any] | None = None  # Triton's ModelConfig; None: derived from the Op's section
+    folder: str = ""  # the model's folder in a repository
 
     @property
     def key(self) -> str:
-        """What tells it from the other versions of its name."""
+        """Unique key among all versions: `name:version`, or the name without a version."""
         return f"{self.name}:{self.version}" if self.version else self.name
 
     @property
     def op(self) -> str:
-        """The Op whose model it is by itself; empty for a DAG."""
+        """The Op of a single model; empty for a DAG."""
         return self.graph.ops[0] if self.graph.source == FEED else ""
 
     @property
@@ -45,7 +41,7 @@ class ServedModel(NamedTuple):
         return self.graph.nodes[self.graph.response].op
 
     def to_data(self) -> dict[str, Any]:
-        """In plain values, for `of_data`."""
+        """Return the model as plain values, for `of_data`."""
         graph = self.graph
         return {
             "name": self.name,
@@ -64,7 +60,7 @@ class ServedModel(NamedTuple):
 
     @classmethod
     def of_data(cls, data: Mapping[str, Any]) -> ServedModel:
-        """What `to_data` has made, after a way through JSON."""
+        """Build a model from the JSON of `to_data`."""
         nodes = tuple(
             Node(name, op, tuple(Edge.of_data(*edge) for edge in inputs), tuple(jumps))
             for name, op, inputs, jumps in data["nodes"]
@@ -90,33 +86,33 @@ class ServedModel(NamedTuple):
 
 
 def answered_by(models: Iterable[ServedModel], op: str) -> dict[str, ServedModel]:
-    """The models whose answer this Op's output is, by their keys."""
+    """Return, by key, the models whose answer is this Op's output."""
     return {model.key: model for model in models if model.answering_op == op}
 
 
 class ModelSource(Protocol):
-    """Where the models of a server come from."""
+    """A source of the models of a server."""
 
     def models(self) -> list[ServedModel]:
-        """All that are served; the first is meant where a request names none. Raises ConfigError."""
+        """List the served models. The first answers requests that name none. Raises ConfigError."""
         ...
 
 
 class ScriptModels:
-    """The models of a service script: its whole DAG under the service's name, and each Op by itself.
+    """The models of a service script: the DAG under the service's name, and the model of each Op.
 
-    An Op that is named as the service is called `<name>_model`. Only those whose workers load a model can be
-    asked by themselves.
+    An Op with the service's name is served as `<name>_model`. Requests for an Op's model need an Op whose
+    workers load a model.
     """
 
     def __init__(self, name: str, dag: Dag, signature: Signature) -> None:
-        """name: the service's. signature: of the whole DAG."""
+        """`name` is the service's name, `signature` that of the whole DAG."""
         self._name = name
         self._dag = dag
         self._signature = signature
 
     def models(self) -> list[ServedModel]:
-        """The DAG first, then its Ops."""
+        """List the DAG, then its Ops."""
         models = {self._name: ServedModel(self._name, self._dag, self._signature)}
         for op in self._dag.ops:
             if not op.startswith("@"):
@@ -126,7 +122,7 @@ class ScriptModels:
 
 
 def collect_models(source: ModelSource) -> tuple[ServedModel, ...]:
-    """The models of a source, each with edges that lead somewhere. Raises ConfigError with all mistakes."""
+    """Return the models of a source, with checked edges. Raises ConfigError with all mistakes."""
     models = source.models()
     names = [model.key for model in models]
     flaws = [f"two models are named {name}" for name in sorted({n for n in names if names.count(n) > 1})]

@@ -1,4 +1,4 @@
-"""WebService and PipelineServer: what a user's script makes, configures and runs."""
+"""WebService and PipelineServer: the service of a user's script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pipeline.api.dag import build_dag, build_signature, collect_ops, get_raw_bo
 from pipeline.api.examples import collect_examples
 from pipeline.api.op import Op, RequestOp, ResponseOp, overrides
 from pipeline.api.served_models import ScriptModels, collect_models
-from pipeline.config.api_keys import flaws_of_keys
+from pipeline.config.api_keys import check_api_keys
 from pipeline.config.config_file import (
     LocalServiceConf,
     OpConfig,
@@ -27,8 +27,8 @@ from pipeline.config.config_file import (
     check_service_name,
     load_config,
 )
-from pipeline.config.remote_key import flaws_of_remote_key
-from pipeline.config.remote_section import completed, remote_flaws
+from pipeline.config.remote_key import check_remote_key
+from pipeline.config.remote_section import complete_section, find_remote_errors
 from pipeline.config.report import read_yaml
 from pipeline.config.tls import FILES as TLS_FILES
 from pipeline.config.tls import check_tls
@@ -48,8 +48,8 @@ from pipeline.tuning.marked_lines import other_machine
 _HOOKS = ("preprocess", "process", "postprocess", "preprocess_batch", "postprocess_batch")
 
 
-def notes_of_missing_models(source: str, ops: Mapping[str, Op], config: ServiceConfig) -> list[str]:
-    """A sentence for each Op that seems to lack its model; source: where the configuration is from."""
+def find_missing_models(source: str, ops: Mapping[str, Op], config: ServiceConfig) -> list[str]:
+    """Return a warning for each Op that seems to lack its model. `source` names the configuration."""
     targets = {target.name for op in ops.values() for target in op.jump_to_ops}  # may pass on what they get
     notes = []
     for name, op in ops.items():
@@ -57,11 +57,11 @@ def notes_of_missing_models(source: str, ops: Mapping[str, Op], config: ServiceC
         conf = section.local_service_conf
         if section.has_model:
             continue
-        own = [hook for hook in _HOOKS if overrides(op, hook)]
+        hooks = [hook for hook in _HOOKS if overrides(op, hook)]
         key = f"{source}: op.{name}.local_service_conf"
-        if conf is not None and "process" not in own:
+        if conf is not None and "process" not in hooks:
             notes.append(f"{key} has no model_config, so that the Op runs no model; name its directory there")
-        elif not own and name not in targets and not isinstance(op, RequestOp | ResponseOp):
+        elif not hooks and name not in targets and not isinstance(op, RequestOp | ResponseOp):
             notes.append(
                 f"{key}.model_config is missing, and {type(op).__name__} overrides no hook: the Op passes "
                 "its input on; name the directory of its model there"
@@ -74,11 +74,11 @@ log = logging.getLogger(__name__)
 DEFAULT_NAME = "default_service"
 
 serve_instead: Callable[[Service], None] | None = None
-"""Set before a worker, or `pipeline run`, runs the script: what `Service.serve` does there instead."""
+"""Replacement for `Service.serve`, set before a worker or `pipeline run` runs the script."""
 
 
 class Service:
-    """What a script serves: a name, its last Op, and where its configuration is."""
+    """Base class of services: a name, the last Op of a DAG, and a configuration."""
 
     def __init__(self, name: str = DEFAULT_NAME) -> None:
         end_plainly()
@@ -86,11 +86,11 @@ class Service:
         self._config_source: str | Path | Mapping[str, Any] | None = None
 
     def last_op(self) -> Op:
-        """The Op whose output is the answer; those before it are its `input_ops`, and so on."""
+        """Return the Op whose output is the answer."""
         raise NotImplementedError
 
     def create_op(self, app: App, name: str) -> Op:
-        """The Op of this name, in a worker. app: what the service was reduced to. Raises StartFailed."""
+        """Return the Op of this name, in a worker. Raises StartFailed."""
         ops = collect_ops(self.last_op())
         if name not in ops:
             raise StartFailed(
@@ -102,13 +102,13 @@ class Service:
     def configure(
         self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
     ) -> None:
-        """Names the configuration: a file, or its content as a dict. It is read by `serve`."""
+        """Set the configuration: a file, or its content as a dict. `serve` reads it."""
         if (yml_file is None) == (yml_dict is None):
             raise ConfigError(f"service {self.name}: give its configuration as yml_file or as yml_dict")
         self._config_source = yml_file if yml_file is not None else yml_dict
 
     def resolve(self) -> tuple[dict[str, Op], Op, ServiceConfig]:
-        """The Ops by name, the last of them, and the configuration with the Ops' own arguments in it.
+        """Return the Ops by name, the last Op, and the configuration merged with the Ops' arguments.
 
         Raises ConfigError with all mistakes.
         """
@@ -124,70 +124,72 @@ class Service:
         config = load_config(
             self._config_source, op_overrides={op.name: op.given_options for op in ops.values()}
         )
-        config = self._with_files(self._without_strangers(config, ops))
+        config = self._resolve_files(self._drop_unused_sections(config, ops))
         source = self._config_source
-        for note in notes_of_missing_models(
+        for note in find_missing_models(
             "configuration" if isinstance(source, Mapping) else str(source), ops, config
         ):
             log.warning(note)
         return ops, last, config
 
-    def _without_strangers(self, config: ServiceConfig, ops: Mapping[str, Op]) -> ServiceConfig:
-        """The configuration without the sections of Ops that the script does not use.
+    def _drop_unused_sections(self, config: ServiceConfig, ops: Mapping[str, Op]) -> ServiceConfig:
+        """Return the configuration without the sections of Ops that the script does not use.
 
-        Raises ConfigError where one may be the misspelt section of an Op that has none.
+        Raises ConfigError where an Op lacks its section: an unused section may be the misspelt one.
         """
         source = self._config_source
         data = source if isinstance(source, Mapping) else read_yaml(Path(str(source)))
-        given = data.get("op") or {}
-        strangers = [name for name in given if name not in ops]
-        bare = [name for name in ops if name not in given and not name.startswith("@")]
-        if strangers and bare:
-            told = f"service {self.name} has no such Op, only {', '.join(ops)}"
-            told += f"; without a section: {', '.join(bare)}"
-            raise ConfigError("\n".join(f"op.{name}: {told}" for name in strangers))
+        sections = data.get("op") or {}
+        unused = [name for name in sections if name not in ops]
+        missing = [name for name in ops if name not in sections and not name.startswith("@")]
+        if unused and missing:
+            message = f"service {self.name} has no such Op, only {', '.join(ops)}"
+            message += f"; without a section: {', '.join(missing)}"
+            raise ConfigError("\n".join(f"op.{name}: {message}" for name in unused))
         return config.model_copy(update={"op": {name: config.op[name] for name in config.op if name in ops}})
 
-    def _with_files(self, config: ServiceConfig) -> ServiceConfig:
-        """The configuration with remote Ops completed, and its files resolved and looked into.
+    def _resolve_files(self, config: ServiceConfig) -> ServiceConfig:
+        """Return the configuration with completed remote Ops and with its files located and checked.
 
         Raises ConfigError with all flaws.
         """
         dag = config.dag
         flaws = []
         sections = {}
-        for name, own in config.op.items():
-            flaws += remote_flaws(name, own, dag.client_type) + _not_served(name, own)
-            section = sections[name] = completed(name, own, dag.client_type, dag.request_timeout)
+        for name, declared in config.op.items():
+            flaws += find_remote_errors(name, declared, dag.client_type) + _check_encryption(name, declared)
+            section = sections[name] = complete_section(name, declared, dag.client_type, dag.request_timeout)
             if section.server_api_key_file:
                 key_file = str(self._locate(section.server_api_key_file))
                 section = sections[name] = section.model_copy(update={"server_api_key_file": key_file})
-                flaws += flaws_of_remote_key(name, key_file)
+                flaws += check_remote_key(name, key_file)
             conf = section.local_model
             if conf is None:
                 continue
             folder = self._locate(conf.model_dir)
             try:
                 model = _find_model(conf, folder)
-                merge_model_settings(model, conf)  # the worker does it again, of the version that it loads
+                merge_model_settings(model, conf)  # the worker repeats this for the version that it loads
                 auto.require_engine(model, conf.engine)
             except ConfigError as exc:
-                sought = self._sought(conf.model_dir) if not folder.exists() else ""
-                flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}{sought}")
+                searched = self._list_searched(conf.model_dir) if not folder.exists() else ""
+                flaws.append(f"op.{name}.local_service_conf.model_config: {exc.message}{searched}")
             conf = conf.model_copy(update={"model_dir": str(folder)})
             sections[name] = section.model_copy(update={"local_service_conf": conf})
         tls = config.tls
         if tls is not None:
-            given = tls.model_dump(include={*TLS_FILES}, exclude_none=True)
-            tls = tls.model_copy(update={key: str(self._locate(path)) for key, path in given.items()})
+            files = tls.model_dump(include={*TLS_FILES}, exclude_none=True)
+            tls = tls.model_copy(update={key: str(self._locate(path)) for key, path in files.items()})
             flaws += check_tls(tls)
         security = config.security
         if security.api_keys is not None:
             security = security.model_copy(update={"api_keys": str(self._locate(security.api_keys))})
-            flaws += flaws_of_keys(security)
+            flaws += check_api_keys(security)
         logging = config.logging
         if logging.directory:
-            folder = Path(logging.directory).absolute()  # the script may change folder before it is run again
+            folder = Path(
+                logging.directory
+            ).absolute()  # workers run the script again, perhaps in another folder
             flaws += filter(None, [flaw_of_directory(str(folder))])
             logging = logging.model_copy(update={"directory": str(folder)})
         if flaws:
@@ -196,33 +198,33 @@ class Service:
             update={"op": sections, "tls": tls, "security": security, "logging": logging}
         )
 
-    def _locate(self, given: str) -> Path:
-        """A relative path is sought where the service was started, as in the original, or by config.yml."""
-        path = Path(given)
+    def _locate(self, name: str) -> Path:
+        """Resolve a path relative to the working directory, as Paddle Serving does, or to config.yml."""
+        path = Path(name)
         if isinstance(self._config_source, str | Path) and not path.exists():
             path = Path(self._config_source).resolve().parent / path
         return path.absolute()
 
-    def _sought(self, given: str) -> str:
-        """Where a relative path that leads nowhere was looked for, as the end of a message."""
-        if Path(given).is_absolute():
+    def _list_searched(self, name: str) -> str:
+        """Return the end of a message that lists where a missing relative path was searched."""
+        if Path(name).is_absolute():
             return ""
         places = {str(Path.cwd()): None}
         if isinstance(self._config_source, str | Path):
             places[str(Path(self._config_source).resolve().parent)] = None
-        return f"; {given!r} was looked for in {' and '.join(places)}"
+        return f"; {name!r} was looked for in {' and '.join(places)}"
 
     def serve(self) -> None:
-        """Serves until SIGTERM or SIGINT. Does not return: the server takes over this process.
+        """Serve until SIGTERM or SIGINT. Does not return: the server replaces this process by exec.
 
-        The script's own modules are left behind; workers run the script again, each in a process of its own.
-        Leaves with exit code 2 and all mistakes on stderr when the configuration can't be served.
+        Worker processes run the script again. Exits with code 2 and all mistakes on stderr if the
+        configuration is invalid.
         """
         if serve_instead is not None:
             serve_instead(self)
             return
         survive_hangups()
-        import_installed_packages()  # the script may have imported a client.py of its own
+        import_installed_packages()  # the script may have imported its own client.py
         try:
             with left_at_once():
                 app = self.as_app()
@@ -239,21 +241,21 @@ class Service:
         os.execve(sys.executable, [*python_module(SERVER), str(fd)], {**FRONT_PROCESS, **os.environ})
 
     def as_app(self) -> App:
-        """The service as data. Raises ConfigError with all mistakes, and where no script starts it."""
+        """Return the service as data. Raises ConfigError with all mistakes, and without a script."""
         ops, last, config = self.resolve()
         main = sys.modules["__main__"]
         script, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
         if script is None:
             raise ConfigError("a service needs a script: workers run it again; save it as web_service.py")
-        beside = threading.current_thread() is not threading.main_thread()
-        if beside or multiprocessing.parent_process() is not None:
-            where = "thread" if beside else "process"
+        in_thread = threading.current_thread() is not threading.main_thread()
+        if in_thread or multiprocessing.parent_process() is not None:
+            where = "thread" if in_thread else "process"
             raise ConfigError(
                 f"service {self.name} is started in a {where} of the script's own: it takes over the process "
                 "it is started in, and its workers run the script again; call run_service in the script "
                 "itself, and start what else it does from another script"
             )
-        described = _told_of_models(ops, config)
+        described = _describe_models(ops, config)
         dag = build_dag(ops, last, first_arrival=config.dag.channel_recv_frist_arrive)
         signature = build_signature(ops, last)
         config, choices = auto.resolved(config)
@@ -276,13 +278,13 @@ class Service:
 
 
 class WebService(Service):
-    """A service over HTTP and gRPC. Override `get_pipeline_response`, then prepare and run.
+    """A service over HTTP and gRPC, from an overridden `get_pipeline_response`.
 
     name: the first segment of the URL.
     """
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
-        """Builds the Ops and returns the last one; its output is the answer."""
+        """Build the Ops and return the last one; its output is the answer."""
         raise ConfigError(f"service {self.name}: get_pipeline_response is not overridden; return its last Op")
 
     def last_op(self) -> Op:
@@ -291,7 +293,7 @@ class WebService(Service):
     def prepare_pipeline_config(
         self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
     ) -> None:
-        """Names the configuration: a file, or its content as a dict. It is read by `run_service`."""
+        """Set the configuration: a file, or its content as a dict. `run_service` reads it."""
         self.configure(yml_file, yml_dict)
 
     def run_service(self) -> None:
@@ -300,7 +302,7 @@ class WebService(Service):
 
 
 class PipelineServer(Service):
-    """The same for Ops that the script builds itself: give it the end of the DAG, prepare and run.
+    """A service over HTTP and gRPC, from a ResponseOp that the script builds.
 
     name: the first segment of the URL.
     """
@@ -310,7 +312,7 @@ class PipelineServer(Service):
         self._response_op: ResponseOp | None = None
 
     def set_response_op(self, response_op: ResponseOp) -> None:
-        """The end of the DAG. Raises ConfigError for what is no ResponseOp."""
+        """Set the end of the DAG. Raises ConfigError for a value that is no ResponseOp."""
         if not isinstance(response_op, ResponseOp):
             raise ConfigError(
                 f"service {self.name}: set_response_op takes a ResponseOp, not {type(response_op).__name__}: "
@@ -328,7 +330,7 @@ class PipelineServer(Service):
     def prepare_server(
         self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
     ) -> None:
-        """Names the configuration: a file, or its content as a dict. It is read by `run_server`."""
+        """Set the configuration: a file, or its content as a dict. `run_server` reads it."""
         self.configure(yml_file, yml_dict)
 
     def run_server(self) -> None:
@@ -337,13 +339,13 @@ class PipelineServer(Service):
 
 
 def _find_model(conf: LocalServiceConf, folder: Path) -> ServingModel:
-    """The version that is to be served, as the engine that is named runs it. Raises ConfigError."""
+    """Load the version to serve, for the configured engine. Raises ConfigError."""
     named = None if conf.engine == AUTO else conf.engine
     return load_for_engine(choose_version(folder, conf.model_version).directory, named)
 
 
-def _told_of_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, Any]:
-    """Have each Op that wants to know its model told of it; what the models take and give, by Op.
+def _describe_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, Any]:
+    """Call `set_model_info` of Ops that override it, and return the description of each such Op's model.
 
     Raises ConfigError.
     """
@@ -353,15 +355,15 @@ def _told_of_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, A
         if conf is not None and overrides(op, "set_model_info"):
             model = _find_model(conf, Path(conf.model_dir))
             op.set_model_info(model)
-            model = op.model or model  # as the Op itself describes it
+            model = op.model or model  # with the Op's own description
             described[name] = {"labels": list(model.labels), **model.description.document()}
-            told = {"parameters": op.request_parameters, "row": op.row_schema}
-            described[name] |= {key: dict(value) for key, value in told.items() if value}
+            extras = {"parameters": op.request_parameters, "row": op.row_schema}
+            described[name] |= {key: dict(value) for key, value in extras.items() if value}
     return described
 
 
-def _not_served(name: str, section: OpConfig) -> list[str]:
-    """What an Op's section asks for and this version can't do: refused, for it would answer wrongly."""
+def _check_encryption(name: str, section: OpConfig) -> list[str]:
+    """Reject encrypted models, which this version can't decrypt."""
     if section.use_encryption_model:
         return [
             f"op.{name}.use_encryption_model: encrypted models can't be served, for their format is known to "

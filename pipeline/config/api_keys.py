@@ -1,8 +1,8 @@
-"""The file of `security.api_keys`: who may ask, each by the digest of a key.
+"""The API key file of `security.api_keys`: client names and digests of their keys.
 
-A line for each key, `NAME:KEY` or `NAME:sha256:DIGEST` with the SHA-256 of the key in hexadecimal digits;
-behind it `pending=N` and `rate=N` where that name's limits differ from those of config.yml. Empty lines and
-those that begin with # don't count. Lines of one name are keys of one client: a new one beside the old.
+Each line holds a key: `NAME:KEY`, or `NAME:sha256:DIGEST` with the key's SHA-256 in hexadecimal digits.
+`pending=N` and `rate=N` behind the key override the limits of config.yml for that name. Empty lines and lines
+that begin with # are ignored. A client may have several lines, to replace its key without a gap.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import ConfigError
 from pipeline.text_lines import split_lines
 
-MOST_BYTES = 1 << 20
-LEAST_CHARACTERS = 16
+MAX_BYTES = 1 << 20
+MIN_KEY_CHARS = 16
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-fA-F]{64}")
-_KEY = re.compile(rf"[!-~]{{{LEAST_CHARACTERS},512}}")
+_KEY = re.compile(rf"[!-~]{{{MIN_KEY_CHARS},512}}")
 
 
 class ApiKey(NamedTuple):
-    """pending: requests of that name admitted at a time, rate: its requests a second; 0: no limit."""
+    """A line of the API key file."""
 
-    name: str
-    digest: bytes
-    pending: int
-    rate: float
+    name: str  # of the client
+    digest: bytes  # SHA-256 of the key
+    pending: int  # requests of this name that may be pending; 0: no limit
+    rate: float  # requests per second of this name; 0: no limit
 
 
 def hash_key(key: bytes) -> bytes:
-    """What a key is known by."""
+    """Return the digest under which a key is stored."""
     return hashlib.sha256(key).digest()
 
 
 def read_api_keys(security: SecurityConfig) -> list[ApiKey]:
-    """Raises ConfigError that names each bad line by its number, never by what it holds."""
+    """Read the API key file. Raises ConfigError with the numbers of invalid lines, never their contents."""
     path = Path(str(security.api_keys))
     try:
         with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
+            data = file.read(MAX_BYTES + 1)
         text = data.decode("utf-8")
     except OSError as exc:
         raise ConfigError(f"security.api_keys: {path} can't be read ({exc.strerror})") from exc
     except UnicodeDecodeError:
         raise ConfigError(f"security.api_keys: {path} is no text") from None
-    if len(data) > MOST_BYTES:
-        raise ConfigError(f"security.api_keys: {path} is over {MOST_BYTES} bytes")
+    if len(data) > MAX_BYTES:
+        raise ConfigError(f"security.api_keys: {path} is over {MAX_BYTES} bytes")
     keys: dict[bytes, ApiKey] = {}
     flaws = []
     for number, line in enumerate(split_lines(text), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         try:
-            key = _parsed(line.split(), security)
+            key = _parse_key_line(line.split(), security)
             if keys.setdefault(key.digest, key) is not key:
                 raise ValueError("the key of a line above")
         except ValueError as exc:
@@ -69,8 +69,8 @@ def read_api_keys(security: SecurityConfig) -> list[ApiKey]:
     return list(keys.values())
 
 
-def flaws_of_keys(security: SecurityConfig) -> list[str]:
-    """What is wrong with the file, for the list of all mistakes at the start."""
+def check_api_keys(security: SecurityConfig) -> list[str]:
+    """Return the errors of the API key file, for the list of all mistakes at start-up."""
     try:
         read_api_keys(security)
     except ConfigError as exc:
@@ -78,12 +78,12 @@ def flaws_of_keys(security: SecurityConfig) -> list[str]:
     return []
 
 
-def open_to_others(path: str) -> bool:
+def is_readable_by_others(path: str) -> bool:
     """Whether other users of the machine can read the file."""
     return bool(Path(path).stat().st_mode & 0o077)
 
 
-def _parsed(words: list[str], security: SecurityConfig) -> ApiKey:
+def _parse_key_line(words: list[str], security: SecurityConfig) -> ApiKey:
     name, colon, key = words[0].partition(":")
     if not colon or not _NAME.fullmatch(name):
         raise ValueError("no name of letters, digits, '_', '.' and '-' before a ':'; write NAME:KEY")
@@ -94,20 +94,20 @@ def _parsed(words: list[str], security: SecurityConfig) -> ApiKey:
         digest = bytes.fromhex(key)
     elif not _KEY.fullmatch(key):
         raise ValueError(
-            f"a key has at least {LEAST_CHARACTERS} ASCII characters; make one: openssl rand -hex 32"
+            f"a key has at least {MIN_KEY_CHARS} ASCII characters; make one: openssl rand -hex 32"
         )
     else:
         digest = hash_key(key.encode())
     limits = {"pending": float(security.key_pending), "rate": security.key_rate}
     for word in words[1:]:
-        what, _, value = word.partition("=")
-        if what not in limits:
+        limit, _, value = word.partition("=")
+        if limit not in limits:
             raise ValueError("behind the key there is neither pending=N nor rate=N")
-        limits[what] = _limit(value)
+        limits[limit] = _parse_limit(value)
     return ApiKey(name, digest, int(limits["pending"]), limits["rate"])
 
 
-def _limit(value: str) -> float:
+def _parse_limit(value: str) -> float:
     try:
         number = float(value)
     except ValueError:

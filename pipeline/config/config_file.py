@@ -1,4 +1,4 @@
-"""What config.yml says: frozen models, and how to read them: a misspelt key is a mistake."""
+"""The schema of config.yml as frozen models, and its loader. A misspelt key is an error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pipeline.config.op_section import (
     TensorRtConf,
     TensorShapes,
 )
-from pipeline.config.report import BETWEEN_KEYS, describe_mistakes, read_yaml, without_strangers
+from pipeline.config.report import BETWEEN_KEYS, describe_mistakes, drop_unknown_keys, read_yaml
 from pipeline.config.value_types import OFF, Address, Int, Port, PortOrOff, PositiveInt, Seconds, Section
 from pipeline.errors import ConfigError
 
@@ -55,7 +55,7 @@ RESERVED_SERVICE_NAMES = ("v1", "v2", "health", "metrics", "docs")  # first segm
 
 
 class V2Config(Section):
-    """`v2`: Triton's ports, opened beside `http_port` and `rpc_port`, and what its clients may do."""
+    """`v2`: Triton's ports, besides `http_port` and `rpc_port`, and permissions of KServe v2 clients."""
 
     http_port: Port | None = Field(default=None, description="All of http_port here, too (Triton: 8000).")
     grpc_port: Port | None = Field(default=None, description="All of rpc_port here, too (Triton: 8001).")
@@ -76,11 +76,11 @@ class V2Config(Section):
     @field_validator("shared_memory", mode="before")
     @classmethod
     def _off_is_a_word(cls, value: Any) -> Any:
-        return "off" if value is False else value  # as YAML reads it
+        return "off" if value is False else value  # YAML reads `off` as false
 
 
 class RotationConfig(Section):
-    """`logging.rotation`: how large the files of `logging.directory` grow."""
+    """`logging.rotation`: size and number of the files in `logging.directory`."""
 
     max_bytes: Annotated[Int, Field(ge=0)] = Field(
         default=64 << 20,
@@ -110,7 +110,7 @@ class LoggingConfig(Section):
 
 
 class TlsConfig(Section):
-    """`tls`: HTTPS and TLS on every port, those of `v2` too. A relative path is sought as a model's is."""
+    """`tls`: HTTPS and TLS on every port, including those of `v2`. Paths are resolved like a model's."""
 
     cert: str = Field(
         description="PEM file of the server's certificate, followed by those that lead to its authority."
@@ -124,7 +124,7 @@ class TlsConfig(Section):
 
 
 class SecurityConfig(Section):
-    """`security`: who may ask. Certificates are under `tls`."""
+    """`security`: API keys of clients. Certificates are under `tls`."""
 
     api_keys: str | None = Field(
         default=None,
@@ -178,7 +178,7 @@ class ServiceConfig(Section):
         if value not in (0, "0"):
             return value
         if "http_port" not in info.data:
-            return 1024  # http_port is a mistake already told; none about this one
+            return 1024  # any valid port: the error of http_port is reported alone
         http_port = info.data["http_port"]
         if http_port is None:
             raise PydanticCustomError(
@@ -192,31 +192,27 @@ class ServiceConfig(Section):
         ports = [(key, info.data.get(key)) for key in ("http_port", "rpc_port")]
         ports += [(f"v2.{key}", getattr(v2, key)) for key in V2Config.model_fields if "port" in key]
         ports += _list_ports(info.data.get("dag", DagConfig())).items()
-        taken: dict[int, str] = {}
+        key_by_port: dict[int, str] = {}
         for name, port in ports:
-            if port is not None and taken.setdefault(port, name) != name:
-                same = {"one": taken[port], "other": name, "port": port}
+            if port is not None and key_by_port.setdefault(port, name) != name:
+                same = {"one": key_by_port[port], "other": name, "port": port}
                 raise PydanticCustomError(
                     BETWEEN_KEYS, "{one} and {other} are both {port}; give each a port of its own", same
                 )
         return v2
 
     def ports(self) -> dict[str, int]:
-        """Those to be opened, by their keys."""
-        own = {"http_port": self.http_port, "rpc_port": self.rpc_port}
-        beside = {f"v2.{name}": getattr(self.v2, name) for name in V2Config.model_fields if "port" in name}
-        return {
-            name: port
-            for name, port in (own | beside | _list_ports(self.dag)).items()
-            if port and port != OFF
-        }
+        """Return the ports to open, by their keys."""
+        ports = {"http_port": self.http_port, "rpc_port": self.rpc_port}
+        ports |= {f"v2.{name}": getattr(self.v2, name) for name in V2Config.model_fields if "port" in name}
+        return {name: port for name, port in (ports | _list_ports(self.dag)).items() if port and port != OFF}
 
     def address(self, port: str) -> str:
-        """The address that a port of `ports` is opened on; empty for all of this machine's."""
+        """Return the address that a port of `ports` listens on; empty for all interfaces."""
         if port == "v2.metrics_port" and self.v2.metrics_address:
             return self.v2.metrics_address
-        given = self.rpc_address if port in ("rpc_port", "v2.grpc_port") else self.http_address
-        return given or ""
+        address = self.rpc_address if port in ("rpc_port", "v2.grpc_port") else self.http_address
+        return address or ""
 
 
 def _list_ports(dag: DagConfig) -> dict[str, int | None]:
@@ -224,7 +220,7 @@ def _list_ports(dag: DagConfig) -> dict[str, int | None]:
 
 
 def check_service_name(name: str) -> None:
-    """Refuse, with ConfigError, a name that can't be the first segment of a path or is one of our own."""
+    """Raise ConfigError for a name that can't be the first path segment, or that the server reserves."""
     if name in RESERVED_SERVICE_NAMES:
         raise ConfigError(
             f"A service can't be named {name!r}: {', '.join(RESERVED_SERVICE_NAMES)} are paths of the "
@@ -240,11 +236,11 @@ def check_service_name(name: str) -> None:
 def load_config(
     source: str | Path | Mapping[str, Any], *, op_overrides: Mapping[str, Mapping[str, Any]] | None = None
 ) -> ServiceConfig:
-    """Read config.yml (a path, or its content as a mapping).
+    """Load config.yml, from a path or from its content as a mapping.
 
-    `op_overrides` are the arguments of the app's Ops by Op name; they win over the file, and None among
-    them is not given. Keys that Paddle Serving ignored are warned of. Raises one ConfigError with every
-    mistake, one a line.
+    `op_overrides` are the arguments of the app's Ops by Op name. They win over the file; None counts as
+    absent. Logs a warning for each key that Paddle Serving ignored. Raises one ConfigError with every
+    mistake, one per line.
     """
     notes: list[str] = []
     if isinstance(source, Mapping):
@@ -252,19 +248,19 @@ def load_config(
     else:
         name, data = str(source), read_yaml(Path(source), notes)
     overrides = {
-        op: {key: value for key, value in given.items() if value is not None}
-        for op, given in (op_overrides or {}).items()
+        op: {key: value for key, value in options.items() if value is not None}
+        for op, options in (op_overrides or {}).items()
     }
-    data = _merged(data, overrides)
+    data = _merge_overrides(data, overrides)
     try:
         try:
-            config = _validated(data)
+            config = _validate(data)
         except ValidationError as error:
-            data, ignored = without_strangers(name, data, error, ServiceConfig)
+            data, ignored = drop_unknown_keys(name, data, error, ServiceConfig)
             if not ignored:
                 raise
             notes += ignored
-            config = _validated(data)
+            config = _validate(data)
     except ValidationError as error:
         raise ConfigError(describe_mistakes(name, error, ServiceConfig, overrides)) from None
     for note in notes:
@@ -272,23 +268,23 @@ def load_config(
     return config
 
 
-def _validated(data: Mapping[str, Any]) -> ServiceConfig:
+def _validate(data: Mapping[str, Any]) -> ServiceConfig:
     return ServiceConfig.model_validate(data, by_name=False, by_alias=True)
 
 
-def _merged(data: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The file with the Ops' own arguments laid over it; a malformed `op` is left to validation."""
+def _merge_overrides(data: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Merge the Ops' arguments over the file. Validation reports a malformed `op`."""
     ops = data.get("op")
     if not overrides or not (ops is None or isinstance(ops, Mapping)):
         return data
     ops = dict(ops or {})
-    for name, given in overrides.items():
+    for name, options in overrides.items():
         section = ops.get(name)
         if section is None or isinstance(section, Mapping):
-            ops[name] = {**(section or {}), **given}
+            ops[name] = {**(section or {}), **options}
     return {**data, "op": ops}
 
 
 def dump_config(config: ServiceConfig) -> str:
-    """The resolved configuration as YAML that load_config reads back to an equal one."""
+    """Return the resolved configuration as YAML, which load_config reads back unchanged."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

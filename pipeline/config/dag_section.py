@@ -1,4 +1,4 @@
-"""What `dag` in config.yml says: what holds for whole requests."""
+"""The `dag` section of config.yml: settings that apply to whole requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEFAULT_MAX_PENDING_REQUESTS = 1000
 
 
 class TracerConfig(Section):
-    """`dag.tracer`."""
+    """`dag.tracer`: periodic log lines."""
 
     interval_s: Int = Field(
         default=-1, description="Seconds between lines in the log about the work of each Op; -1: none."
@@ -20,7 +20,7 @@ class TracerConfig(Section):
 
 
 class DagConfig(Section):
-    """`dag`: what holds for whole requests."""
+    """`dag`: settings that apply to whole requests."""
 
     is_thread_op: bool = Field(
         default=True,

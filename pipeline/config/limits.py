@@ -1,4 +1,4 @@
-"""Limits: what a client may send, have answered and hold open at most."""
+"""Limits on the requests, responses and connections of a client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pipeline.config.value_types import Int, PositiveInt, Seconds, Section
 
 
 class Limits(Section):
-    """`limits`: the largest that is accepted from a client; more is refused, not cut."""
+    """`limits`: maximum sizes and counts of a client's requests. Larger requests are rejected, not cut."""
 
     body_bytes: PositiveInt = Field(default=64 << 20, description="Bytes of an HTTP body or gRPC message.")
     bodies_bytes: PositiveInt = Field(

@@ -1,4 +1,4 @@
-"""What config.yml says about one Op: `op.<name>` and the sections below it."""
+"""The `op.<name>` section of config.yml, and the sections below it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class TensorShapes(Section):
         return self
 
 
-def _form_of_shapes(given: object) -> str:
-    if isinstance(given, str):
+def _get_shapes_tag(shapes: object) -> str:
+    if isinstance(shapes, str):
         return "function-file"
-    return "function-files" if isinstance(given, list) else "function-ranges"
+    return "function-files" if isinstance(shapes, list) else "function-ranges"
 
 
 class TensorRtConf(Section):
-    """`op.<name>.local_service_conf.tensorrt`."""
+    """`op.<name>.local_service_conf.tensorrt`: TensorRT engines and their shape ranges."""
 
     precision: Precision | None = Field(
         default=None, description="Precision of the engine; absent: `precision`."
@@ -59,7 +59,7 @@ class TensorRtConf(Section):
         Annotated[dict[str, TensorShapes], Tag("function-ranges")]
         | Annotated[str, Tag("function-file")]
         | Annotated[list[str], Field(min_length=1, max_length=16), Tag("function-files")],
-        Discriminator(_form_of_shapes),
+        Discriminator(_get_shapes_tag),
     ] = Field(
         default={},
         description="min, opt and max shape per tensor, for Ops without `set_dynamic_shape_info`; or the "
@@ -80,7 +80,7 @@ class TensorRtConf(Section):
 
 
 class LocalServiceConf(Section):
-    """`op.<name>.local_service_conf`: the model this Op runs and how."""
+    """`op.<name>.local_service_conf`: the model of this Op and its engine's settings."""
 
     client_type: Literal["local_predictor", "brpc", "grpc"] = Field(
         default="local_predictor",
@@ -169,7 +169,7 @@ class LocalServiceConf(Section):
     @field_validator("devices", mode="before")
     @classmethod
     def _devices_as_text(cls, value: Any) -> Any:
-        """`devices: 0`, `[0, 1]` and `"0, 1"` occur beside `"0,1"`."""
+        """Convert `devices: 0`, `[0, 1]` and `"0, 1"` to the form `"0,1"`."""
         if isinstance(value, int) and not isinstance(value, bool):
             return str(value)
         if isinstance(value, list):
@@ -178,14 +178,14 @@ class LocalServiceConf(Section):
 
 
 class FeedPaddingConfig(Section):
-    """How one feed may be padded."""
+    """Padding of one feed."""
 
     axis: PositiveInt = Field(description="Axis that may be padded; 0 is the batch and can't be.")
     value: float = Field(default=0.0, description="What the padding holds.")
 
 
 class FetchPaddingConfig(Section):
-    """How one fetch is cut back after padding."""
+    """The axis of a fetch that is cut back after padding."""
 
     axis: PositiveInt = Field(description="Axis that is cut back to the row's own length.")
 
@@ -196,7 +196,7 @@ class FetchPaddingConfig(Section):
 
 
 class PaddingConfig(Section):
-    """`op.<name>.padding`: what may be padded so that requests of different shape share a batch."""
+    """`op.<name>.padding`: axes that may be padded, so that requests of different shapes share a batch."""
 
     feeds: dict[str, FeedPaddingConfig] = Field(
         default={}, description="Per feed: the axis and the pad value."
@@ -210,7 +210,7 @@ class PaddingConfig(Section):
 
 
 class OpConfig(Section):
-    """`op.<name>`: one Op."""
+    """`op.<name>`: settings of one Op."""
 
     concurrency: PositiveInt = Field(default=1, description="Instances of this Op.")
     timeout: Annotated[Int, off_when_not_positive(-1)] = Field(
@@ -307,7 +307,7 @@ class OpConfig(Section):
 
     @property
     def local_model(self) -> LocalServiceConf | None:
-        """What configures the model that the Op's own workers run; None where there is none."""
+        """Settings of the model in the Op's own workers; None for an Op without a local model."""
         conf = self.local_service_conf
         return None if conf is None or not conf.model_dir or self.server_endpoints else conf
 

@@ -1,4 +1,4 @@
-"""Every key of config.yml as markdown tables, from the models that validate it."""
+"""The reference of config.yml: markdown tables of all keys, from the models that validate them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Without effect in this version, though read and checked: \
 `op.<name>.local_service_conf.{concurrency, workdir}`. \
 Refused when set: `op.<name>.use_encryption_model`.
 """
-_OF_MODELS = """\
+_SERVING_YML = """\
 # Keys of serving.yml
 
 What `serving.yml`, beside a model, says of the model's inputs and outputs: `inputs` by the names under \
@@ -39,30 +39,24 @@ which clients send them, `outputs` by the aliases of the model's fetches. `paddl
 
 @dataclass(frozen=True)
 class Words:
-    """The words of one language.
+    """The texts of the reference in one language."""
 
-    head: the first lines of the document. of_models: what stands before the sections of a model's own file.
-    columns: the head of each table. kinds: the types of JSON schema.
-    list_of: a pattern for the kind of the elements. from_to: one for kind, least and most. meanings: what
-    each key means, by section and key; None: as the models describe it.
-    """
-
-    head: str
-    of_models: str
+    head: str  # first lines of the document
+    serving_yml: str  # introduction of the sections of serving.yml
     top_level: str
-    columns: tuple[str, str, str, str]
-    kinds: Mapping[str, str]
+    columns: tuple[str, str, str, str]  # head of each table
+    kinds: Mapping[str, str]  # by type of JSON schema
     section: str
-    list_of: str
-    from_to: str
+    list_of: str  # pattern for the type of the elements
+    from_to: str  # pattern for type, minimum and maximum
     required: str
     comma: str
-    meanings: Mapping[str, Mapping[str, str]] | None
+    meanings: Mapping[str, Mapping[str, str]] | None  # by section and key; None: the models' descriptions
 
 
 ENGLISH = Words(
     head=_HEAD,
-    of_models=_OF_MODELS,
+    serving_yml=_SERVING_YML,
     top_level="Top level",
     columns=("Key", "Type", "Default", "Meaning"),
     kinds={"string": "text", "integer": "integer", "number": "number", "boolean": "true, false"},
@@ -75,43 +69,45 @@ ENGLISH = Words(
 )
 
 
-def config_reference(words: Words = ENGLISH, of_models: Mapping[str, type[BaseModel]] | None = None) -> str:
-    """The document: one table per section, in the order of the models. Raises KeyError for a key without a
-    meaning in that language.
+def config_reference(
+    words: Words = ENGLISH, serving_sections: Mapping[str, type[BaseModel]] | None = None
+) -> str:
+    """Return the reference as markdown, with a table per section, in the order of the models.
 
-    of_models: the sections of serving.yml, by their headings.
+    `serving_sections` are the sections of serving.yml, by their headings. Raises KeyError for a key without
+    a meaning in that language.
     """
     schema = ServiceConfig.model_json_schema(by_alias=True, mode="serialization")
     parts = [words.head.rstrip("\n")]
-    for path, section in _sections("", schema, schema["$defs"]):
+    for path, section in _walk_sections("", schema, schema["$defs"]):
         parts += [f"## `{path}`" if path else f"## {words.top_level}", _table(path, section, words)]
-    parts.append(words.of_models.rstrip("\n"))
-    for path, model in (of_models or {}).items():
+    parts.append(words.serving_yml.rstrip("\n"))
+    for path, model in (serving_sections or {}).items():
         section = model.model_json_schema(mode="serialization")
         section["properties"].pop("kind", None)
         parts += [f"## `{path}`", _table(path, section, words)]
     return "\n\n".join(parts) + "\n"
 
 
-def _sections(path: str, section: Schema, models: Mapping[str, Schema]) -> Iterator[tuple[str, Schema]]:
-    """(dotted path, section) of this section and of all below it."""
+def _walk_sections(path: str, section: Schema, models: Mapping[str, Schema]) -> Iterator[tuple[str, Schema]]:
+    """Yield the dotted path and the schema of this section and of all sections below it."""
     yield path, section
     for key, value in section["properties"].items():
         name, is_mapping = _find_section_model(value)
         if name:
             below = f"{path}.{key}" if path else key
-            yield from _sections(f"{below}.<name>" if is_mapping else below, models[name], models)
+            yield from _walk_sections(f"{below}.<name>" if is_mapping else below, models[name], models)
 
 
 def _find_section_model(value: Schema) -> tuple[str, bool]:
-    """(name of the model that a value is a section of, whether it is a mapping of such); "" for none."""
+    """Return the model's name of a section, or "", and whether the value is a mapping of such sections."""
     if "$ref" in value:
         return value["$ref"].rpartition("/")[2], False
     entries = value.get("additionalProperties")
     if isinstance(entries, Mapping) and "$ref" in entries:
         return entries["$ref"].rpartition("/")[2], True
     return next(
-        (found for option in _options(value) if (found := _find_section_model(option))[0]), ("", False)
+        (match for option in _options(value) if (match := _find_section_model(option))[0]), ("", False)
     )
 
 
@@ -133,7 +129,7 @@ def _table(path: str, section: Schema, words: Words) -> str:
 def _default(value: Schema) -> str:
     default = value.get("default")
     low, _ = _bounds(value)
-    # A default outside the bounds stands for "absent", whose meaning the description tells.
+    # A default outside the bounds means "absent", which the description explains.
     if _find_section_model(value)[0] or default is None or (low is not None and default < low):
         return ""
     return f"`{json.dumps(default, ensure_ascii=False)}`"
@@ -141,12 +137,12 @@ def _default(value: Schema) -> str:
 
 def _type(value: Schema, words: Words) -> str:
     if _find_section_model(value)[0]:
-        others = [
+        alternatives = [
             option
             for option in _options(value)
             if not _find_section_model(option)[0] and option["type"] != "null"
         ]
-        return words.comma.join([words.section, *(_type(other, words) for other in others)])
+        return words.comma.join([words.section, *(_type(alternative, words) for alternative in alternatives)])
     if "anyOf" in value:  # None beside the type: the key may be absent
         (value,) = (option for option in value["anyOf"] if option.get("type") != "null")
     if "enum" in value:
@@ -165,5 +161,5 @@ def _type(value: Schema, words: Words) -> str:
 
 
 def _bounds(value: Schema) -> tuple[float | None, float | None]:
-    # Bounds behind a validator of ours keep pydantic's names in the schema.
+    # Bounds behind our own validator keep pydantic's names in the schema.
     return value.get("minimum", value.get("ge")), value.get("maximum", value.get("le"))

@@ -17,7 +17,7 @@ Paddle Serving 会忽略的未知键，在这里也被忽略并给出警告，�
 在本版本中读取并检查、但不起作用：`op.<name>.{client_config, encryption_key}`、\
 `op.<name>.local_service_conf.{concurrency, workdir}`。设置后会被拒绝：`op.<name>.use_encryption_model`。
 """
-_OF_MODELS = """\
+_SERVING_YML = """\
 # serving.yml 配置项
 
 模型旁边的 `serving.yml` 对输入和输出的说明：`inputs` 以客户端发送时所用的名字为键，\
@@ -351,7 +351,7 @@ _MEANINGS = {  # by section, then by key
 
 CHINESE = Words(
     head=_HEAD,
-    of_models=_OF_MODELS,
+    serving_yml=_SERVING_YML,
     top_level="顶层",
     columns=("键", "类型", "默认值", "含义"),
     kinds={"string": "文本", "integer": "整数", "number": "数", "boolean": "true、false"},

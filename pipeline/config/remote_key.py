@@ -1,4 +1,4 @@
-"""The API key that a remote Op shows to its `server_endpoints`: in a file, no configuration tells it."""
+"""The API key that a remote Op sends to its `server_endpoints`, read from a file."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from pathlib import Path
 
 from pipeline.errors import ConfigError
 
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 _KEY = re.compile(rb"[!-~]+")
 
 Metadata = tuple[tuple[str, str], ...]
 
 
 class RemoteKey:
-    """`metadata` goes with each call; empty where no file is named."""
+    """The `metadata` of each call with the API key; empty without a key file."""
 
     def __init__(self, path: str) -> None:
-        """Raises ConfigError."""
+        """Read the key file. Raises ConfigError."""
         self._path = path
-        self.metadata: Metadata = _shown(path)
+        self.metadata: Metadata = _build_metadata(path)
 
-    def renewed(self, refused: Metadata) -> bool:
-        """Whether the file holds another key by now than what was refused, which is shown from then on."""
+    def reload(self, refused: Metadata) -> bool:
+        """Read the file again, and return whether its key differs from the refused one."""
         try:
-            self.metadata = _shown(self._path)
-        except ConfigError:  # somebody is writing it
+            self.metadata = _build_metadata(self._path)
+        except ConfigError:  # the file is just being written
             return False
         return self.metadata != refused
 
 
-def flaws_of_remote_key(op: str, path: str) -> list[str]:
-    """What is wrong with the file, for the list of all mistakes at the start."""
+def check_remote_key(op: str, path: str) -> list[str]:
+    """Return the errors of the key file, for the list of all mistakes at start-up."""
     try:
         read_remote_key(path)
     except ConfigError as exc:
@@ -39,18 +39,18 @@ def flaws_of_remote_key(op: str, path: str) -> list[str]:
     return []
 
 
-def _shown(path: str) -> Metadata:
+def _build_metadata(path: str) -> Metadata:
     return (("authorization", f"Bearer {read_remote_key(path)}"),) if path else ()
 
 
 def read_remote_key(path: str) -> str:
-    """The one word in the file. Raises ConfigError, which never tells what the file holds."""
+    """Return the key in the file. Raises ConfigError, whose message never quotes the file."""
     try:
         with Path(path).open("rb") as file:
-            data = file.read(MOST_BYTES + 1).strip()
+            data = file.read(MAX_BYTES + 1).strip()
     except OSError as exc:
         raise ConfigError(f"server_api_key_file: {path} can't be read ({exc.strerror})") from exc
-    if len(data) > MOST_BYTES or not _KEY.fullmatch(data):
+    if len(data) > MAX_BYTES or not _KEY.fullmatch(data):
         raise ConfigError(
             f"server_api_key_file: {path} has to hold the key and nothing else, of printable ASCII characters"
         )

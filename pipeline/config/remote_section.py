@@ -1,26 +1,26 @@
-"""The section of an Op whose model other servers run: what it must say, and what it leaves to defaults."""
+"""Checks and defaults of the section of a remote Op, whose model runs on other servers."""
 
 from __future__ import annotations
 
 from pipeline.config.op_section import OpConfig
 from pipeline.config.value_types import ClientType
 
-LONGEST_TRY_MS = 600_000  # where neither op.<name>.timeout nor dag.request_timeout bounds a call
+MAX_TRY_MS = 600_000  # where neither op.<name>.timeout nor dag.request_timeout bounds a call
 CHOICE = (
     "pipeline_grpc for another Pipeline service, grpc for a KServe v2 service (Triton, say); or remove "
     "server_endpoints and run the model here, with local_service_conf"
 )
 
 
-def remote_flaws(name: str, section: OpConfig, default: ClientType | None) -> list[str]:
-    """What is wrong with the section, a sentence each. `default` is dag.client_type."""
+def find_remote_errors(name: str, section: OpConfig, default: ClientType | None) -> list[str]:
+    """Return the errors of a section, a sentence each. `default` is dag.client_type."""
     if not section.server_endpoints:
         remote = {
             "model_name": "it names a remote model",
             "server_api_key_file": "its key is for server_endpoints",
         }
-        given = [key for key in remote if getattr(section, key)]
-        return [f"op.{name}.{key}: {remote[key]}; give server_endpoints, or remove it" for key in given]
+        present = [key for key in remote if getattr(section, key)]
+        return [f"op.{name}.{key}: {remote[key]}; give server_endpoints, or remove it" for key in present]
     client_type = section.client_type or default
     match client_type:
         case "grpc":
@@ -41,8 +41,10 @@ def remote_flaws(name: str, section: OpConfig, default: ClientType | None) -> li
             ]
 
 
-def completed(name: str, section: OpConfig, default: ClientType | None, request_timeout_s: float) -> OpConfig:
-    """A section without flaws, with what it left to defaults; one without server_endpoints as it is."""
+def complete_section(
+    name: str, section: OpConfig, default: ClientType | None, request_timeout_s: float
+) -> OpConfig:
+    """Fill in the defaults of a valid remote section. Other sections are returned unchanged."""
     if not section.server_endpoints:
         return section
     client_type = section.client_type or default
@@ -52,7 +54,7 @@ def completed(name: str, section: OpConfig, default: ClientType | None, request_
             "model_name": section.model_name or (name if client_type == "grpc" else ""),
             "timeout": section.timeout
             if section.timeout > 0
-            else int(request_timeout_s * 1000) or LONGEST_TRY_MS,
-            "local_service_conf": None,  # as in Paddle Serving, endpoints go before it
+            else int(request_timeout_s * 1000) or MAX_TRY_MS,
+            "local_service_conf": None,  # as in Paddle Serving, endpoints win over it
         }
     )

@@ -1,4 +1,4 @@
-"""Mistakes of a configuration file, told so that each can be mended: path, value, what is allowed."""
+"""Reads YAML files and describes their mistakes: path, value, allowed values."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pydantic.fields import FieldInfo
 from pipeline.errors import ConfigError
 
 MAX_FILE_BYTES = 1 << 20
-BETWEEN_KEYS = "between_keys"  # type of PydanticCustomErrors about several keys at once, told without a path
+BETWEEN_KEYS = "between_keys"  # type of PydanticCustomErrors about several keys, reported without a path
 
-# pydantic's wording is for programmers; these are the ones a config.yml runs into.
+# Replacements for pydantic's messages, which are for programmers, by type of error.
 EXPECTED = {
     "int_parsing": "an integer",
     "int_type": "an integer",
@@ -35,39 +35,39 @@ EXPECTED = {
 }
 
 
-# The sections that Paddle Serving has: what it did not know there it ignored, and apps keep their own there.
+# Paddle Serving's sections. It ignored unknown keys there, and apps store their own keys in them.
 ORIGINAL_SECTIONS = ((), ("dag",), ("dag", "tracer"), ("op", "*"), ("op", "*", "local_service_conf"))
-# How like a known key one must be to be taken for it, 0 to 1; less will do where nothing works without it.
+# Similarity, 0 to 1, from which an unknown key counts as a misspelt one; lower for keys in NEEDS.
 MISSPELT, MISSPELT_NEED = 0.8, 0.65
 _FULL_WIDTH = "\uff1a"  # the colon of Chinese texts
 NEEDS = ("http_port", "rpc_port", "model_config")
 
 
 class _NotingLoader(yaml.SafeLoader):
-    """SafeLoader that notes each key given twice, of which it keeps the last."""
+    """SafeLoader that records duplicate keys and keeps the last value."""
 
     def __init__(self, stream: bytes) -> None:
         super().__init__(stream)
         self.notes: list[str] = []
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        keys: set[Any] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key in seen:
+            if isinstance(key, str) and key in keys:
                 line = key_node.start_mark.line + 1
                 self.notes.append(f"line {line}: {key!r} is given twice; the last counts")
             if isinstance(key, str):
-                seen.add(key)
+                keys.add(key)
         return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
-    """The mapping in a YAML file; ConfigError when it can't be read, is too big or is no mapping.
+    """Return the mapping in a YAML file. Raises ConfigError for an unreadable or large file and for others.
 
-    What is odd in it and can be read all the same is added to `notes`.
+    Warnings, such as duplicate keys, are appended to `notes`.
     """
     try:
         with path.open("rb") as file:
@@ -82,21 +82,21 @@ def read_yaml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        hint = _hint(error, content) if mark else ""
+        hint = _get_yaml_hint(error, content) if mark else ""
         raise ConfigError(f"{path}:{where}: no valid YAML: {error.problem}{hint}") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         why = _no_utf8(content) or f" no valid YAML: {str(error).splitlines()[0]}"
         raise ConfigError(f"{path}:{why}") from None
     if not isinstance(data, dict):
-        given = "is empty" if data is None else f"holds {_shown(data)}"
-        raise ConfigError(f"{path} {given}; expected keys and values, e.g. `http_port: 18082`.")
+        content_error = "is empty" if data is None else f"holds {_shorten(data)}"
+        raise ConfigError(f"{path} {content_error}; expected keys and values, e.g. `http_port: 18082`.")
     if notes is not None:
         notes += [f"{path}: {note}" for note in dict.fromkeys(loader.notes)]
     return data
 
 
 def _no_utf8(content: bytes) -> str:
-    """Where a file is no UTF-8, and the remedy; empty where it is."""
+    """Describe the first byte that is no UTF-8, with the remedy; empty for valid UTF-8."""
     try:
         content.decode()
     except UnicodeDecodeError as error:
@@ -105,8 +105,8 @@ def _no_utf8(content: bytes) -> str:
     return ""
 
 
-def _hint(error: yaml.MarkedYAMLError, content: bytes) -> str:
-    """The remedy for what people write and YAML's own words don't tell."""
+def _get_yaml_hint(error: yaml.MarkedYAMLError, content: bytes) -> str:
+    """Return the remedy for common mistakes that YAML's own message does not explain."""
     assert error.problem_mark is not None
     last = error.problem_mark.line
     lines = content.decode(errors="replace").splitlines()
@@ -119,53 +119,53 @@ def _hint(error: yaml.MarkedYAMLError, content: bytes) -> str:
     return "; the keys of a section begin in one column" if "expected <block end>" in problem else ""
 
 
-def without_strangers(
+def drop_unknown_keys(
     source: str, data: Mapping[str, Any], error: ValidationError, root: type[BaseModel]
 ) -> tuple[dict[str, Any], list[str]]:
-    """The configuration without the unknown keys that Paddle Serving ignored, and a note for each.
+    """Return the configuration without unknown keys that Paddle Serving ignored, and a warning for each.
 
-    A key that is probably a misspelt one stays, for it to be refused.
+    A key that looks misspelt stays, so that validation rejects it.
     """
-    kept: dict[str, Any] = dict(data)
+    cleaned: dict[str, Any] = dict(data)
     notes = []
     for mistake in error.errors(include_url=False):
         path = mistake["loc"]
-        if mistake["type"] != "extra_forbidden" or not _of_original(path[:-1]):
+        if mistake["type"] != "extra_forbidden" or not _is_original_section(path[:-1]):
             continue
-        section = _section(data, path[:-1])
+        section = _get_section(data, path[:-1])
         if not _misspells(root, path, section):
-            kept = _without(kept, path)
+            cleaned = _remove_key(cleaned, path)
             where = ".".join(map(str, path))
             notes.append(f"{source}: {where}: unknown key, without effect; {_suggestion(root, path)}")
-    return kept, notes
+    return cleaned, notes
 
 
-def _of_original(section: tuple[Any, ...]) -> bool:
+def _is_original_section(section: tuple[Any, ...]) -> bool:
     any_op = tuple("*" if at == 1 and section[0] == "op" else part for at, part in enumerate(section))
     return any_op in ORIGINAL_SECTIONS
 
 
-def _section(data: Any, path: Sequence[Any]) -> Mapping[str, Any]:
+def _get_section(data: Any, path: Sequence[Any]) -> Mapping[str, Any]:
     for part in path:
         data = data[part]
     return data  # type: ignore[no-any-return]  # of YAML
 
 
-def _without(data: Mapping[str, Any], path: Sequence[Any]) -> dict[str, Any]:
-    """A copy without the key that the path leads to."""
+def _remove_key(data: Mapping[str, Any], path: Sequence[Any]) -> dict[str, Any]:
+    """Return a copy without the key at the end of `path`."""
     first, *rest = path
     if not rest:
         return {key: value for key, value in data.items() if key != first}
-    return {**data, first: _without(data[first], rest)}
+    return {**data, first: _remove_key(data[first], rest)}
 
 
 def _misspells(root: type[BaseModel], path: Sequence[Any], section: Mapping[str, Any]) -> bool:
-    """Whether the key at the end of `path` is like one that its section lacks, and none of another's."""
+    """Whether the last key of `path` resembles a missing key of its section and is no key of another."""
     key = str(path[-1])
     if any(name == key for _, name in _all_keys(root)):
         return False
-    missing = [known for known in _keys(_model_at(root, path[:-1])) if known not in section]
-    needs = [known for known in missing if known in NEEDS]
+    missing = [name for name in _keys(_model_at(root, path[:-1])) if name not in section]
+    needs = [name for name in missing if name in NEEDS]
     return bool(
         difflib.get_close_matches(key, missing, n=1, cutoff=MISSPELT)
         or difflib.get_close_matches(key, needs, n=1, cutoff=MISSPELT_NEED)
@@ -175,9 +175,9 @@ def _misspells(root: type[BaseModel], path: Sequence[Any], section: Mapping[str,
 def describe_mistakes(
     source: str, error: ValidationError, root: type[BaseModel], overrides: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """All mistakes, one a line: `source: key.path: what was given; what is allowed`.
+    """Describe all mistakes, one per line: `source: key.path: VALUE given; ALLOWED VALUES`.
 
-    `overrides` are the values that came from the app's code and not from the file.
+    `overrides` are the values from the app's code, not from the file.
     """
     lines = []
     for mistake in error.errors(include_url=False):
@@ -190,44 +190,44 @@ def describe_mistakes(
         elif mistake["type"] == "extra_forbidden":
             lines.append(f"{where}: unknown key; {_suggestion(root, path)}")
         else:
-            lines.append(f"{where}: {_complaint(mistake)}")
+            lines.append(f"{where}: {_describe_mistake(mistake)}")
     return "\n".join(dict.fromkeys(lines))
 
 
-def _complaint(mistake: Mapping[str, Any]) -> str:
-    kind, context, given = mistake["type"], mistake.get("ctx", {}), _shown(mistake["input"])
+def _describe_mistake(mistake: Mapping[str, Any]) -> str:
+    kind, context, value = mistake["type"], mistake.get("ctx", {}), _shorten(mistake["input"])
     if kind == "missing":
         return "missing"
     if kind == "value_error":
         reason = str(context["error"])
-        return reason if isinstance(mistake["input"], Mapping) else f"{given} given; {reason}"
+        return reason if isinstance(mistake["input"], Mapping) else f"{value} given; {reason}"
     if kind == "literal_error":
-        return f"{given} given; allowed: {context['expected']}"
+        return f"{value} given; allowed: {context['expected']}"
     if kind == "string_pattern_mismatch":
-        return f"{given} given; it must match {context['pattern']}"
+        return f"{value} given; it must match {context['pattern']}"
     if kind in EXPECTED:
-        return f"{given} given; expected {EXPECTED[kind]}"
+        return f"{value} given; expected {EXPECTED[kind]}"
     bound = str(mistake["msg"]).removeprefix("Input should be ")
-    return f"{given} given; it must be {bound}"
+    return f"{value} given; it must be {bound}"
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _suggestion(root: type[BaseModel], path: Sequence[Any]) -> str:
-    """Where the unknown key at the end of `path` was probably meant to go."""
+    """Suggest the section or the spelling that was meant by the unknown key at the end of `path`."""
     key = str(path[-1])
     section = _model_at(root, path[:-1])
-    known = list(_keys(section))
+    names = list(_keys(section))
     homes = [home for home, name in _all_keys(root) if name == key]
     if homes:
         return f"it belongs in {' or '.join(home or 'the top level' for home in homes)}"
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]}?"
-    return f"known here: {', '.join(known)}"
+    return f"known here: {', '.join(names)}"
 
 
 def _keys(model: type[BaseModel]) -> Iterator[str]:
@@ -243,7 +243,7 @@ def _key(name: str, field: FieldInfo) -> str:
 
 
 def _model_at(root: type[BaseModel], path: Sequence[Any]) -> type[BaseModel]:
-    """The model that `path` leads to; a mapping's own keys (Op and feed names) are any."""
+    """Return the model that `path` leads to. Keys of mappings (Op and feed names) are arbitrary."""
     model, inside_mapping = root, False
     for part in path:
         if inside_mapping:
@@ -260,7 +260,7 @@ def _model_at(root: type[BaseModel], path: Sequence[Any]) -> type[BaseModel]:
 
 
 def _child(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """(the model inside an annotation, whether it is a mapping's value)."""
+    """Return the model inside an annotation, or None, and whether the model is a mapping's value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     origin = get_origin(annotation)
@@ -275,7 +275,7 @@ def _child(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 
 def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(dotted section, key) of every key below `model`."""
+    """Yield the dotted section and the name of every key below `model`."""
     for name, field in model.model_fields.items():
         key = _key(name, field)
         yield prefix, key

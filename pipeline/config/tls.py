@@ -1,4 +1,4 @@
-"""The files of `tls` in config.yml: what is wrong with them, and what the listeners make of them."""
+"""Certificate files of `tls` in config.yml: checks, and SSL contexts for the listeners."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ FILES = {"cert": b"BEGIN CERTIFICATE", "key": b"PRIVATE KEY", "client_ca": b"BEG
 
 
 class Pem(NamedTuple):
-    """What the files hold; client_ca is None where clients need no certificate."""
+    """The contents of the certificate files."""
 
     cert: bytes
     key: bytes
-    client_ca: bytes | None
+    client_ca: bytes | None  # None: clients need no certificate
 
 
 class Certificates:
-    """What the listeners show and trust: the files as they were at the start, or at the last `reload`.
+    """The certificates of the listeners, as of start-up or of the last `reload`.
 
-    context: for HTTP. pem: for gRPC. Each is another object after a reload.
+    `context` is for HTTP, `pem` for gRPC. A reload replaces both objects.
     """
 
     def __init__(self, tls: TlsConfig) -> None:
@@ -32,7 +32,7 @@ class Certificates:
         self._load_files()
 
     def reload(self) -> None:
-        """Read the files again. Raises ConfigError for files that can't be used; then all stays as it was."""
+        """Read the files again. Raises ConfigError for invalid files, and then keeps the loaded ones."""
         flaws = check_tls(self._tls)
         if flaws:
             raise ConfigError("\n".join(flaws))
@@ -46,19 +46,19 @@ class Certificates:
 
 
 def check_tls(tls: TlsConfig) -> list[str]:
-    """One sentence for each file that can't be used, and for a key that belongs to another certificate."""
-    flaws = [flaw for name in FILES if (flaw := _flaw_of_file(tls, name))]
+    """Return a sentence for each invalid file, and for a key that does not match the certificate."""
+    flaws = [flaw for name in FILES if (flaw := _check_file(tls, name))]
     if flaws:
         return flaws
     try:
         server_context(tls)
     except ssl.SSLError as exc:
-        return [_explained(exc, tls)]
+        return [_explain_ssl_error(exc, tls)]
     return []
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
-    """TLS 1.2 and 1.3, HTTP/1.1. Raises ssl.SSLError for what `check_tls` tells."""
+    """Create a context for TLS 1.2 and 1.3 with HTTP/1.1. Raises ssl.SSLError, see `check_tls`."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tls.cert, tls.key, password=_no_passphrase)
     context.set_alpn_protocols(["http/1.1"])
@@ -68,7 +68,7 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
     return context
 
 
-def _flaw_of_file(tls: TlsConfig, name: str) -> str | None:
+def _check_file(tls: TlsConfig, name: str) -> str | None:
     path = getattr(tls, name)
     if path is None:
         return None
@@ -86,7 +86,7 @@ def _flaw_of_file(tls: TlsConfig, name: str) -> str | None:
     return None
 
 
-def _explained(exc: ssl.SSLError, tls: TlsConfig) -> str:
+def _explain_ssl_error(exc: ssl.SSLError, tls: TlsConfig) -> str:
     if exc.reason == "KEY_VALUES_MISMATCH" or exc.reason == "KEY_TYPE_MISMATCH":
         return f"tls.key: {tls.key} is not the private key of the first certificate in {tls.cert}"
     files = " or ".join(filter(None, (tls.cert, tls.key, tls.client_ca)))
@@ -94,4 +94,4 @@ def _explained(exc: ssl.SSLError, tls: TlsConfig) -> str:
 
 
 def _no_passphrase() -> NoReturn:
-    raise ssl.SSLError("locked with a passphrase")  # OpenSSL would ask for one on the terminal
+    raise ssl.SSLError("locked with a passphrase")  # OpenSSL would prompt on the terminal

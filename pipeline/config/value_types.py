@@ -1,4 +1,4 @@
-"""What the sections of config.yml are made of: their common base and the types of their values."""
+"""Base class of config.yml's sections, and the types of their values."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def refuse_bool(value: Any) -> Any:
 
 
 def as_list(value: Any) -> Any:
-    """`a` and `a, b` as the originals allow them where a list is meant."""
+    """Split the text `a, b` into a list, as Paddle Serving does."""
     if isinstance(value, str):
         return [item.strip() for item in value.split(",") if item.strip()]
     return value
 
 
 def lower_case(value: Any) -> Any:
-    """`FP16` for `fp16`, as the original took it."""
+    """Lower-case a text: Paddle Serving accepts `FP16` for `fp16`."""
     return value.lower() if isinstance(value, str) else value
 
 
 def off_when_not_positive(off: int) -> BeforeValidator:
-    """0 and every negative number switch a time limit off, as in the original."""
+    """Return a validator that turns 0 and negative numbers into `off`, as Paddle Serving does."""
 
     def normalise(value: Any) -> Any:
         refuse_bool(value)
@@ -55,9 +55,9 @@ def off_when_not_positive(off: int) -> BeforeValidator:
     return BeforeValidator(normalise)
 
 
-LEAST_PORT, MOST_PORT = 1024, 65535
-OFF = -1  # of a port that is not to be opened
-AUTO = "auto"  # of `engine` and `precision`: what is the fastest here, see pipeline/tuning
+MIN_PORT, MAX_PORT = 1024, 65535
+OFF = -1  # a port that is not opened
+AUTO = "auto"  # `engine` and `precision`: the fastest on this machine, see pipeline/tuning
 AUTO_BATCH = -1  # `batch_size: auto`, as a number
 
 
@@ -71,12 +71,12 @@ def _known_engine(name: str) -> str:
     return name
 
 
-def _parse_batch_size(value: Any, number_of: ValidatorFunctionWrapHandler) -> int:
-    """A number of requests, or `auto`."""
+def _parse_batch_size(value: Any, parse_number: ValidatorFunctionWrapHandler) -> int:
+    """Parse a number of requests, or `auto`."""
     if isinstance(value, str) and value.strip().lower() == AUTO:
         return AUTO_BATCH
     try:
-        number: int = number_of(value)
+        number: int = parse_number(value)
     except ValidationError as exc:
         raise ValueError(f"expected an integer from 1 on, or {AUTO!r}") from exc
     return number
@@ -90,10 +90,10 @@ def _address(value: str) -> str:
 
 
 def _port_or_off(value: int) -> int:
-    if value != OFF and value < LEAST_PORT:
-        raise PydanticKnownError("greater_than_equal", {"ge": LEAST_PORT})
-    if value > MOST_PORT:
-        raise PydanticKnownError("less_than_equal", {"le": MOST_PORT})
+    if value != OFF and value < MIN_PORT:
+        raise PydanticKnownError("greater_than_equal", {"ge": MIN_PORT})
+    if value > MAX_PORT:
+        raise PydanticKnownError("less_than_equal", {"le": MAX_PORT})
     return value
 
 
@@ -103,11 +103,11 @@ Address = Annotated[str, AfterValidator(_address)]
 
 
 def is_loopback(address: str) -> bool:
-    """Whether clients of this machine alone reach an address; an empty one stands for all interfaces."""
+    """Whether only clients on this machine reach an address. An empty address means all interfaces."""
     return bool(address) and ipaddress.ip_address(address).is_loopback
 
 
-Port = Annotated[Int, Field(ge=LEAST_PORT, le=MOST_PORT)]
+Port = Annotated[Int, Field(ge=MIN_PORT, le=MAX_PORT)]
 PortOrOff = Annotated[
     Int,
     AfterValidator(_port_or_off),
@@ -129,7 +129,7 @@ ClientType = Literal["brpc", "grpc", "pipeline_grpc", "local_predictor"]
 
 
 class Section(BaseModel):
-    """A section of config.yml: frozen, unknown keys refused, an empty value the same as none."""
+    """Base class of config.yml's sections: frozen, rejects unknown keys, ignores keys without a value."""
 
     model_config = ConfigDict(
         frozen=True,

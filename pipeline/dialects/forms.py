@@ -10,7 +10,7 @@ from client.protos.pipeline_service_pb2 import Response
 from pipeline.errors import ConfigError
 from pipeline.messages.values import Part, Unread, will_read
 from pipeline.models.tensor_spec import TensorSpec
-from pipeline.plugins import Plugin, called, load
+from pipeline.plugins import Plugin, call_plugin, load
 
 Render = Callable[[Mapping[str, Any], Any, str, Sequence[TensorSpec]], list[Part]]
 """Called with an Op's output, the request's wish, the model's version, and the tensors that the Op declares;
@@ -42,7 +42,7 @@ def load_forms(dialects: Sequence[Plugin]) -> dict[str, Form]:
     forms: dict[str, Form] = {}
     owners: dict[str, Plugin] = {}
     for plugin in dialects:
-        part: WorkerPart = called(plugin, load(plugin).worker)
+        part: WorkerPart = call_plugin(plugin, load(plugin).worker)
         for name, form in part.forms.items():
             if name in forms:
                 raise ConfigError(

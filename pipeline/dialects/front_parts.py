@@ -11,7 +11,7 @@ from pipeline.errors import ConfigError
 from pipeline.front.http.http_handler import HttpHandler
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.plugins import Plugin, called, load
+from pipeline.plugins import Plugin, call_plugin, load
 
 
 class Dialects:
@@ -29,7 +29,7 @@ class Dialects:
         owners: dict[str, Plugin] = {}
         for plugin in plugins:
             dialect: Dialect = load(plugin)
-            part = called(plugin, dialect.front, scheduler, repository)
+            part = call_plugin(plugin, dialect.front, scheduler, repository)
             for path in (*part.prefixes, *part.methods):
                 other = owners.setdefault(path, plugin)
                 if other is not plugin:

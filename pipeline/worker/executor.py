@@ -349,8 +349,8 @@ def _mark_sent(calls: Iterable[Call]) -> None:
 def _log_server_error(error: ServingError, data_id: int) -> bool:
     """Log what is the server's fault, with its traceback. Return whether the log has the error now: the front
     sums what is not logged here, the mistakes of clients and of remote services among them."""
-    if error.told or not is_servers(error) or isinstance(error, RemoteRefused):
-        return error.told
+    if error.logged or not is_servers(error) or isinstance(error, RemoteRefused):
+        return error.logged
     return _log_error(error, data_id)
 
 

@@ -281,7 +281,7 @@ class Hooks:
             f"Log_id: {request.log_id}  Raise_msg: {said}  "
             f"ClassName: {type(self.op).__name__}  FunctionName: {hook}"
         )
-        failed.told = is_logged
+        failed.logged = is_logged
         return failed
 
     @isolated(False)

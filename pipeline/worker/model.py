@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.api.dag import MOST_ROWS
+from pipeline.api.dag import DEFAULT_MAX_ROWS
 from pipeline.api.op import Op
 from pipeline.config.config_file import LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor, create_remote_predictor
@@ -135,7 +135,7 @@ class Model:
         if any(variable.is_lod for variable in (*feeds, *fetches)):
             return None
         by_rows = predictor.merges and all(feed.has_rows for feed in feeds)
-        most = (self.limits.rows or MOST_ROWS) if by_rows else 0
+        most = (self.limits.rows or DEFAULT_MAX_ROWS) if by_rows else 0
         return Signature(_specs(feeds), _specs(fetches, self.serving_model.labels), most)
 
     @property

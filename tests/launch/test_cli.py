@@ -122,11 +122,11 @@ class TestConfigReference:
     def test_each_key_and_no_other_has_a_chinese_meaning(self) -> None:
         assert CHINESE.meanings is not None
         translated = {section: set(meanings) for section, meanings in CHINESE.meanings.items()}
-        assert translated == keys_by_section(config_reference(of_models=SECTIONS))
+        assert translated == keys_by_section(config_reference(serving_sections=SECTIONS))
         assert all(meaning for meanings in CHINESE.meanings.values() for meaning in meanings.values())
 
     def test_it_names_every_key_by_its_name_in_the_file(self) -> None:
-        printed = config_reference(of_models=SECTIONS)
+        printed = config_reference(serving_sections=SECTIONS)
         for key in ("http_port", "model_config", "channel_recv_frist_arrive", "cache_dir", "text_chars"):
             assert f"| `{key}` |" in printed
         for section in ("dag.tracer", "op.<name>.local_service_conf", "op.<name>.padding.feeds.<name>"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.api.examples import LONGEST_EXAMPLE, build_row
+from pipeline.api.examples import MAX_EXAMPLE_CHARS, build_row
 from pipeline.api.request_options import RequestOptions
 from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA
 from pipeline.dialects.json_outline import Outline, outline_aside
@@ -128,8 +128,8 @@ class V1Http(HttpHandler):
         else:
             row = build_row(model.signature, {} if model.op else examples.row)
         whole = {"instances": [row]}
-        body = row and json.dumps(whole if model.op else examples.beside(whole), ensure_ascii=False)
-        if not body or len(body) > LONGEST_EXAMPLE:
+        body = row and json.dumps(whole if model.op else examples.add_parameters(whole), ensure_ascii=False)
+        if not body or len(body) > MAX_EXAMPLE_CHARS:
             return (
                 f"; the fields of an instance are {', '.join(spec.name for spec in model.signature.inputs)}"
             )

@@ -65,7 +65,7 @@ def _predict(app: App, model: KServeModel) -> dict[str, Any]:
 def _example(app: App, model: KServeModel, row: Any) -> Any:
     if not row:
         return None
-    return {"instances": [row]} if model.op else app.examples.beside({"instances": [row]})
+    return {"instances": [row]} if model.op else app.examples.add_parameters({"instances": [row]})
 
 
 def _request(app: App, model: KServeModel) -> Schema:

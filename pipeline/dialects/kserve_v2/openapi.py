@@ -48,7 +48,7 @@ def _infer(app: App, model: KServeModel) -> dict[str, Any]:
     inputs = v2_inputs(model.signature, row) if row else None
     example = {"inputs": inputs} if inputs else None
     if example is not None and not model.op:
-        example = app.examples.beside(example)
+        example = app.examples.add_parameters(example)
     body = content(_request(app, model), example)
     summary, zh = f"Infer with {called(model)}: tensors", f"用{called_zh(model)}推理：张量"
     infer = operation("v2", summary, zh, body, _answer(model.signature), model=model.name)

@@ -137,7 +137,7 @@ class Endpoints:
             try:
                 answer = endpoint.ask(method, data, timeout_s, shown)
             except grpc.RpcError as error:
-                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._key.renewed(shown):
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._key.reload(shown):
                     continue
                 failure = self._failure(error, endpoint, deadline)
                 if not isinstance(failure, DeadlineExceeded | RemoteUnreachable | Overloaded):

@@ -59,7 +59,7 @@ class AccessLog:
     def refused(self, door: str, error: ServingError, client: str) -> None:
         """client: its address, and the name of its API key."""
         self._outcomes[door, error.err_no] += 1
-        if error.told:
+        if error.logged:
             return
         name, level = error.kind or type(error).__name__, _level(error)
         kind = Kind(name, door, client, level)

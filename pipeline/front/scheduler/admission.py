@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
 from pipeline.api.dag import Dag
-from pipeline.config.api_keys import ApiKey, hash_key, open_to_others, read_api_keys
+from pipeline.config.api_keys import ApiKey, hash_key, is_readable_by_others, read_api_keys
 from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import DeadlineExceeded, Overloaded, ServingError, Unauthenticated
 from pipeline.front.scheduler.batching import Pace
@@ -339,7 +339,7 @@ class KeyRing:
     def reload(self) -> None:
         """Read the file again: counts go on, removed keys are refused from now on. Raises ConfigError."""
         keys = read_api_keys(self._security)
-        if open_to_others(str(self._security.api_keys)):
+        if is_readable_by_others(str(self._security.api_keys)):
             log.warning("security.api_keys: other users can read %s; chmod 600 it", self._security.api_keys)
         clients: dict[str, KeyClient] = {}
         for key in keys:
