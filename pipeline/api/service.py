@@ -187,9 +187,7 @@ class Service:
             flaws += check_api_keys(security)
         logging = config.logging
         if logging.directory:
-            folder = Path(
-                logging.directory
-            ).absolute()  # workers run the script again, perhaps in another folder
+            folder = Path(logging.directory).absolute()  # the script may change the working directory
             flaws += filter(None, [flaw_of_directory(str(folder))])
             logging = logging.model_copy(update={"directory": str(folder)})
         if flaws:
