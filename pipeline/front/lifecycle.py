@@ -220,9 +220,8 @@ async def serve(app: App, outputs: Outputs) -> int:
         log.info("Server %s starts with %s", app.name, ", ".join(app.repository.folders))
     scheduler = Scheduler(app, Metrics(app.name), outputs)
     repository = ModelLoader(scheduler, app.repository) if app.repository else Repository(scheduler)
-    names = set(repository.names()) if app.repository is not None else set()
-    later_models = len(names - {model.name for model in app.models})
-    listeners = Listeners(scheduler, Dialects(app.dialects, scheduler, repository), later_models)
+    later_workers = repository.count_later_workers() if isinstance(repository, ModelLoader) else 0
+    listeners = Listeners(scheduler, Dialects(app.dialects, scheduler, repository), later_workers)
     Hangup(scheduler, repository, listeners, stop_requested.set).listen()
     Recorder(scheduler).listen()
     start_signals.release()

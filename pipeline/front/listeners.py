@@ -65,10 +65,11 @@ def _most_files(wanted: int) -> int:
 class Listeners:
     """`http_port`, `rpc_port`, and beside them those of `v2`, with the same apps, limits and certificates.
 
-    certificates: None without `tls`. later_models: those that may be loaded besides the present ones.
+    certificates: None without `tls`. later_workers: those of models that may be loaded besides the present
+    ones.
     """
 
-    def __init__(self, scheduler: Scheduler, dialects: Dialects, later_models: int = 0) -> None:
+    def __init__(self, scheduler: Scheduler, dialects: Dialects, later_workers: int = 0) -> None:
         config = scheduler.app.config
         self._http: list[HttpServer] = []
         self._rpc: list[RpcServer] = []
@@ -81,7 +82,7 @@ class Listeners:
         ports = {name: (config.address(name), port) for name, port in config.ports().items()}
         of_http = tls if config.tls is not None and config.tls.http else None
         workers = sum(pool.size for pool in scheduler.pools.values())
-        limits = limits_within(config.limits, len(ports), workers + later_models, dialects.open_files)
+        limits = limits_within(config.limits, len(ports), workers + later_workers, dialects.open_files)
         routes = Routes(dialects.handlers)
         if http := _named(ports, "http_port", "v2.http_port"):
             guard = None

@@ -62,6 +62,11 @@ class ModelLoader(Repository):
             log.error("%s", exc.message)
             return []
 
+    def count_later_workers(self) -> int:
+        """Return how many workers the models that are not served yet have once they are loaded."""
+        served = {model.name for model in self._scheduler.app.models}
+        return sum(map(self._source.count_workers, set(self.names()) - served))
+
     async def load_model(self, name: str, override: Override | None = None) -> None:
         """Serve what is on disk now. Raises NotReady and LoadFailed, and all is as before."""
         async with self._changing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from pipeline.api.served_models import ServedModel
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import find_model_files
 from pipeline.plugins import ENGINES, find
+from pipeline.process.helper_process import cancel_helpers
 from pipeline.triton import ensemble
 from pipeline.triton.config_file import (
     FILE,
@@ -47,6 +49,7 @@ from pipeline.triton.repository_agents import find_agent_error
 from pipeline.triton.repository_op import find_sample_error as flaw_of_warmup
 from pipeline.tuning.choice import Choice, Timed
 
+MAX_READ_AT_ONCE = 8  # models whose code, engine or padding proof runs in a helper process meanwhile
 _RUN_HERE = ("python", "identity", "ensemble")
 PADDING = "paddlewheel.padding"  # a parameter: off, or the inputs that may be padded and with what
 _NAME = re.compile(r"[^\s/?#:.][^\s/?#:]*")
@@ -108,10 +111,25 @@ class ModelRepository:
 
     def read(self, names: Sequence[str] | None = None) -> Served:
         """The models of these names, all without, with those that their ensembles need."""
-        reading = _Reading(self)
-        for name in self.names() if names is None else names:
-            reading.add(name)
-        return reading.served
+        return _Reading(self).read_all(self.names() if names is None else names)
+
+    def read_config(self, name: str) -> ModelConfig:
+        """Return a copy of a model's configuration as its author wrote it. Raises ConfigError."""
+        _, given = self.given.get(name, (None, None))
+        if given is None:
+            return read_config(self.find_folder(name))
+        config = ModelConfig()
+        config.CopyFrom(given)
+        return config
+
+    def count_workers(self, name: str) -> int:
+        """Return how many workers a model has once it is loaded; 1 for one that can't be read now."""
+        try:
+            config = self.read_config(name)
+            versions = select_versions(self.find_folder(name), config)
+        except (ConfigError, OSError):
+            return 1
+        return 0 if get_backend(config) == "ensemble" else len(versions) * _count_instances(config)
 
     def find_folder(self, name: str) -> Path:
         """The folder of a model. Raises ConfigError where there is none, or more than one."""
@@ -126,17 +144,72 @@ class ModelRepository:
 
 
 class _Reading:
-    """Reads models, each once, ensembles after those that they need."""
+    """Reads models, each once, ensembles after those that they need.
+
+    Other models are read in threads: the code of a model may hang, and must not delay the others.
+    """
 
     def __init__(self, repository: ModelRepository) -> None:
         self.served = Served([], {}, {}, [], {}, {})
         self._repository = repository
         self._by_name: dict[str, list[ServedModel]] = {}
         self._under_way: list[str] = []
+        self._threads: ThreadPoolExecutor | None = None
+        self._ahead: dict[str, Future[_Reading]] = {}  # by the model, its own reading in a thread
+
+    def read_all(self, names: Sequence[str]) -> Served:
+        """Return these models, with those that their ensembles need."""
+        with ThreadPoolExecutor(MAX_READ_AT_ONCE, "model") as self._threads:
+            try:
+                self._read_ahead(names)
+                for name in names:
+                    self.add(name)
+            except KeyboardInterrupt:
+                self._threads.shutdown(wait=False, cancel_futures=True)
+                cancel_helpers()
+                raise
+        return self.served
+
+    def _read_ahead(self, names: Sequence[str]) -> None:
+        """Begin to read models, but for ensembles, each in a thread."""
+        fresh = [
+            name
+            for name in names
+            if name not in self._by_name
+            and name not in self._ahead
+            and name not in self.served.unavailable
+            and not self._is_ensemble(name)
+        ]
+        if self._threads is not None and len(fresh) > 1:
+            for name in fresh:
+                self._ahead[name] = self._threads.submit(_read_alone, self._repository, name)
+
+    def _is_ensemble(self, name: str) -> bool:
+        try:
+            return get_backend(self._repository.read_config(name)) == "ensemble"
+        except (ConfigError, OSError):  # reading the model says so
+            return False
+
+    def _merge(self, other: _Reading) -> None:
+        """Add the models of another reading."""
+        served, others = self.served, other.served
+        served.models.extend(others.models)
+        served.notes.extend(others.notes)
+        served.sections.update(others.sections)
+        served.unavailable.update(others.unavailable)
+        served.padding.update(others.padding)
+        served.choices.update(others.choices)
+        self._by_name |= other._by_name
 
     def add(self, name: str) -> None:
+        """Add a model, with those that it needs."""
         if name in self._by_name or name in self.served.unavailable:
             return
+        if name in self._ahead:
+            alone = self._ahead.pop(name).result()
+            if len(alone._by_name) + len(alone.served.unavailable) == 1:  # else it is an ensemble by now
+                self._merge(alone)
+                return
         self._under_way.append(name)
         try:
             self._by_name[name] = list(self._read_model(name))
@@ -153,10 +226,7 @@ class _Reading:
     def _read_model(self, name: str) -> Iterator[ServedModel]:
         check_name(name)
         folder = self._repository.find_folder(name)
-        _, given = self._repository.given.get(name, (None, None))
-        config = ModelConfig() if given is not None else read_config(folder)
-        if given is not None:
-            config.CopyFrom(given)
+        config = self._repository.read_config(name)
         if config.name not in ("", name):
             raise ConfigError(f"{folder / FILE}: name is {config.name!r}, and the folder's is {name!r}")
         config.name = name
@@ -301,6 +371,7 @@ class _Reading:
         if flaws := ensemble.check_ensemble(config):
             raise ConfigError("; ".join(flaws))
         missing = []
+        self._read_ahead([name for name in ensemble.models_in(config) if name in self._repository.names()])
         for name in ensemble.models_in(config):
             if name in self._under_way:
                 loop = " -> ".join([*self._under_way[self._under_way.index(name) :], name])
@@ -327,6 +398,12 @@ class _Reading:
         raise ConfigError(f"version {version} of model {name} is not served")
 
 
+def _read_alone(repository: ModelRepository, name: str) -> _Reading:
+    reading = _Reading(repository)
+    reading.add(name)
+    return reading
+
+
 def check_name(name: str) -> None:
     """Raises ConfigError for what can't be the name of a model, and of its folder."""
     if not _NAME.fullmatch(name):
@@ -349,7 +426,7 @@ def build_section(config: ModelConfig, backend: str, folder: Path, threads: int)
     batching = config.WhichOneof("scheduling_choice") == "dynamic_batching"
     most = config.max_batch_size
     section: dict[str, Any] = {
-        "concurrency": sum(group.count for group in config.instance_group) or 1,
+        "concurrency": _count_instances(config),
         "batch_size": max(1, most) if batching else 1,
         "auto_batching_timeout": config.dynamic_batching.max_queue_delay_microseconds / 1000,
     }
@@ -365,6 +442,10 @@ def build_section(config: ModelConfig, backend: str, folder: Path, threads: int)
             **get_device_keys(config, backend),
         }
     return section
+
+
+def _count_instances(config: ModelConfig) -> int:
+    return sum(group.count or 1 for group in config.instance_group) or 1
 
 
 def _padded(text: str, inputs: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -13,11 +13,24 @@ from typing import Any
 import pytest
 
 from client.tls import Tls
+from tests.support.free_ports import free_port
 from tests.support.service_process import APPS, ROOT, ServiceProcess, wait_until
+from tests.support.triton_repository import write_model
 
 TLS = ROOT / "tests" / "fixtures" / "tls"
 PAIR = {"cert": str(TLS / "server.pem"), "key": str(TLS / "server.key")}
 FILES = 160
+MODEL = """
+backend: "python"
+instance_group {{ count: {instances} kind: KIND_CPU }}
+input {{ name: "X" data_type: TYPE_FP32 dims: 2 }}
+output {{ name: "Y" data_type: TYPE_FP32 dims: 2 }}
+"""
+CODE = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return []
+"""
 
 
 @pytest.mark.parametrize(("config", "tls"), [({}, None), ({"tls": PAIR}, Tls(TLS / "ca.pem"))])
@@ -29,13 +42,8 @@ def test_connections_leave_descriptors_for_workers_and_for_others(
         contextlib.ExitStack() as opened,
     ):
         assert f"this process may open {FILES} files" in service.log
-        for port in (service.http_port, service.rpc_port):
-            for _ in range(FILES):
-                opened.enter_context(socket.create_connection(("127.0.0.1", port)))
-        killed = service.kill_worker()
-        wait_until(lambda: service.worker_pids() not in ([], [killed]), "the worker is replaced")
-        wait_until(lambda: service.ask({"number": "21"})["err_no"] == 0, "those that say nothing give way")
-        assert "can't be spawned" not in service.log
+        connect_often(service, opened)
+        check_replacement(service)
 
 
 @pytest.fixture
@@ -59,10 +67,40 @@ def test_shared_memory_leaves_descriptors_for_workers_and_for_connections(shared
             answers.append(service.http(path, json.dumps({"key": key, "byte_size": 1})))
         assert [answer.status for answer in answers].count(200) == FILES // 8
         assert answers[-1].json["error"].startswith(f"{FILES // 8} shared memory regions are registered")
-        for port in (service.http_port, service.rpc_port):
-            for _ in range(FILES):
-                opened.enter_context(socket.create_connection(("127.0.0.1", port)))
-        killed = service.kill_worker()
-        wait_until(lambda: service.worker_pids() not in ([], [killed]), "the worker is replaced")
-        wait_until(lambda: service.ask({"number": "21"})["err_no"] == 0, "those that say nothing give way")
+        connect_often(service, opened)
+        check_replacement(service)
+
+
+@pytest.mark.parametrize("instances", [1, 7])
+def test_models_that_may_be_loaded_later_keep_descriptors_for_each_of_their_instances(
+    instances: int, tmp_path: Path
+) -> None:
+    write_model(tmp_path, "later", MODEL.format(instances=instances), CODE)
+    ports = {"http_port": free_port(), "rpc_port": free_port()}
+    options = [f"--model-repository={tmp_path}", "--model-control-mode=explicit", "--allow-metrics=false"]
+    options += [f"--http-port={ports['http_port']}", f"--grpc-port={ports['rpc_port']}"]
+    env = {"FILES": str(FILES)}
+    with (
+        ServiceProcess(APPS / "few_files.py", ports, arguments=["serve", *options], env=env) as service,
+        contextlib.ExitStack() as opened,
+    ):
+        connect_often(service, opened)
+        answer = service.http("/v2/repository/models/later/load", b"")
+        assert answer.status == 200, answer
+        wait_until(lambda: len(service.worker_pids()) == instances, "all instances start")
         assert "can't be spawned" not in service.log
+
+
+def connect_often(service: ServiceProcess, opened: contextlib.ExitStack) -> None:
+    """Open more connections to each port than the process may have files."""
+    for port in (service.http_port, service.rpc_port):
+        for _ in range(FILES):
+            opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+
+
+def check_replacement(service: ServiceProcess) -> None:
+    """Kill the worker; another one takes its place, and answers a client."""
+    killed = service.kill_worker()
+    wait_until(lambda: service.worker_pids() not in ([], [killed]), "the worker is replaced")
+    wait_until(lambda: service.ask({"number": "21"})["err_no"] == 0, "those that say nothing give way")
+    assert "can't be spawned" not in service.log

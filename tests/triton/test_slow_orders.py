@@ -42,6 +42,17 @@ class TritonPythonModel:
         open("{started}", "w").close()
         signal.pause()
 """
+# Waits until another model's `auto_complete_config` runs.
+MEETS = """
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        open("{fifo}", "{mode}").close()
+        return config
+    def execute(self, requests):
+        tensors = [pb_utils.Tensor("Y", request.inputs()[0].as_numpy()) for request in requests]
+        return [pb_utils.InferenceResponse([tensor]) for tensor in tensors]
+"""
 # Tells a FIFO that it runs, and goes on when another one is read.
 WAITS = """
 class TritonPythonModel:
@@ -128,3 +139,13 @@ def test_polling_goes_on_beside_a_model_that_hangs_and_its_helper_ends_with_a_ki
         assert is_running(helper)
         service.process.kill()
         wait_until(lambda: not is_running(helper), "the helper is gone")
+
+
+def test_models_that_hang_as_they_are_read_do_not_delay_the_others_at_the_start(tmp_path: Path) -> None:
+    fifos = [tmp_path / str(number) for number in range(3)]
+    for number, fifo in enumerate(fifos):
+        os.mkfifo(fifo)
+        for mode in "rw":
+            write_model(tmp_path / "models", f"{mode}{number}", TENSORS, MEETS.format(fifo=fifo, mode=mode))
+    with RepositoryProcess(tmp_path / "models") as service:
+        assert service.http("/v2/models/r0/infer", BODY).status == 200
