@@ -9,7 +9,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 
@@ -36,14 +36,21 @@ def remove_leftovers(folder: Path, pattern: str) -> None:
                 os.close(descriptor)
 
 
-def _lock(path: Path) -> int:
-    """Open and lock a file or folder. Raises OSError where another process holds the lock."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+@contextlib.contextmanager
+def open_to_lock(path: Path, flags: int) -> Iterator[int]:
+    """Open a file or folder; its descriptor stays open unless the block raises. Raises OSError for a link."""
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        yield descriptor
+    except BaseException:
         os.close(descriptor)
         raise
+
+
+def _lock(path: Path) -> int:
+    """Open and lock a file or folder. Raises OSError where another process holds the lock."""
+    with open_to_lock(path, os.O_RDONLY) as descriptor:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
 
 

@@ -14,6 +14,8 @@ import struct
 import tempfile
 from pathlib import Path
 
+from pipeline.process.leftovers import open_to_lock
+
 SIGNAL = signal.SIGUSR2
 MOST_REQUESTS = 1000
 MOST_BYTES = 16 << 20
@@ -38,20 +40,16 @@ def create(pid: int) -> int:
 def open_locked(pid: int) -> int:
     """The file that the command has made, in the service. Raises OSError where it is not there, or is not
     this user's alone: another could have put it there."""
-    descriptor = os.open(get_recording_path(pid), os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        found = os.fstat(descriptor)
+    with open_to_lock(get_recording_path(pid), os.O_WRONLY | os.O_APPEND) as descriptor:
+        status = os.fstat(descriptor)
         if (
-            not stat.S_ISREG(found.st_mode)
-            or found.st_uid != os.geteuid()
-            or found.st_nlink != 1
-            or found.st_mode & 0o077
+            not stat.S_ISREG(status.st_mode)
+            or status.st_uid != os.geteuid()
+            or status.st_nlink != 1
+            or status.st_mode & 0o077
         ):
             raise PermissionError(f"{get_recording_path(pid)} is not a file of this user alone")
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
     return descriptor
 
 
