@@ -18,12 +18,13 @@ from types import SimpleNamespace
 
 from pipeline.output.lines import Lines, guess_level
 from pipeline.process.log import lines_written, one_line, set_up_logging
+from pipeline.process.processes import kill_groups
 
 STREAMS = ("stdout", "stderr")
 GRACE_S = 2.0  # for what still writes when the front has gone: a child that a hook has forked may for ever
 NAME = "output"  # of this process, as its log file has it
 _READ_BYTES = 64 << 10
-_MOST_NAME = 4096
+_MESSAGE_BYTES = 64 << 10
 
 
 class Pipe:
@@ -45,13 +46,17 @@ class Pipe:
 
 
 class Reader:
-    """Reads all pipes until the front has gone and they are at their end."""
+    """Reads all pipes until the front has gone and they are at their end.
+
+    Workers die with the front. What their code has started would outlive it: the reader kills their groups.
+    """
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, None)
         self._pipes = 0
+        self._groups: set[int] = set()  # process groups of the workers
 
     def run(self) -> None:
         over = None  # when to give up
@@ -59,18 +64,25 @@ class Reader:
             for key, _ in self._selector.select(None if over is None else GRACE_S):
                 if key.data is not None:
                     self._read_pipe(key.fd, key.data)
-                elif not self._take_pipes():
+                elif not self._receive():
+                    kill_groups(self._groups)
                     over = time.monotonic() + GRACE_S
 
-    def _take_pipes(self) -> bool:
-        """Take the pipes of one more process; false where the front has closed its end."""
-        name, fds, _, _ = socket.recv_fds(self._control, _MOST_NAME, len(STREAMS))
-        if not name:
+    def _receive(self) -> bool:
+        """Receive the pipes of one more process, or the groups of all workers.
+
+        Returns False where the front has closed its end.
+        """
+        data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, len(STREAMS))
+        if not data:
             self._selector.unregister(self._control)
             return False
+        if not fds:
+            self._groups = set(map(int, data.split())) - {0}
+            return True
         for stream, fd in zip(STREAMS, fds, strict=True):
             os.set_blocking(fd, False)
-            self._selector.register(fd, selectors.EVENT_READ, Pipe(name.decode(), stream))
+            self._selector.register(fd, selectors.EVENT_READ, Pipe(data.decode(), stream))
             self._pipes += 1
         return True
 

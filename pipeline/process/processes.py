@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ HOME = (
 )
 _PR_SET_PDEATHSIG = 1
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_KILL_PASSES = 3
 
 
 def python_module(module: str, python: str = sys.executable, *, parent: int = 0) -> list[str]:
@@ -75,13 +76,41 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
+def kill_groups(groups: Collection[int]) -> None:
+    """Kill all processes of some process groups, among them those that a model's code has started.
+
+    The resource tracker of multiprocessing ends by itself, after it has removed what the others left behind.
+    """
+    for _ in range(_KILL_PASSES):  # a process may fork in the moment in which it is killed
+        alive = [pid for pid in pids() if _live_group(pid) in groups and not _is_resource_tracker(pid)]
+        for pid in alive:
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                os.kill(pid, signal.SIGKILL)
+        if not alive:
+            return
+
+
+def _live_group(pid: int) -> int:
+    """Return the group of a process; 0 for one that has ended."""
+    fields = _stat_fields(str(pid))
+    return 0 if not fields or fields[0] == "Z" else int(fields[2])
+
+
+def _is_resource_tracker(pid: int) -> bool:
+    return any("multiprocessing.resource_tracker" in argument for argument in command_line(pid))
+
+
+def _stat_fields(task: str) -> list[str]:
+    """Return the fields of /proc/TASK/stat behind the name (proc(5)); none when the task has ended."""
+    try:
+        return Path(f"/proc/{task}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
 def cpu_ticks(pid: int) -> int:
     """Return the CPU time of a process, in ticks of the clock; 0 once it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return int(fields[11]) + int(fields[12])
+    return sum(map(int, _stat_fields(str(pid))[11:13]))
 
 
 def signal_name(number: int) -> str:
@@ -110,13 +139,10 @@ def command_line(pid: int) -> list[str]:
 
 
 class Activity(NamedTuple):
-    """The activity of a process.
+    """The activity of a process, or of one of its threads."""
 
-    state: of its main thread, see proc(5). cpu_s: CPU time of all threads.
-    """
-
-    state: str
-    cpu_s: float
+    state: str  # of the thread, or of the main thread; see proc(5)
+    cpu_s: float  # CPU time of the thread, or of all threads
 
     @property
     def is_stopped(self) -> bool:
@@ -124,13 +150,10 @@ class Activity(NamedTuple):
         return self.state == "T"
 
 
-def read_activity(pid: int) -> Activity | None:
-    """Return the activity of a process; None when it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return Activity(fields[0].decode(), (int(fields[11]) + int(fields[12])) / _TICKS_PER_S)
+def read_activity(pid: int, thread_id: int = 0) -> Activity | None:
+    """Return the activity of a process, or of one of its threads; None when it has ended."""
+    fields = _stat_fields(f"{pid}/task/{thread_id}" if thread_id else str(pid))
+    return Activity(fields[0], sum(map(int, fields[11:13])) / _TICKS_PER_S) if fields else None
 
 
 @dataclass(frozen=True)
@@ -209,7 +232,5 @@ def _home(pid: int) -> Path | None:
 
 
 def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
+    fields = _stat_fields(str(pid))
+    return int(fields[1]) if fields else 0

@@ -20,10 +20,12 @@ def grow(megabytes):
     HOARD.append(b"x" * (int(megabytes) * 1_000_000))
 
 
-def fork(_):
+def fork(session):
     """A child that outlives its parent, as one of multiprocessing or of a careless library may."""
     child = os.fork()
     if not child:
+        if session:
+            os.setsid()
         time.sleep(600)
         os._exit(0)
     return child

@@ -29,6 +29,8 @@ def test_workers_end_with_the_front_in_a_native_call_and_after_a_hook_forked(
 ) -> None:
     workers = service.worker_pids()
     child = int(service.predict({"do": "fork"})["done"])
+    daemon = int(service.predict({"do": "fork", "argument": "session"})["done"])
+    assert not shares_memory(child)
     try:
         with ThreadPoolExecutor(1) as pool:
             native = {"do": "native", "argument": str(tmp_path / "inside")}
@@ -38,12 +40,18 @@ def test_workers_end_with_the_front_in_a_native_call_and_after_a_hook_forked(
             service.process.wait(PATIENCE_S)  # its last thread closes the ports
             wait_until(lambda: not any(map(is_running, workers)), "the workers are gone")
             assert isinstance(asked.exception(), OSError)
-        assert is_running(child), "a forked child is its hook's own affair"
-        assert not shares_memory(child)
+        wait_until(lambda: not is_running(child), "what a hook has forked is gone, too")
+        assert is_running(daemon), "a child with a session of its own was meant to go on"
         for port in (service.http_port, service.rpc_port):
             assert is_free(port)
     finally:
-        os.kill(child, signal.SIGKILL)
+        os.kill(daemon, signal.SIGKILL)
+
+
+def test_what_a_hook_has_forked_ends_with_its_worker(service: ServiceProcess) -> None:
+    forked = service.predict({"do": "fork"})
+    os.kill(int(forked["pid"]), signal.SIGKILL)
+    wait_until(lambda: not is_running(int(forked["done"])), "its child is gone, too")
 
 
 def test_a_forked_child_that_returns_from_the_hook_does_not_answer(service: ServiceProcess) -> None:

@@ -29,6 +29,7 @@ class Output:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.group = 0  # process group of the worker that writes; 0 before it is spawned, and for the front
         pipes = os.pipe(), os.pipe()
         self.ours = [ours for ours, _ in pipes]
         self.theirs = [theirs for _, theirs in pipes]
@@ -71,10 +72,17 @@ class Outputs:
         self._send(output)
         return output
 
+    def set_group(self, output: Output, group: int) -> None:
+        """Have the reader kill the worker's process group should this process die."""
+        output.group = group
+        self._send_groups()
+
     def forget(self, output: Output) -> None:
         """The process has ended, or was not started."""
         self._known.remove(output)
         output.close()
+        if output.group:
+            self._send_groups()
 
     def close(self) -> None:
         """Have the reader end once it has told all, unless nobody reads its lines."""
@@ -141,6 +149,13 @@ class Outputs:
         self._control = control
         for output in self._known:
             self._send(output)
+        self._send_groups()
+
+    def _send_groups(self) -> None:
+        """Send the reader the process groups of all workers."""
+        groups = " ".join(str(output.group) for output in self._known)
+        with contextlib.suppress(OSError):
+            self._control.send(groups.encode())
 
     def _send(self, output: Output) -> None:
         with contextlib.suppress(OSError):  # the reader has died; the next one is sent all that there are
