@@ -270,7 +270,7 @@ class OpConfig(Section):
     )
     crash_retry: bool = Field(
         default=True,
-        description="Run requests of a worker that died or hangs once more, on another instance, each alone.",
+        description="Run requests of a worker that died or hangs again, on another instance, each alone.",
     )
     warmup: bool = Field(default=True, description="Run the predictor before the instance counts as ready.")
     local_service_conf: LocalServiceConf | None = Field(

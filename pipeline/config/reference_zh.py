@@ -92,7 +92,7 @@ _MEANINGS = {  # by section, then by key
         ),
         "max_requests_per_worker": "一个工作进程应答这么多请求后，换成新的。",
         "max_worker_rss": "工作进程的常驻内存上限，单位 MB（10^6 字节）；超过就换成新的。",
-        "crash_retry": "工作进程死掉或挂起后，它的请求在其他实例上各自单独再运行一次。",
+        "crash_retry": "工作进程死掉或挂起后，它的请求在其他实例上各自单独重新运行。",
         "warmup": "先运行一次预测器，实例才算就绪。",
         "local_service_conf": "在本服务的工作进程里运行的模型。",
         "server_endpoints": (

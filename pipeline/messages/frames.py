@@ -33,10 +33,11 @@ _ALL_REQUESTS = 2**_REQUEST_BITS - 1
 
 _ARENA_NAME = "paddlewheel"
 # Behind the regions: how many hand-overs the instance has begun, and requests of the latest, and up to which
-# hand-over the front takes back what has not begun.
+# hand-over the front takes back what has not begun. Then the instance's thread, by which /proc knows it.
 _COUNT = struct.Struct("<q")
 _BEGUN_AT, _TAKEN_BACK_AT = ARENA_BYTES, ARENA_BYTES + _COUNT.size
-_MAPPED_BYTES = ARENA_BYTES + 2 * _COUNT.size
+_THREAD_AT = _TAKEN_BACK_AT + _COUNT.size
+_MAPPED_BYTES = ARENA_BYTES + 3 * _COUNT.size
 _HEADER = struct.Struct("<BxxxIIi")  # kind, message bytes, tail bytes, arena offset or -1
 _encode = msgspec.msgpack.Encoder().encode
 _DECODE = {message.kind: msgspec.msgpack.Decoder(message).decode for message in KINDS}
@@ -96,6 +97,16 @@ class Arena:
     def taken_back(self, handover_id: int) -> bool:
         """Whether the front wants back what has not begun of a hand-over."""
         return bool(_COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0] > handover_id)
+
+    def name_thread(self, thread_id: int) -> None:
+        """Tell the front which thread runs the instance."""
+        _COUNT.pack_into(self._map, _THREAD_AT, thread_id)
+
+    @property
+    def thread_id(self) -> int:
+        """The thread that runs the instance; 0 before it has begun."""
+        thread_id: int = _COUNT.unpack_from(self._map, _THREAD_AT)[0]
+        return thread_id
 
     def close(self) -> None:
         self.view.release()

@@ -97,16 +97,13 @@ class Executor:
 
     def _run(self, calls: list[Call], started: int, send: Send, may_begin: MayBegin) -> None:
         if len(calls) == 1 or not self._one_by_one:
-            if may_begin(len(calls)):
-                self._run_together(calls, started, send, ends=True)
-            else:
-                send([], [], Timings(), last=True)
+            self._run_together(calls, started, send, may_begin, ends=True)
         elif self._runner.runs_model:
             for number, call in enumerate(calls, 1):
                 if not may_begin(number):
                     send([], [], Timings(), last=True)
                     return
-                self._run_together([call], started, send, ends=call is calls[-1])
+                self._run_together([call], started, send, _nobody_takes_back, ends=call is calls[-1])
                 started = time.perf_counter_ns()
         else:
             self._run_hooks(calls, started, send, may_begin)
@@ -131,7 +128,7 @@ class Executor:
             if not may_begin(number):
                 send(settled, tail, timings, last=True)
                 return
-            self._preprocess([call] if call.error is None and not call.direct else [])
+            self._preprocess([call], _nobody_takes_back)
             between = time.perf_counter_ns()
             self._settled_early([call])
             settled.append(self._outputs.settled(call, tail))
@@ -146,12 +143,14 @@ class Executor:
                 _mark_sent(told)
                 settled, tail, timings, told = [], [], Timings(), []
 
-    def _run_together(self, calls: list[Call], started: int, send: Send, *, ends: bool) -> None:
+    def _run_together(
+        self, calls: list[Call], started: int, send: Send, may_begin: MayBegin, *, ends: bool
+    ) -> None:
         """Answer these requests: all are preprocessed, then run in batches, each postprocessed as it ends.
 
         started: the time (in ns) when that began. ends: they are the last of their hand-over.
         """
-        self._preprocess([call for call in calls if call.error is None and not call.direct])
+        calls = self._preprocess(calls, may_begin)
         pieces = self._runner.pieces(calls)
         self._preprocess_ns = time.perf_counter_ns() - started
         started = time.perf_counter_ns()
@@ -203,12 +202,21 @@ class Executor:
             call.error = self._hooks.failure(failure, "__copy__", call.request)
         return call
 
-    def _preprocess(self, calls: Sequence[Call]) -> None:
-        if self._hooks.batch_preprocess:
-            self._preprocess_batch(calls)
-            return
+    def _preprocess(self, calls: list[Call], may_begin: MayBegin) -> list[Call]:
+        """Preprocess requests in turn. Returns those that have begun: the front takes back the others."""
+        hooked = [call for call in calls if call.error is None and not call.direct]
+        if self._hooks.batch_preprocess or not hooked:
+            if not may_begin(len(calls)):
+                return []
+            if hooked:
+                self._preprocess_batch(hooked)
+            return calls
         noted = self._runner.set_attributes
-        for call in calls:
+        for number, call in enumerate(calls, 1):
+            if not may_begin(number):
+                return calls[: number - 1]
+            if call.error is not None or call.direct:
+                continue
             assert call.own is not None
             try:
                 if noted is None:
@@ -219,6 +227,7 @@ class Executor:
                 self._take_feed(call, *fed)
             except BaseException as exc:  # of a list of the app's own class, say
                 call.error = self._hooks.failure(exc, "preprocess", call.request)
+        return calls
 
     def _preprocess_batch(self, calls: Sequence[Call]) -> None:
         feeds = self._hooks.preprocess_batch([call.request for call in calls])

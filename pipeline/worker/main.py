@@ -108,6 +108,10 @@ class Front:
     def tell(self, message: Message) -> None:
         self._write(frame(message))
 
+    def name_thread(self) -> None:
+        """Tell the front that this thread runs the instance."""
+        self._arena.name_thread(threading.get_native_id())
+
     def begin(self, handover_id: int) -> HandOverReplies | None:
         """Begin a hand-over. From now on it counts as a cause of our death.
 
@@ -274,6 +278,7 @@ def main(arguments: list[str]) -> None:
 
 def _answer(front: Front, executor: Executor) -> None:
     """Answer the hand-overs of one instance until end of file."""
+    front.name_thread()
     while (received := front.receive()) is not None:
         message = received.message
         if isinstance(message, Probe):

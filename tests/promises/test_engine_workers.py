@@ -36,7 +36,32 @@ def test_a_poisonous_request_is_refused_and_its_neighbours_are_answered(
     assert refusal["err_no"] == 9000
     assert "killed by SIGKILL" in refusal["err_msg"]
     assert [answer["value"][:2] for answer in answers] == [[str(i), str(2 * i)] for i in range(7)]
-    assert one_worker.metric("paddlewheel_op_restarts_total") == before + 2
+    assert one_worker.metric("paddlewheel_op_restarts_total") == before + 3, "with the batch, and twice alone"
+
+
+def test_a_kill_of_a_batch_and_then_of_the_worker_that_runs_it_again_cost_no_request(
+    one_worker: ServiceProcess, tmp_path: Path
+) -> None:
+    gates = {number: tmp_path / number for number in ("5", "6")}
+    requests = [{"number": number, "action": "wait", "argument": str(gate)} for number, gate in gates.items()]
+    held = {"action": "wait", "argument": str(tmp_path / "gate")}
+
+    def find_waiting() -> list[Path]:
+        return [gate for gate in gates.values() if Path(f"{gate}.waiting").exists()]
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(one_worker.ask_together, requests, held, tmp_path / "gate")
+        wait_until(lambda: len(find_waiting()) == 1, "the first is in its hook")
+        (first,) = find_waiting()
+        first.touch()
+        wait_until(lambda: len(find_waiting()) == 2, "the second is in its hook")
+        (second,) = set(gates.values()) - {first}
+        for _ in range(2):
+            Path(f"{second}.waiting").unlink()
+            one_worker.kill_worker()
+            wait_until(Path(f"{second}.waiting").exists, "the second runs again")
+        second.touch()
+        assert [answer["value"][:2] for answer in asked.result()] == [["5", "10"], ["6", "12"]]
 
 
 def test_a_request_whose_worker_died_once_is_answered_by_the_next(

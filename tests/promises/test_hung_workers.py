@@ -28,9 +28,11 @@ def service() -> Iterator[ServiceProcess]:
 
 
 @contextlib.contextmanager
-def start_service(**section: Any) -> Iterator[ServiceProcess]:
+def start_service(
+    *, threads: bool = False, timeout_s: float = LATEST_S, **section: Any
+) -> Iterator[ServiceProcess]:
     config = {
-        "dag": {"is_thread_op": False, "request_timeout": LATEST_S, "http_errors": "status"},
+        "dag": {"is_thread_op": threads, "request_timeout": timeout_s, "http_errors": "status"},
         "op": {"echo": {"concurrency": 2, **section}},
     }
     with ServiceProcess(APPS / "echo.py", config) as running:
@@ -103,6 +105,29 @@ def test_a_run_that_makes_no_progress_and_uses_no_cpu_is_run_by_another_instance
         lambda: not is_running(holder), "it leaves, for a new one serves", on_timeout=lambda: service.log
     )
     assert service.answered().keys() == {"ok"}
+
+
+def test_a_thread_that_hangs_beside_one_that_works_loses_its_request_to_a_new_worker(
+    pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    over = threading.Event()
+
+    def ask_on() -> None:
+        while not over.is_set():
+            assert service.ask({"number": "3"})["err_no"] == 0
+
+    with start_service(threads=True, timeout_s=60) as service:
+        for number in range(100):  # so that the average run is a quick one
+            service.predict({"number": str(number)})
+        os.mkfifo(tmp_path / "first.gate")
+        working = pool.submit(ask_on)
+        try:
+            answer = service.ask({"number": "5", "action": "read_once", "argument": str(tmp_path / "first")})
+        finally:
+            over.set()
+        assert (answer["err_no"], answer["value"][1]) == (0, "10"), answer
+        working.result()
+        assert "seems to hang" in service.log
 
 
 def test_no_request_fails_when_a_worker_is_stopped_under_load(

@@ -26,20 +26,15 @@ FILLS = 251  # values that arrays are filled with
 
 @dataclass
 class Order:
-    """A request as a client makes it.
+    """A request as a client makes it."""
 
-    kind: the request's effect in a worker: `answer`, `slow`, `error`, `poison` or `hang`. node: the Op where
-    it has that effect, empty for each. code: of the death by poison. leaves_s: seconds until its client
-    leaves; infinite for never.
-    """
-
-    kind: str = "answer"
-    node: str = ""
+    kind: str = "answer"  # effect in a worker: also `slow`, `error`, `poison`, `hang` or `hang_thread`
+    node: str = ""  # the Op where it has that effect; empty for each
     slow_s: float = 0.0
-    code: int = -9
+    code: int = -9  # return code of the worker that dies of it
     size: int = 40
     timeout_s: float = math.inf
-    leaves_s: float = math.inf
+    leaves_s: float = math.inf  # until its client leaves
     priority: int = 0
     queue_timeout_us: int = 0
     array_bytes: int = 0
@@ -47,10 +42,11 @@ class Order:
 
 @dataclass
 class Death:
-    """A worker's death while a request was in it. alone: the worker had begun nothing else."""
+    """A worker's death while a request was in it."""
 
-    begun: bool
-    alone: bool
+    op: str
+    begun: bool  # the worker had begun with the request
+    alone: bool  # and with nothing else
     cause: str
 
 

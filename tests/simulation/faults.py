@@ -27,6 +27,19 @@ def kill_all(run: Run) -> None:
         worker.die("fault", -9)
 
 
+def kill_again_and_again(run: Run) -> None:
+    """Workers that run a request end one after the other, so that retries meet the next death."""
+    delay_s = 0.0
+    for _ in range(run.rng.randint(2, 6)):
+        asyncio.get_running_loop().call_later(delay_s, _kill_busy, run)
+        delay_s += run.rng.choice((0.001, 0.01, 0.3, 2.0))
+
+
+def _kill_busy(run: Run) -> None:
+    if not run.healing and (worker := _choose(run, busy=True)):
+        worker.die("fault", -9)
+
+
 def hang(run: Run) -> None:
     """SIGSTOP for a worker, for good."""
     if worker := _choose(run, busy=True):
@@ -144,7 +157,8 @@ def _restore_speed(worker: Worker) -> None:
 FAULTS: dict[str, Callable[[Run], None]] = {
     fault.__name__: fault
     for fault in (
-        kill, kill_all, hang, pause, slow, die_in_frame, stop_in_frame, send_garbage, break_connection,
+        kill, kill_all, kill_again_and_again, hang, pause, slow, die_in_frame, stop_in_frame, send_garbage,
+        break_connection,
         fail_probe, hang_in_probe, fail_starts, crash_loop, hang_in_start, fail_spawn, reload, unload, leave,
     )
 }  # fmt: skip

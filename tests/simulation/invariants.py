@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import ServingError
 from pipeline.front.pool.worker_instance import Instance
 from pipeline.front.pool.worker_pool import WorkerPool
-from pipeline.front.scheduler.batcher import UNSEEN_DEATHS, Batcher
+from pipeline.front.scheduler.batcher import LONE_DEATHS, UNSEEN_DEATHS, Batcher
 from pipeline.front.scheduler.dag_run import Answer, Job
 from pipeline.front.scheduler.hung_runs import STUCK_RUNS
 from pipeline.messages.frames import arena_fds
@@ -98,7 +98,7 @@ class Referee:
         expected = [answer_body(sent.number, path, fill, order.size) for path in run.paths]
         if body not in expected:
             self.report(f"request {sent.number} is answered with {body[:60]!r}, not {expected[0][:60]!r}")
-        elif order.kind in ("poison", "hang", "error") and run.scenario.shape != "first":
+        elif order.kind in ("poison", "hang", "hang_thread", "error") and run.scenario.shape != "first":
             self.report(f"request {sent.number} can't be answered: its kind is {order.kind}")
 
     def _check_error(self, sent: Sent, error: ServingError) -> None:
@@ -134,19 +134,21 @@ class Referee:
             self.report(f"request {sent.number} had left the queue and is refused by the queue's policy")
 
     def _check_blame(self, sent: Sent, error: ServingError) -> None:
-        begun = [death for death in sent.deaths if death.begun]
-        unseen = len(sent.deaths) - len(begun)
-        if unseen > UNSEEN_DEATHS:
-            return
-        if len(begun) < 2 or not begun[-1].alone:
+        alone = Counter(death.op for death in sent.deaths if death.begun and death.alone)
+        if not self._has_unseen_deaths(sent) and max(alone.values(), default=0) < LONE_DEATHS:
             self.report(
-                f"request {sent.number} ({sent.order.kind}) is blamed, but not for a run alone: {sent.deaths}"
+                f"request {sent.number} ({sent.order.kind}) is blamed, but not for runs alone: {sent.deaths}"
             )
+
+    @staticmethod
+    def _has_unseen_deaths(sent: Sent) -> bool:
+        """Return whether workers died so often before they began with a request that it counts as begun."""
+        return sum(not death.begun for death in sent.deaths) > UNSEEN_DEATHS
 
     def _check_loss(self, sent: Sent, error: ServingError) -> None:
         if all(op.crash_retry for op in self._run.scenario.app.config.op.values()):
             self.report(f"request {sent.number} is not tried again: {error.message}")
-        elif not sent.deaths:
+        elif not any(death.begun for death in sent.deaths) and not self._has_unseen_deaths(sent):
             self.report(
                 f"request {sent.number} is refused for a death that was none of its own: {error.message}"
             )
@@ -189,7 +191,7 @@ class Referee:
             if (
                 section.crash_retry
             ):  # after a death, and elsewhere where its run hangs or its process is stopped
-                allowed += 2 + run.kernel.stops
+                allowed += 1 + LONE_DEATHS + run.kernel.stops
             if times > allowed:
                 self.report(f"request {number} is run {times} times by Op {worker.op}, {allowed} allowed")
 
@@ -201,13 +203,13 @@ class Referee:
         for requests, alone in worker.begun():
             for number in requests:
                 if sent := run.clients.requests.get(number):
-                    sent.deaths.append(Death(True, alone, worker.cause))
+                    sent.deaths.append(Death(worker.op, True, alone, worker.cause))
 
-    def lost(self, jobs: list[Job]) -> None:
+    def lost(self, op: str, jobs: list[Job]) -> None:
         """Note the requests that a dead worker had not begun."""
         for job in jobs:
             sent = self._run.clients.requests[job.dag_run.request.log_id]
-            sent.deaths.append(Death(False, False, "queued"))
+            sent.deaths.append(Death(op, False, False, "queued"))
 
     def handed_over(self, instance: Instance, jobs: list[Job]) -> None:
         """Check the order of what leaves the queue."""

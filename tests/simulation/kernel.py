@@ -39,8 +39,8 @@ class Program(Protocol):
         """Go on after a stop."""
         ...
 
-    def activity(self) -> Activity:
-        """Return the state and the CPU time of the process."""
+    def activity(self, thread_id: int) -> Activity:
+        """Return the state and the CPU time of the process, or of a thread."""
         ...
 
 
@@ -263,6 +263,9 @@ class Outputs:
         self.open_outputs.append(output)
         return output
 
+    def set_group(self, output: Output, group: int) -> None:
+        """Have nothing to kill: simulated processes start no others."""
+
     def forget(self, output: Output) -> None:
         self.open_outputs.remove(output)
 
@@ -337,10 +340,10 @@ class Kernel:
     def pidfd_open(self, pid: int) -> int:
         return self.open(PidFd(self.processes[pid - FIRST_PID]))
 
-    def read_activity(self, pid: int) -> Activity | None:
-        """Return what /proc says of a process: None when it has ended."""
+    def read_activity(self, pid: int, thread_id: int) -> Activity | None:
+        """Return what /proc says of a process or thread: None when it has ended."""
         process = self.processes[pid - FIRST_PID]
-        return None if process.dying or process.program is None else process.program.activity()
+        return None if process.dying or process.program is None else process.program.activity(thread_id)
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
@@ -356,7 +359,7 @@ class Kernel:
             (worker_process, "os", system), (worker_process, "socket", sockets),
             (worker_process, "subprocess", spawning), (worker_process, "resident_bytes", lambda pid: 1e8),
             (worker_process, "oom_kills", lambda: 0), (worker_process, "read_activity", self.read_activity),
-             (upkeep, "resident_bytes", lambda pid: 1e8),
+            (worker_process, "kill_groups", lambda groups: None), (upkeep, "resident_bytes", lambda pid: 1e8),
             (worker_instance, "os", system), (worker_instance, "socket", sockets),
             (scheduler, "usable_cores", lambda: self.cores),
             (isolation, "time", self.clock), (isolation, "_logged_at", {}),

@@ -81,6 +81,12 @@ def hung_instances_keep_their_requests(replace: Replace) -> None:
 
 
 @bug
+def threads_count_as_their_process(replace: Replace) -> None:
+    """A thread that hangs seems to work as long as another thread of its process does."""
+    replace(WorkerProcess, "read_activity", lambda process, _: worker_process.read_activity(process.pid, 0))
+
+
+@bug
 def declined_requests_kill_their_worker(replace: Replace) -> None:
     """A worker that declines a request in its last reply counts as broken."""
     take_reply = Instance._take_reply
@@ -157,6 +163,17 @@ def suspects_run_with_others(replace: Replace) -> None:
 def queued_requests_are_blamed(replace: Replace) -> None:
     """A request that a dead worker had not begun counts as a cause of its death."""
     replace(Instance, "began", lambda instance, handover: True)
+
+
+@bug
+def deaths_of_whole_batches_count(replace: Replace) -> None:
+    """A request is refused that ran alone in one of the two workers that died under it."""
+
+    def refused_after_two(job: Job, crash_retry: bool, *, alone: bool) -> bool:
+        suspected, job.suspect = job.suspect, True
+        return suspected or not crash_retry
+
+    replace(batcher, "_is_refused", refused_after_two)
 
 
 @bug

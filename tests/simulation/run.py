@@ -27,7 +27,7 @@ from tests.simulation.invariants import LOOK_EVERY_S, MAX_FAILED_STARTS, LogChec
 from tests.simulation.kernel import Kernel, Outputs
 from tests.simulation.loop import Clock, Livelock, Selector, VirtualLoop
 from tests.simulation.scenario import DEATHS, SHAPES, Scenario, draw
-from tests.simulation.workers import Quirks, World
+from tests.simulation.workers import InstanceThread, Quirks, Worker, World
 
 BEGAN_AT_S = 1000.0
 READY_WITHIN_S = 150.0
@@ -79,6 +79,7 @@ class Run:
         self.paths = _paths(scenario.shape)
         self.has_priorities = any(order.priority for some in scenario.orders for order in some)
         self.quiet = False
+        self.healing = False  # no more faults
         self.stopping = False
         self.unloading = 0
         self.all_batchers: list[Batcher] = []
@@ -109,12 +110,17 @@ class Run:
     def healthy(self, instance: Instance) -> bool:
         """Whether an instance answers what it is sent."""
         program = instance.process._process.program
-        return bool(program.healthy)
+        return bool(program.healthy) and not self._thread(instance).hung
 
     def spins(self, instance: Instance) -> bool:
         """Whether an instance that hangs uses CPU, as one that works does."""
         program = instance.process._process.program
-        return bool(program.spins)
+        return bool(program.spins or self._thread(instance).spins)
+
+    def _thread(self, instance: Instance) -> InstanceThread:
+        """Return the thread that runs an instance."""
+        program: Worker = instance.process._process.program
+        return program.instances[instance.number - instance.process.numbers[0]]
 
     def is_stopped(self, instance: Instance) -> bool:
         """Whether an instance's process is stopped by SIGSTOP."""
@@ -188,7 +194,7 @@ class Run:
                 if not instance.began(handover)
                 for job in handover.open_jobs()
             ]
-            self.referee.lost(unseen)
+            self.referee.lost(process.op, unseen)
             return tried_again(process, crash_retry)
 
         Instance.hand_over = observed_hand_over  # type: ignore[method-assign]
@@ -274,6 +280,7 @@ class Run:
         """Wait until the service has all its instances again, with a few requests meanwhile."""
         for caller in self._callers:
             caller.stop()
+        self.healing = True
         self.note("no more faults")
         for plans in self.world.plans.values():
             plans.clear()
@@ -335,7 +342,7 @@ class Run:
     async def _drain(self) -> bool:
         """Stop as `pipeline.front.lifecycle` does; returns whether all requests were answered."""
         self.note("the service stops")
-        self.stopping = True
+        self.healing = self.stopping = True
         for caller in self._callers:
             caller.stop()
         self.scheduler.say_not_ready()

@@ -199,7 +199,7 @@ def _draw_order(
 ) -> Order:
     order = Order(node=rng.choice(ops))
     if rng.random() < hostile:
-        order.kind = rng.choice(("poison", "poison", "hang", "error"))
+        order.kind = rng.choice(("poison", "poison", "hang", "hang_thread", "error"))
         order.code = rng.choice(DEATHS)
     elif rng.random() < 0.05:
         order.kind, order.slow_s = "slow", rng.choice((0.1, 0.5, 3.0))

@@ -105,11 +105,7 @@ class Run:
 
 
 class Worker:
-    """The program of one process, from its start to its death.
-
-    hung: an instance does not answer by itself any more. spins: it uses CPU meanwhile. cause: of the death:
-    `start`, `leave`, `fault`, `request`, or `killed`.
-    """
+    """The program of one process, from its start to its death."""
 
     def __init__(self, process: Process, world: World) -> None:
         self.process = process
@@ -117,10 +113,10 @@ class Worker:
         self.op = ""
         self.name = ""
         self.ready = False
-        self.hung = False
-        self.spins = False
+        self.hung = False  # no instance answers any more
+        self.spins = False  # it uses CPU meanwhile
         self._cpu_s = 0.0
-        self.cause = "killed"
+        self.cause = "killed"  # of its death: `start`, `leave`, `fault`, `request`, or `killed`
         self.quirks = Quirks()
         self.instances = [
             InstanceThread(self, number, *ends)
@@ -160,12 +156,14 @@ class Worker:
                     self.world.rng.choice((0.0, 0.01, 1.0)), partial(self.die, "fault", plan.code)
                 )
 
-    def activity(self) -> Activity:
-        """Return the process's state and CPU time, as the kernel has them: `Program.activity`."""
+    def activity(self, thread_id: int) -> Activity:
+        """Return the state and CPU time of the process or of a thread: `Program.activity`."""
         if self.process.stopped:
             return Activity("T", self._cpu_s)
         if self.hung and not self.spins:
             return Activity("S", self._cpu_s)
+        if thread_id and (instance := self.instances[thread_id - 1]).hung and not instance.spins:
+            return Activity("S", 0.0)
         self._cpu_s = asyncio.get_running_loop().time()
         return Activity("R", self._cpu_s)
 
@@ -211,10 +209,13 @@ class InstanceThread:
         self._unsent = bytearray()
         end.on_readable = self._wake
         end.on_writable = self.write_on
+        self.hung = False  # does not answer any more, whatever the others do
+        self.spins = False  # it uses CPU meanwhile
         self._answering: list[int] = []  # requests whose reply is being written
         self._listening = False
 
     def listen(self) -> None:
+        self._arena.name_thread(self.number + 1)
         self._listening = True
         self._wake()
 
@@ -312,9 +313,10 @@ class InstanceThread:
             elif request["do"] == "poison":
                 self._later(took_s * rng.random(), partial(self.worker.die, "request", request["code"]))
                 return
-            elif request["do"] == "hang":
-                self.worker.hung = True
-                self.worker.spins = rng.random() < 0.3
+            elif request["do"] in ("hang", "hang_thread"):
+                hung = self if request["do"] == "hang_thread" else self.worker
+                hung.hung = True
+                hung.spins = rng.random() < 0.3
                 return
         self._later(took_s, partial(self._answer, batch))
 
@@ -375,9 +377,9 @@ class InstanceThread:
     def unanswered(self) -> list[int]:
         """Return the requests that it has begun, less those whose reply is with the front."""
         waiting: list[int] = []
-        if self.run is not None:
-            waiting = [self.run.requests[settled.index] for settled in self.run.settled]
-            waiting += [share.log_id for share, _ in self.run.shares]
+        if (run := self.run) is not None:
+            waiting = [run.requests[settled.index] for settled in run.settled]
+            waiting += run.requests[len(run.requests) - len(run.shares) : run.begun]
         return [*(self._answering if self._unsent else ()), *waiting]
 
     def send(self, message: Message) -> None:

@@ -111,7 +111,7 @@ class Host(Protocol):
     def pid(self) -> int: ...
     def became_ready(self, told: Ready) -> None: ...
     def kill(self, because: str) -> None: ...
-    def read_activity(self) -> Activity | None: ...
+    def read_activity(self, thread_id: int) -> Activity | None: ...
 
 
 class HandOverEvents(Protocol):
@@ -285,6 +285,10 @@ class Instance:
         """Whether the worker has begun with a request of the oldest hand-over."""
         return self._arena.begun_requests(self.in_flight[0].id) > 0
 
+    def read_activity(self) -> Activity | None:
+        """Return the activity of the instance; None when its process has ended."""
+        return self.process.read_activity(self._arena.thread_id)
+
     def take_back(self) -> list[Job]:
         """Take back the jobs that the worker has not begun with; it will not begin with them."""
         if all(handover.recalled for handover in self.in_flight):
@@ -317,6 +321,14 @@ class Instance:
     def began(self, handover: InFlight) -> bool:
         """Whether the worker, which has died, had begun with a hand-over."""
         return self._arena.begun(handover.id)
+
+    def begun_jobs(self, handover: InFlight) -> list[Job]:
+        """Return the open jobs of a hand-over that the worker, which has died, had begun.
+
+        Before its first request the worker reads the inputs of all.
+        """
+        begun = self._arena.begun_requests(handover.id) or len(handover.jobs)
+        return [job for job in handover.jobs[:begun] if job is not None]
 
     def _watch(self, handover: InFlight) -> None:
         """See to it that `_check_late` runs when the hand-over is late, if it is the oldest by then."""

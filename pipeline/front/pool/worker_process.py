@@ -28,7 +28,14 @@ from pipeline.messages.protocol_version import OTHER_VERSION, PACKAGE_CHANGED, P
 from pipeline.models.serving_model import CACHE_FOLDER, choose_version
 from pipeline.process.environment import MODEL_PROCESS
 from pipeline.process.isolation import run_isolated
-from pipeline.process.processes import WORKER, Activity, python_module, read_activity, signal_name
+from pipeline.process.processes import (
+    WORKER,
+    Activity,
+    kill_groups,
+    python_module,
+    read_activity,
+    signal_name,
+)
 from pipeline.tuning.auto import fitted
 
 _NOT_OURS = {CACHE_FOLDER, "__pycache__"}  # what runs of a model leave in its folder
@@ -217,6 +224,8 @@ class WorkerProcess:
             unless_started.callback(self._process.wait)
             unless_started.callback(self._process.kill)
             self._pidfd = os.pidfd_open(self._process.pid)
+            if self._output is not None:
+                self._outputs.set_group(self._output, self._process.pid)
             unless_started.pop_all()
         loop.add_reader(self._pidfd, self._ended)
         loop.add_reader(self._lifeline, self._lost)
@@ -288,9 +297,12 @@ class WorkerProcess:
             instance.state = State.READY
         self._keeper.became_ready(self)
 
-    def read_activity(self) -> Activity | None:
-        """Return what the kernel says of the process; None when it has ended."""
-        return read_activity(self.pid)
+    def read_activity(self, thread_id: int) -> Activity | None:
+        """Return the activity of the process, or of an instance's thread where it has several instances.
+
+        A single instance may compute in threads that its engine has started.
+        """
+        return read_activity(self.pid, thread_id if len(self.instances) > 1 else 0)
 
     def kill(self, because: str) -> None:
         """Kill the process with SIGKILL; `Keeper.died` follows."""
@@ -327,6 +339,7 @@ class WorkerProcess:
         """Release everything that the dead process had, and report its death."""
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
+        run_isolated(kill_groups, [self.pid])  # until it is reaped its number is no other process's
         run_isolated(self._reap)
         if self._lifeline.fileno() >= 0:
             run_isolated(self._lost)

@@ -54,27 +54,52 @@ from pipeline.messages.messages import Reply
 from pipeline.messages.values import Part
 from pipeline.process.isolation import isolated, run_isolated
 
-UNSEEN_DEATHS = 5  # so often a request is tried again whose worker died before it began with it
+LONE_DEATHS = 2  # workers that may die while a request runs alone in them; the last one has it refused
+UNSEEN_DEATHS = 5  # workers that may die before they begin with a request; reading it may be what kills them
 
 
 def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Job]:
-    """The jobs of a dying process that are to be queued again: as suspects those that an instance had begun.
+    """Yield the jobs of a dying process that are queued again; possible causes of its death as suspects.
 
-    Those that must not be go to `process.refused`, until it is known how it died.
+    Jobs that must not run again go to `process.refused`, until it is known how the process died.
     """
+    causes = {job for instance in process.instances for job in _find_causes(instance)}
     for instance in process.instances:
-        for age, handover in enumerate(instance.in_flight):
+        for handover in instance.in_flight:
             for job in given_back(handover.open_jobs()):
                 if job.moved:  # another instance has it already
                     continue
-                job.deaths += age == 0
-                blamed = age == 0 and (instance.began(handover) or job.deaths > UNSEEN_DEATHS)
-                if blamed and (job.suspect or not crash_retry):
+                if job in causes and _is_refused(job, crash_retry, alone=len(causes) == 1):
                     process.refused.append(job)
                 elif job.wanted:
-                    job.suspect = job.suspect or blamed
                     yield job
         instance.in_flight.clear()
+
+
+def _find_causes(instance: Instance) -> list[Job]:
+    """Return the jobs of a dying instance that its process may have died of."""
+    if not instance.in_flight:
+        return []
+    handover = instance.in_flight[0]
+    if instance.began(handover):
+        return list(given_back(instance.begun_jobs(handover)))
+    unseen = list(given_back(handover.open_jobs()))
+    for job in unseen:
+        job.unseen_deaths += 1
+    return [job for job in unseen if job.unseen_deaths > UNSEEN_DEATHS]
+
+
+def _is_refused(job: Job, crash_retry: bool, *, alone: bool) -> bool:
+    """Blame a job for a death. Returns whether the job must not run again.
+
+    A death counts only where nothing else ran in the process: whoever kills a worker that runs a whole batch,
+    and then the worker that runs one of its requests again, must not cost that request.
+    """
+    if not crash_retry:
+        return True
+    job.suspect = True
+    job.lone_deaths += alone
+    return job.lone_deaths >= LONE_DEATHS
 
 
 def refuse_blamed(process: WorkerProcess) -> None:
@@ -82,7 +107,9 @@ def refuse_blamed(process: WorkerProcess) -> None:
     why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
     for job in given_back(process.refused):
         if job.suspect:
-            error: ServingError = PoisonRequest(f"{why} twice, the second time alone; it is not tried again")
+            error: ServingError = PoisonRequest(
+                f"{why} for the second time, and nothing else ran there; it is not tried again"
+            )
         else:
             error = WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again")
         run_isolated(job.fail, error)
@@ -426,7 +453,8 @@ class Batcher:
             if job.wanted:
                 process = next((p for p in self.pool.processes if p.idle), None)
                 if process is None:
-                    return False
+                    # A process with a run that hangs is never idle: waiting for that would stop all work.
+                    return all(p.abandoned for p in self.pool.processes if p.ready_at)
                 self._send(process.instances[0], [job], now)
                 process.reserved = bool(process.instances[0].in_flight)
             self._suspects.popleft()

@@ -320,30 +320,23 @@ class DagRun(msgspec.Struct, eq=False):
 
 
 class Job(msgspec.Struct, eq=False):
-    """One Op's share of one request: a batcher queues it, and a worker's reply settles it.
-
-    node: the step that the Op is run for. number: its place among those of one turn. tries_left: within the
-    Op's timeout, this one included. deaths: how many workers died under it. suspect: one of them had begun
-    with it. hung: an instance seemed to hang in it, and another one runs it. moved: another instance has a
-    copy of it, for its own instance hangs; whichever is answered first counts. left_queue: a worker was given
-    it once. late: it has waited longer than others of its priority are to wait for it. in_order: of the
-    answers of its model; None for any. wait_limit: the timer of its model's queue policy, while it waits.
-    """
+    """One Op's share of one request: a batcher queues it, and a worker's reply settles it."""
 
     dag_run: DagRun
-    node: str
+    node: str  # step of the DAG that the Op runs for
     inputs: Inputs
-    number: int
+    number: int  # place among the jobs of one turn
     queued_at: float
-    tries_left: int = 1
-    deaths: int = 0
-    suspect: bool = False
-    hung: bool = False
-    moved: bool = False
-    left_queue: bool = False
-    late: bool = False
-    in_order: InOrder | None = None
-    wait_limit: asyncio.TimerHandle | None = None
+    tries_left: int = 1  # within the Op's timeout, this one included
+    unseen_deaths: int = 0  # workers that died before they began with the job
+    lone_deaths: int = 0  # workers that died while they ran the job, and nothing else
+    suspect: bool = False  # a worker that died had begun with the job
+    hung: bool = False  # an instance seemed to hang in the job, and another one runs it
+    moved: bool = False  # another instance has a copy: this one's hangs, and the first answer counts
+    left_queue: bool = False  # an instance was given the job at least once
+    late: bool = False  # waits behind all others of its priority, as its queue policy says
+    in_order: InOrder | None = None  # order of the model's answers; None for any order
+    wait_limit: asyncio.TimerHandle | None = None  # timer of the queue policy, while the job waits
 
     def __lt__(self, other: Job) -> bool:
         """Asked only of two tries with one place in the queue, of which one is not wanted any more."""

@@ -163,7 +163,7 @@ class HungRuns:
         before = self._sightings.get(instance)
         if before is not None and before.progress_at != began:
             before = None
-        activity = instance.process.read_activity() if now - began >= LOOK_S else None
+        activity = instance.read_activity() if now - began >= LOOK_S else None
         if activity is None:
             return before or Sighting(began, now, 0.0)
         sighting = before.update(now, activity) if before else Sighting.begin(began, now, activity)
