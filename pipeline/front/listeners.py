@@ -25,7 +25,7 @@ from pipeline.front.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
-_OF_A_WORKER = 12  # with those that starting its successor takes
+WORKER_FILES = 12  # with those that starting its successor takes
 _OTHERS = 64  # ports, logs, libraries
 
 
@@ -36,7 +36,7 @@ def limits_within(limits: Limits, listeners: int, workers: int, files: int = 0) 
 
     Raises its soft limit of open files where that is too low for them.
     """
-    kept = _OTHERS + _OF_A_WORKER * workers + files
+    kept = _OTHERS + WORKER_FILES * workers + files
     most = _most_files(limits.max_connections * listeners + kept)
     room = max(most - kept, most // 4) // max(1, listeners)
     if room >= limits.max_connections:

@@ -181,6 +181,17 @@ def test_turns_go_round() -> None:
     assert fair_queue.clients == 0
 
 
+def test_requests_that_were_cancelled_in_the_queue_do_not_delay_the_next_one() -> None:
+    fair_queue, leaving, waiting = FairQueue(), Client(), Client()
+    for _ in range(5):
+        fair_queue.admit(leaving)
+    for _ in range(5):
+        fair_queue.end(leaving)
+    fair_queue.admit(waiting)
+    second = fair_queue.admit(waiting)
+    assert fair_queue.next(leaving) == fair_queue.admit(leaving) < second
+
+
 def test_addresses_that_wait_for_nothing_are_forgotten() -> None:
     peers = Peers()
     busy = peers.of("busy")

@@ -291,7 +291,7 @@ class Referee:
             first = next((job for job in queued(batcher) if job.wanted), None)
             possible = bool(idle)
         limit_s = IDLE_WITHIN_S + self._run.scenario.app.config.op[op].auto_batching_timeout / 1000
-        number, since = self._waits.get(op, (0, 0.0))
+        number, since = self._waits.get(op, (-1, 0.0))
         if first is None or not possible:
             self._waits.pop(op, None)
         elif number != first.number:

@@ -33,6 +33,7 @@ BEGAN_AT_S = 1000.0
 READY_WITHIN_S = 150.0
 HEALED_WITHIN_S = 150.0
 QUIET_TIMEOUT_S = 20.0
+FORGOTTEN_AFTER = 10  # requests, until run times amid faults do not count any more
 AFTER_STOP_S = 120.0  # longer than any timer of the service
 
 log = logging.getLogger("pipeline")
@@ -310,12 +311,16 @@ class Run:
             all(pool.ready == pool.size for pool in pools)
             and all(self.healthy(instance) for pool in pools for instance in pool.instances)
             and not self.clients.open
+            and not any(instance.in_flight for pool in pools for instance in pool.instances)
             and all(task.done() for task in self._orders)
             and (self.scheduler.ready or self.gave_up)
         )
 
     async def _serve_quietly(self) -> None:
         """Check that a service without faults answers everything, and keeps nothing."""
+        for _ in range(FORGOTTEN_AFTER):
+            self.clients.send(Client(), Order())
+            await asyncio.sleep(1.0)
         self.quiet = True
         for _ in range(3):
             client = Client()

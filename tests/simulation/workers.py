@@ -162,8 +162,9 @@ class Worker:
             return Activity("T", self._cpu_s)
         if self.hung and not self.spins:
             return Activity("S", self._cpu_s)
-        if thread_id and (instance := self.instances[thread_id - 1]).hung and not instance.spins:
-            return Activity("S", 0.0)
+        threads = [self.instances[thread_id - 1]] if thread_id else self.instances
+        if all(thread.hung and not thread.spins for thread in threads):
+            return Activity("S", self._cpu_s)
         self._cpu_s = asyncio.get_running_loop().time()
         return Activity("R", self._cpu_s)
 

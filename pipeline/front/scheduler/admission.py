@@ -60,13 +60,15 @@ class FairQueue:
         self.clients = 0
 
     def next(self, client: Client) -> int:
-        """The turn that a request of this client would have."""
-        return max(client.turn, self.now) + 1
+        """Return the turn that a request of this client would have.
+
+        The turns of requests that were cancelled in the queue don't count once nothing is pending.
+        """
+        return (client.turn if client.pending and client.turn > self.now else self.now) + 1
 
     def admit(self, client: Client) -> int:
         """One more request of this client is pending; its turn."""
-        behind = client.turn if client.turn > self.now else self.now
-        turn = client.turn = behind + 1  # `next`
+        turn = client.turn = self.next(client)
         if turn > self.latest:
             self.latest = turn
         if not client.pending:

@@ -555,7 +555,10 @@ class Batcher:
             instance.process.kill(f"it was stopped (SIGSTOP) in a run, for {STOPPED_LIMIT_S:g} s")
             return
         hangs = verdict is not Verdict.LATE
-        if not hangs and (len(self.pool.instances) < 2 or not instance.is_running):
+        others = any(
+            other is not instance for other in self.pool.instances
+        )  # which a retiring one is none of
+        if not hangs and not (others and instance.is_running):
             return  # no other instance could take them, or this one is about to begin
         not_begun = instance.take_back()
         for job in given_back(not_begun):
