@@ -16,6 +16,7 @@ class Waiting:
 
     def __init__(self, priority: int, turn: int, number: int) -> None:
         self.priority, self.turn, self.number = priority, turn, number
+        self.rows = 1 + number % 3
         self.dag_run = self.request = self
         self.left = self.late = False
         self.in_line = True
@@ -64,11 +65,13 @@ def test_jobs_leave_in_order_whatever_happens_meanwhile() -> None:
                 place = chance.choice([0, 2]), number // 7 + chance.randrange(9)
                 ahead = sum(each.place < place for each in waiting.values())
                 assert ahead <= line.before(place) <= len(line)
+                rows = sum(each.rows for each in waiting.values() if each.place < place)
+                assert rows <= line.rows_before(place) <= line.rows
         first = line.first()
         assert (first and first.number) == (in_order(waiting)[0].number if waiting else None)
         assert len(waiting) <= len(line) <= 2 * len(waiting) + 128, "those who left are let go"
     assert {job.number for job in line.clear()} >= waiting.keys()
-    assert not len(line)
+    assert not len(line) and not line.rows
 
 
 def in_order(waiting: dict[int, Waiting]) -> list[Waiting]:
@@ -82,6 +85,7 @@ def test_who_would_be_last_is_known_without_looking_through_the_line() -> None:
     for _ in range(100):
         assert line.last() is cast(Job, jobs[-1])
         assert line.before((0, 500)) == 500
+        assert line.rows_before((0, 500)) == sum(job.rows for job in jobs[:500])
     assert Waiting.asked == 100
     for job in jobs[500:]:
         job.left = True

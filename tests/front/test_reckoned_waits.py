@@ -10,7 +10,9 @@ import pytest
 
 from pipeline.errors import Overloaded
 from pipeline.front.http.http_handler import retry_after
+from pipeline.front.scheduler import admission as admission_module
 from pipeline.front.scheduler.admission import Admission, Client
+from pipeline.front.scheduler.batcher import Batcher, Line
 from pipeline.front.scheduler.batching import Pace
 
 
@@ -24,12 +26,12 @@ class FullQueue:
         self.pace.note(1.0, 1)
         self.reckoned = 0
 
-    def ahead(self, place: object) -> int:
+    def rows_ahead(self, place: object) -> int:
         return 10
 
-    def wait_s(self, ahead: int) -> float:
+    def wait_s(self, rows: int) -> float:
         self.reckoned += 1
-        return float(ahead)
+        return float(rows)
 
     def last(self) -> None:
         return None
@@ -45,6 +47,76 @@ def test_refusals_in_a_row_share_a_reckoning() -> None:
             admission.admit(asked, cast(Any, dag), Client(), 10)
         assert refused.value.retry_after_s == 11.0
     assert queue.reckoned < 500
+
+
+class Clock:
+    """The time of `pipeline.front.scheduler.admission`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class QueueOfRows(FullQueue):
+    """Before an Op that takes 10 ms for each row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pace = Pace()
+        self.pace.note(1.0, jobs=1, rows=100)
+        self.rows = 0
+
+    def rows_ahead(self, place: object) -> int:
+        return self.rows
+
+    def wait_s(self, rows: int) -> float:
+        return rows * self.pace.per_row_s
+
+
+def test_the_expected_wait_counts_the_rows_of_the_requests_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(admission_module, "time", clock)
+    queue = QueueOfRows()
+    admission = Admission({"op": queue}, max_pending=10)
+    admission.note_pace()
+    dag = SimpleNamespace(order=["op"], nodes={"op": SimpleNamespace(op="op")}, inputs={"op": []}, ops=["op"])
+
+    def admit(rows: int, left_s: float) -> None:
+        request = SimpleNamespace(priority=0, deadline=clock.now + left_s, rows=rows)
+        admission.admit(cast(Any, request), cast(Any, dag), Client(), pending=1 if queue.rows else 0)
+        queue.rows += rows
+
+    admit(1000, left_s=60.0)  # takes 10 s
+    with pytest.raises(Overloaded, match=r"expected in 16\.500 s, and the request has 16\.000 s left"):
+        admit(1, left_s=16.0)
+    admit(1, left_s=17.0)
+    clock.now += 20.0
+    queue.rows = 0
+    admit(1, left_s=2.0)
+
+
+def test_a_hand_over_counts_for_each_of_its_rows() -> None:
+    pace = Pace()
+    for _ in range(100):
+        pace.note(0.001, 1)
+        pace.note(0.032, 2, rows=32)
+    assert pace.per_row_s == pytest.approx(0.001)
+    assert pace.per_job_s == pytest.approx(0.011, rel=0.05)
+
+
+def test_rows_ahead_are_those_in_line_and_those_under_way() -> None:
+    line = Line()
+    for turn, rows in enumerate((1, 1000, 10)):
+        request = SimpleNamespace(priority=0, turn=turn)
+        job = SimpleNamespace(dag_run=SimpleNamespace(request=request), late=False, number=turn, rows=rows)
+        line.add(cast(Any, job))
+    in_flight = [SimpleNamespace(rows=100, abandoned=False), SimpleNamespace(rows=5, abandoned=True)]
+    pool = SimpleNamespace(instances=[SimpleNamespace(in_flight=in_flight)])
+    batcher = cast(Batcher, SimpleNamespace(_line=line, _suspects=[SimpleNamespace(rows=3)], pool=pool))
+    assert Batcher.rows_ahead(batcher, None) == 1011 + 3 + 100
+    assert Batcher.rows_ahead(batcher, (0, 2)) == 1001 + 100
 
 
 def test_pending_rows_are_bounded_and_a_request_alone_may_have_more() -> None:

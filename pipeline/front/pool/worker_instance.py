@@ -66,6 +66,8 @@ _ERROR = Outcome.ERROR
 class Job(Protocol):
     """One Op's share of a request, as the pool sees it: who is told what became of it."""
 
+    @property
+    def rows(self) -> int: ...
     def settle(self, outcome: Outcome, parts: list[Part]) -> None: ...
     def fail(self, error: ServingError) -> None: ...
 
@@ -78,7 +80,7 @@ class InFlight(msgspec.Struct, eq=False):
     abandoned: nobody waits for it any more: it is over its Op's timeout, was taken back, or others run it.
     recalled: the worker may decline it, for the front wants it back.
     preprocess_ns: as the latest reply that has any tells, for `HandOverEvents.replying`.
-    runs: of the model, as the replies so far tell.
+    runs: of the model, as the replies so far tell. rows: of all its requests.
     """
 
     id: int
@@ -86,6 +88,7 @@ class InFlight(msgspec.Struct, eq=False):
     deadline: float
     began: float
     run_began: float
+    rows: int
     abandoned: bool = False
     recalled: bool = False
     preprocess_ns: int = 0
@@ -271,7 +274,7 @@ class Instance:
         shares: what the worker is told of each. tail: their large parts.
         """
         now, deadline = time.monotonic(), max([share.deadline for share in shares])
-        handover = InFlight(self._handovers, list(jobs), deadline, now, now)
+        handover = InFlight(self._handovers, list(jobs), deadline, now, now, sum([job.rows for job in jobs]))
         region = request_region(handover.id) if tail else None
         # First of all: what can't be encoded is not under way, and nothing may wait behind it.
         buffers = frame(HandOver(handover.id, shares), tail, self._arena, region)

@@ -114,12 +114,12 @@ class QueueView(Protocol):
         """Whether a job that came now would be run at once."""
         ...
 
-    def ahead(self, place: tuple[int, int] | None) -> int:
-        """Jobs answered before one that comes now with this priority and turn; None: behind them all."""
+    def rows_ahead(self, place: tuple[int, int] | None) -> int:
+        """Rows answered before a job that comes now with this priority and turn; None: behind all others."""
         ...
 
-    def wait_s(self, ahead: int) -> float:
-        """Seconds until so many jobs are done."""
+    def wait_s(self, rows: int) -> float:
+        """Seconds until so many rows are done."""
         ...
 
     def last(self) -> LastInLine | None:
@@ -130,9 +130,9 @@ class QueueView(Protocol):
 class Admission:
     """Bounds what is pending, and compares each request's expected wait with its deadline.
 
-    An Op's wait is its queue times what a job takes there, shared among its instances. A request that finds
-    an idle instance in every Op on its way is never refused: so an estimate that was wrong is mended, and one
-    that is not there yet refuses nobody.
+    An Op's wait is the rows of its queue times what a row takes there, shared among its instances. A request
+    that finds an idle instance in every Op on its way is never refused: so an estimate that was wrong is
+    mended, and one that is not there yet refuses nobody.
     """
 
     def __init__(self, queues: Mapping[str, QueueView], max_pending: int, max_rows: int = 1_000_000) -> None:
@@ -143,7 +143,9 @@ class Admission:
         self._max_pending = max_pending
         self._max_rows = max_rows
         self._rows = 0  # of the pending requests
-        self._enough_s = 0.0  # who has more time than this is in time, however much is pending
+        # A request that has more time than these is in time:
+        self._per_row_s = 0.0  # for each row that may be pending
+        self._runs_s = 0.0  # for its own runs
         self._mixed = False  # whether requests of a lower priority have been seen
         self._reckoned_s = 0.0  # see `_wait_when_full_s`
         self._reckoned_dag: Dag | None = None
@@ -173,7 +175,8 @@ class Admission:
         if request.priority:
             self._mixed = True
         remaining_s = request.deadline - time.monotonic()
-        if remaining_s < self._enough_s or remaining_s <= 0.0:
+        rows = self._rows if self._rows > self._max_pending else self._max_pending
+        if remaining_s < rows * self._per_row_s + self._runs_s or remaining_s <= 0.0:
             self._compare(request, dag, client, pending, remaining_s)
         self._rows += request.rows
         return self.fair_queue.admit(client)
@@ -186,7 +189,8 @@ class Admission:
     def note_pace(self) -> None:
         """The pace of an Op has changed."""
         paces = [queue.pace for queue in self._queues.values()]
-        self._enough_s = MARGIN * sum(self._max_pending * pace.per_job_s + pace.run_s for pace in paces)
+        self._per_row_s = MARGIN * sum(pace.per_row_s for pace in paces)
+        self._runs_s = MARGIN * sum(pace.run_s for pace in paces)
 
     def _compare(
         self, request: AdmittedRequest, dag: Dag, client: Client, pending: int, remaining_s: float
@@ -244,8 +248,9 @@ class Admission:
 
         What queues before an Op will queue before the next one, too. All Ops work at the same time, so the
         slowest makes the wait; then the request has a run in each on the longest way. Queues also hold what
-        nobody waits for any more, so there are no more ahead than are pending.
+        nobody waits for any more, so there are no more rows ahead than are pending.
         """
+        pending_rows = max(pending, self._rows)
         ahead: dict[str, int] = {}
         runs_s: dict[str, float] = {}
         wait_s = 0.0
@@ -253,7 +258,7 @@ class Admission:
             queue = self._queues[dag.nodes[node].op]
             inputs = [name for name in dag.inputs[node] if name in ahead]
             upstream = max((ahead[name] for name in inputs), default=0)
-            ahead[node] = min(pending, queue.ahead(place) + upstream)
+            ahead[node] = min(pending_rows, queue.rows_ahead(place) + upstream)
             runs_s[node] = queue.pace.run_s + max((runs_s[name] for name in inputs), default=0.0)
             wait_s = max(wait_s, queue.wait_s(ahead[node]))
         return wait_s + max(runs_s.values())

@@ -140,6 +140,7 @@ class Line:
     """
 
     def __init__(self) -> None:
+        self.rows = 0  # of the jobs in line
         self._entries: list[_Entry] = []
         self._served = 0  # gaps, at the beginning of the list
         self._sweep_at = _SWEPT_FROM
@@ -152,6 +153,7 @@ class Line:
         """Have a job wait in its place; one that is late behind all others of its priority."""
         request, entries = job.dag_run.request, self._entries
         entry = (request.priority, _LAST_TURN if job.late else request.turn, job.number, job)
+        self.rows += job.rows
         if not entries or entries[-1] < entry:
             entries.append(entry)
         else:
@@ -185,12 +187,19 @@ class Line:
             if job.wanted:
                 return job
             entries.pop()
-            job.leave_line()
+            self._record_departure(job)
         return None
 
     def before(self, place: tuple[int, int]) -> int:
         """How many are served before a job of this priority and turn, others of that turn not counted."""
         return bisect_left(self._entries, place, lo=self._served) - self._served
+
+    def rows_before(self, place: tuple[int, int]) -> int:
+        """Rows of the jobs that are served before a job of this priority and turn."""
+        jobs = self.before(place)
+        if self.rows == len(self):
+            return jobs
+        return sum(entry[-1].rows for entry in self._entries[self._served : self._served + jobs])
 
     def of_priority(self, priority: int) -> int:
         """How many jobs of this priority are in line."""
@@ -202,17 +211,21 @@ class Line:
         self._entries.clear()
         self._served = 0
         for job in jobs:
-            job.leave_line()
+            self._record_departure(job)
         return jobs
 
     def _leave(self) -> None:
         """The first in line is there no more."""
-        self._entries[self._served][-1].leave_line()
+        self._record_departure(self._entries[self._served][-1])
         self._entries[self._served] = ()
         self._served += 1
         if 2 * self._served >= len(self._entries):
             del self._entries[: self._served]
             self._served = 0
+
+    def _record_departure(self, job: Job) -> None:
+        self.rows -= job.rows
+        job.leave_line()
 
     def _sweep(self) -> None:
         """Let go of gaps, and of jobs that nobody waits for any more; look again when twice as many wait."""
@@ -221,7 +234,7 @@ class Line:
             if entry[-1].wanted:
                 self._entries.append(entry)
             else:
-                entry[-1].leave_line()
+                self._record_departure(entry[-1])
         self._served = 0
         self._sweep_at = max(_SWEPT_FROM, 2 * len(self._entries))
 
@@ -300,17 +313,22 @@ class Batcher:
         """Whether a job that came now would be run at once."""
         return not self.waiting and any(i.has_place and not i.in_flight for i in self.pool.instances)
 
-    def ahead(self, place: tuple[int, int] | None) -> int:
-        """Jobs that are answered before one that comes now: those under way, and of the queue those before
-        its place, which is its priority and the turn behind its own; None: behind them all."""
-        queued = self.waiting if place is None else self._line.before(place)
-        in_flight = (handover for instance in self.pool.instances for handover in instance.in_flight)
-        return queued + sum(len(handover.jobs) for handover in in_flight if not handover.abandoned)
+    def rows_ahead(self, place: tuple[int, int] | None) -> int:
+        """Rows of the jobs that are answered before a job that comes now: those under way, and queued ones.
 
-    def wait_s(self, ahead: int) -> float:
-        """Seconds until so many jobs are done, whatever is late now included."""
+        place: its priority, and the turn behind its own; None: behind all that are queued.
+        """
+        if place is None:
+            queued = self._line.rows + sum(job.rows for job in self._suspects)
+        else:
+            queued = self._line.rows_before(place)
+        in_flight = (handover for instance in self.pool.instances for handover in instance.in_flight)
+        return queued + sum(handover.rows for handover in in_flight if not handover.abandoned)
+
+    def wait_s(self, rows: int) -> float:
+        """Seconds until so many rows are done, whatever is late now included."""
         working = sum(i.state is _READY and not i.hangs for i in self.pool.instances)
-        return ahead * self.pace.per_job_s / max(1, working) + self._overdue_s()
+        return rows * self.pace.per_row_s / max(1, working) + self._overdue_s()
 
     def _overdue_s(self) -> float:
         """By how many seconds all ready instances are late with their runs; 0 where one is not."""
@@ -596,7 +614,8 @@ class Batcher:
 
     @isolated(None)
     def _note_pace(self, took_s: float, handover: InFlight) -> None:
-        self.pace.note(took_s, len(handover.jobs), handover.runs if self._runs_in_turn else 0)
+        runs = handover.runs if self._runs_in_turn else 0
+        self.pace.note(took_s, len(handover.jobs), runs, handover.rows)
         self._admission.note_pace()
 
     def requeue_lost(self, process: WorkerProcess) -> None:

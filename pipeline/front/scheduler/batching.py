@@ -117,16 +117,18 @@ class Pace:
     """How long the hand-overs of an Op took of late, in seconds; 0 while there is no history.
 
     usual_s: of a hand-over, following the latest closely; None before the first. run_s: of a hand-over, on
-    average. per_job_s: an instance's time for one job. Both are means, so that they stay true where short and
-    long runs alternate, and of few jobs, so that a flood, whose refusals take the workers' CPU and slow their
-    runs within a tenth of a second, is not admitted by what runs took before.
+    average. per_job_s, per_row_s: an instance's time for one job, and for one row of its request. These are
+    means, so that they stay true where short and long runs alternate, and of few jobs, so that a flood, whose
+    refusals take the workers' CPU and slow their runs within a tenth of a second, is not admitted by what
+    runs took before.
     """
 
     def __init__(self) -> None:
         self.usual_s: float | None = None
         self.run_s = 0.0
         self.per_job_s = 0.0
-        self._took_s = self._handovers = self._jobs = 0.0
+        self.per_row_s = 0.0
+        self._took_s = self._handovers = self._jobs = self._rows = 0.0
         self._jobs_a_run = math.inf
 
     @property
@@ -139,8 +141,11 @@ class Pace:
             return math.inf
         return max(LEAST_RUNS * self._jobs_a_run, LONG_HANDOVER_S / self.per_job_s)
 
-    def note(self, took_s: float, jobs: int, runs: int = 0) -> None:
-        """One more hand-over has ended. runs: of the model, one after the other; 0: not known."""
+    def note(self, took_s: float, jobs: int, runs: int = 0, rows: int = 0) -> None:
+        """One more hand-over has ended.
+
+        runs: of the model, one after the other; 0: not known. rows: of its requests; one each at least.
+        """
         if runs > 1:
             known = self._jobs_a_run < math.inf
             change = jobs / runs - self._jobs_a_run
@@ -155,3 +160,5 @@ class Pace:
         self._jobs = self._jobs * memory + jobs
         self.run_s = self._took_s / self._handovers
         self.per_job_s = self._took_s / self._jobs
+        self._rows = self._rows * memory + max(jobs, rows)
+        self.per_row_s = self._took_s / self._rows

@@ -373,6 +373,11 @@ class Job(msgspec.Struct, eq=False):
         return self.suspect or self.hung
 
     @property
+    def rows(self) -> int:
+        """Rows of its request: what it costs, as far as that is known."""
+        return self.dag_run.request.rows
+
+    @property
     def wanted(self) -> bool:
         """Whether anyone still waits for it; a jump may have started its Op anew."""
         return self.dag_run.awaited.get(self.node) is self.inputs
