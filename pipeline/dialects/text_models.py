@@ -121,18 +121,19 @@ class TextHttp(ScanFirst, HttpHandler):
         self,
         request: HttpRequest,
         model: TextModel,
-        inputs: dict[str, Any],
+        inputs: dict[str, UnreadTexts],
         form: str,
         wish: Any,
         parameters: Mapping[str, Any],
     ) -> Request:
         """What the scheduler is given. parameters: those that are None were not sent.
 
-        Raises InvalidInput for one that no hook is given.
+        Raises InvalidInput for one that no hook is given, and TooLarge for too many texts.
         """
         made = Request(model.served.name, "predict", inputs, form=form)
         made.wish = wish
         made.model = model.served.key
+        made.rows = max(texts.count() for texts in inputs.values())
         made.deadline = self._scheduler.deadline(began=request.began)
         sent = {name: _checked(name, value) for name, value in parameters.items() if value is not None}
         if sent:

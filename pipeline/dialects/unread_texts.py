@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -11,6 +12,8 @@ from pipeline.errors import InvalidInput, TooLarge
 from pipeline.messages.values import Unread
 
 _decoder = msgspec.json.Decoder()
+_elements = msgspec.json.Decoder(list[msgspec.Raw])
+_START = re.compile(rb"\s*\[\s*(.)")  # of a list, with the first character of its first element
 
 
 class UnreadTexts(Unread, eq=False):
@@ -28,6 +31,18 @@ class UnreadTexts(Unread, eq=False):
     width: int = 0
     part: int = 0
     as_tensor: bool = False
+
+    def count(self) -> int:
+        """Return how many texts there are, without decoding them. Raises TooLarge."""
+        start = _START.match(self.data)
+        if start is None or start[1] not in (b'"[' if not self.width else b"["):
+            return 1  # a text, a pair, or the token ids of a text
+        try:
+            count = len(_elements.decode(self.data))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return 1  # refused by `read`
+        self._check_number(count)
+        return count
 
     def read(self) -> Any:
         """The texts, or lists of token ids; as a tensor an array of `bytes` objects.
@@ -63,9 +78,12 @@ class UnreadTexts(Unread, eq=False):
             raise InvalidInput(f"'{self.name}' has {told}")
         return pair[self.part]
 
+    def _check_number(self, count: int) -> None:
+        if count > self.most:
+            raise TooLarge(f"'{self.name}' has {count} texts; {self.most} are allowed in a request")
+
     def _checked(self, texts: list[Any]) -> list[Any]:
-        if len(texts) > self.most:
-            raise TooLarge(f"'{self.name}' has {len(texts)} texts; {self.most} are allowed in a request")
+        self._check_number(len(texts))
         for number, text in enumerate(texts):
             where = f"'{self.name}'" if len(texts) == 1 else f"text {number} of '{self.name}'"
             if isinstance(text, str):

@@ -17,6 +17,7 @@ from pipeline.dialects.text_models import (
     TextModel,
     decoded,
 )
+from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import check_method
@@ -66,7 +67,7 @@ class _Similarity(msgspec.Struct):
 class _Asked(NamedTuple):
     """What is handed to the model."""
 
-    inputs: Members
+    inputs: dict[str, UnreadTexts]
     wish: TeiWish
     parameters: Mapping[str, Any]
 
