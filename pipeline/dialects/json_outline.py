@@ -34,7 +34,8 @@ _KINDS[[ord("]"), ord("}")]] = _CLOSE
 _KINDS[[ord(","), ord(":")]] = _SEPARATOR
 _JSON_STARTS = (b"{", b"[", b" ", b"\n", b"\r", b"\t")  # other bodies are images, or no JSON
 _BRACKETS = (b"[", b"]", b"{", b"}")
-_STAND_IN = b'["' + secrets.token_hex(16).encode() + b':%010d"]'  # no client can guess it
+_MARK = secrets.token_hex(16) + ":"  # no client can guess it
+_STAND_IN = b'["' + _MARK.encode() + b'%010d"]'
 _STAND_IN_BYTES = len(_STAND_IN % 0)
 
 Indexes = npt.NDArray[np.int64]
@@ -60,6 +61,13 @@ class Outline:
         if not number.isdigit() or view != _STAND_IN % int(number):
             return view
         return self._arrays[int(number)]
+
+    def find_array(self, value: object) -> memoryview | None:
+        """Return the text of the array that a decoded value stands for; None for other values."""
+        if not self._arrays or type(value) is not list or len(value) != 1 or type(value[0]) is not str:
+            return None
+        number = value[0].removeprefix(_MARK)
+        return self._arrays[int(number)] if len(number) == len(value[0]) - len(_MARK) else None
 
 
 def make_outline(text: bytes | memoryview, limits: Limits, most: int = 0) -> Outline:
@@ -117,11 +125,11 @@ class ScanFirst(HttpHandler):
         return True
 
     def _take_scanned(self, request: HttpRequest, scan: Scan) -> None:
-        def read() -> Request | None:
-            scan.result()  # raises TooLarge
-            return self._read(request)
+        self.take(request, lambda: self._read_outline(request, scan.result()))
 
-        self.take(request, read)
+    def _read_outline(self, request: HttpRequest, outline: Outline) -> Request | None:
+        """Return the request in a large body. Raises ServingError."""
+        return self._read(request)
 
 
 class _Scan:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 from pipeline.config.config_file import Limits
 from pipeline.errors import TooLarge
@@ -51,50 +52,57 @@ def split(data: bytes, number: int, limits: Limits) -> tuple[bytes, list[memoryv
     return (b"".join([*kept, view[done:]]), found) if found else (data, [])
 
 
-def check_nested(
-    data: bytes, number: int, limits: Limits, cut: int = 0, short: int = 0, elements: int = 0
-) -> tuple[bytes, dict[int, memoryview]]:
-    """A message whose delimited fields of this number are messages, after a count of their fields.
+class LargeMessage(NamedTuple):
+    """A nested message with fields that were cut out of its outline."""
 
-    cut: the number of a field to take out of them, 0 for none. short: the number of a field that is never
-    long, a shape. elements: more fields that there may be, each an element of a tensor. Returns the message
-    without what was cut, and that by the place of its message among those with the number. Raises TooLarge.
+    data: memoryview  # all of it
+    cut: list[tuple[int, memoryview]]  # number and content of each field that was cut
+
+
+def check_nested(
+    data: bytes, number: int, limits: Limits, cut: Collection[int] = (), short: int = 0, elements: int = 0
+) -> tuple[bytes, dict[int, LargeMessage]]:
+    """Count the fields of the nested messages with this number, and cut long fields out of them.
+
+    cut: numbers of the delimited fields to cut where they are long. short: the number of a field that is
+    never long, a shape. elements: more fields that there may be, each an element of a tensor. Returns the
+    message without what was cut, and the nested messages that lack fields, by their place among those with
+    the number. Raises TooLarge.
     """
     if len(data) <= SMALL_BYTES:
         return data, {}
-    wanted, taken = number << 3 | _DELIMITED, cut << 3 | _DELIMITED
+    wanted, cut_tags = number << 3 | _DELIMITED, {field << 3 | _DELIMITED for field in cut}
     view = memoryview(data)
     parts: list[bytes | memoryview] = []
-    cuts: dict[int, memoryview] = {}
+    large: dict[int, LargeMessage] = {}
     done = place = 0
     budget = _Budget(limits, elements)
     try:
         for tag, start, content, end in _fields(data, limits, budget=budget):
             if tag != wanted:
                 continue
-            inner, at = [], content
+            rest, at, fields = [], content, []
             for inner_tag, inner_start, inner_content, inner_end in _fields(
                 data, limits, content, end, budget
             ):
-                if short and inner_tag == short << 3 | _DELIMITED and inner_end - inner_content > SMALL_BYTES:
+                size = inner_end - inner_content
+                if short and inner_tag == short << 3 | _DELIMITED and size > SMALL_BYTES:
                     raise TooLarge(
                         f"a tensor has more than {limits.tensor_rank} dimensions; limits.tensor_rank"
                     )
-                if cut and inner_tag == taken and inner_end - inner_content > SHORT_BYTES:
-                    if place in cuts:  # the parser would merge them
-                        raise TooLarge("an input has two parts of contents; send one")
-                    cuts[place] = view[inner_content:inner_end]
-                    inner.append(view[at:inner_start])
+                if inner_tag in cut_tags and size > SHORT_BYTES:
+                    fields.append((inner_tag >> 3, view[inner_content:inner_end]))
+                    rest.append(view[at:inner_start])
                     at = inner_end
-            if place in cuts:
-                inner.append(view[at:end])
-                whole = b"".join(inner)
-                parts += [view[done:start], varint(tag), varint(len(whole)), whole]
+            if fields:
+                large[place] = LargeMessage(view[content:end], fields)
+                outline = b"".join([*rest, view[at:end]])
+                parts += [view[done:start], varint(tag), varint(len(outline)), outline]
                 done = end
             place += 1
     except _NoMessage:
         return data, {}
-    return (b"".join([*parts, view[done:]]), cuts) if cuts else (data, {})
+    return (b"".join([*parts, view[done:]]), large) if large else (data, {})
 
 
 def varint(number: int) -> bytes:

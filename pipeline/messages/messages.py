@@ -14,7 +14,7 @@ import msgspec
 
 from pipeline.api.batch_axis import BatchAxis
 from pipeline.api.request_options import RequestOptions
-from pipeline.errors import ServingError, described, to_sendable_text
+from pipeline.errors import MalformedBody, ServingError, described, to_sendable_text
 from pipeline.models.model_card import ModelCard
 from pipeline.models.tensor_spec import Signature
 
@@ -122,19 +122,22 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
     kind: str
     clients: bool
     told: bool
+    always_status: bool = False
 
     @classmethod
     def of(cls, error: ServingError, *, told: bool | None = None) -> Refusal:
         """told: where it is not as the error says."""
         kind = to_sendable_text(error.kind or type(error).__name__)
         told = error.logged if told is None else told
-        return cls(*described(error), kind, bool(error.clients), bool(told))
+        always_status = isinstance(error, MalformedBody)  # the original's gateway had a status for no other
+        return cls(*described(error), kind, bool(error.clients), bool(told), always_status)
 
     def error(self) -> ServingError:
         error = ServingError(self.message)
         error.err_no, error.http_status = self.err_no, self.http_status
         error.grpc_code = self.grpc_code
         error.kind, error.clients, error.logged = self.kind, self.clients, self.told
+        error.always_status = self.always_status
         return error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
+from client.protos.pipeline_service_pb2 import Request as RequestMessage
+from pipeline.dialects.key_value.tensors import to_message
 from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess
 
 TENSORS, ROWS = 64, 1500
@@ -125,6 +128,49 @@ def test_large_tensors_are_answered_over_v1(service: ServiceProcess, columns: bo
     assert answer.status == 200, answer.body[:300]
     values = answer.json["outputs"] if columns else [row["threshold"] for row in answer.json["predictions"]]
     assert np.ravel(values["threshold"] if columns else values).tolist() == tensors["threshold"]
+
+
+KEY_VALUE = "/test/prediction"
+
+
+def key_value_tensors(rows: int) -> dict[str, Any]:
+    return {
+        "tensors": [
+            {"name": name, "elem_type": 1, "float_data": array.ravel().tolist(), "shape": array.shape}
+            for name, array in data(rows).items()
+        ]
+    }
+
+
+def key_value_message(rows: int) -> RequestMessage:
+    return RequestMessage(tensors=[to_message(name, array) for name, array in data(rows).items()])
+
+
+def test_large_tensors_are_answered_over_key_value(service: ServiceProcess) -> None:
+    with np.printoptions(legacy="1.25", threshold=1 << 20):
+        expected = [repr(data(1000)["threshold"])]
+    answer = service.http(KEY_VALUE, json.dumps(key_value_tensors(1000)))
+    assert (answer.status, answer.json["key"], answer.json["value"]) == (200, ["threshold"], expected)
+    answered = service.rpc(key_value_message(1000), timeout_s=PATIENCE_S)
+    assert (answered.err_no, list(answered.key), list(answered.value)) == (0, ["threshold"], expected)
+
+
+def test_malformed_numbers_of_large_tensors_fail_their_request_alone(service: ServiceProcess) -> None:
+    wrong = key_value_tensors(1000)
+    wrong["tensors"][0]["float_data"][-1] = "x"
+    message = key_value_message(1000)
+    message.tensors[0].float_data.append(0)
+    with ThreadPoolExecutor(8) as pool:
+        bodies = [json.dumps(document) for document in (wrong, key_value_tensors(1000))] * 4
+        answers = list(pool.map(lambda body: service.http(KEY_VALUE, body), bodies))
+        messages = [message, key_value_message(1000)] * 4
+        answered = list(pool.map(lambda one: service.rpc(one, timeout_s=PATIENCE_S), messages))
+    assert [answer.status for answer in answers] == [400, 200] * 4
+    assert (
+        answers[0].json["err_no"] == 8000 and "'float_data' of tensor 'image'" in answers[0].json["err_msg"]
+    )
+    assert [answer.err_no for answer in answered] == [8000, 0] * 4
+    assert "cannot reshape array of size 100001" in answered[0].err_msg
 
 
 def test_contents_of_another_length_are_refused(service: ServiceProcess) -> None:

@@ -18,7 +18,6 @@ from google.protobuf.json_format import MessageToDict
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.api.request_options import Answer
 from pipeline.dialects.key_value.array_text import array_repr
-from pipeline.dialects.key_value.texts import as_texts
 from pipeline.errors import ServingError, UnprintableAnswer
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import TensorSpec
@@ -67,10 +66,22 @@ def rendered(
     wish: whether the outputs are the tensors of a repository's model, each of which has a text.
     """
     if wish:
-        given = as_texts(outputs)
+        given = _as_texts(outputs)
         texts = _numpy_1.copy().run(lambda: [_printed(value) for value in given.values()])
         outputs = dict(zip(given, texts, strict=True))
     return [render(outputs, form)]
+
+
+def _as_texts(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return outputs with BYTES as text: one element as a str, several as a list of them."""
+    return {name: _as_text(value) for name, value in outputs.items()}
+
+
+def _as_text(value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or value.dtype.kind not in "OSU":
+        return value
+    texts = [e.decode("utf-8", "replace") if isinstance(e, bytes) else str(e) for e in value.ravel()]
+    return texts[0] if len(texts) == 1 else texts
 
 
 def _printed(value: Any) -> str:

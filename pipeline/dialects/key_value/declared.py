@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 
 from pipeline.api.examples import build_message
 from pipeline.api.served_models import ServedModel
-from pipeline.dialects.key_value.texts import DeclaredTexts
+from pipeline.config.limits import Limits
+from pipeline.dialects.key_value.tensors import STRING
+from pipeline.dialects.key_value.unread import DeclaredTexts, UnreadTensor, UnreadText
 from pipeline.errors import BadPackage, TooLarge, UnknownService
 from pipeline.front.scheduler.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -29,10 +32,10 @@ class DeclaredModels:
     def address(self, request: Request, model: ServedModel) -> None:
         """Have the request ask the model, with the tensors that it declares. Raises BadPackage."""
         assert model.signature is not None  # of a repository each has one
-        request.inputs, request.rows = match_inputs(model.name, model.signature, request.inputs)
-        most = self._scheduler.app.config.limits.rows
-        if request.rows > most:
-            raise TooLarge(f"{request.rows} rows were sent; limits.rows is {most}")
+        limits = self._scheduler.app.config.limits
+        request.inputs, request.rows = match_inputs(model.name, model.signature, request.inputs, limits)
+        if request.rows > limits.rows:
+            raise TooLarge(f"{request.rows} rows were sent; limits.rows is {limits.rows}")
         request.service, request.model, request.model_version = model.name, model.key, model.version
         request.wish = True  # BYTES as texts
 
@@ -67,7 +70,9 @@ def get_text_example(model: ServedModel) -> Mapping[str, str]:
     return {spec.name: TEXT for spec in needed}
 
 
-def match_inputs(model: str, signature: Signature, given: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+def match_inputs(
+    model: str, signature: Signature, given: Mapping[str, Any], limits: Limits
+) -> tuple[dict[str, Any], int]:
     """The values of a message as the inputs that the model declares, and their rows. Raises BadPackage.
 
     Where a model takes one input, and one is given, the key may be any.
@@ -81,7 +86,7 @@ def match_inputs(model: str, signature: Signature, given: Mapping[str, Any]) -> 
         wrong = f"takes no {strange[0]!r}" if strange else f"needs {missing[0]!r}"
         told = ", ".join(f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in signature.inputs)
         raise BadPackage(f"model {model!r} {wrong}; its inputs are {told}")
-    tensors = {name: _tensor(model, specs[name], value) for name, value in given.items()}
+    tensors = {name: _tensor(model, specs[name], value, limits) for name, value in given.items()}
     if not signature.max_batch_size:
         return tensors, 1
     rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
@@ -93,27 +98,54 @@ def match_inputs(model: str, signature: Signature, given: Mapping[str, Any]) -> 
     return tensors, count
 
 
-def _tensor(model: str, spec: TensorSpec, value: Any) -> Any:
+def _tensor(model: str, spec: TensorSpec, value: Any, limits: Limits) -> Any:
     expected = f"input {spec.name!r} of model {model!r} is {spec.datatype} {list(spec.shape)}"
+    if isinstance(value, UnreadTensor):
+        return _unread_tensor(spec, value, expected, limits)
+    if isinstance(value, UnreadText):
+        value.shape = list(_shape_of_text(spec, expected))
+        return value
     if isinstance(value, str):
-        shape = _of_one(spec)
-        if spec.datatype != "BYTES" or shape is None:
-            raise BadPackage(f"{expected}: send it under 'tensors', not as a text")
-        return _texts([value], shape)
+        return _texts([value], _shape_of_text(spec, expected))
     array = np.asarray(value)
     given = "BYTES" if array.dtype.kind in "SU" else array.dtype.name
-    if given != ("BYTES" if spec.datatype == "BYTES" else BY_DATATYPE[spec.datatype].numpy.name):
-        raise BadPackage(f"{expected}; {given} was given")
-    if len(array.shape) != len(spec.shape) or any(
-        want not in (-1, got) for want, got in zip(spec.shape, array.shape, strict=True)
-    ):
-        raise BadPackage(f"{expected}; the shape {list(array.shape)} was given")
+    _check_type(spec, given, array.shape, expected)
     if given != "BYTES":
         return array
     texts = [
         one if isinstance(one, str) else one.decode("utf-8", "replace") for one in array.ravel().tolist()
     ]
     return _texts(texts, array.shape)
+
+
+def _unread_tensor(spec: TensorSpec, value: UnreadTensor, expected: str, limits: Limits) -> UnreadTensor:
+    """Check a tensor that the worker decodes. Raises BadPackage."""
+    dtype, shape = value.find_type(limits)
+    if any(length < 0 for length in shape):
+        raise BadPackage(f"{expected}; the shape {shape} was given: send all lengths of a large tensor")
+    if value.elem_type == STRING and math.prod(shape) == 1:  # its texts are joined
+        shape = list(_shape_of_text(spec, expected))
+    _check_type(spec, dtype, shape, expected)
+    value.shape, value.as_bytes = shape, dtype == "BYTES"
+    return value
+
+
+def _check_type(spec: TensorSpec, dtype: str, shape: Sequence[int], expected: str) -> None:
+    """Raise BadPackage for a dtype or a shape that the model does not take."""
+    if dtype != ("BYTES" if spec.datatype == "BYTES" else BY_DATATYPE[spec.datatype].numpy.name):
+        raise BadPackage(f"{expected}; {dtype} was given")
+    if len(shape) != len(spec.shape) or any(
+        want not in (-1, got) for want, got in zip(spec.shape, shape, strict=True)
+    ):
+        raise BadPackage(f"{expected}; the shape {list(shape)} was given")
+
+
+def _shape_of_text(spec: TensorSpec, expected: str) -> tuple[int, ...]:
+    """Return the shape of a single text. Raises BadPackage for an input that is more than one."""
+    shape = _of_one(spec)
+    if spec.datatype != "BYTES" or shape is None:
+        raise BadPackage(f"{expected}: send it under 'tensors', not as a text")
+    return shape
 
 
 def _texts(texts: Sequence[str], shape: Sequence[int]) -> DeclaredTexts:

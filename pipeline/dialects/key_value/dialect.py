@@ -29,14 +29,19 @@ class KeyValue:
 
     def worker(self) -> WorkerPart:
         from pipeline.dialects.key_value import answers
-        from pipeline.dialects.key_value.texts import DeclaredTexts
+        from pipeline.dialects.key_value.unread import (
+            DeclaredTexts,
+            UnreadMessage,
+            UnreadTensor,
+            UnreadText,
+        )
 
         return WorkerPart(
             forms={
                 form: Form(partial(answers.rendered, form), partial(answers.rendered_message, form))
                 for form in (answers.JSON, answers.PROTO)
             },
-            unread=(DeclaredTexts,),
+            unread=(DeclaredTexts, UnreadText, UnreadTensor, UnreadMessage),
         )
 
 

@@ -10,31 +10,51 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 import grpc
 import msgspec
-from google.protobuf.message import DecodeError
 
 from client.protos.pipeline_service_pb2 import Request as RequestMessage
+from client.protos.pipeline_service_pb2 import Tensor
 from pipeline.api.dag import MESSAGE
 from pipeline.api.examples import KEY_VALUE_EXAMPLE, short_message
 from pipeline.config.config_file import Limits
 from pipeline.dialects.json_nesting import check_depth, check_objects
-from pipeline.dialects.json_outline import ScanFirst
+from pipeline.dialects.json_outline import Outline, ScanFirst
 from pipeline.dialects.key_value.answers import JSON as JSON_FORM
 from pipeline.dialects.key_value.answers import PROTO, render_error
 from pipeline.dialects.key_value.declared import DeclaredModels
 from pipeline.dialects.key_value.key_value_json import (
     INT64,
     Body,
+    BodyTensor,
     JsonTensor,
     decode_leniently,
     integer,
 )
-from pipeline.dialects.key_value.tensors import add_tensors
-from pipeline.dialects.message_fields import check_field_count, check_nested
+from pipeline.dialects.key_value.tensors import (
+    NUMERIC,
+    STRING,
+    TensorMessage,
+    add_tensors,
+    check_header,
+    lod_name,
+    read_lod,
+)
+from pipeline.dialects.key_value.unread import (
+    BYTE_DATA,
+    LOD,
+    UnreadMessage,
+    UnreadTensor,
+    UnreadText,
+    make_message,
+    parse_message,
+    with_example,
+)
+from pipeline.dialects.message_fields import LargeMessage, check_field_count, check_nested
 from pipeline.errors import (
     BadPackage,
     DeadlineExceeded,
@@ -48,17 +68,43 @@ from pipeline.errors import (
 )
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, HttpHandler, NotAllowed, raw_input, refusal_headers
+from pipeline.front.http.http_handler import (
+    JSON,
+    SMALL_BYTES,
+    HttpHandler,
+    NotAllowed,
+    other_kind,
+    raw_input,
+    refusal_headers,
+)
 from pipeline.front.scheduler.admission import CALLER
 from pipeline.front.scheduler.dag_run import Request
 from pipeline.front.scheduler.scheduler import TICKS_PER_S, Scheduler
+from pipeline.messages.values import Part
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 # These are the transport's own refusals; the original answers all others as a message with err_no.
 _AS_STATUS = (Overloaded, NotReady)
 _TIMEOUT = b"grpc-timeout"
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}  # of that header
+_TENSORS = RequestMessage.TENSORS_FIELD_NUMBER
+_NOTHING_CUT: Mapping[int, LargeMessage] = {}
 _decoder = msgspec.json.Decoder(Body)
+_SHAPE_BYTES = 1024  # for a dimension: much white space
+_CUT = {  # out of a large message, by number
+    Tensor.DESCRIPTOR.fields_by_name[field].number: field
+    for field in (LOD, *(field for field, _ in NUMERIC.values()))
+}
+_OTHER_SPELLING = {
+    "int64_data": "int64Data",
+    "float_data": "floatData",
+    "int_data": "intData",
+    "float64_data": "float64Data",
+    "uint32_data": "uint32Data",
+    "bool_data": "boolData",
+    "str_data": "strData",
+    BYTE_DATA: "byteData",
+}
 
 _NOT_FOUND = b'{"error":"Not Found"}'  # Triton's words, where its repository is served
 
@@ -78,7 +124,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         self._raw_bodies = {} if scheduler.takes_messages else scheduler.app.raw_bodies
         self._statuses = scheduler.app.config.dag.http_errors == "status"
 
-    def _read(self, request: HttpRequest) -> Request | None:
+    def _read(self, request: HttpRequest, outline: Outline | None = None) -> Request | None:
         path = request.path
         named = _service_and_method(path)
         if named is None and self._models is not None:
@@ -95,13 +141,19 @@ class KeyValueHttp(ScanFirst, HttpHandler):
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
         raw = None if request.body[:1] == b"{" else raw_input(request, self._raw_bodies)
         if raw is None:
-            asked = self._parse(request.body, service, method, self._limits, self._example)
+            if outline is None and len(request.body) > SMALL_BYTES:
+                kind = other_kind(request.body) or "no JSON object"
+                raise with_example(MalformedBody(f"the body is {kind}"), self._example)
+            asked = self._parse(request.body, service, method, self._limits, self._example, outline)
         else:
             asked = Request(service, method, raw, form=JSON_FORM)
         if model is not None and self._models is not None:
             self._models.address(asked, model)
         asked.deadline = self._scheduler.deadline(_timeout_s(request), request.began)
         return asked
+
+    def _read_outline(self, request: HttpRequest, outline: Outline) -> Request | None:
+        return self._read(request, outline)
 
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         # The original's gateway answered 504 for a time-out that it was given by the client.
@@ -197,103 +249,233 @@ def _is_over(context: Context) -> bool:
 
 
 def parse_http(
-    body: bytes, service: str, method: str, limits: Limits, example: str = KEY_VALUE_EXAMPLE
+    body: bytes,
+    service: str,
+    method: str,
+    limits: Limits,
+    example: str = KEY_VALUE_EXAMPLE,
+    outline: Outline | None = None,
 ) -> Request:
     """The request in an HTTP body; `deadline` and an empty `client_ip` are for the server to set.
 
-    `service` and `method` are the path's and win over the body's. Raises MalformedBody (HTTP 400 always),
-    BadPackage and TooLarge, each with a valid body in its message.
+    `service` and `method` are the path's and win over the body's. outline: of a large body, whose long arrays
+    are left to the worker. Raises MalformedBody (HTTP 400 always), BadPackage and TooLarge, each with a valid
+    body in its message.
     """
     try:
-        message = _decode(body, limits)
+        message = _decode(body, limits) if outline is None else _decode_outline(outline, limits)
         inputs = _inputs(message.key, message.value, limits)
+        if outline is not None:
+            _leave_texts(inputs)
         if message.tensors:
-            add_tensors(inputs, [JsonTensor.of(tensor) for tensor in message.tensors], limits)
+            if outline is None:
+                add_tensors(inputs, [JsonTensor.of(tensor) for tensor in message.tensors], limits)
+            else:
+                _LargeTensors(inputs, limits, example).add_outline(message.tensors, outline)
         if not inputs:
             _refuse_nothing(message)
         log_id = 0 if message.logid is None else integer(message.logid, INT64, "'logid'")
         client_ip = message.clientip or ""
     except (BadPackage, TooLarge) as error:
-        raise _with_example(error, example) from None
+        raise with_example(error, example) from None
     return Request(service, method, inputs, log_id, client_ip, JSON_FORM)
 
 
 def pass_http_on(
-    body: bytes, service: str, method: str, limits: Limits, example: str = KEY_VALUE_EXAMPLE
+    body: bytes,
+    service: str,
+    method: str,
+    limits: Limits,
+    example: str = KEY_VALUE_EXAMPLE,
+    outline: Outline | None = None,
 ) -> Request:
     """The request in an HTTP body for an app that unpacks messages itself: `inputs` holds the message alone.
 
     Raises as parse_http does, but nothing for a package that the app may judge otherwise.
     """
-    given = _decode(body, limits)
     try:
-        message = RequestMessage(
-            key=[key or "" for key in given.key or ()],
-            value=[value or "" for value in given.value or ()],
-            tensors=[JsonTensor.of(tensor).to_message() for tensor in given.tensors or ()],
-            name=service,
-            method=method,
-            logid=0 if given.logid is None else integer(given.logid, INT64, "'logid'"),
-            clientip=given.clientip or "",
-        )
-        _check_texts(message, limits)
+        given = _decode(body, limits) if outline is None else _decode_outline(outline, limits)
+        for value in given.value or ():
+            _check_text(value or "", limits)
+        log_id = 0 if given.logid is None else integer(given.logid, INT64, "'logid'")
+        message: bytes | UnreadMessage
+        if outline is None:
+            message = make_message(given, service, method).SerializeToString()
+        else:
+            message = UnreadMessage(body, True, service, method, example)
     except (BadPackage, TooLarge) as error:
-        raise _with_example(error, example) from None
-    return _passed_on(message, message.SerializeToString(), JSON_FORM)
+        raise with_example(error, example) from None
+    return Request(service, method, {MESSAGE: message}, log_id, given.clientip or "", JSON_FORM)
 
 
 def pass_proto_on(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -> Request:
     """As `pass_http_on`, of a serialized `Request`. Raises MalformedBody and TooLarge."""
-    message = _message(data, limits)
+    message, large = _message(data, limits)
     try:
-        _check_texts(message, limits)
+        for value in message.value:
+            _check_text(value, limits)
     except TooLarge as error:
-        raise _with_example(error, example) from None
-    return _passed_on(message, data, PROTO)
+        raise with_example(error, example) from None
+    given = UnreadMessage(data, False, message.name, message.method, example) if large else data
+    inputs = {MESSAGE: given}
+    return Request(message.name, message.method, inputs, message.logid, message.clientip, PROTO)
 
 
-def _passed_on(message: RequestMessage, data: bytes, form: str) -> Request:
-    inputs = {MESSAGE: data}
-    return Request(message.name, message.method, inputs, message.logid, message.clientip, form)
-
-
-def _check_texts(message: RequestMessage, limits: Limits) -> None:
-    for value in message.value:
-        if len(value) > limits.text_chars:
-            raise TooLarge(f"a value has {len(value)} characters; limits.text_chars is {limits.text_chars}")
+def _check_text(value: str, limits: Limits) -> None:
+    if len(value) > limits.text_chars:
+        raise TooLarge(f"a value has {len(value)} characters; limits.text_chars is {limits.text_chars}")
 
 
 def parse_proto(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -> Request:
     """The request in a serialized `Request`; `service` and `method` are empty where the message names none.
 
-    Raises MalformedBody for bytes that are no such message, BadPackage and TooLarge.
+    The long tensors of a large message are left to the worker. Raises MalformedBody for bytes that are no
+    such message, BadPackage and TooLarge.
     """
-    message = _message(data, limits)
+    message, large = _message(data, limits)
     try:
         inputs = _inputs(message.key, message.value, limits)
-        add_tensors(inputs, message.tensors, limits)
+        if len(data) > SMALL_BYTES:
+            _leave_texts(inputs)
+        if large:
+            _LargeTensors(inputs, limits, example).add_message(message.tensors, large)
+        else:
+            add_tensors(inputs, message.tensors, limits)
         if not inputs and not message.value:
             raise BadPackage("the message has neither key, value nor tensors")
     except (BadPackage, TooLarge) as error:
-        raise _with_example(error, example) from None
+        raise with_example(error, example) from None
     return Request(message.name, message.method, inputs, message.logid, message.clientip, PROTO)
 
 
-def _message(data: bytes, limits: Limits) -> RequestMessage:
-    check_field_count(data, limits)
-    check_nested(data, RequestMessage.TENSORS_FIELD_NUMBER, limits, elements=limits.rows)
-    message = RequestMessage()
+def _leave_texts(inputs: dict[str, Any]) -> None:
+    """Leave the long texts of a large request to the worker."""
+    for name, text in inputs.items():
+        if len(text) > SMALL_BYTES:
+            inputs[name] = UnreadText(text.encode("utf-8", "surrogatepass"))
+
+
+class _LargeTensors:
+    """Adds the tensors of a large request to its inputs: those with long data as `UnreadTensor`."""
+
+    def __init__(self, inputs: dict[str, Any], limits: Limits, example: str) -> None:
+        self._inputs = inputs
+        self._limits = limits
+        self._example = example
+
+    def add_outline(self, tensors: Iterable[BodyTensor | None], outline: Outline) -> None:
+        """Add the tensors of a JSON body's outline. Raises BadPackage and TooLarge."""
+        for place, tensor in enumerate(tensors):
+            self._add_json(place, tensor or BodyTensor(), outline)
+
+    def add_message(self, tensors: Iterable[Tensor], large: Mapping[int, LargeMessage]) -> None:
+        """Add the tensors of a message's outline. large: the whole of them, by place. Raises as the above."""
+        for place, tensor in enumerate(tensors):
+            if place in large:
+                self._add_message(place, tensor, large[place])
+            else:
+                add_tensors(self._inputs, [tensor], self._limits)
+
+    def _add_json(self, place: int, given: BodyTensor, outline: Outline) -> None:
+        cut = _cut_fields(given, outline, self._limits)
+        tensor = JsonTensor.of(given)
+        field = _data_field(tensor.elem_type)
+        data = cut.get(field)
+        if data is None and not len(getattr(tensor, field)):
+            data = cut.get(_OTHER_SPELLING[field])
+        if data is None:
+            add_tensors(self._inputs, [tensor], self._limits)
+        else:
+            self._add(place, tensor, field, data)
+        if LOD in cut:
+            self._leave(place, tensor, LOD, cut[LOD], lod=True)
+
+    def _add_message(self, place: int, tensor: Tensor, large: LargeMessage) -> None:
+        cut = {_CUT[number] for number, _ in large.cut}
+        if _data_field(tensor.elem_type) in cut:
+            self._add(place, tensor, "", large.data)
+        else:
+            add_tensors(self._inputs, [tensor], self._limits)
+        if LOD in cut:
+            self._leave(place, tensor, "", large.data, lod=True)
+
+    def _add(self, place: int, tensor: TensorMessage, field: str, data: Part) -> None:
+        check_header(tensor, self._limits)
+        self._leave(place, tensor, field, data)
+        if tensor.lod:
+            self._inputs[lod_name(tensor.name)] = read_lod(tensor)
+
+    def _leave(self, place: int, tensor: TensorMessage, field: str, data: Part, *, lod: bool = False) -> None:
+        name = lod_name(tensor.name) if lod else tensor.name
+        limits = self._limits
+        self._inputs[name] = UnreadTensor(
+            data,
+            field,
+            tensor.name,
+            place,
+            tensor.elem_type,
+            list(tensor.shape),
+            limits.tensor_rank,
+            limits.text_chars,
+            self._example,
+            lod,
+        )
+
+
+def _data_field(elem_type: int) -> str:
+    """Return the field that carries the data of a tensor."""
+    if elem_type in NUMERIC:
+        return NUMERIC[elem_type][0]
+    return "str_data" if elem_type == STRING else BYTE_DATA
+
+
+def _cut_fields(tensor: BodyTensor, outline: Outline, limits: Limits) -> dict[str, Part]:
+    """Take the long fields out of a tensor, and return their text by field.
+
+    Raises MalformedBody and TooLarge for a shape that is no short list of integers.
+    """
+    cut: dict[str, Part] = {}
+    for field in BodyTensor.__struct_fields__:
+        value = getattr(tensor, field)
+        if field in (BYTE_DATA, _OTHER_SPELLING[BYTE_DATA]) and len(value or "") > SMALL_BYTES:
+            cut[field] = value.encode("utf-8", "replace")
+        elif (array := outline.find_array(value)) is not None:
+            cut[field] = array
+        else:
+            continue
+        setattr(tensor, field, None)
+    if "shape" in cut:
+        tensor.shape = _decode_shape(cut["shape"], tensor.name or "", limits)
+    return cut
+
+
+def _decode_shape(text: Part, name: str, limits: Limits) -> list[int | str | None]:
+    if len(text) > _SHAPE_BYTES * limits.tensor_rank:
+        raise TooLarge(
+            f"the shape of tensor {name!r} is too long; limits.tensor_rank is {limits.tensor_rank}"
+        )
     try:
-        message.ParseFromString(data)
-    except DecodeError as exc:
-        raise MalformedBody(
-            f"the {len(data)} bytes are no Request of baidu.paddle_serving.pipeline_serving ({exc}); "
-            'send one with key: ["0"], value: ["..."]'
-        ) from None
-    return message
+        return msgspec.json.decode(text, type=list[int | str | None])
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise MalformedBody(f"'shape' of tensor {name!r} is no list of integers") from None
+
+
+def _message(data: bytes, limits: Limits) -> tuple[RequestMessage, Mapping[int, LargeMessage]]:
+    """Parse a message, a large one without the long data of its tensors, and return these tensors by place.
+
+    Raises MalformedBody and TooLarge.
+    """
+    check_field_count(data, limits)
+    if len(data) <= SMALL_BYTES:
+        check_nested(data, _TENSORS, limits, elements=limits.rows)
+        return parse_message(data), _NOTHING_CUT
+    short = Tensor.SHAPE_FIELD_NUMBER
+    outline, large = check_nested(data, _TENSORS, limits, cut=_CUT, short=short, elements=limits.rows)
+    return parse_message(outline), large
 
 
 def _decode(body: bytes, limits: Limits) -> Body:
+    """Decode a JSON body. Raises MalformedBody and TooLarge."""
     # Every level of nesting has a bracket: few brackets are a shallow body, without a walk through it.
     if body.count(b"[") + body.count(b"{") > limits.json_depth:
         check_depth(body, limits.json_depth)
@@ -302,7 +484,28 @@ def _decode(body: bytes, limits: Limits) -> Body:
     try:
         return _decoder.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return decode_leniently(body)
+        return _decode_slowly(body)
+
+
+def _decode_outline(outline: Outline, limits: Limits) -> Body:
+    """Decode the outline of a body, whose depth and number of values are bounded.
+
+    Raises MalformedBody and TooLarge.
+    """
+    try:
+        body = _decoder.decode(outline.text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        body = _decode_slowly(outline.text)
+    count = len(body.tensors or ())
+    if count > limits.tensors:
+        raise TooLarge(f"the body has {count} tensors; limits.tensors is {limits.tensors}")
+    return body
+
+
+def _decode_slowly(text: bytes) -> Body:
+    if kind := other_kind(text):
+        raise MalformedBody(f"the body is {kind}, no JSON")
+    return decode_leniently(text, Body)
 
 
 def _inputs(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
@@ -336,7 +539,3 @@ def _refuse_nothing(message: Body) -> None:
     """Raises BadPackage where all three fields are absent; of an empty list the Op is to judge."""
     if message.key is None and message.value is None and message.tensors is None:
         raise BadPackage("the body has neither 'key', 'value' nor 'tensors'")
-
-
-def _with_example(error: BadPackage | TooLarge, example: str) -> BadPackage | TooLarge:
-    return type(error)(f"{error.message}. A valid message: {example}")

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from client.protos.pipeline_service_pb2 import Tensor
-from pipeline.config.config_file import Limits
 from pipeline.errors import BadPackage, TooLarge
 from pipeline.models.dtypes import BY_PADDLE
 
@@ -40,6 +39,15 @@ ELEM_TYPES = {dtype: elem_type for elem_type, (_, dtype) in NUMERIC.items()}
 NPY_KINDS = "biufcSU"  # an object or structured dtype can't come from outside
 
 
+class TensorLimits(Protocol):
+    """The limits of a tensor, as `limits` of config.yml has them."""
+
+    @property
+    def tensor_rank(self) -> int: ...
+    @property
+    def text_chars(self) -> int: ...
+
+
 class TensorMessage(Protocol):
     """What both the protobuf message and a decoded JSON tensor have, besides a field per kind of data."""
 
@@ -53,23 +61,51 @@ class TensorMessage(Protocol):
     def lod(self) -> Sequence[int]: ...
 
 
-def add_tensors(inputs: dict[str, Any], tensors: Iterable[TensorMessage], limits: Limits) -> None:
+def add_tensors(inputs: dict[str, Any], tensors: Iterable[TensorMessage], limits: TensorLimits) -> None:
     """Put every tensor under its name, and its lod as int32 [2, n] under `name + ".lod"`.
 
-    STRING becomes one str of all `str_data` joined, as in Paddle Serving, or where `shape` says how the texts
-    lie, an array of str. BYTES becomes the array of its npy content, the others an array of `shape`. Raises
-    BadPackage that names the tensor, and TooLarge.
+    Raises BadPackage and TooLarge that name the tensor.
     """
     for tensor in tensors:
         if len(tensor.shape) > limits.tensor_rank:
-            raise TooLarge(
-                f"tensor {tensor.name!r} has {len(tensor.shape)} dimensions; limits.tensor_rank is "
-                f"{limits.tensor_rank}"
-            )
-        inputs[tensor.name] = _value(tensor, limits)
+            raise _too_many_dimensions(tensor.name, len(tensor.shape), limits)
+        inputs[tensor.name] = read_tensor(tensor, limits)
         if tensor.lod:
-            lod = np.array(tensor.lod, dtype=np.int32)
-            inputs[tensor.name + ".lod"] = _reshaped(lod, (2, -1), f"the lod of tensor {tensor.name!r}")
+            inputs[lod_name(tensor.name)] = read_lod(tensor)
+
+
+def check_header(tensor: TensorMessage, limits: TensorLimits) -> None:
+    """Check the fields that describe a tensor's data. Raises BadPackage and TooLarge."""
+    if len(tensor.shape) > limits.tensor_rank:
+        raise _too_many_dimensions(tensor.name, len(tensor.shape), limits)
+    if tensor.elem_type not in NUMERIC:
+        _check_elem_type(tensor.name, tensor.elem_type)
+
+
+def _too_many_dimensions(name: str, rank: int, limits: TensorLimits) -> TooLarge:
+    return TooLarge(f"tensor {name!r} has {rank} dimensions; limits.tensor_rank is {limits.tensor_rank}")
+
+
+def _check_elem_type(name: str, elem_type: int) -> None:
+    if elem_type in (STRING, BYTES):
+        return
+    if elem_type in (10, 11):
+        raise BadPackage(
+            f"rpc package error: Sorry, the type {elem_type} of tensor {name} is not supported. Complex "
+            "numbers travel as elem_type 13 (npy)."
+        )
+    raise BadPackage(f"rpc package error: elem_type:{elem_type} error in tensor {name!r}; 0 to 13 exist")
+
+
+def lod_name(name: str) -> str:
+    """Return the input name of a tensor's lod."""
+    return name + ".lod"
+
+
+def read_lod(tensor: TensorMessage) -> Array:
+    """Return a tensor's lod as int32 [2, n]. Raises BadPackage."""
+    lod = np.array(tensor.lod, dtype=np.int32)
+    return _reshaped(lod, (2, -1), f"the lod of tensor {tensor.name!r}")
 
 
 def to_message(name: str, array: Array) -> Tensor:
@@ -95,11 +131,30 @@ def to_npy(array: Array) -> bytes:
     return buffer.getvalue()
 
 
-def from_npy(data: bytes, name: str, limits: Limits) -> Array:
+def from_npy(data: bytes, name: str, limits: TensorLimits) -> Array:
     """The array of an npy file, a read-only view of `data` where it can be.
 
     The header is held against the bytes that are there before anything is allocated. Raises BadPackage and
     TooLarge.
+    """
+    shape, fortran_order, dtype, offset = read_npy_header(data, name, limits)
+    wanted = math.prod(shape) * dtype.itemsize
+    if any(size < 0 for size in shape) or wanted != len(data) - offset:
+        raise BadPackage(
+            f"rpc package error: byte_data of tensor {name!r}: {len(data) - offset} bytes do not fill "
+            f"{dtype} {list(shape)}"
+        )
+    flat = np.frombuffer(data, dtype, offset=offset) if wanted else np.empty(0, dtype)
+    array = _reshaped(flat, shape, f"byte_data of tensor {name!r}", order="F" if fortran_order else "C")
+    return np.ascontiguousarray(array, dtype=dtype.newbyteorder("=")).reshape(array.shape)
+
+
+def read_npy_header(
+    data: bytes, name: str, limits: TensorLimits
+) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Return an npy file's shape, whether it is in Fortran order, its dtype, and where its elements begin.
+
+    Raises BadPackage and TooLarge.
     """
     file = io.BytesIO(data)
     try:
@@ -117,42 +172,29 @@ def from_npy(data: bytes, name: str, limits: Limits) -> Array:
             f"rpc package error: byte_data of tensor {name!r} has dtype {dtype}, which isn't accepted"
         )
     if len(shape) > limits.tensor_rank:
-        raise TooLarge(
-            f"tensor {name!r} has {len(shape)} dimensions; limits.tensor_rank is {limits.tensor_rank}"
-        )
-    offset = file.tell()
-    wanted = math.prod(shape) * dtype.itemsize
-    if any(size < 0 for size in shape) or wanted != len(data) - offset:
-        raise BadPackage(
-            f"rpc package error: byte_data of tensor {name!r}: {len(data) - offset} bytes do not fill "
-            f"{dtype} {list(shape)}"
-        )
-    flat = np.frombuffer(data, dtype, offset=offset) if wanted else np.empty(0, dtype)
-    array = _reshaped(flat, shape, f"byte_data of tensor {name!r}", order="F" if fortran_order else "C")
-    return np.ascontiguousarray(array, dtype=dtype.newbyteorder("=")).reshape(array.shape)
+        raise _too_many_dimensions(name, len(shape), limits)
+    return shape, fortran_order, dtype, file.tell()
 
 
-def _value(tensor: TensorMessage, limits: Limits) -> str | Array:
+def read_tensor(tensor: TensorMessage, limits: TensorLimits) -> str | Array:
+    """Return the value of a tensor.
+
+    STRING becomes one str of all `str_data` joined, as in Paddle Serving, or an array of str where `shape`
+    has as many elements as there are texts. BYTES becomes the array of its npy content, the others an array
+    of `shape`. Raises BadPackage that names the tensor, and TooLarge.
+    """
     if tensor.elem_type in NUMERIC:
         field, dtype = NUMERIC[tensor.elem_type]
         return _reshaped(
             _numbers(tensor, field, dtype), tuple(tensor.shape), f"{field} of tensor {tensor.name!r}"
         )
+    _check_elem_type(tensor.name, tensor.elem_type)
     if tensor.elem_type == STRING:
         return _texts(tensor, limits)
-    if tensor.elem_type == BYTES:
-        return from_npy(getattr(tensor, "byte_data"), tensor.name, limits)  # noqa: B009
-    if tensor.elem_type in (10, 11):
-        raise BadPackage(
-            f"rpc package error: Sorry, the type {tensor.elem_type} of tensor {tensor.name} is not "
-            "supported. Complex numbers travel as elem_type 13 (npy)."
-        )
-    raise BadPackage(
-        f"rpc package error: elem_type:{tensor.elem_type} error in tensor {tensor.name!r}; 0 to 13 exist"
-    )
+    return from_npy(getattr(tensor, "byte_data"), tensor.name, limits)  # noqa: B009
 
 
-def _texts(tensor: TensorMessage, limits: Limits) -> str | Array:
+def _texts(tensor: TensorMessage, limits: TensorLimits) -> str | Array:
     texts = getattr(tensor, "str_data")  # noqa: B009 - a field per kind of data
     joined = "".join(texts)
     laid_out = len(texts) > 1 and math.prod(tensor.shape) == len(texts)

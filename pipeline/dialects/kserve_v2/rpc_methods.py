@@ -42,8 +42,8 @@ from pipeline.dialects.kserve_v2.repository_api import index
 from pipeline.dialects.kserve_v2.server import LOG_FORMATS, V2Server
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.kserve_v2.wish import PROTO, WantedOutput
-from pipeline.dialects.message_fields import check_nested, split, varint
-from pipeline.errors import OUR_FAULT, DeadlineExceeded, ServingError
+from pipeline.dialects.message_fields import LargeMessage, check_nested, split, varint
+from pipeline.errors import OUR_FAULT, DeadlineExceeded, ServingError, TooLarge
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
 from pipeline.front.scheduler.admission import CALLER, caller
 from pipeline.front.scheduler.dag_run import Answer, DagRun, Request
@@ -97,13 +97,20 @@ class InferMessage(NamedTuple):
 def infer_message(data: bytes, limits: Limits) -> InferMessage:
     """Parse a serialized ModelInferRequest. Raises KServeRefusal for other bytes, and TooLarge."""
     rest, raws = split(data, _RAWS, limits)
-    rest, contents = check_nested(rest, _INPUTS, limits, cut=_CONTENTS, short=_SHAPE)
+    rest, large = check_nested(rest, _INPUTS, limits, cut=(_CONTENTS,), short=_SHAPE)
     check_nested(rest, _OUTPUTS, limits)
     try:
         fields = ModelInferRequest.FromString(rest)
     except DecodeError:
         raise KServeRefusal("Unable to parse request", "INTERNAL") from None
+    contents = {place: _only_contents(tensor) for place, tensor in large.items()}
     return InferMessage(fields, raws or fields.raw_input_contents, contents)
+
+
+def _only_contents(tensor: LargeMessage) -> memoryview:
+    if len(tensor.cut) > 1:  # the parser would merge them
+        raise TooLarge("an input has two parts of contents; send one")
+    return tensor.cut[0][1]
 
 
 def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> Asked:
