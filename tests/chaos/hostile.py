@@ -20,6 +20,9 @@ import grpc.aio
 from bench.load import CannotMeasure
 from bench.running import ROOT
 from client.protos import kserve_v2_pb2 as v2
+from client.protos.pipeline_service_pb2 import Request, Tensor
+from pipeline.dialects.message_fields import varint
+from tests.chaos.doors import PIPELINE, V2_INFER
 
 NICENESS = 10
 CONNECTIONS, PIPELINED = 300, 50  # of the flood of GET /metrics
@@ -28,7 +31,6 @@ _PAUSE_S = 0.05
 _MEGABYTE = 1 << 20
 _BODY_BYTES = 60 * _MEGABYTE  # below `limits.body_bytes`
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
-_RPC = "/inference.GRPCInferenceService/"
 
 Tallies = dict[str, Counter[str]]
 Attack = Callable[["Target", Counter[str]], Awaitable[None]]
@@ -67,7 +69,7 @@ class Target:
         unlimited = [("grpc.max_send_message_length", -1)]
         async with grpc.aio.insecure_channel(f"127.0.0.1:{self.rpc_port}", options=unlimited) as channel:
             try:
-                await channel.unary_unary(_RPC + method)(message, timeout=_PATIENCE_S)
+                await channel.unary_unary(method)(message, timeout=_PATIENCE_S)
                 statuses["OK"] += 1
             except grpc.aio.AioRpcError as exc:
                 statuses[exc.code().name] += 1
@@ -91,7 +93,7 @@ async def empty_rows(target: Target, statuses: Counter[str]) -> None:
     for name in names:
         message.inputs.add(name=name, shape=[1, 0], datatype="INT64")
         message.raw_input_contents.append(b"")
-    await target.call("ModelInfer", message.SerializeToString(), statuses)
+    await target.call(V2_INFER, message.SerializeToString(), statuses)
 
 
 async def pipelined_metrics(target: Target, statuses: Counter[str]) -> None:
@@ -127,7 +129,38 @@ async def many_rows(target: Target, statuses: Counter[str]) -> None:
     for name in ("input_ids", "token_type_ids", "attention_mask"):
         message.inputs.add(name=name, shape=[2_000_000, 1], datatype="INT64")
         message.raw_input_contents.append(b"\1" + bytes(16_000_000 - 1))
-    await target.call("ModelInfer", message.SerializeToString(), statuses)
+    await target.call(V2_INFER, message.SerializeToString(), statuses)
+    for make_body in (numbers_in_json, texts_in_json, invalid_text):
+        await target.post("/bert/prediction", make_body(), statuses)
+    await target.call(PIPELINE, numbers_in_message(), statuses)
+
+
+_NUMBERS = 30_000_000
+
+
+def numbers_in_json() -> bytes:
+    """Return a key/value body with a tensor of many numbers."""
+    tensor = b'{"name":"x","shape":[%d],"int64_data":[%b7]}' % (_NUMBERS, b"7," * (_NUMBERS - 1))
+    return b'{"key":["0"],"value":["x"],"tensors":[%b]}' % tensor
+
+
+def texts_in_json() -> bytes:
+    """Return a key/value body with a tensor of many texts."""
+    texts = b'"x",' * (_BODY_BYTES // 4 - 100)
+    return b'{"key":["0"],"value":["x"],"tensors":[{"name":"x","elem_type":12,"str_data":[%b""]}]}' % texts
+
+
+def invalid_text() -> bytes:
+    """Return a key/value body with a text of bytes that are no UTF-8."""
+    return b'{"key":["0"],"value":["%b"]}' % (b"\xff" * _BODY_BYTES)
+
+
+def numbers_in_message() -> bytes:
+    """Return a PipelineService message with a tensor of many numbers."""
+    numbers = bytes([Tensor.INT64_DATA_FIELD_NUMBER << 3 | 2]) + varint(_NUMBERS) + b"\7" * _NUMBERS
+    tensor = Tensor(name="x", shape=[_NUMBERS]).SerializeToString() + numbers
+    message = Request(name="bert", key=["0"], value=["x"]).SerializeToString()
+    return message + bytes([Request.TENSORS_FIELD_NUMBER << 3 | 2]) + varint(len(tensor)) + tensor
 
 
 async def bodies_for_public_pages(target: Target, statuses: Counter[str]) -> None:
@@ -135,7 +168,7 @@ async def bodies_for_public_pages(target: Target, statuses: Counter[str]) -> Non
     body = bytes(_BODY_BYTES)
     for path in ("/health/live", "/metrics", "/docs", "/no/such/page/at/all"):
         await target.post(path, body, statuses)
-    await target.call("NoSuchMethod", body, statuses)
+    await target.call("/inference.GRPCInferenceService/NoSuchMethod", body, statuses)
 
 
 ATTACKS: dict[str, tuple[Attack, float]] = {
