@@ -1,6 +1,6 @@
 """What a run of the demo model costs with intermediate tensors that stay in place, and with given-back ones.
 
-Two predictors in one process take turns, batches of one length (pipeline/engines/paddle/kept_tensors.py).
+Two predictors in one process take turns, batches of one length (pipeline/engines/paddle/session.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def predictors() -> dict[str, Predictor]:
     made = {name: create_predictor(load_serving_model(DEMO_MODEL), conf) for name in (KEPT, GIVEN_BACK)}
     example = input_examples(made[KEPT], rows=1, length=LENGTH)
     made[KEPT].run(example)
-    with mock.patch("pipeline.engines.paddle.kept_tensors.KEPT_BYTES", 0):
+    with mock.patch("pipeline.engines.paddle.session.KEPT_BYTES", 0):
         made[GIVEN_BACK].run(example)
     return made
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from pipeline.engines.base import engine_named
+from pipeline.engines.base import load_engine
 from pipeline.models.serving_model import load_serving_model
 
 ENSEMBLE = "bert"
@@ -63,7 +63,7 @@ def write_repository(
     shutil.copyfile(served.program, folder / "network" / "1" / "model.onnx")
     shutil.copyfile(served.directory / "vocab.txt", folder / "tokenizer" / "1" / "vocab.txt")
     (folder / "postprocess" / "1" / "labels.txt").write_text("\n".join(served.labels), "utf-8")
-    _, (fetch,) = engine_named("onnxruntime").signature_of(served.program)
+    _, (fetch,) = load_engine("onnxruntime").signature_of(served.program)
     logits = "logits" if python_alone else fetch.name
     _write(folder / ENSEMBLE, _ENSEMBLE.format(batch=batch, logits=logits))
     return folder

@@ -66,8 +66,8 @@ def _collect(
     program: InferenceProgram, batches: Sequence[Feeds], out: Path, head: str, options: ConversionOptions
 ) -> None:
     # Here, for it imports Paddle.
-    from pipeline.engines.dynamic_shape import ranges_text
-    from pipeline.engines.shape_collection import collect_ranges, feed_ranges, likeliest, write_whole
+    from pipeline.engines.dynamic_shape import format_ranges
+    from pipeline.engines.shape_collection import collect_ranges, feed_ranges, likeliest, write_atomically
 
     options.steps.step("Running the batches", total=len(batches))
     feeds = {feed.name: feed.shape for feed in program.feeds}
@@ -89,7 +89,7 @@ def _collect(
     options.steps.step("Writing")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(out, ranges_text(ranges, comments))
+        write_atomically(out, format_ranges(ranges, comments))
     except OSError as exc:
         raise ConversionError(f"{out} can't be written ({exc.strerror}); name another place.") from exc
 

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic import AliasChoices, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
-from pipeline.config.dag_section import DagConfig, TracerConfig
-from pipeline.config.limits import Limits
 from pipeline.config.op_section import (
     FeedPaddingConfig,
     FetchPaddingConfig,
@@ -24,8 +22,134 @@ from pipeline.config.op_section import (
     TensorShapes,
 )
 from pipeline.config.report import BETWEEN_KEYS, describe_mistakes, drop_unknown_keys, read_yaml
-from pipeline.config.value_types import OFF, Address, Int, Port, PortOrOff, PositiveInt, Seconds, Section
+from pipeline.config.value_types import (
+    OFF,
+    Address,
+    ClientType,
+    Int,
+    Port,
+    PortOrOff,
+    PositiveInt,
+    Seconds,
+    Section,
+)
 from pipeline.errors import ConfigError
+
+DEFAULT_MAX_PENDING_REQUESTS = 1000
+
+
+class TracerConfig(Section):
+    """`dag.tracer`: periodic log lines."""
+
+    interval_s: Int = Field(
+        default=-1, description="Seconds between lines in the log about the work of each Op; -1: none."
+    )
+
+
+class DagConfig(Section):
+    """`dag`: settings that apply to whole requests."""
+
+    is_thread_op: bool = Field(
+        default=True,
+        description="Instances of an Op without a Paddle model are threads of one process; false: processes.",
+    )
+    retry: PositiveInt = Field(
+        default=1, description="Tries of a whole request in all, when an Op's `timeout` is over for good."
+    )
+    client_type: ClientType | None = Field(
+        default=None, description="client_type of Ops with server_endpoints that name none."
+    )
+    use_profile: bool = Field(
+        default=False, description="Server-Timing: a header of HTTP answers, trailing metadata over gRPC."
+    )
+    tracer: TracerConfig = Field(default=TracerConfig(), description="Summaries in the log.")
+    enable_prometheus: bool = Field(
+        default=False, description="/metrics has Paddle Serving's own counters, `pd_*`, too."
+    )
+    prometheus_port: Port | None = Field(
+        default=None, description="With enable_prometheus: /metrics alone on this port, too."
+    )
+    channel_size: Annotated[Int, Field(ge=0)] = Field(
+        default=0, description="Bounds what is admitted; 0: no bound of its own."
+    )
+    channel_recv_frist_arrive: bool = Field(
+        default=False,
+        validation_alias=AliasChoices("channel_recv_frist_arrive", "channel_recv_first_arrive"),
+        serialization_alias="channel_recv_frist_arrive",  # the original's spelling
+        description="A join goes on with the input that came first.",
+    )
+    max_pending_requests: PositiveInt = Field(
+        default=0,
+        description="Requests admitted and not yet answered, at most; 0: channel_size, or 1000 without it.",
+    )
+    max_pending_rows: PositiveInt = Field(
+        default=1_000_000,
+        description="Rows of the requests that are pending, at most; a request alone may have more.",
+    )
+    request_timeout: Seconds = Field(
+        default=30.0, description="Seconds a request may take in all; 0: no deadline."
+    )
+    drain_delay: Seconds = Field(
+        default=0.0, description="Seconds served as usual after SIGTERM, not ready any more."
+    )
+    drain_timeout: Seconds = Field(
+        default=30.0, description="Seconds that admitted requests have after SIGTERM."
+    )
+    http_errors: Literal["original", "status"] = Field(
+        default="original",
+        description="original: HTTP 200 with err_no, as Paddle Serving; status: 4xx and 5xx.",
+    )
+    max_hops: PositiveInt = Field(default=100, description="Jumps (jump_to_ops) one request may make.")
+
+    @field_validator("max_pending_requests", mode="before")
+    @classmethod
+    def _bounded_by_channel_size(cls, value: Any, info: ValidationInfo) -> Any:
+        channel_size = info.data.get("channel_size", 0)
+        if value in (0, "0"):
+            return channel_size or DEFAULT_MAX_PENDING_REQUESTS
+        if channel_size and isinstance(value, int):
+            return min(value, channel_size)
+        return value
+
+
+class Limits(Section):
+    """`limits`: maximum sizes and counts of a client's requests. Larger requests are rejected, not cut."""
+
+    body_bytes: PositiveInt = Field(default=64 << 20, description="Bytes of an HTTP body or gRPC message.")
+    bodies_bytes: PositiveInt = Field(
+        default=2 << 30,
+        description="Bytes of all HTTP bodies that are arriving or not answered yet; of all answers "
+        "over HTTP, or gRPC, that wait to be read; of all gRPC messages that are arriving.",
+    )
+    response_bytes: PositiveInt = Field(default=512 << 20, description="Bytes of an answer.")
+    header_count: PositiveInt = Field(default=64, description="Headers of an HTTP request.")
+    header_bytes: PositiveInt = Field(
+        default=32 << 10, description="Bytes of all headers of an HTTP request."
+    )
+    json_depth: PositiveInt = Field(default=32, description="Nesting of a JSON body.")
+    tensors: PositiveInt = Field(default=4096, description="Tensors, or keys, of one request.")
+    rows: PositiveInt = Field(default=100_000, description="Rows, or instances, of one request.")
+    tensor_rank: Annotated[Int, Field(ge=1, le=32)] = Field(default=16, description="Dimensions of a tensor.")
+    text_chars: PositiveInt = Field(
+        default=64 << 20, description="Characters of one value: a text, or an image in base64."
+    )
+    header_timeout_s: Annotated[Seconds, Field(gt=0)] = Field(
+        default=10.0, description="Seconds to send the headers."
+    )
+    body_timeout_s: Annotated[Seconds, Field(gt=0)] = Field(
+        default=30.0, description="Seconds to send the body, and to read on in an answer."
+    )
+    idle_timeout_s: Annotated[Seconds, Field(gt=0)] = Field(
+        default=75.0, description="Seconds that a connection may stay open without a request."
+    )
+    metrics_interval_s: Annotated[Seconds, Field(ge=0)] = Field(
+        default=1.0, description="Seconds from one rendering of /metrics to the next; requests wait for it."
+    )
+    max_connections: PositiveInt = Field(default=10_000, description="Open connections of each port.")
+    connection_calls: PositiveInt = Field(
+        default=1000, description="Calls under way on one gRPC connection; a client holds further ones back."
+    )
+
 
 __all__ = [
     "DagConfig",

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.config.limits import Limits
+from pipeline.config.config_file import Limits
 from pipeline.errors import TooLarge
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import HttpHandler

@@ -1,11 +1,11 @@
-"""The engines that run models; importing this imports no framework, `create_predictor` the one it needs."""
+"""Engines that run models. Frameworks are imported by `create_predictor`, not by this package."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipeline.engines.base import Engine, Predictor, PredictorConf, engine_named, find_engine
+from pipeline.engines.base import Engine, Predictor, PredictorConf, find_engine, load_engine
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, check_feeds, check_forms, input_examples
 from pipeline.engines.fetches import select_fetches
@@ -26,9 +26,9 @@ __all__ = [
     "check_forms",
     "create_predictor",
     "create_remote_predictor",
-    "engine_named",
     "find_engine",
     "input_examples",
+    "load_engine",
     "select_fetches",
 ]
 
@@ -43,7 +43,7 @@ def create_predictor(
 ) -> Predictor:
     """Load the model with its engine; see `Engine.load`. Call it in the worker: it imports the framework."""
     require_library(model)
-    return engine_named(model.engine).load(
+    return load_engine(model.engine).load(
         model,
         conf,
         instance_index=instance_index,
@@ -53,9 +53,9 @@ def create_predictor(
 
 
 def create_remote_predictor(op: Op, config: OpConfig, instance: int) -> RemotePredictor:
-    """The predictor of an Op with `server_endpoints`, after `Service.resolve` has completed its section.
+    """Create the predictor of an Op with `server_endpoints`, whose section `Service.resolve` has completed.
 
-    Raises ConfigError when a server that can be reached does not have the model or its outputs.
+    Raises ConfigError if a reachable server lacks the model or its outputs.
     """
     conf = RemoteConf(
         op=op.name,
@@ -66,7 +66,7 @@ def create_remote_predictor(op: Op, config: OpConfig, instance: int) -> RemotePr
         key_file=config.server_api_key_file,
     )
     if config.client_type == "grpc":
-        from pipeline.engines.remote.remote_v2 import V2Predictor  # imports gRPC: remote Ops alone pay for it
+        from pipeline.engines.remote.remote_v2 import V2Predictor  # imports gRPC, for remote Ops only
 
         return V2Predictor(conf, config.model_name or op.name, config.fetch_list)
     from pipeline.engines.remote.remote_pipeline import PipelinePredictor

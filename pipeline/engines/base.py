@@ -1,4 +1,4 @@
-"""What runs models: an engine, the predictor that it makes of a model, and what configures that."""
+"""Interfaces of engines and predictors, and of a predictor's configuration."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pipeline.plugins import ENGINES, find, load
 
 
 class Predictor(Protocol):
-    """A loaded model. Only one that instances share, as threads, has to bear several runs at a time.
+    """A loaded model. A predictor that instances share, as threads, must allow concurrent runs.
 
-    It may have a method `check(feeds)` as well (`FeedsChecked`).
+    A predictor may also have a method `check(feeds)` (`FeedsChecked`).
     """
 
     @property
@@ -28,53 +28,57 @@ class Predictor(Protocol):
 
     @property
     def merges(self) -> bool:
-        """Whether fetches have a row for each row fed, so that feeds of several requests may share a run."""
+        """Whether fetches have a row per row of the feeds, so that requests may share a run."""
         ...
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Arrays by alias in, arrays by alias out; the outputs own their memory.
+        """Run feeds by alias and return fetches by alias. The returned arrays own their memory.
 
-        Raises InvalidInput for feeds the model does not take, ModelFailed where the engine refuses.
+        Raises InvalidInput for feeds that do not fit the model, ModelFailed if the engine fails.
         """
         ...
 
     def close(self) -> None:
-        """Free the model; the predictor can't be run any more."""
+        """Free the model. The predictor can't run afterwards."""
         ...
 
 
 @runtime_checkable
 class FeedsChecked(Protocol):
-    """A predictor that checks each request's feeds before they are joined to those of others."""
+    """A predictor that checks each request's feeds before requests are batched."""
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Raise InvalidInput for feeds that `run` refuses whatever their elements are."""
+        """Raise InvalidInput for feeds that `run` rejects regardless of their elements."""
         ...
 
 
 class Engine(ModelReader, Protocol):
-    """Software that runs models, found by the entry-point group `paddlewheel.engines`.
+    """Software that runs models, registered in the entry-point group `paddlewheel.engines`.
 
-    It is made in the script's process and in the front, too, so that its module imports no framework: `load`
-    alone does, in the worker. Where that is an extra of its package, it names it in an attribute `library`
-    (`pipeline.plugins.Library`), so that a start tells what to install.
+    Engines are created in the script's process and in the front too. So their modules import no framework;
+    only `load` does, in the worker. If the framework is an optional dependency, the attribute `library`
+    (`pipeline.plugins.Library`) names it, and start-up errors say what to install.
     """
 
     @property
     def holds_gil(self) -> bool:
-        """Whether Python's lock is held while a model runs, so that threads would only wait for it."""
+        """Whether a run holds Python's GIL, so that threads would only wait for it."""
         ...
 
     @property
     def takes_turns(self) -> bool:
-        """Whether a process runs one batch at a time, so that instances as threads would only wait for each
-        other. One that does not say so runs several."""
+        """Whether a process runs one batch at a time, so that threads would only wait for each other.
+
+        Engines without this attribute run several batches at a time.
+        """
         ...
 
     @property
     def any_shape(self) -> bool:
-        """Whether a shape that it has not met costs nothing, so that no batch is padded beyond its longest
-        row. One that does not say so is spared them."""
+        """Whether new shapes are free of charge, so that batches are only padded to their longest row.
+
+        Batches of engines without this attribute are padded to length buckets.
+        """
         ...
 
     def load(
@@ -86,16 +90,16 @@ class Engine(ModelReader, Protocol):
         dynamic_shapes: DynamicShapes | None = None,
         fetch_list: Sequence[str] = (),
     ) -> Predictor:
-        """The model, loaded.
+        """Load a model.
 
-        instance_index: chooses among `devices`. fetch_list: aliases, which go before those of `conf`. Raises
-        ConfigError, before anything is loaded, for a configuration this machine can't serve.
+        `instance_index` selects one of `devices`. The aliases of `fetch_list` override those of `conf`.
+        Raises ConfigError, before loading, for a configuration that this machine can't serve.
         """
         ...
 
 
-def engine_named(name: str) -> Engine:
-    """The engine of this name. Raises ConfigError where there is none, or where it can't be loaded."""
+def load_engine(name: str) -> Engine:
+    """Return the engine of this name. Raises ConfigError if it is unknown or can't be loaded."""
     plugins = find(ENGINES)
     if name not in plugins:
         raise ConfigError(f"there is no engine {name!r} here, only {', '.join(plugins)}")
@@ -104,22 +108,22 @@ def engine_named(name: str) -> Engine:
 
 
 def shares_a_process(engine: Engine) -> bool:
-    """Whether instances of an Op with this engine do better as threads of one process."""
+    """Whether instances of an Op with this engine run as threads of one process."""
     return not engine.holds_gil and not getattr(engine, "takes_turns", False)
 
 
 def takes_any_shape(name: str) -> bool:
-    """Whether the engine of this name meets new shapes at no cost, see `Engine.any_shape`."""
-    return bool(getattr(engine_named(name), "any_shape", False))
+    """Whether new shapes cost the engine nothing, see `Engine.any_shape`."""
+    return bool(getattr(load_engine(name), "any_shape", False))
 
 
 def find_engine(directory: Path | str, engine: str | None = None) -> Engine:
-    """The engine of the serving model there: the one named, else that of its files. Raises ConfigError."""
-    return engine_named(engine or find_model_files(server_folder(Path(directory))).engine)
+    """Return the named engine, else the engine for the serving model's files. Raises ConfigError."""
+    return load_engine(engine or find_model_files(server_folder(Path(directory))).engine)
 
 
 class PredictorTensorRtConf(Protocol):
-    """What the predictors read of `local_service_conf.tensorrt`."""
+    """Keys of `local_service_conf.tensorrt` that predictors read."""
 
     @property
     def precision(self) -> str | None: ...
@@ -127,7 +131,7 @@ class PredictorTensorRtConf(Protocol):
     def cache_dir(self) -> str: ...
     @property
     def shapes(self) -> Mapping[str, ShapeRange] | str | Sequence[str]:
-        """Ranges by tensor, or the path of a file of collected ranges, or of one for each length class."""
+        """Ranges by tensor, or the path of a file of collected ranges, or a path for each length class."""
         ...
 
     @property
@@ -139,7 +143,7 @@ class PredictorTensorRtConf(Protocol):
 
 
 class PredictorConf(Protocol):
-    """What the predictors read of `local_service_conf`; LocalServiceConf is one."""
+    """Keys of `local_service_conf` that predictors read, implemented by LocalServiceConf."""
 
     @property
     def device_type(self) -> int: ...

@@ -1,4 +1,4 @@
-"""Where a model runs: what `device_type` and `devices` of `local_service_conf` mean for every engine."""
+"""The device of a model: `device_type` and `devices` of `local_service_conf`, for all engines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REFUSED_DEVICES = {3: "arm cpu", 4: "xpu", 5: "Ascend310", 6: "Ascend910"}
 
 
 class Device(Enum):
-    """Where a model runs."""
+    """The kind of device that runs a model."""
 
     CPU = "cpu"
     GPU = "gpu"
@@ -22,7 +22,7 @@ class Device(Enum):
 
 
 def resolve_device(conf: PredictorConf) -> Device:
-    """`device_type`, where -1 means the GPU if `devices` names any."""
+    """Return the device of `device_type`; -1 is the GPU if `devices` is set, else the CPU."""
     match conf.device_type:
         case -1:
             return Device.GPU if conf.devices else Device.CPU
@@ -39,15 +39,15 @@ def resolve_device(conf: PredictorConf) -> Device:
             )
 
 
-def tell_paddle_only(conf: PredictorConf, where: str) -> None:
-    """A warning for keys of `local_service_conf` that another engine than Paddle does not look at."""
-    given: dict[str, object] = {
+def warn_of_paddle_keys(conf: PredictorConf, where: str) -> None:
+    """Log a warning for keys of `local_service_conf` that only Paddle reads."""
+    paddle_keys: dict[str, object] = {
         "use_mkldnn": conf.use_mkldnn,
         "mkldnn_cache_capacity": conf.mkldnn_cache_capacity,
         "mkldnn_op_list": conf.mkldnn_op_list,
         "mkldnn_bf16_op_list": conf.mkldnn_bf16_op_list,
     }
-    names = [name for name, value in given.items() if value]
+    names = [name for name, value in paddle_keys.items() if value]
     if names:
         log.warning("%s: Paddle's own, without effect %s", ", ".join(names), where)
 

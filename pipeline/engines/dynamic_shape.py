@@ -1,4 +1,4 @@
-"""The shapes a TensorRT engine is built for: smallest, most likely and largest, per tensor."""
+"""Shape ranges of a TensorRT engine: smallest, most likely and largest shape of each tensor."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ MAX_FILE_BYTES = 16 << 20  # some 200 KB for a model of 24 layers
 _BLOCK = "shape_range_info"
 _BOUNDS = ("min", "max", "opt")
 _FIELD = re.compile(rf'(?:name: "([^"\\]+)"|((?:{"|".join(_BOUNDS)})_(?:shape|value)): (-?\d{{1,10}}))')
-# A PIR program's inner tensor: address and time of the predictor, then its place in the program.
+# Name of a PIR program's inner tensor: address and time of the predictor, then the position in the program.
 _PLACE = re.compile(r"(?:0x[0-9a-f]+_)?(inner_var_\d+)")
 
 
 @dataclass(frozen=True)
 class TensorRange:
-    """One tensor's smallest, largest and most likely shape.
-
-    The values are what small int32 tensors held: those that hold a shape which another operator reads.
-    """
+    """One tensor's smallest, largest and most likely shape."""
 
     min: tuple[int, ...] = ()
     max: tuple[int, ...] = ()
     opt: tuple[int, ...] = ()
+    # Elements of a small int32 tensor that holds a shape for another operator.
     min_values: tuple[int, ...] = ()
     max_values: tuple[int, ...] = ()
     opt_values: tuple[int, ...] = ()
 
     @property
     def varies(self) -> bool:
-        """Whether shape or held shape differed between runs; weights and constants never do."""
+        """Whether the shape, or the shape that the tensor holds, differs between runs."""
         return self.min != self.max or self.min_values != self.max_values
 
 
@@ -56,7 +54,7 @@ class _Entry:
 
 
 def read_ranges(path: Path) -> Ranges:
-    """The ranges by tensor. Raises ConfigError that quotes the line at fault."""
+    """Read a file of collected shapes. Raises ConfigError that quotes the invalid line."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError(f"{path} is over {MAX_FILE_BYTES} bytes and so no file of collected shapes")
@@ -69,10 +67,10 @@ def read_ranges(path: Path) -> Ranges:
         raise ConfigError(f"{path} can't be read ({exc.strerror}): name a file of collected shapes") from exc
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is no text and so no file of collected shapes") from None
-    return _parsed(lines, path)
+    return _parse_ranges(lines, path)
 
 
-def _parsed(lines: Iterable[str], path: Path) -> Ranges:
+def _parse_ranges(lines: Iterable[str], path: Path) -> Ranges:
     ranges: Ranges = {}
     entry: _Entry | None = None
     for number, line in enumerate(map(str.strip, lines), 1):
@@ -96,27 +94,27 @@ def _parsed(lines: Iterable[str], path: Path) -> Ranges:
     return ranges
 
 
-def ranges_text(ranges: Ranges, comments: Iterable[str] = ()) -> str:
-    """What `read_ranges` and Paddle read, below lines of comment."""
+def format_ranges(ranges: Ranges, comments: Iterable[str] = ()) -> str:
+    """Format ranges for `read_ranges` and Paddle, below lines of comments."""
     lines = [f"# {comment}" for comment in comments]
-    for name, of_tensor in ranges.items():
+    for name, tensor_range in ranges.items():
         lines += [f"{_BLOCK} {{", f'  name: "{name}"']
         for kind in ("shape", "value"):
             for bound in _BOUNDS:
-                numbers = getattr(of_tensor, bound if kind == "shape" else f"{bound}_values")
+                numbers = getattr(tensor_range, bound if kind == "shape" else f"{bound}_values")
                 lines += [f"  {bound}_{kind}: {number}" for number in numbers]
         lines.append("}")
     return "\n".join(lines) + "\n"
 
 
 def place_in_program(name: str) -> str:
-    """A tensor's name without what changes from predictor to predictor; only a PIR program's has that."""
+    """Return a tensor's name without the predictor's prefix that PIR programs add."""
     match = _PLACE.fullmatch(name)
     return match[1] if match else name
 
 
 def is_place(name: str) -> bool:
-    """Whether `place_in_program` made this of a name."""
+    """Whether this is the name of an inner tensor of a PIR program."""
     return _PLACE.fullmatch(name) is not None
 
 
@@ -127,7 +125,7 @@ MAX_RANK = 16
 
 
 class ShapeRange(Protocol):
-    """One tensor of `tensorrt.shapes` in config.yml."""
+    """The shape range of a tensor in `tensorrt.shapes` of config.yml."""
 
     @property
     def min(self) -> Iterable[int]: ...
@@ -139,30 +137,32 @@ class ShapeRange(Protocol):
 
 @dataclass(frozen=True)
 class DynamicShapes:
-    """The range of shapes that an engine is built for: min <= opt <= max for every tensor, by its name.
+    """The shape ranges of a TensorRT engine: min <= opt <= max for every tensor, by its name.
 
-    Tensors inside the model may be among them.
+    Inner tensors of the model may be included.
     """
 
     min: Shapes
     opt: Shapes
     max: Shapes
-    file: Path | None = None  # where they were read from, for Paddle reads more there than shapes
-    others: tuple[DynamicShapes, ...] = ()  # those of further length classes, for an engine each
+    file: Path | None = None  # source of the shapes, for Paddle, which reads more than shapes from it
+    further: tuple[DynamicShapes, ...] = ()  # shapes of further length classes, an engine each
 
     @classmethod
     def from_info(cls, info: object, source: str = "dynamic_shape_info") -> DynamicShapes:
-        """The shapes that `set_dynamic_shape_info` has told: three dicts from tensor to shape.
+        """Build shapes from the value of `set_dynamic_shape_info`: three dicts from tensor to shape.
 
-        Raises ConfigError with all flaws, one a line, each with its field; `source` begins each.
+        Raises ConfigError with all mistakes, one per line, each with `source` and its field.
         """
         if not isinstance(info, Mapping) or info.keys() != set(_FIELDS.values()):
-            given = "" if isinstance(info, Mapping) else f" is {type(info).__name__}; it"
-            raise ConfigError(f"{source}{given} must have exactly the keys {', '.join(_FIELDS.values())}")
+            type_error = "" if isinstance(info, Mapping) else f" is {type(info).__name__}; it"
+            raise ConfigError(
+                f"{source}{type_error} must have exactly the keys {', '.join(_FIELDS.values())}"
+            )
         flaws: list[str] = []
-        parsed = {field: _shapes(info[field], f"{source}.{field}", flaws) for field in _FIELDS.values()}
+        parsed = {field: _parse_shapes(info[field], f"{source}.{field}", flaws) for field in _FIELDS.values()}
         if not flaws:
-            flaws = _disorder(parsed, source)
+            flaws = _check_order(parsed, source)
         if flaws:
             raise ConfigError("\n".join(flaws))
         low, opt, high = (parsed[field] for field in _FIELDS.values())
@@ -170,7 +170,7 @@ class DynamicShapes:
 
     @classmethod
     def from_ranges(cls, ranges: Mapping[str, ShapeRange]) -> DynamicShapes:
-        """The shapes that `tensorrt.shapes` in config.yml tells by tensor. Raises ConfigError."""
+        """Build shapes from the ranges of `tensorrt.shapes` in config.yml. Raises ConfigError."""
         info = {
             field: {name: list(getattr(shape_range, bound)) for name, shape_range in ranges.items()}
             for bound, field in _FIELDS.items()
@@ -179,46 +179,46 @@ class DynamicShapes:
 
     @classmethod
     def from_file(cls, path: Path) -> DynamicShapes:
-        """The shapes in a file of `paddlewheel convert shapes` or of Paddle itself. Raises ConfigError."""
+        """Read shapes from a file of `paddlewheel convert shapes` or of Paddle. Raises ConfigError."""
         source = "tensorrt.shapes"
         try:
             ranges = read_ranges(path)
         except ConfigError as exc:
             raise ConfigError(f"{source}: {exc.message}") from exc
         info = {
-            field: {name: getattr(found, bound) for name, found in ranges.items()}
+            field: {name: getattr(tensor_range, bound) for name, tensor_range in ranges.items()}
             for bound, field in _FIELDS.items()
         }
         return dataclasses.replace(cls.from_info(info, f"{source}: {path}"), file=path)
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> DynamicShapes:
-        """The shapes in a file for each length class, of which there is at least one. Raises ConfigError."""
-        first, *others = map(cls.from_file, paths)
-        return dataclasses.replace(first, others=tuple(others))
+        """Read shapes from a file for each length class, at least one. Raises ConfigError."""
+        first, *further = map(cls.from_file, paths)
+        return dataclasses.replace(first, further=tuple(further))
 
     @property
     def profiles(self) -> tuple[DynamicShapes, ...]:
-        """The shapes of each length class by itself, these first."""
-        return (dataclasses.replace(self, others=()), *self.others)
+        """The shapes of each length class separately, these first."""
+        return (dataclasses.replace(self, further=()), *self.further)
 
     @property
     def longest(self) -> Shapes:
         """The largest length on each axis of each tensor, over all length classes."""
-        found: dict[str, tuple[int, ...]] = {}
-        for of in self.profiles:
-            for name, shape in of.max.items():
-                found[name] = tuple(map(max, found.get(name, shape), shape))
-        return found
+        longest: dict[str, tuple[int, ...]] = {}
+        for profile in self.profiles:
+            for name, shape in profile.max.items():
+                longest[name] = tuple(map(max, longest.get(name, shape), shape))
+        return longest
 
     def max_rows(self, feed_names: Iterable[str]) -> int | None:
-        """The smallest axis-0 maximum of the model's feeds; None when none of them is described."""
+        """Return the smallest maximum of axis 0 over the model's feeds; None if no feed is described."""
         names = list(feed_names)
-        rows = [of.max[name][0] for of in self.profiles for name in names if of.max.get(name)]
+        rows = [profile.max[name][0] for profile in self.profiles for name in names if profile.max.get(name)]
         return min(rows, default=None)
 
-    def hold(self, shapes: Shapes) -> bool:
-        """Whether the shape of each tensor is within its range; one that is not described may have any."""
+    def contain(self, shapes: Shapes) -> bool:
+        """Whether each tensor's shape is within its range. Tensors without a range may have any shape."""
         described = shapes.keys() & self.max.keys()
         return all(
             low <= length <= high
@@ -227,15 +227,17 @@ class DynamicShapes:
         )
 
     def renamed(self, names: Mapping[str, str]) -> DynamicShapes:
-        """The same shapes under other names, as where a feed is described by its alias."""
+        """Return the shapes with renamed tensors, for feeds that are described by their aliases."""
         low, opt, high = (
             {names.get(name, name): shape for name, shape in s.items()}
             for s in (self.min, self.opt, self.max)
         )
-        return DynamicShapes(low, opt, high, self.file, tuple(other.renamed(names) for other in self.others))
+        return DynamicShapes(
+            low, opt, high, self.file, tuple(shapes.renamed(names) for shapes in self.further)
+        )
 
 
-def _shapes(value: object, where: str, flaws: list[str]) -> dict[str, tuple[int, ...]]:
+def _parse_shapes(value: object, where: str, flaws: list[str]) -> dict[str, tuple[int, ...]]:
     if not isinstance(value, Mapping):
         flaws.append(f"{where} is {type(value).__name__}, expected a dict from tensor name to shape")
         return {}
@@ -260,11 +262,11 @@ def _is_length(dim: object) -> bool:
     return isinstance(dim, int) and not isinstance(dim, bool) and dim >= 1
 
 
-def _disorder(shapes: Mapping[str, Shapes], source: str) -> list[str]:
+def _check_order(shapes: Mapping[str, Shapes], source: str) -> list[str]:
     flaws = []
     names = {name: None for field in shapes.values() for name in field}
     for name in names:
-        missing = [field for field, of in shapes.items() if name not in of]
+        missing = [field for field, tensors in shapes.items() if name not in tensors]
         if missing:
             flaws.append(f"{source}: tensor {name!r} is missing in {' and '.join(missing)}")
             continue

@@ -1,4 +1,4 @@
-"""The feeds of a predictor: checked against what its model declares, or made up for a warm-up."""
+"""Feeds of a predictor: checks against the model's declaration, and examples for warm-up."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pipeline.models.signature import Variable, sized
 log = logging.getLogger(__name__)
 
 Array = np.ndarray[Any, np.dtype[Any]]
-LOD_SUFFIX = ".lod"  # a ragged feed's or fetch's offsets, under its alias and this
+LOD_SUFFIX = ".lod"  # appended to the alias of a ragged feed or fetch, for its offsets
 IMAGE_RANK = 4
-IMAGE_SIDE = 4  # an image's side in lengths: detectors want multiples of 32
+IMAGE_SIDE = 4  # side of an example image per unit of length: detectors need multiples of 32
 
 
 class Fed(Protocol):
-    """What has feeds: a model, or its predictor."""
+    """An object with feeds: a model, or its predictor."""
 
     @property
     def feeds(self) -> tuple[Variable, ...]: ...
@@ -30,13 +30,15 @@ class Fed(Protocol):
 def check_feeds(
     declared: Sequence[Variable], feeds: Mapping[str, Array], *, any_shape: bool = False
 ) -> dict[str, Array]:
-    """The feeds by alias, contiguous and in the declared dtypes; of the declared shapes unless `any_shape`.
+    """Return the feeds by alias, contiguous, in the declared dtypes and shapes (any shape with `any_shape`).
 
-    Numbers are cast to a declared integer type (bool included) when every value survives, and to a declared
-    float type when none overflows; so are numbers in arrays of objects or texts. The offsets of a ragged
-    feed "x" stay beside it as "x.lod", int64 [n + 1] for n sequences. What the model lacks is left out, as
-    in Paddle Serving up to 0.8: apps give `im_shape` to models with and without it. Raises MissingFeed,
-    NoArray and UnusableFeed for what is of no use to this model, InvalidInput for what else does not fit.
+    Numbers are cast to a declared integer type (bool included) if every value survives, and to a declared
+    float type if none overflows. Arrays of objects or texts may hold the numbers. The offsets of a ragged
+    feed "x" are in "x.lod", int64 [n + 1] for n sequences. Unknown feeds are dropped, as in Paddle Serving up
+    to 0.8: apps pass `im_shape` to models with and without that feed.
+
+    Raises MissingFeed, NoArray and UnusableFeed for feeds that this model can't use, and InvalidInput for
+    other mistakes.
     """
     checked = {}
     for variable in declared:
@@ -49,10 +51,10 @@ def check_feeds(
 
 
 def check_forms(declared: Sequence[Variable], feeds: Mapping[str, Array], *, any_shape: bool = False) -> None:
-    """Check names, types, shapes and dtypes of feeds: all of `check_feeds` that no element decides.
+    """Check names, types, shapes and dtypes of feeds: the part of `check_feeds` that reads no elements.
 
-    Feeds that pass are joined to those of other requests, so that a wrong feed is refused by itself before
-    that. Raises as `check_feeds` does.
+    It runs before requests are batched, so that a wrong feed fails its own request only. Raises the errors of
+    `check_feeds`.
     """
     for variable in declared:
         _form(variable, declared, feeds, any_shape)
@@ -79,7 +81,7 @@ def _form(
 
 
 def _declares_no_element(variable: Variable, array: Array) -> bool:
-    """Whether every axis of length 0 is one that the model declares with length 0.
+    """Whether the model declares length 0 for every axis of length 0.
 
     An open axis may not be empty: programs divide by its length, or take the padding for elements.
     """
@@ -94,7 +96,7 @@ def is_texts(value: object) -> bool:
 
 
 def as_texts(alias: str, array: Array) -> Array:
-    """An array of objects as one of str: bytes are UTF-8. Raises UnusableFeed for anything else."""
+    """Convert an array of objects to str; bytes are UTF-8. Raises UnusableFeed for other objects."""
     try:
         texts = [t.decode("utf-8") if isinstance(t, bytes) else t for t in array.ravel().tolist()]
         "".join(texts).encode()
@@ -107,9 +109,9 @@ def as_texts(alias: str, array: Array) -> Array:
 
 
 def shares_runs(program: Path, finder: str | None, variables: Sequence[Variable]) -> bool:
-    """Whether feeds of several requests may be run together: each of `variables` has an open batch axis.
+    """Whether requests may share a run: each of `variables` has an open batch axis.
 
-    finder: the operator that gives as many rows as it finds, if there is one. Logs why not.
+    `finder` is an operator whose number of output rows depends on the data. Logs the reason for False.
     """
     closed = next((f"{v.name} without an open batch axis" for v in variables if not v.has_rows), None)
     why = finder or closed
@@ -119,25 +121,25 @@ def shares_runs(program: Path, finder: str | None, variables: Sequence[Variable]
 
 
 def input_examples(model: Fed, rows: int, length: int) -> dict[str, Array]:
-    """Feeds of ones by alias, for warm-up: of `rows`, of `length` on other open axes, of images 4 x `length`.
+    """Return feeds of ones for warm-up: `rows` rows, `length` on other open axes, 4 x `length` for images.
 
-    No feed is longer than the model takes. Give it the predictor where there is one: it knows the rank of
-    feeds whose description left axes out.
-    Ones, because an attention mask of zeros divides by zero, and 1 is an id of any vocabulary.
+    No feed is longer than the model allows. Pass the predictor if it is loaded: it knows the rank of feeds
+    whose description left axes out. The feeds are ones because an attention mask of zeros divides by zero,
+    and 1 is an id of any vocabulary.
     """
     examples = {}
     for variable in model.feeds:
         side = length * IMAGE_SIDE if len(variable.shape) >= IMAGE_RANK else length
         side = min(side, variable.longest[1]) if variable.longest else side
-        one = "1" if variable.dtype == "string" else 1
-        examples[variable.alias] = np.full(sized(variable.shape, rows, side), one, variable.numpy_dtype)
+        value = "1" if variable.dtype == "string" else 1
+        examples[variable.alias] = np.full(sized(variable.shape, rows, side), value, variable.numpy_dtype)
         if variable.is_lod:
             examples[variable.alias + LOD_SUFFIX] = np.array([0, rows])
     return examples
 
 
 def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """`check_feeds` for senders who were told which feeds there are: whatever is wrong is InvalidInput."""
+    """Check feeds of clients that know the model's feeds: every mistake raises InvalidInput."""
     try:
         return check_feeds(declared, feeds)
     except (NoArray, UnusableFeed) as exc:
@@ -147,9 +149,9 @@ def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> 
 def other_shape(
     declared: Sequence[Variable], feeds: Mapping[str, Array], *, sides: bool = False
 ) -> str | None:
-    """A sentence about the first feed whose shape is not the declared one; None where there is none.
+    """Describe the first feed whose shape is not the declared one; None if all shapes fit.
 
-    sides: those of images are looked at, too.
+    With `sides`, the sides of images are compared too.
     """
     for variable in declared:
         array = feeds.get(variable.alias)
@@ -163,11 +165,11 @@ def _other_shape(variable: Variable, array: Array) -> str:
 
 
 def _has_shape(variable: Variable, array: Array, *, sides: bool = False) -> bool:
-    # The sides of an image are the engine's to judge: detectors are exported at 608 x 608 and fed 640 x 640.
+    # The engine checks the sides of an image: detectors are exported at 608 x 608 and fed 640 x 640.
     bound = 2 if len(variable.shape) >= IMAGE_RANK and not sides else None
     return variable.is_lod or (
         array.ndim == len(variable.shape)
-        and all(want in (-1, got) for want, got in zip(variable.shape[:bound], array.shape, strict=False))
+        and all(dim in (-1, size) for dim, size in zip(variable.shape[:bound], array.shape, strict=False))
     )
 
 
@@ -181,7 +183,7 @@ def _check_length(variable: Variable, array: Array) -> None:
 
 
 def _offsets(lod: Any, name: str, rows: int) -> Array:
-    """The offsets [0, ..., rows] where a feed's sequences begin and end. Raises InvalidInput."""
+    """Return the offsets [0, ..., rows] of a ragged feed's sequences. Raises InvalidInput."""
     offsets = np.ravel(lod) if lod is not None else np.array([])
     rises = (
         offsets.dtype.kind in "iu"
@@ -197,59 +199,59 @@ def _offsets(lod: Any, name: str, rows: int) -> Array:
 
 
 def _check_dtype(variable: Variable, dtype: np.dtype[Any]) -> None:
-    """Raise InvalidInput or UnusableFeed for a dtype that no cast makes the declared one."""
+    """Raise InvalidInput or UnusableFeed for a dtype that can't be cast to the declared one."""
     target = variable.numpy_dtype
     if dtype == target or (target.kind == "O" and dtype.kind in "US"):
         return
     if target.kind not in "iubf" or dtype.kind not in "iubfOUS":
         expected = "objects of str or bytes" if variable.dtype == "string" else target
-        refusal = InvalidInput if dtype.kind == "c" else UnusableFeed  # there its real part was run
+        refusal = InvalidInput if dtype.kind == "c" else UnusableFeed  # Paddle Serving ran the real part
         raise refusal(f"feed {variable.alias!r} is {dtype}, expected {expected}")
 
 
 def _cast(variable: Variable, array: Array) -> Array:
-    """Return the array in the declared dtype, which `_check_dtype` has compared.
+    """Return the array in the declared dtype, after `_check_dtype`.
 
-    Raises InvalidInput and UnusableFeed where that changes a value.
+    Raises InvalidInput and UnusableFeed if the cast changes a value.
     """
-    given, wanted = array.dtype, variable.numpy_dtype
-    if given == wanted:
+    dtype, declared = array.dtype, variable.numpy_dtype
+    if dtype == declared:
         return array
-    if wanted.kind == "O" and given.kind in "US":
+    if declared.kind == "O" and dtype.kind in "US":
         return array.astype(object)
-    if given.kind in "OUS" and wanted.kind in "iubf":
-        array = _numbers(variable, array)
-    with np.errstate(over="ignore", invalid="ignore"):  # what doesn't survive is refused below
-        cast = array.astype(wanted)
-    if wanted.kind == "f":
+    if dtype.kind in "OUS" and declared.kind in "iubf":
+        array = _to_numbers(variable, array)
+    with np.errstate(over="ignore", invalid="ignore"):  # changed values are refused below
+        cast = array.astype(declared)
+    if declared.kind == "f":
         survived = np.array_equal(np.isinf(cast), np.isinf(array))
     else:
-        # A comparison of int64 with uint64 goes through float64, so the sign is looked at by itself.
+        # NumPy compares int64 with uint64 as float64, so the sign is compared separately.
         survived = np.array_equal(cast, array) and np.array_equal(cast < 0, array < 0)
     if not survived:
         raise InvalidInput(
-            f"feed {variable.alias!r} is {given} with values beyond {wanted}, which the model takes"
+            f"feed {variable.alias!r} is {dtype} with values beyond {declared}, which the model takes"
         )
     return cast
 
 
-def _numbers(variable: Variable, array: Array) -> Array:
-    """The numbers that an array of objects or texts holds. Raises UnusableFeed where it holds others."""
-    wanted = variable.numpy_dtype
+def _to_numbers(variable: Variable, array: Array) -> Array:
+    """Convert an array of objects or texts to numbers. Raises UnusableFeed for other elements."""
+    declared = variable.numpy_dtype
     try:
         if array.dtype.kind in "US":
-            return array.astype(np.float64 if wanted.kind == "f" else np.int64)
+            return array.astype(np.float64 if declared.kind == "f" else np.int64)
         numbers = np.array(array.tolist())
     except (ValueError, OverflowError):
         numbers = array
     if numbers.dtype.kind not in "iubf" or numbers.shape != array.shape:
-        held = "of objects" if array.dtype.kind == "O" else str(array.dtype)
-        raise UnusableFeed(f"feed {variable.alias!r} is {held}, not all of them numbers; expected {wanted}")
+        kind = "of objects" if array.dtype.kind == "O" else str(array.dtype)
+        raise UnusableFeed(f"feed {variable.alias!r} is {kind}, not all of them numbers; expected {declared}")
     return numbers
 
 
 def _missing(variable: Variable, declared: Sequence[Variable], feeds: Mapping[str, Array]) -> str:
-    unknown = sorted(map(str, feeds.keys() - {known.alias for known in declared}))
+    unknown = sorted(map(str, feeds.keys() - {feed.alias for feed in declared}))
     misspelt = f"; the model has no feed {', '.join(map(repr, unknown))}" if unknown else ""
     return f"feed {variable.alias!r} is missing ({_expected(variable)}){misspelt}"
 

@@ -1,4 +1,4 @@
-"""The fetches of a predictor: which of the model's are returned, and under which names."""
+"""Fetches of a predictor: selection, names and measured shapes."""
 
 from __future__ import annotations
 
@@ -16,56 +16,56 @@ from pipeline.models.signature import Variable
 
 log = logging.getLogger(__name__)
 
-# What Paddle 2 and Paddle 3 call the outputs of a program, by number, where nobody has named them.
+# Numbered default names of a program's outputs in Paddle 2 and Paddle 3.
 _OLD_FETCH = re.compile(r"save_infer_model/scale_(\d+)(?:\.tmp_\d+)?")
 _NUMBERED_FETCH = re.compile(rf"{_OLD_FETCH.pattern}|fetch_name_\d+")
 
 
 def select_fetches(fetches: Sequence[Variable], aliases: Sequence[str]) -> tuple[Variable, ...]:
-    """The model's fetches of these aliases; all where none is given.
+    """Return the model's fetches with these aliases, or all fetches for no alias.
 
-    One that is asked for by its old name has that for its alias. Raises ConfigError for one the model lacks.
+    A fetch that is selected by its old name gets that name as its alias. Raises ConfigError for an unknown
+    alias.
     """
     selected = []
     for alias in aliases:
-        found = find_fetch(fetches, alias)
-        if found is None:
-            known = ", ".join(variable.alias for variable in fetches)
-            raise ConfigError(f"fetch_list: the model has no {alias!r}, only {known}")
-        if found.alias != alias:
-            log.info("fetch_list: %s is the output that the model calls %s", alias, found.alias)
-        selected.append(replace(found, alias=alias))
+        fetch = find_fetch(fetches, alias)
+        if fetch is None:
+            names = ", ".join(variable.alias for variable in fetches)
+            raise ConfigError(f"fetch_list: the model has no {alias!r}, only {names}")
+        if fetch.alias != alias:
+            log.info("fetch_list: %s is the output that the model calls %s", alias, fetch.alias)
+        selected.append(replace(fetch, alias=alias))
     return tuple(selected) or tuple(fetches)
 
 
 def find_fetch(fetches: Sequence[Variable], name: str) -> Variable | None:
-    """The fetch of this alias, or None.
+    """Return the fetch of this alias, or None.
 
     Paddle 2 called the first output `save_infer_model/scale_0.tmp_0` or `.tmp_1`, Paddle 3 calls it
-    `fetch_name_0`: a script that asks by an old name still finds it, unless the model's have names of their
-    own.
+    `fetch_name_0`. An old name still finds its fetch, unless the model's outputs have proper names.
     """
-    found = next((variable for variable in fetches if variable.alias == name), None)
+    fetch = next((variable for variable in fetches if variable.alias == name), None)
     old = _OLD_FETCH.fullmatch(name)
-    if found is not None or old is None or int(old[1]) >= len(fetches):
-        return found
+    if fetch is not None or old is None or int(old[1]) >= len(fetches):
+        return fetch
     numbered = all(_NUMBERED_FETCH.fullmatch(variable.alias) for variable in fetches)
     return fetches[int(old[1])] if numbered else None
 
 
-def feeds_of_graph(
+def get_graph_feeds(
     model: ServingModel, feeds: Sequence[Variable], fetches: Sequence[Variable]
 ) -> tuple[Variable, ...]:
-    """The described feeds with the graph's own shapes.
+    """Return the described feeds with the graph's shapes.
 
-    feeds, fetches: what the graph tells. Raises ConfigError for a description that does not belong to it, now
-    and not at the first request, and for types that NumPy lacks.
+    `feeds` and `fetches` are the graph's. Raises ConfigError at start-up for a description that does not
+    match the graph, and for types that NumPy lacks.
     """
     _refuse_unfeedable(model)
     _compare(model.feeds, feeds, "feed", model)
     _compare(model.fetches, fetches, "fetch", model)
-    own = {variable.name: variable.shape for variable in feeds}
-    return tuple(dataclasses.replace(v, shape=own[v.name], is_lod=False) for v in model.feeds)
+    shapes = {variable.name: variable.shape for variable in feeds}
+    return tuple(dataclasses.replace(v, shape=shapes[v.name], is_lod=False) for v in model.feeds)
 
 
 def _refuse_unfeedable(model: ServingModel) -> None:
@@ -78,8 +78,10 @@ def _refuse_unfeedable(model: ServingModel) -> None:
                 )
 
 
-def _compare(declared: Sequence[Variable], own: Sequence[Variable], kind: str, model: ServingModel) -> None:
-    dtypes = {variable.name: variable.dtype for variable in own}
+def _compare(
+    declared: Sequence[Variable], actual: Sequence[Variable], kind: str, model: ServingModel
+) -> None:
+    dtypes = {variable.name: variable.dtype for variable in actual}
     names = {variable.name for variable in declared}
     missing = names ^ dtypes.keys() if kind == "feed" else names - dtypes.keys()
     where = f"{model.directory / SERVER_CONF} does not fit {model.program.name}: {kind}"
@@ -95,44 +97,45 @@ def _compare(declared: Sequence[Variable], own: Sequence[Variable], kind: str, m
             )
 
 
-_LENGTH = 16  # of axes of feeds that are open besides the batch
+_LENGTH = 16  # of open axes of feeds, other than the batch
 
 Shape = tuple[int, ...]
 
 
-def measured_fetches(
+def measure_fetches(
     program: Path,
     model: Fed,
     fetches: Sequence[Variable],
-    own: Sequence[Variable],
+    program_fetches: Sequence[Variable],
     run: Callable[[Mapping[str, Array]], Mapping[str, Array]],
 ) -> tuple[Variable, ...]:
-    """The fetches with the program's own shapes, or those that runs of one row and of two show.
+    """Return the fetches with the program's shapes, corrected by runs of 1 row and of 2 rows.
 
-    own: as the program declares them, by name. Nothing is run where all fetches have an open batch axis, or a
-    feed has none. run: feeds by alias to fetches by alias.
+    `program_fetches` are the program's declarations, by name. Nothing runs if all fetches have an open batch
+    axis, or if a feed has none. `run` maps feeds by alias to fetches by alias.
     """
-    declared = {variable.name: variable.shape for variable in own if not variable.has_rows}
+    declared = {variable.name: variable.shape for variable in program_fetches if not variable.has_rows}
     if not any(fetch.name in declared for fetch in fetches):
         return tuple(fetches)
-    answers = _of_one_and_two(program, model, run) if all(feed.has_rows for feed in model.feeds) else None
-    true = []
+    all_have_rows = all(feed.has_rows for feed in model.feeds)
+    answers = _run_one_and_two_rows(program, model, run) if all_have_rows else None
+    measured = []
     for fetch in fetches:
         shape = declared.get(fetch.name, fetch.shape)
         if answers is not None and fetch.name in declared:
-            one, two = (answer[fetch.alias].shape for answer in answers)
-            if (by_row := _by_row(shape, one, two)) is not None:
-                told = fetch.name, list(shape), list(by_row)
-                log.info("%s declares %s as %s, and answers %s: a row for each row fed", program, *told)
+            of_one_row, of_two_rows = (answer[fetch.alias].shape for answer in answers)
+            if (by_row := _get_shape_by_row(shape, of_one_row, of_two_rows)) is not None:
+                details = fetch.name, list(shape), list(by_row)
+                log.info("%s declares %s as %s, and answers %s: a row for each row fed", program, *details)
                 shape = by_row
-        true.append(replace(fetch, shape=shape))
-    return tuple(true)
+        measured.append(replace(fetch, shape=shape))
+    return tuple(measured)
 
 
-def _of_one_and_two(
+def _run_one_and_two_rows(
     program: Path, model: Fed, run: Callable[[Mapping[str, Array]], Mapping[str, Array]]
 ) -> tuple[Mapping[str, Array], Mapping[str, Array]] | None:
-    """The answers to one row and to two; None where made-up feeds do not suit the model."""
+    """Run example feeds of 1 row and of 2 rows; None if the model rejects the examples."""
     try:
         return run(input_examples(model, 1, _LENGTH)), run(input_examples(model, 2, _LENGTH))
     except (InvalidInput, ModelFailed) as exc:
@@ -140,10 +143,10 @@ def _of_one_and_two(
         return None
 
 
-def _by_row(declared: Shape, one: Shape, two: Shape) -> Shape | None:
-    """The shape of a fetch that has a row for each row fed; None where it has not."""
-    if one[:1] != (1,) or two[:1] != (2,) or len(one) != len(two):
+def _get_shape_by_row(declared: Shape, of_one_row: Shape, of_two_rows: Shape) -> Shape | None:
+    """Return the shape of a fetch with a row per row of the feeds; None for another fetch."""
+    if of_one_row[:1] != (1,) or of_two_rows[:1] != (2,) or len(of_one_row) != len(of_two_rows):
         return None
-    told = declared[1:] if len(declared) == len(one) else one[1:]
-    lengths = zip(told, one[1:], two[1:], strict=True)
-    return (-1, *(of_one if length == of_one == of_two else -1 for length, of_one, of_two in lengths))
+    row = declared[1:] if len(declared) == len(of_one_row) else of_one_row[1:]
+    lengths = zip(row, of_one_row[1:], of_two_rows[1:], strict=True)
+    return (-1, *(first if length == first == second else -1 for length, first, second in lengths))

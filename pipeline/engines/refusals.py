@@ -1,7 +1,7 @@
-"""What an engine's refusal of feeds becomes: the request's mistake where they show one, else the model's.
+"""Errors of a failed run: the client's mistake if the feeds show one, else the model's failure.
 
-An engine meets them as it runs: shapes that the model's description leaves open, and numbers that it looks up
-in a table, ids and positions.
+Only the engine notices some mistakes: shapes that the model's description leaves open, and ids or positions
+beyond a lookup table.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from pipeline.errors import ModelFailed, ServingError, UnusableFeed
 from pipeline.models.signature import Variable
 
 
-class Beyond(NamedTuple):
-    """A number that was looked up where there are only others, from `least` to `most`."""
+class OutOfRange(NamedTuple):
+    """A number beyond the range of a lookup table."""
 
-    given: int
-    least: int
-    most: int
+    value: int
+    low: int  # first number of the table
+    high: int  # last number of the table
 
 
 class FeedsRefused(ModelFailed):
-    """An engine refused feeds of which each by itself is as the model declares.
+    """An engine failed on feeds that each match the model's declaration.
 
-    engine: its name. reason: in its words. unequal: whether they differ where they are declared alike.
+    `reason` is the engine's message. `unequal` says that feeds which are declared alike differ in shape.
     """
 
     def __init__(
@@ -38,22 +38,22 @@ class FeedsRefused(ModelFailed):
         self.unequal = unequal
         self._engine, self._reason = engine, reason
 
-    def of(self, feeds: Mapping[str, Array]) -> FeedsRefused:
-        """The same of the feeds as a request has brought them, before they were padded."""
+    def with_feeds(self, feeds: Mapping[str, Array]) -> FeedsRefused:
+        """Return the error for a request's feeds before padding."""
         return FeedsRefused(self._engine, self._reason, feeds)
 
 
-def refusal(
+def build_run_error(
     engine: str,
     declared: Sequence[Variable],
     feeds: Mapping[str, Array],
     reason: str,
-    beyond: Beyond | None = None,
+    out_of_range: OutOfRange | None = None,
 ) -> ServingError:
-    """The error that a failed run is told by. beyond: where the engine names a number that it looked up."""
-    told = beyond and _looked_up_in_vain(declared, feeds, beyond)
-    if told:
-        return UnusableFeed(told)
+    """Build the error of a failed run. `out_of_range` is the number that the engine could not look up."""
+    lookup_error = out_of_range and _describe_failed_lookup(declared, feeds, out_of_range)
+    if lookup_error:
+        return UnusableFeed(lookup_error)
     other = other_shape(declared, feeds, sides=True)
     if other is not None:
         return UnusableFeed(f"{other}, and the program can't run it: {reason}")
@@ -61,27 +61,27 @@ def refusal(
 
 
 def _are_unequal(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> bool:
-    """Whether feeds have other rows than each other, or other lengths where the same are declared."""
+    """Whether feeds differ in rows, or in shape although they are declared alike."""
     rows = {feeds[variable.alias].shape[:1] for variable in declared if variable.has_rows}
     alike = {variable.shape for variable in declared}
     shapes = {(variable.shape, feeds[variable.alias].shape) for variable in declared}
     return len(rows) > 1 or len(shapes) > len(alike)
 
 
-def _looked_up_in_vain(
-    declared: Sequence[Variable], feeds: Mapping[str, Array], beyond: Beyond
+def _describe_failed_lookup(
+    declared: Sequence[Variable], feeds: Mapping[str, Array], number: OutOfRange
 ) -> str | None:
-    """Which feed holds the number, or is so long that a position has it; None where none is."""
-    there_are = f"the model has {beyond.least} to {beyond.most}"
+    """Describe the feed that holds the number, or is long enough to have it as a position; else None."""
+    table_range = f"the model has {number.low} to {number.high}"
     holding = too_long = None
     for variable in declared:
         array = feeds[variable.alias]
-        if array.dtype.kind in "iu" and bool((array == beyond.given).any()):
-            holding = holding or f"feed {variable.alias!r} holds {beyond.given}"
+        if array.dtype.kind in "iu" and bool((array == number.value).any()):
+            holding = holding or f"feed {variable.alias!r} holds {number.value}"
         for axis, length in enumerate(variable.shape):
-            if axis and length < 0 and axis < array.ndim and array.shape[axis] > beyond.given >= 0:
+            if axis and length < 0 and axis < array.ndim and array.shape[axis] > number.value >= 0:
                 too_long = (
                     too_long or f"feed {variable.alias!r} has length {array.shape[axis]} on axis {axis}"
                 )
-    found = [told for told in (holding, too_long) if told]
-    return f"{', or '.join(found)}; {there_are}" if found else None
+    causes = [cause for cause in (holding, too_long) if cause]
+    return f"{', or '.join(causes)}; {table_range}" if causes else None

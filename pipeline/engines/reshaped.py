@@ -1,4 +1,4 @@
-"""Reshaped: a predictor whose callers have other shapes for its tensors than the model, as `reshape` says."""
+"""Reshaped: a predictor whose callers see other tensor shapes than the model, as Triton's `reshape`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ Shape = tuple[int, ...]
 
 
 class Reshape(NamedTuple):
-    """A tensor as its callers have it and as the model has it, -1 for any length; rows are in neither."""
+    """A tensor's shapes, without the batch axis and with -1 for any length."""
 
-    outer: Shape
-    inner: Shape
+    outer: Shape  # seen by callers
+    inner: Shape  # seen by the model
 
 
 class Reshapes(NamedTuple):
-    """By the tensor's name. rows: whether an axis of rows is before each shape."""
+    """The reshaped tensors of a model, by name."""
 
     inputs: Mapping[str, Reshape]
     outputs: Mapping[str, Reshape]
-    rows: bool
+    rows: bool  # whether a batch axis precedes each shape
 
 
 class Reshaped:
-    """Runs the model by another predictor, on tensors of the shapes that this has."""
+    """Wraps a predictor, and reshapes its feeds and fetches."""
 
     def __init__(self, predictor: Predictor, reshapes: Reshapes) -> None:
         self._predictor = predictor
@@ -40,10 +40,10 @@ class Reshaped:
         self.merges = predictor.merges
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """As the predictor's."""
+        """Run feeds by alias and return fetches by alias, both in the callers' shapes."""
         _, outputs, rows = self._reshapes
         return {
-            name: _reshaped(array, outputs[name].inner, outputs[name].outer, rows)
+            name: _reshape(array, outputs[name].inner, outputs[name].outer, rows)
             if name in outputs
             else array
             for name, array in self._predictor.run(self._inner(feeds)).items()
@@ -55,13 +55,13 @@ class Reshaped:
         inner = dict(feeds)
         for name in inputs.keys() & feeds.keys():
             try:
-                inner[name] = _reshaped(feeds[name], *inputs[name], rows)
+                inner[name] = _reshape(feeds[name], *inputs[name], rows)
             except ValueError as exc:
                 raise UnusableFeed(f"feed {name!r} has shape {feeds[name].shape}: {exc}") from exc
         return inner
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Raise InvalidInput for feeds that can't be reshaped, or that the model refuses then."""
+        """Raise InvalidInput for feeds that can't be reshaped, or whose reshaped form the model rejects."""
         inner = self._inner(feeds)
         if isinstance(self._predictor, FeedsChecked):
             self._predictor.check(inner)
@@ -79,11 +79,11 @@ def _as_outer(
     )
 
 
-def _reshaped(array: Array, own: Shape, wanted: Shape, rows: bool) -> Array:
-    """The array, whose shape is `own`, as `wanted`: its open axes keep their lengths, in their order."""
+def _reshape(array: Array, source: Shape, target: Shape, rows: bool) -> Array:
+    """Reshape an array from `source` to `target`. Open axes keep their lengths, in their order."""
     before = array.shape[: int(rows)]
     open_axes = iter(
-        length for length, axis in zip(array.shape[int(rows) :], own, strict=False) if axis == -1
+        length for length, axis in zip(array.shape[int(rows) :], source, strict=False) if axis == -1
     )
-    shape = tuple(next(open_axes, -1) if axis == -1 else axis for axis in wanted)
+    shape = tuple(next(open_axes, -1) if axis == -1 else axis for axis in target)
     return array.reshape(before + shape)

@@ -1,4 +1,4 @@
-"""Finds the shape range of every tensor of a Paddle program by running it on the CPU."""
+"""Collects the shape range of every tensor of a Paddle program by running the program on the CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.engines.base import PredictorConf
-from pipeline.engines.dynamic_shape import Ranges, TensorRange, place_in_program, ranges_text, read_ranges
+from pipeline.engines.dynamic_shape import Ranges, TensorRange, format_ranges, place_in_program, read_ranges
 from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.paddle.paddle_import import error_sentence, inference, paddle
 from pipeline.engines.paddle.program import corrected_feeds, inspect_program
@@ -23,8 +23,8 @@ from pipeline.models.serving_model import ServingModel
 
 log = logging.getLogger(__name__)
 
-Batch = Mapping[str, Array]  # by the program's own names
-Shapes = Mapping[str, tuple[int, ...]]  # of the feeds by the same, -1 where an axis varies
+Batch = Mapping[str, Array]  # by the program's names
+Shapes = Mapping[str, tuple[int, ...]]  # of the feeds, by the program's names; -1: the axis varies
 
 
 def collect_ranges(
@@ -35,19 +35,20 @@ def collect_ranges(
     opt: int,
     advance: Callable[[], None] = lambda: None,
 ) -> Ranges:
-    """The ranges of the feeds and of every inner tensor whose shape depends on them, over all `batches`.
+    """Collect the ranges of the feeds, and of the inner tensors that depend on them, over all `batches`.
 
-    `opt` is the index of the batch whose shapes are the most likely. Feeds come first; weights, constants
-    and what has one shape whatever is fed are left out. `advance` is called after each of the batches. Raises
-    ModelFailed with Paddle's reason.
+    `opt` is the index of the batch with the most likely shapes. Feeds come first. Weights, constants and
+    tensors with a fixed shape are left out. `advance` is called after each batch. Raises ModelFailed with
+    Paddle's reason.
     """
-    over_all = _run(program, params, batches, advance)
-    likely = _run(program, params, [batches[opt]])  # which opt Paddle finds over several is not told
-    varying = {name for name, found in over_all.items() if found.varies}
-    if _axes_that_stay(feeds, batches):  # the inner tensors that follow them look like constants
-        probe = _run(program, params, [batches[opt], _of_other_lengths(feeds, batches[opt])])
-        varying |= {name for name, found in probe.items() if found.varies}
-    # A constant that Paddle folded has another name in each run, but none that varies.
+    over_all = _collect_shapes(program, params, batches, advance)
+    # A separate run: Paddle does not document its choice of `opt` over several batches.
+    likely = _collect_shapes(program, params, [batches[opt]])
+    varying = {name for name, tensor_range in over_all.items() if tensor_range.varies}
+    if _has_constant_axis(feeds, batches):  # inner tensors that follow such an axis look like constants
+        probe = _collect_shapes(program, params, [batches[opt], _change_lengths(feeds, batches[opt])])
+        varying |= {name for name, tensor_range in probe.items() if tensor_range.varies}
+    # A constant that Paddle folded has another name in each run, but never varies.
     inner = sorted(varying & over_all.keys() - feeds.keys())
     return {
         name: dataclasses.replace(over_all[name], opt=likely[name].min, opt_values=likely[name].min_values)
@@ -56,7 +57,7 @@ def collect_ranges(
 
 
 def feed_ranges(batches: Sequence[Batch], opt: int) -> Ranges:
-    """The ranges of the feeds alone over all `batches`, of which that at the index `opt` is the likeliest."""
+    """Return the ranges of the feeds alone over all `batches`; batch `opt` is the most likely one."""
     ranges = {}
     for name, array in batches[opt].items():
         shapes = [batch[name].shape for batch in batches]
@@ -66,7 +67,7 @@ def feed_ranges(batches: Sequence[Batch], opt: int) -> Ranges:
 
 
 def likeliest(batches: Sequence[Batch]) -> int:
-    """The index of the batch that a busy service runs: of those with the most rows, the median in size."""
+    """Return the index of a busy service's batch: the median in size among the batches with most rows."""
     rows = [max(len(array) for array in batch.values()) for batch in batches]
     sizes = [sum(array.size for array in batch.values()) for batch in batches]
     full = [index for index, n in enumerate(rows) if n == max(rows)]
@@ -74,10 +75,10 @@ def likeliest(batches: Sequence[Batch]) -> int:
 
 
 def collected_file(model: ServingModel, conf: PredictorConf) -> Path:
-    """For `tensorrt.auto_collect`: the file of the ranges at `collect_lengths` and `collect_batches`.
+    """Return the file of ranges for `tensorrt.auto_collect`, and collect them if the file does not exist.
 
-    It stays in the folder of built engines, for the next start. Raises ConfigError where the model can't run
-    these.
+    The file is in the folder of built engines. Raises ConfigError if the model can't run `collect_lengths` or
+    `collect_batches`.
     """
     lengths, rows = conf.tensorrt.collect_lengths, conf.tensorrt.collect_batches
     key = hashlib.sha256(model.program.read_bytes())
@@ -99,13 +100,13 @@ def collected_file(model: ServingModel, conf: PredictorConf) -> Path:
         raise ConfigError(
             f"tensorrt.auto_collect: {exc.message}: change collect_lengths or collect_batches, or give shapes"
         ) from exc
-    write_whole(path, ranges_text(ranges))
+    write_atomically(path, format_ranges(ranges))
     log.info("%s: the shapes of %d tensors are in %s", model.program, len(ranges), path)
     return path
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that others see whole or not at all. Raises OSError."""
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file atomically. Raises OSError."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         scratch.write_text(text, encoding="utf-8")
@@ -114,10 +115,10 @@ def write_whole(path: Path, text: str) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def _run(
+def _collect_shapes(
     program: Path, params: Path | None, batches: Sequence[Batch], advance: Callable[[], None] = lambda: None
 ) -> Ranges:
-    """What Paddle writes about these batches, under names that hold beyond this predictor."""
+    """Run batches and return Paddle's shape ranges, under names without the predictor's prefix."""
     separate = params is None and program.name == "__model__"
     config = inference.Config(*([str(program.parent)] if separate else [str(program), str(params or "")]))
     config.disable_glog_info()
@@ -149,10 +150,10 @@ def _run(
         except ConfigError as exc:  # Paddle writes natively, and doesn't say when that fails
             room = f"see that the disk has room in {tempfile.gettempdir()}"
             raise ConfigError(f"Paddle's list of the shapes of {program} is not whole: {room}") from exc
-        return {place_in_program(name): found for name, found in ranges.items()}
+        return {place_in_program(name): tensor_range for name, tensor_range in ranges.items()}
 
 
-def _axes_that_stay(feeds: Shapes, batches: Sequence[Batch]) -> bool:
+def _has_constant_axis(feeds: Shapes, batches: Sequence[Batch]) -> bool:
     """Whether an axis that may vary has one length in all batches."""
     return any(
         len({batch[name].shape[axis] for batch in batches}) == 1
@@ -162,8 +163,8 @@ def _axes_that_stay(feeds: Shapes, batches: Sequence[Batch]) -> bool:
     )
 
 
-def _of_other_lengths(feeds: Shapes, batch: Batch) -> Batch:
-    """The batch with each axis that varies one shorter, for the longest may be all that fits; 1 becomes 2."""
+def _change_lengths(feeds: Shapes, batch: Batch) -> Batch:
+    """Return the batch with each varying axis shorter by 1, since it may have the maximum; 1 becomes 2."""
     other = dict(batch)
     for name, shape in feeds.items():
         for axis, dim in enumerate(shape):

@@ -1,4 +1,4 @@
-"""What every engine tells TensorRT: the shapes of its profile, and the folder that keeps what it builds."""
+"""TensorRT settings of all engines: shapes of the profiles, and the cache folder of built engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORKSPACE_BYTES = 1 << 30
 
 
 def configured_shapes(conf: PredictorConf) -> DynamicShapes | None:
-    """The shapes that `tensorrt.shapes` tells: ranges, or files of collected ones, one for a length class."""
+    """Return the shapes of `tensorrt.shapes`: ranges, or a file of collected ranges per length class."""
     configured = conf.tensorrt.shapes
     if not configured:
         return None
@@ -30,7 +30,7 @@ def configured_shapes(conf: PredictorConf) -> DynamicShapes | None:
 def profile_shapes(
     model: ServingModel, conf: PredictorConf, dynamic_shapes: DynamicShapes | None
 ) -> DynamicShapes | None:
-    """The Op's own shapes, else those of config.yml. Raises ConfigError where they don't fit the feeds."""
+    """Return the Op's shapes, else those of config.yml. Raises ConfigError if they don't fit the feeds."""
     dynamic_shapes = dynamic_shapes or configured_shapes(conf)
     program_names = {variable.name for variable in model.feeds}
     aliases = {v.alias: v.name for v in model.feeds if v.alias not in program_names}
@@ -51,7 +51,7 @@ def profile_shapes(
 
 
 def cache_folder(model: ServingModel, conf: PredictorConf) -> Path:
-    """Where built engines are kept; made here so that a folder that can't be written is told at once."""
+    """Create and return the folder of built engines. Raises ConfigError if it can't be written."""
     folder = Path(conf.tensorrt.cache_dir) if conf.tensorrt.cache_dir else model.directory / CACHE_FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)

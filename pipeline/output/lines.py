@@ -1,4 +1,4 @@
-"""What a process writes to descriptor 1 or 2, in lines: each bounded, of the level that it seems to have."""
+"""Splits the output of a process into log lines of bounded length, and guesses their levels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Iterator
 
-LINE_CHARS = 1000  # a longer line becomes several: a pipe takes 4 KB at once, so that none is torn apart
+LINE_CHARS = 1000  # longer lines are split: a pipe writes up to 4 KB atomically, so lines never mix
 
 _LETTERS = {
     "V": logging.DEBUG,
@@ -27,29 +27,29 @@ _CRASH = re.compile(
 
 
 class Lines:
-    """The lines of one pipe: what is written is added, and comes out as lines without their end."""
+    """Splits the bytes of a pipe into lines, without line ends."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
 
     def add(self, data: bytes) -> Iterator[str]:
-        *whole, self._rest = (self._rest + self._decoder.decode(data)).split("\n")
-        for line in whole:
-            yield from _pieces(line)
+        *lines, self._rest = (self._rest + self._decoder.decode(data)).split("\n")
+        for line in lines:
+            yield from _split_line(line)
         if len(self._rest) > LINE_CHARS:
             cut = len(self._rest) // LINE_CHARS * LINE_CHARS
             begun, self._rest = self._rest[:cut], self._rest[cut:]
-            yield from _pieces(begun)
+            yield from _split_line(begun)
 
     def end(self) -> Iterator[str]:
-        """What came after the last end of a line."""
-        yield from _pieces(self._rest + self._decoder.decode(b"", final=True))
+        """Yield the text after the last line end."""
+        yield from _split_line(self._rest + self._decoder.decode(b"", final=True))
         self._rest = ""
 
 
-def _pieces(line: str) -> Iterator[str]:
-    """A line in pieces of LINE_CHARS. Of what a progress bar has written over itself the last is left."""
+def _split_line(line: str) -> Iterator[str]:
+    """Split a line into pieces of LINE_CHARS. Only the last state of a progress bar is kept."""
     shown = line.rstrip("\r").rpartition("\r")[2]
     for start in range(0, len(shown), LINE_CHARS):
         piece = shown[start : start + LINE_CHARS]
@@ -58,13 +58,13 @@ def _pieces(line: str) -> Iterator[str]:
 
 
 def guess_level(text: str, stream: str) -> int:
-    """The level that a line seems to have; without a sign of one INFO on `stdout`, WARNING on `stderr`."""
-    if found := _LETTER.match(text):
-        return _LETTERS[found[1] or found[2]]
+    """Guess the level of a line; without a hint, INFO on `stdout` and WARNING on `stderr`."""
+    if match := _LETTER.match(text):
+        return _LETTERS[match[1] or match[2]]
     if _CRASH.search(text):
         return logging.CRITICAL
-    if found := _WORD.match(text):
-        return logging.getLevelNamesMapping()[found[1].upper()]
+    if match := _WORD.match(text):
+        return logging.getLevelNamesMapping()[match[1].upper()]
     if "Warning: " in text:  # of Python: "app.py:3: UserWarning: ..."
         return logging.WARNING
     return logging.INFO if stream == "stdout" else logging.WARNING

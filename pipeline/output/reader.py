@@ -1,7 +1,7 @@
-"""The output reader: makes log lines of what the processes of a service write to descriptors 1 and 2.
+"""The output reader: turns the output of a service's processes on descriptors 1 and 2 into log lines.
 
-Native code writes there, and so does `print`. It is a process of its own: who writes may hold Python's lock
-meanwhile, or crash with its last words in the pipe. It waits for nobody, and ends when nobody writes more.
+Native code and `print` write there. The reader is a separate process, because a writer may hold Python's GIL
+while it writes, or crash with its last message in the pipe. The reader ends when all pipes are closed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pipeline.process.log import lines_written, one_line, set_up_logging
 from pipeline.process.processes import kill_groups
 
 STREAMS = ("stdout", "stderr")
-GRACE_S = 2.0  # for what still writes when the front has gone: a child that a hook has forked may for ever
-NAME = "output"  # of this process, as its log file has it
+GRACE_S = 2.0  # after the front's end, for remaining writers: a hook's forked child may never end
+NAME = "output"  # of this process, in its log file's name
 _READ_BYTES = 64 << 10
 _MESSAGE_BYTES = 64 << 10
 
 
 class Pipe:
-    """One stream of one process."""
+    """Standard output or standard error of a process."""
 
     def __init__(self, process: str, stream: str) -> None:
         self._log = logging.getLogger(stream)
@@ -37,8 +37,8 @@ class Pipe:
         self._origin = {"origin": process, "shown": f"{process} {stream}"}
         self._lines = Lines()
 
-    def take(self, data: bytes) -> None:
-        """Log the lines that are whole with these bytes; without any, what is left."""
+    def log_data(self, data: bytes) -> None:
+        """Log the lines that these bytes complete. Empty data, at the end of the stream, logs the rest."""
         for text in self._lines.add(data) if data else self._lines.end():
             self._log.log(
                 guess_level(text, self._stream), "%s", one_line(text, len(text)), extra=self._origin
@@ -46,9 +46,10 @@ class Pipe:
 
 
 class Reader:
-    """Reads all pipes until the front has gone and they are at their end.
+    """Reads all pipes until the front has ended and the pipes are closed.
 
-    Workers die with the front. What their code has started would outlive it: the reader kills their groups.
+    Workers end with the front. Processes that their code has started would survive: the reader kills their
+    process groups.
     """
 
     def __init__(self, control: socket.socket) -> None:
@@ -59,14 +60,14 @@ class Reader:
         self._groups: set[int] = set()  # process groups of the workers
 
     def run(self) -> None:
-        over = None  # when to give up
-        while over is None or (self._pipes and time.monotonic() < over):
-            for key, _ in self._selector.select(None if over is None else GRACE_S):
+        deadline = None  # set when the front has ended
+        while deadline is None or (self._pipes and time.monotonic() < deadline):
+            for key, _ in self._selector.select(None if deadline is None else GRACE_S):
                 if key.data is not None:
                     self._read_pipe(key.fd, key.data)
                 elif not self._receive():
                     kill_groups(self._groups)
-                    over = time.monotonic() + GRACE_S
+                    deadline = time.monotonic() + GRACE_S
 
     def _receive(self) -> bool:
         """Receive the pipes of one more process, or the groups of all workers.
@@ -88,7 +89,7 @@ class Reader:
 
     def _read_pipe(self, fd: int, pipe: Pipe) -> None:
         data = os.read(fd, _READ_BYTES)
-        pipe.take(data)
+        pipe.log_data(data)
         if not data:
             self._selector.unregister(fd)
             os.close(fd)
@@ -96,13 +97,13 @@ class Reader:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m pipeline.output CONTROL_FD SERVICE LOGGING`: started by the front. LOGGING: as JSON."""
+    """Run `python -m pipeline.output CONTROL_FD SERVICE LOGGING`, as the front does; LOGGING is JSON."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)  # the front ends, and then this
-    control, service, told = arguments
-    config = json.loads(told, object_hook=lambda section: SimpleNamespace(**section))
+        signal.signal(number, signal.SIG_IGN)  # the reader ends after the front
+    control, service, logging_json = arguments
+    config = json.loads(logging_json, object_hook=lambda section: SimpleNamespace(**section))
     set_up_logging(config, service, NAME, beside_app=False, late=True)
     Reader(socket.socket(fileno=int(control))).run()
     if not lines_written():
-        os._exit(0)  # an orderly end would wait for the thread that waits for a reader
+        os._exit(0)  # a normal exit would wait for the log thread, which is blocked
     sys.exit(0)

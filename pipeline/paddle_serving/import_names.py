@@ -1,4 +1,4 @@
-"""Paddle Serving's and PaddleNLP's names for a script, from the checkout where compat/ is not installed."""
+"""Makes Paddle Serving's and PaddleNLP's import names available in a checkout without installed compat/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LocalClient: a predictor with the call that Paddle Serving's apps make of it."""
+"""LocalClient: a predictor with the interface of Paddle Serving's client."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pipeline.errors import InvalidInput
 
 
 class LocalClient:
-    """`self.client` of an Op with a model, and what a `LocalPredictor` predicts with.
+    """The client of a local model: `self.client` of an Op, and the base of `LocalPredictor`.
 
-    feed_names_, fetch_names_: the model's aliases. feed_shapes_: their shapes without the batch axis.
+    `feed_names_` and `fetch_names_` are the model's aliases. `feed_shapes_` has no batch axis.
     """
 
     def __init__(self, predictor: Predictor) -> None:
@@ -32,11 +32,11 @@ class LocalClient:
         batch: bool = False,
         log_id: int = 0,
     ) -> dict[str, Any]:
-        """The fetches by alias, all without `fetch`. Without `batch`, each feed is one row and gets its
-        leading axis here. A list of feeds is a list of rows of one shape. A ragged feed "x" is given whole,
-        with `batch`, and its offsets as "x.lod".
+        """Run the model, and return the fetches named by `fetch`, or all.
 
-        Raises InvalidInput for what is missing or unknown, and as the predictor does.
+        Without `batch`, each feed is a row and gets a batch axis. A list of feeds is a list of rows of the
+        same shape. A ragged feed "x" needs `batch`, and its offsets as "x.lod". Raises InvalidInput for
+        missing feeds and unknown fetches, and the predictor's errors.
         """
         rows = [feed] if isinstance(feed, Mapping) else list(feed)
         if not rows:
@@ -54,10 +54,10 @@ class LocalClient:
         outputs = self._predictor.run(arrays)
         fetched: dict[str, Any] = {}
         for name in ([fetch] if isinstance(fetch, str) else fetch) or self.fetch_names_:
-            found = find_fetch(self._predictor.fetches, name)
-            if found is None:
+            selected = find_fetch(self._predictor.fetches, name)
+            if selected is None:
                 raise InvalidInput(f"fetch has {name!r}; the model has {', '.join(self.fetch_names_)}")
-            fetched[name] = outputs[found.alias]
-            if found.alias + LOD_SUFFIX in outputs:
-                fetched[name + LOD_SUFFIX] = outputs[found.alias + LOD_SUFFIX]
+            fetched[name] = outputs[selected.alias]
+            if selected.alias + LOD_SUFFIX in outputs:
+                fetched[name + LOD_SUFFIX] = outputs[selected.alias + LOD_SUFFIX]
         return fetched

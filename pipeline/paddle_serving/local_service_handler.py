@@ -1,4 +1,4 @@
-"""LocalServiceHandler: an Op's model, given in the script in place of `local_service_conf` in config.yml."""
+"""LocalServiceHandler: settings of an Op's model in the script instead of config.yml."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class LocalServiceHandler:
-    """What `Op(local_service_handler=...)` takes. Every argument is the key of that name, and is checked with
-    config.yml; `fetch_names` is `fetch_list`.
+    """The model of an Op, for `Op(local_service_handler=...)`.
 
-    local_service_conf: the section they make. dynamic_shape_info: what the Op's hook would set.
+    Every argument is the key of that name in `local_service_conf`, and is validated with config.yml;
+    `fetch_names` is `fetch_list`. `dynamic_shape_info` is the value that the Op's hook would set.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class LocalServiceHandler:
         fetch_names: Sequence[str] | None = None,
         mem_optim: bool = True,
         ir_optim: bool = False,
-        available_port_generator: object = None,  # of the brpc servers that were started for a model there
+        available_port_generator: object = None,  # unused: no brpc servers here
         use_profile: bool = False,
         dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
         **keys: Any,

@@ -1,7 +1,7 @@
-"""The names of NumPy 1 that NumPy 2 took away, for apps written before; one log line when one is used.
+"""Names that NumPy 2 removed, for older apps. The first use is logged.
 
-A name is given to all that ask for it, `hasattr(np, "float")` included: the code that asks so is mostly there
-to set the name itself where it is missing. Who wants to know which NumPy this is reads `np.__version__`.
+`hasattr(np, "float")` is true as well: such code mostly sets the name if it is missing. `np.__version__` is
+unchanged.
 """
 
 from __future__ import annotations
@@ -82,19 +82,19 @@ NAMES: dict[str, Any] = {
 
 _numpy_getattr: Any = None
 _numpy_fromstring: Any = None
-_told = False
+_warned = False
 
 
 def print_as_numpy_1() -> None:
-    """Make `str` and `repr` of NumPy values in this thread's hooks what they were under NumPy 1.
+    """Restore NumPy 1's `str` and `repr` of NumPy values in this thread's hooks.
 
-    An app written for Paddle Serving prints its results itself: `str([np.float32(0.5)])` was `[0.5]`.
+    Apps written for Paddle Serving format their results: `str([np.float32(0.5)])` was `[0.5]`.
     """
     np.set_printoptions(legacy="1.25")
 
 
 def install_numpy_1_names() -> None:
-    """Give this process the names; a second call does nothing, nor does one with NumPy 1, which has them."""
+    """Add the names to NumPy in this process. Does nothing when repeated, and with NumPy 1."""
     global _numpy_getattr, _numpy_fromstring
     if _numpy_getattr is not None or flaw_of_numpy(np.__version__):
         return
@@ -110,7 +110,7 @@ def _former_name(name: str) -> Any:
 
 
 def _fromstring(string: Any, dtype: Any = float, count: int = -1, *, sep: str = "", **options: Any) -> Any:
-    """`np.fromstring`, also of the bytes that NumPy 2 wants `np.frombuffer` for; a copy, as it was."""
+    """Implement `np.fromstring` with support for bytes, as in NumPy 1. Returns a copy."""
     if sep:
         return _numpy_fromstring(string, dtype, count, sep=sep, **options)
     _warn_once("numpy.fromstring of bytes", sys._getframe(1))
@@ -118,13 +118,13 @@ def _fromstring(string: Any, dtype: Any = float, count: int = -1, *, sep: str = 
     return np.frombuffer(data, dtype, count).copy()
 
 
-def _warn_once(what: str, user: FrameType) -> None:
-    global _told
-    if not _told:
-        _told = True
+def _warn_once(name: str, user: FrameType) -> None:
+    global _warned
+    if not _warned:
+        _warned = True
         log.warning(
             "%s:%d uses %s of NumPy 1; such names still work here, but not in NumPy 2",
             user.f_code.co_filename,
             user.f_lineno,
-            what,
+            name,
         )

@@ -1,4 +1,4 @@
-"""What Paddle Serving's Ops know of their section of config.yml, by the names it had on `self` there."""
+"""Attributes of Paddle Serving's Ops for their config.yml section, by their names on `self`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.config.config_file import LocalServiceConf, OpConfig
 from pipeline.paddle_serving.local_client import LocalClient
 
-_OF_MODEL = (
+_MODEL_KEYS = (
     "workdir",
     "thread_num",
     "device_type",
@@ -25,9 +25,9 @@ _OF_MODEL = (
 
 
 def get_op_settings(config: OpConfig, client: LocalClient | None) -> dict[str, Any]:
-    """The attributes by name: where the model is, on what it runs; `with_serving`: whether there is one.
+    """Return the attributes by name; `with_serving` says whether the Op has a model.
 
-    client: of a model in this process, which is its `local_predictor` as well.
+    `client` is the client of a model in this process, and also becomes `local_predictor`.
     """
     conf = config.local_service_conf or LocalServiceConf()
     client_type = config.client_type if config.server_endpoints else conf.client_type
@@ -36,7 +36,7 @@ def get_op_settings(config: OpConfig, client: LocalClient | None) -> dict[str, A
         "with_serving": config.has_model,
         "client_type": client_type if config.has_model else None,
         "model_config": conf.model_dir or None,
-        **{name: getattr(conf, name) for name in _OF_MODEL},
+        **{name: getattr(conf, name) for name in _MODEL_KEYS},
         "local_predictor": client,
         "right_feed_names": client.feed_names_ if client else [],
         "right_fetch_names": client.fetch_names_ if client else [],

@@ -1,7 +1,7 @@
-"""The defaults of RequestOp and ResponseOp: a Request's inputs, and the Response of an output.
+"""Default packing of RequestOp and ResponseOp: inputs of a Request, Response of an output.
 
-Apart from `pipeline.api.op`, which must not import the messages: in the script's process `client` may be a
-folder of the app's own.
+Separate from `pipeline.api.op`, which must not import the messages: in the script's process, `client` may be
+a folder of the app.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from pipeline.paddle_serving.channel_data import ChannelData
 
 
 def unpack_inputs(request: Request) -> dict[str, Any]:
-    """Value i under key i, and each tensor under its name. Raises BadPackage and TooLarge."""
+    """Return value i under key i, and each tensor under its name. Raises BadPackage and TooLarge."""
     inputs: dict[str, Any] = dict(zip(request.key, request.value, strict=False))
     add_tensors(inputs, request.tensors, Limits())
     return inputs
 
 
 def unpack_outputs(response: Response) -> dict[str, Any]:
-    """A good answer's value i under key i, and each tensor under its name. Raises BadPackage and TooLarge."""
+    """Return a successful response's values by key and tensors by name. Raises BadPackage and TooLarge."""
     outputs: dict[str, Any] = dict(zip(response.key, response.value, strict=False))
     add_tensors(outputs, response.tensors, Limits())
     return outputs
 
 
 def unpack_tensor(tensor: Tensor) -> tuple[Any, Any]:
-    """A tensor's array or str, and its lod, int32 [2, n], or None. Raises BadPackage and TooLarge."""
+    """Return a tensor's array or str, and its lod, int32 [2, n], or None. Raises BadPackage and TooLarge."""
     inputs: dict[str, Any] = {}
     add_tensors(inputs, [tensor], Limits())
     return inputs[tensor.name], inputs.get(f"{tensor.name}.lod")
 
 
 def build_response(channel_data: ChannelData, *, as_tensors: bool) -> Response:
-    """What the service answers with, or the same with every value as a `Tensor`."""
+    """Build the service's response, with values as texts or, with `as_tensors`, as a `Tensor` each."""
     if channel_data.refusal is not None:
         err_no, message = channel_data.refusal
         return Response(err_no=err_no, err_msg=message)

@@ -19,7 +19,7 @@ MODEL_PROCESS = {
     "GLOG_minloglevel": "2",  # Paddle's native log; 2 lets errors through
     # GiB of freed tensors that Paddle gathers before it wakes a thread to give them back. 0 wakes the thread
     # for each: a 2 x 128 BERT then takes some 1.5 times the CPU. Small batches keep theirs, see
-    # pipeline/engines/paddle/kept_tensors.py.
+    # pipeline/engines/paddle/session.py.
     "FLAGS_eager_delete_tensor_gb": "0.0625",
     # glibc maps every block over 32 MB afresh, gives the top of the heap back, and has the kernel clear both
     # again at the next run: up to half of the CPU of a large batch (bench/worker_memory.py). Blocks up to

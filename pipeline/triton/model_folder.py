@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from client.protos.kserve_v2_pb2 import ModelConfig, ModelInput, ModelOutput
-from pipeline.engines.base import Engine, engine_named
+from pipeline.engines.base import Engine, load_engine
 from pipeline.engines.openvino.graph import inspect_id_limits
 from pipeline.errors import ConfigError
 from pipeline.models.dtypes import BY_NAME
@@ -110,7 +110,7 @@ class ProgramFacts(NamedTuple):
 
 def read_program_facts(program: Path, backend: str) -> ProgramFacts:
     """Of the program in a version's folder. Raises ConfigError for one that can't be read."""
-    engine = engine_named(backend)
+    engine = load_engine(backend)
     if (program.parent / SERVER_CONF).is_file():
         return ProgramFacts(*read_signature(program.parent / SERVER_CONF), program.parent)
     if engine.self_described and is_serving_model(program.parent):

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from pipeline.config.config_file import LocalServiceConf
-from pipeline.engines.base import engine_named
+from pipeline.engines.base import load_engine
 from pipeline.engines.feeds import IMAGE_RANK
 from pipeline.models.serving_model import load_serving_model
 from pipeline.padding.proof import MAX_LENGTH, Budget, PaddedModel, prove_padding
@@ -39,7 +39,7 @@ def prove(program: Path, engine: str) -> Proof:
     conf = LocalServiceConf.model_validate(
         {"model_config": str(facts.folder), "engine": engine, "thread_num": 1}
     )
-    predictor = engine_named(engine).load(load_serving_model(facts.folder, engine), conf)
+    predictor = load_engine(engine).load(load_serving_model(facts.folder, engine), conf)
     checks = engine == _CHECKS_IDS
     model = PaddedModel(
         lambda feeds: predictor.run(feeds),

@@ -12,7 +12,7 @@ from pipeline.api.dag import DEFAULT_MAX_ROWS
 from pipeline.api.op import Op
 from pipeline.config.config_file import LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor, create_remote_predictor
-from pipeline.engines.base import Predictor, engine_named, takes_any_shape
+from pipeline.engines.base import Predictor, load_engine, takes_any_shape
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.remote.remote_predictor import RemotePredictor
@@ -144,7 +144,7 @@ class Model:
         model = self.serving_model
         if model is None:
             return None
-        engine = str(getattr(engine_named(model.engine), "title", model.engine))
+        engine = str(getattr(load_engine(model.engine), "title", model.engine))
         precision = "" if self._precision == FULL_PRECISION else f", {self._precision}"
         task = model.additions.get("task", "")
         return ModelCard(f"{engine}{precision}", task if isinstance(task, str) else "", model.labels)

@@ -354,7 +354,9 @@ class Runner:
             exc.args = (f"[{name}] {where}{exc.message}",)
             return exc
         else:
-            said = exc.of(piece.feed).message if isinstance(exc, FeedsRefused) else get_error_text(exc)
+            said = (
+                exc.with_feeds(piece.feed).message if isinstance(exc, FeedsRefused) else get_error_text(exc)
+            )
             unequal = isinstance(exc, FeedsRefused) and exc.unequal and asked is not None
             kind = UnusableFeed if unequal else ModelFailed
             error = kind(f"[{name}] failed to predict. {said}. Please check the input dict")

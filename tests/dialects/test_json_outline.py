@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config.limits import Limits
+from pipeline.config.config_file import Limits
 from pipeline.dialects import json_outline
 from pipeline.dialects.json_outline import make_outline
 from pipeline.errors import TooLarge

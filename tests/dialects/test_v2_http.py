@@ -16,7 +16,7 @@ import pytest
 import tritonclient.http as v2
 from tritonclient.utils import InferenceServerException
 
-from pipeline.config.limits import Limits
+from pipeline.config.config_file import Limits
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve_v2.http_infer import parse_infer
 from pipeline.dialects.kserve_v2.shared_memory import SharedMemory

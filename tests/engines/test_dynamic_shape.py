@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.engines import DynamicShapes
-from pipeline.engines.dynamic_shape import TensorRange, ranges_text
+from pipeline.engines.dynamic_shape import TensorRange, format_ranges
 from pipeline.errors import ConfigError
 
 INFO = {
@@ -41,7 +41,7 @@ def test_the_rows_of_several_length_classes_are_those_that_all_take(tmp_path: Pa
     for rows, length in ((8, 9), (3, 20)):
         ranges = {"input_ids": TensorRange(min=(1, 1), opt=(1, 9), max=(rows, length))}
         files.append(tmp_path / f"{rows}.pbtxt")
-        files[-1].write_text(ranges_text(ranges))
+        files[-1].write_text(format_ranges(ranges))
     shapes = DynamicShapes.from_files(files)
     assert shapes.max_rows(["ids"]) is None
     assert shapes.renamed({"input_ids": "ids"}).max_rows(["ids"]) == 3

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pipeline import plugins
-from pipeline.engines import create_predictor, engine_named, find_engine, input_examples
+from pipeline.engines import create_predictor, find_engine, input_examples, load_engine
 from pipeline.engines.base import Engine
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
 from pipeline.models.serving_model import ServingModel, load_serving_model
@@ -63,7 +63,7 @@ def subject(request: pytest.FixtureRequest, installed: None, model_folder: Path,
         "openvino": lambda: onnx_models.serving(tmp_path),
         "numpy": lambda: linear_model(tmp_path / "linear"),
     }
-    engine = engine_named(name)
+    engine = load_engine(name)
     return Subject(engine, load_serving_model(folders[name](), name if only_named(engine) else None))
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from pipeline.engines import create_predictor
-from pipeline.engines.paddle import kept_tensors as paddle_kept_tensors
 from pipeline.engines.paddle import paddle_import
+from pipeline.engines.paddle import session as paddle_session
 from pipeline.engines.paddle.session import Session
 from pipeline.models.serving_model import ServingModel
 from tests.support.models import local_conf
@@ -66,7 +66,7 @@ def test_batches_in_turn_answer_alike_whether_their_tensors_are_kept_or_not(
 ) -> None:
     keeping, giving_back = (create_predictor(classifier, local_conf()) for _ in range(2))
     keeping.run(ids(1, 3))
-    monkeypatch.setattr(paddle_kept_tensors, "KEPT_BYTES", 0)
+    monkeypatch.setattr(paddle_session, "KEPT_BYTES", 0)
     giving_back.run(ids(1, 3))
     monkeypatch.undo()
     for rows, length in [(3, 5), (1, 40), (2, 9), (60, 200), (3, 5), (1, 5), (60, 200)]:
@@ -78,7 +78,7 @@ def test_batches_in_turn_answer_alike_whether_their_tensors_are_kept_or_not(
 def test_a_small_batch_keeps_its_tensors_and_a_large_one_gives_them_back(
     classifier: ServingModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(paddle_kept_tensors, "KEPT_BYTES", MOST)
+    monkeypatch.setattr(paddle_session, "KEPT_BYTES", MOST)
     predictor = create_predictor(classifier, local_conf())
     before = settled(gc.collect)
     predictor.run(ids(1, 3))

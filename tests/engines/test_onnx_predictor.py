@@ -19,7 +19,7 @@ from convert.cli import main
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import DynamicShapes, Predictor, create_predictor, input_examples
 from pipeline.engines.device import Device
-from pipeline.engines.dynamic_shape import TensorRange, ranges_text
+from pipeline.engines.dynamic_shape import TensorRange, format_ranges
 from pipeline.engines.onnxruntime.onnx_predictor import session_options, session_plans
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
 from pipeline.models.serving_model import ServingModel, load_serving_model
@@ -268,7 +268,7 @@ def test_of_a_paddle_program_s_shapes_the_inputs_become_the_profile(
     names = [*PROFILE, "softmax_0.tmp_0"]
     ranges = {name: TensorRange(min=(1, 16), opt=(8, 64), max=(32, 128)) for name in names}
     file = tmp_path / "shapes.pbtxt"
-    file.write_text(ranges_text(ranges))
+    file.write_text(format_ranges(ranges))
     conf = local_conf(device_type=2, tensorrt={"cache_dir": str(tmp_path), "shapes": str(file)})
     (plan,) = session_plans(served, conf, Device.TENSORRT)
     profile = plan.providers[0][1]["trt_profile_opt_shapes"]

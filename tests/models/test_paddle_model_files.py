@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.engines import create_predictor, input_examples
 from pipeline.engines.feeds import check_feeds
-from pipeline.engines.paddle.program import rows_found_by
+from pipeline.engines.paddle.program import find_row_finder
 from pipeline.errors import ConfigError, InvalidInput
 from pipeline.models.serving_model import ServingModel, Variable, load_serving_model
 from tests.support import models, vision_models
@@ -74,12 +74,12 @@ def test_what_a_program_finds_is_not_merged_with_other_requests(
     detector = load_serving_model(vision_models.box_detector(model_folder))
     assert not create_predictor(detector, local_conf()).merges
     assert create_predictor(classifier, local_conf()).merges
-    assert rows_found_by(detector.program) == "multiclass_nms3"
+    assert find_row_finder(detector.program) == "multiclass_nms3"
     # A .pdmodel also lists the versions of operators that it does not have, matrix_nms among them.
-    assert b"matrix_nms" in pdmodel.program.read_bytes() and rows_found_by(pdmodel.program) is None
+    assert b"matrix_nms" in pdmodel.program.read_bytes() and find_row_finder(pdmodel.program) is None
     old = tmp_path / "old.pdmodel"
     old.write_bytes(pdmodel.program.read_bytes().replace(b"\x1a\x09matmul_v2", b"\x1a\x0bwhere_index"))
-    assert rows_found_by(old) == "where_index"
+    assert find_row_finder(old) == "where_index"
 
 
 @pytest.mark.parametrize("kind", ["classifier", "classifier_pdmodel"])

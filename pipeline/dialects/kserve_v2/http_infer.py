@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline.config.limits import Limits
+from pipeline.config.config_file import Limits
 from pipeline.dialects.json_nesting import check_depth
 from pipeline.dialects.json_outline import Outline
 from pipeline.dialects.kserve import json_fields

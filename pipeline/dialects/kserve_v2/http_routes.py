@@ -23,7 +23,7 @@ from pipeline.api.restrictions import (
     STATISTICS,
     TRACE,
 )
-from pipeline.config.limits import Limits
+from pipeline.config.config_file import Limits
 from pipeline.dialects.json_nesting import check_depth
 from pipeline.dialects.json_outline import Outline, outline_aside
 from pipeline.dialects.kserve import json_fields

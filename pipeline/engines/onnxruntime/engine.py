@@ -14,7 +14,7 @@ from pipeline.plugins import Library
 
 
 class OnnxRuntimeEngine:
-    """Runs .onnx files, which tell their feeds and fetches themselves."""
+    """Runs .onnx files, which declare their feeds and fetches."""
 
     name = "onnxruntime"
     title = "ONNX Runtime"
@@ -30,7 +30,7 @@ class OnnxRuntimeEngine:
         return "onnx" if file.suffix == ".onnx" else ""
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """None: weights are in the program's own file, or in files that it names."""
+        """Return None: an ONNX file holds its weights, or names their files."""
         return None
 
     def signature_of(self, program: Path) -> tuple[Sequence[Variable], Sequence[Variable]]:

@@ -12,11 +12,11 @@ import numpy as np
 import onnxruntime
 
 from pipeline.engines.base import PredictorConf
-from pipeline.engines.device import Device, resolve_device, select_card, tell_paddle_only
+from pipeline.engines.device import Device, resolve_device, select_card, warn_of_paddle_keys
 from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
 from pipeline.engines.feeds import Array, as_texts, check_feeds, check_forms, shares_runs
-from pipeline.engines.fetches import feeds_of_graph, measured_fetches, select_fetches
-from pipeline.engines.refusals import Beyond, refusal
+from pipeline.engines.fetches import get_graph_feeds, measure_fetches, select_fetches
+from pipeline.engines.refusals import OutOfRange, build_run_error
 from pipeline.engines.tensorrt import WORKSPACE_BYTES, cache_folder, profile_shapes
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.models.onnx_file import inspect_onnx
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 Provider = tuple[str, dict[str, str]]
 
-_FATAL = 4  # everything below comes as an exception, too, and would be on standard error besides
+_FATAL = 4  # less severe messages also come as exceptions, and would be on standard error twice
 _PRECISION_OPTIONS = {"fp16": "trt_fp16_enable", "bf16": "trt_bf16_enable", "int8": "trt_int8_enable"}
 
 
 def session_options(conf: PredictorConf) -> onnxruntime.SessionOptions:
-    """Options of one session. Threads sleep while they wait: spinning ones starve the front."""
+    """Return the options of a session. Threads sleep while they wait: spinning threads starve the front."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = conf.thread_num
     options.inter_op_num_threads = conf.inter_op_thread_num
@@ -41,21 +41,20 @@ def session_options(conf: PredictorConf) -> onnxruntime.SessionOptions:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.add_session_config_entry("session.inter_op.allow_spinning", "0")
     levels = onnxruntime.GraphOptimizationLevel
-    # Basic ones compute the same numbers; the others fuse operators, and results differ in their last bits.
+    # Basic optimisations are exact; the others fuse operators, and results differ in their last bits.
     options.graph_optimization_level = levels.ORT_ENABLE_ALL if conf.ir_optim else levels.ORT_ENABLE_BASIC
     options.enable_mem_reuse = conf.mem_optim
     options.enable_cpu_mem_arena = conf.mem_optim
-    options.enable_mem_pattern = False  # one is kept for each shape ever fed, without a bound
+    options.enable_mem_pattern = False  # ONNX Runtime stores a pattern for each shape, without a bound
     options.log_severity_level = _FATAL
     return options
 
 
 class SessionPlan(NamedTuple):
-    """A session that a model needs: its execution providers, the one asked for first, and the TensorRT shapes
-    that it is for; None where it takes all."""
+    """Settings of a session that a model needs."""
 
-    providers: list[Provider]
-    shapes: DynamicShapes | None = None
+    providers: list[Provider]  # execution providers, the requested one first
+    shapes: DynamicShapes | None = None  # TensorRT shapes of the session; None: any shape
 
 
 def session_plans(
@@ -66,14 +65,14 @@ def session_plans(
     instance_index: int = 0,
     dynamic_shapes: DynamicShapes | None = None,
 ) -> list[SessionPlan]:
-    """One session, or one for each length class of TensorRT. Raises ConfigError.
+    """Plan one session, or one for each length class of TensorRT. Raises ConfigError.
 
-    An engine may hold several profiles, but ONNX Runtime runs the first alone
-    (https://github.com/microsoft/onnxruntime/pull/31624), so that a session has one.
+    A TensorRT engine may hold several profiles, but ONNX Runtime only runs the first one
+    (https://github.com/microsoft/onnxruntime/pull/31624). So each session has a single profile.
     """
-    tell_paddle_only(conf, "on an ONNX model")
+    warn_of_paddle_keys(conf, "on an ONNX model")
     if device is not Device.TENSORRT and (conf.precision != "fp32" or conf.use_calib):
-        _tell_arithmetic(model, conf, device)
+        _warn_of_precision(model, conf, device)
     if device is Device.CPU:
         return [SessionPlan([(CPU, {})])]
     card = {"device_id": str(select_card(conf, instance_index))}
@@ -85,19 +84,19 @@ def session_plans(
     plans = []
     for number, profile in enumerate(profiles, 1):
         # Engines of the same model have the same file name, whatever their shapes.
-        kept_in = folder / f"profile-{number}" if len(profiles) > 1 else folder
-        kept_in.mkdir(exist_ok=True)
-        options = card | _tensorrt(conf, kept_in) | (_profile(model, profile) if profile else {})
+        cache_dir = folder / f"profile-{number}" if len(profiles) > 1 else folder
+        cache_dir.mkdir(exist_ok=True)
+        options = card | _tensorrt(conf, cache_dir) | (_profile(model, profile) if profile else {})
         plans.append(SessionPlan([(TENSORRT, options), (CUDA, card), (CPU, {})], profile))
     return plans
 
 
 def refuse_unavailable(device: Device) -> None:
-    """Raise ConfigError, with the remedy, for a device that this build has no provider for."""
-    wanted = {Device.CPU: CPU, Device.GPU: CUDA, Device.TENSORRT: TENSORRT}[device]
-    if wanted not in onnxruntime.get_available_providers():
+    """Raise ConfigError, with the remedy, for a device without a provider in this build."""
+    provider = {Device.CPU: CPU, Device.GPU: CUDA, Device.TENSORRT: TENSORRT}[device]
+    if provider not in onnxruntime.get_available_providers():
         raise ConfigError(
-            f"device_type {1 if device is Device.GPU else 2} needs {wanted}, which this build of ONNX "
+            f"device_type {1 if device is Device.GPU else 2} needs {provider}, which this build of ONNX "
             f"Runtime {onnxruntime.__version__} lacks: install onnxruntime-gpu in place of onnxruntime, or "
             "set device_type: 0"
         )
@@ -134,74 +133,73 @@ def _tensorrt(conf: PredictorConf, folder: Path) -> dict[str, str]:
 
 
 def _profile(model: ServingModel, shapes: DynamicShapes) -> dict[str, str]:
-    # A file is a Paddle program's, whose inner tensors go by other names here.
+    # A file holds the shapes of a Paddle program, whose inner tensors have other names in the ONNX model.
     names = {feed.name for feed in model.feeds} if shapes.file else shapes.min.keys()
     bounds = {"min": shapes.min, "opt": shapes.opt, "max": shapes.max}
     return {
-        f"trt_profile_{bound}_shapes": _as_text({n: of_tensors[n] for n in of_tensors if n in names})
-        for bound, of_tensors in bounds.items()
+        f"trt_profile_{bound}_shapes": _format_shapes({n: ranges[n] for n in ranges if n in names})
+        for bound, ranges in bounds.items()
     }
 
 
-def _as_text(shapes: Shapes) -> str:
-    """`input_ids:1x16,attention_mask:1x16`, as ONNX Runtime reads it."""
+def _format_shapes(shapes: Shapes) -> str:
+    """Format shapes for ONNX Runtime: `input_ids:1x16,attention_mask:1x16`."""
     return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
 
 
-def _tell_arithmetic(model: ServingModel, conf: PredictorConf, device: Device) -> None:
-    """`precision` and `use_calib` have no effect here: a warning, or ConfigError with `strict_precision`."""
-    what = "use_calib: true" if conf.use_calib else f"precision {conf.precision}"
-    why = (
-        f"{what} is not for ONNX Runtime on {device.value}: the arithmetic of an ONNX model is in its file, "
-        "so serve one that was converted to it, or set device_type: 2"
+def _warn_of_precision(model: ServingModel, conf: PredictorConf, device: Device) -> None:
+    """Warn that `precision` or `use_calib` has no effect. Raises ConfigError with `strict_precision`."""
+    setting = "use_calib: true" if conf.use_calib else f"precision {conf.precision}"
+    reason = (
+        f"{setting} is not for ONNX Runtime on {device.value}: the arithmetic of an ONNX model is in its "
+        "file, so serve one that was converted to it, or set device_type: 2"
     )
     if conf.strict_precision:
-        raise ConfigError(f"{why}; local_service_conf.strict_precision is set")
-    log.warning("%s; %s runs as it is", why, model.program)
+        raise ConfigError(f"{reason}; local_service_conf.strict_precision is set")
+    log.warning("%s; %s runs as it is", reason, model.program)
 
 
 MAX_ERROR_CHARS = 400
 
-# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : the sentence", and the source file's place before a sentence.
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : MESSAGE", and the location in the source file before MESSAGE.
 _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
 _PLACE = re.compile(r"/\S+:\d+ [^()]*\([^)]*\) (const )?")
 _LATER_OPSET = re.compile(r"Opset (\d+) is under development.* till opset (\d+)")
 _NO_OPERATOR = re.compile(
     r"No Op registered for (\S+) with|([\w.]*:?\w+)\(-?\d+\) is not a registered function"
 )
-# Gather's own words, and those of GatherElements.
-_BEYOND = (
-    re.compile(
-        r"idx=(?P<given>-?\d+) must be within the inclusive range \[(?P<least>-?\d+),(?P<most>-?\d+)\]"
-    ),
-    re.compile(r"within bounds \[(?P<least>-?\d+) ?, ?(?P<most>-?\d+)\].*?Actual value is (?P<given>-?\d+)"),
+# Messages of Gather and of GatherElements.
+_OUT_OF_RANGE = (
+    re.compile(r"idx=(?P<value>-?\d+) must be within the inclusive range \[(?P<low>-?\d+),(?P<high>-?\d+)\]"),
+    re.compile(r"within bounds \[(?P<low>-?\d+) ?, ?(?P<high>-?\d+)\].*?Actual value is (?P<value>-?\d+)"),
 )
 
 
-def looked_up(exc: Exception) -> Beyond | None:
-    """The number that a run looked up in vain; None where it failed of something else."""
-    found = next((match for pattern in _BEYOND if (match := pattern.search(str(exc)))), None)
-    return found and Beyond(int(found["given"]), int(found["least"]), int(found["most"]))
+def parse_out_of_range(exc: Exception) -> OutOfRange | None:
+    """Parse the number beyond a lookup table from an error; None for other errors."""
+    matches = (pattern.search(str(exc)) for pattern in _OUT_OF_RANGE)
+    match = next(filter(None, matches), None)
+    return match and OutOfRange(int(match["value"]), int(match["low"]), int(match["high"]))
 
 
 def error_sentence(exc: Exception) -> str:
-    """ONNX Runtime's own sentence."""
+    """Return the message of an ONNX Runtime error without its prefixes."""
     text = " ".join(_PLACE.sub("", _CODE.sub("", str(exc))).split())
     return (text or type(exc).__name__)[:MAX_ERROR_CHARS].strip()
 
 
 def load_sentence(program: Path, exc: Exception) -> str:
-    """Why a model can't be loaded."""
+    """Describe why a model can't be loaded, with the remedy if it is known."""
     import onnxruntime
 
     engine, text = f"ONNX Runtime {onnxruntime.__version__}", " ".join(str(exc).split())
-    if found := _LATER_OPSET.search(text):
+    if match := _LATER_OPSET.search(text):
         return (
-            f"{program} is of opset {found[1]}, but {engine} takes up to {found[2]}: export it again at that"
+            f"{program} is of opset {match[1]}, but {engine} takes up to {match[2]}: export it again at that"
         )
-    if found := _NO_OPERATOR.search(text):
+    if match := _NO_OPERATOR.search(text):
         return (
-            f"{program} has the operator {found[1] or found[2]}, which {engine} lacks: export the model with "
+            f"{program} has the operator {match[1] or match[2]}, which {engine} lacks: export the model with "
             "operators of the standard"
         )
     return f"{program} can't be loaded by {engine}: {error_sentence(exc)}"
@@ -223,7 +221,7 @@ class OnnxPredictor:
         fetch_list: Sequence[str] = (),
     ) -> None:
         facts = inspect_onnx(model.program)
-        self.feeds = feeds_of_graph(model, facts.feeds, facts.fetches)
+        self.feeds = get_graph_feeds(model, facts.feeds, facts.fetches)
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
         device = resolve_device(conf)
         refuse_unavailable(device)
@@ -234,11 +232,11 @@ class OnnxPredictor:
         self._texts = [feed.alias for feed in self.feeds if feed.dtype == "string"]
         self._names = {feed.alias: feed.name for feed in self.feeds}
         self._outputs = {fetch.alias: fetch.name for fetch in self.fetches}
-        self.fetches = measured_fetches(model.program, self, self.fetches, facts.fetches, self.run)
+        self.fetches = measure_fetches(model.program, self, self.fetches, facts.fetches, self.run)
         self.merges = shares_runs(model.program, facts.finder, (*self.feeds, *self.fetches))
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Arrays by alias in and out. Raises InvalidInput, or ModelFailed with ONNX Runtime's reason."""
+        """Run feeds by alias and return fetches by alias. Raises InvalidInput and ModelFailed."""
         sessions = self._sessions
         if not sessions:
             raise ModelFailed("the predictor is closed")
@@ -251,7 +249,8 @@ class OnnxPredictor:
             fetched = session.run(list(self._outputs.values()), named)
         except Exception as exc:
             reason = error_sentence(exc)
-            raise refusal("ONNX Runtime", self.feeds, checked, reason, looked_up(exc)) from exc
+            out_of_range = parse_out_of_range(exc)
+            raise build_run_error("ONNX Runtime", self.feeds, checked, reason, out_of_range) from exc
         return dict(zip(self._outputs, map(np.asarray, fetched), strict=True))
 
     def check(self, feeds: Mapping[str, Array]) -> None:
@@ -259,39 +258,39 @@ class OnnxPredictor:
         check_forms(self.feeds, feeds)
 
     def close(self) -> None:
-        """Free the model as soon as no run is under way."""
+        """Free the model as soon as no run is in progress."""
         self._sessions = []
 
 
 def _session_for(
     sessions: Sequence[tuple[DynamicShapes | None, onnxruntime.InferenceSession]], shapes: Shapes
 ) -> onnxruntime.InferenceSession:
-    """The first session whose ranges hold these shapes of the feeds. Raises InvalidInput where none does.
+    """Return the first session whose ranges hold the feeds' shapes. Raises InvalidInput if none does.
 
-    One alone takes all shapes, or says itself which it does not.
+    A single session is returned for all shapes: it reports a wrong shape itself.
     """
     if len(sessions) == 1:
         return sessions[0][1]
     for described, session in sessions:
-        if described is None or described.hold(shapes):
+        if described is None or described.contain(shapes):
             return session
-    given = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
-    raise InvalidInput(f"none of the {len(sessions)} TensorRT profiles (tensorrt.shapes) takes {given}")
+    feed_shapes = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+    raise InvalidInput(f"none of the {len(sessions)} TensorRT profiles (tensorrt.shapes) takes {feed_shapes}")
 
 
 def _session(
-    model: ServingModel, conf: PredictorConf, asked: Sequence[tuple[str, dict[str, str]]]
+    model: ServingModel, conf: PredictorConf, providers: Sequence[tuple[str, dict[str, str]]]
 ) -> onnxruntime.InferenceSession:
     try:
         session = onnxruntime.InferenceSession(
-            str(model.program), sess_options=session_options(conf), providers=list(asked)
+            str(model.program), sess_options=session_options(conf), providers=list(providers)
         )
     except Exception as exc:
         raise ConfigError(load_sentence(model.program, exc)) from exc
-    if session.get_providers()[0] != asked[0][0]:  # it goes on with the next, in silence
+    if session.get_providers()[0] != providers[0][0]:  # it goes on with the next, in silence
         raise ConfigError(
-            f"{asked[0][0]} can't be started on this machine: see that its libraries and a driver are found "
-            "(paddlewheel doctor), or set device_type: 0"
+            f"{providers[0][0]} can't be started on this machine: see that its libraries and a driver are "
+            "found (paddlewheel doctor), or set device_type: 0"
         )
     session.disable_fallback()  # a failed run would be tried on the CPU, by a new session
     return session

@@ -18,7 +18,7 @@ ONNX, PDMODEL, IR = "onnx", "pdmodel", "ir"
 
 
 class OpenVinoEngine:
-    """Runs .onnx files, its own .xml and Paddle's .pdmodel programs, where config.yml asks for it by name."""
+    """Runs .onnx files, OpenVINO's .xml and Paddle's .pdmodel programs, only if config.yml names it."""
 
     name = "openvino"
     title = "OpenVINO"
@@ -26,15 +26,15 @@ class OpenVinoEngine:
     holds_gil = False
     takes_turns = True  # a compiled model has one stream, see openvino_predictor
     self_described = True
-    any_shape = False  # it keeps kernels for each shape, up to a bound
+    any_shape = False  # OpenVINO caches kernels for each shape, up to a bound
     library = Library("openvino", "paddlewheel[openvino]")
-    only_named = True  # the files are those of ONNX Runtime and of Paddle Inference, too
+    only_named = True  # ONNX Runtime and Paddle Inference run the same files
 
     def format_of(self, file: Path) -> str:
         return {".onnx": ONNX, ".pdmodel": PDMODEL, ".xml": IR}.get(file.suffix, "")
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """The file of the same name with the weights; an ONNX file has them itself, or names their files."""
+        """Return the weight file beside the program. An ONNX file holds its weights, or names their files."""
         ending = {".pdmodel": ".pdiparams", ".xml": ".bin"}.get(program.suffix)
         params = ending and program.with_suffix(ending)
         return params if params and params in files else None

@@ -1,4 +1,4 @@
-"""What a graph tells of itself: its feeds and fetches, and which numbers the feeds may hold."""
+"""Facts of an OpenVINO graph: feeds, fetches, and limits of ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DTYPES = {
     "u8": "uint8", "u16": "uint16", "u32": "uint32", "u64": "uint64", "string": "string",
 }  # fmt: skip
 
-# Operators that give as many rows as they find.
+# Operators whose number of output rows depends on the data.
 _FINDERS = {"NonZero", "NonMaxSuppression", "MulticlassNms", "MatrixNms", "Unique"}
 # Between a feed of ids and the lookup of their embeddings.
 _SHAPE_ONLY = {"Convert", "Reshape", "Squeeze", "Unsqueeze"}
@@ -27,25 +27,22 @@ _MAX_STEPS = 16
 
 
 class GraphFacts(NamedTuple):
-    """feeds, fetches: as the graph has them. finder: an operator that gives as many rows as it finds, if any.
-
-    id_limits: by name of a feed that is looked up in an embedding, the number of its rows.
-    """
+    """Feeds, fetches and operators of a graph."""
 
     feeds: tuple[Variable, ...]
     fetches: tuple[Variable, ...]
-    finder: str | None
-    id_limits: Mapping[str, int]
+    finder: str | None  # an operator whose number of output rows depends on the data
+    id_limits: Mapping[str, int]  # by name of an id feed, the number of rows in its embedding table
 
 
-def facts_of_onnx(model: ServingModel) -> GraphFacts:
-    """Of an ONNX file, which is walked without its weights."""
+def read_onnx_facts(model: ServingModel) -> GraphFacts:
+    """Read the facts of an ONNX file, without its weights."""
     facts = inspect_onnx(model.program)
     return GraphFacts(facts.feeds, facts.fetches, facts.finder, facts.id_limits)
 
 
 def read_graph_facts(graph: Any, model: ServingModel) -> GraphFacts:
-    """Of an `openvino.Model`. Raises ConfigError for tensors of types that can't be fed or fetched."""
+    """Read the facts of an `openvino.Model`. Raises ConfigError for feeds or fetches of unsupported types."""
     operators = list(graph.get_ops())
     limits: dict[str, int] = {}
     for feed, rows in _lookups(operators):
@@ -69,7 +66,7 @@ def _variable(port: Any, model: ServingModel) -> Variable:
 
 
 def _lookups(operators: Iterable[Any]) -> Iterable[tuple[str, int]]:
-    """The feeds by which a Gather looks up rows of a table, and how many that has."""
+    """Yield each feed that a Gather looks up in a table, with the number of the table's rows."""
     for operator in operators:
         if operator.get_type_name() != "Gather":
             continue
@@ -84,7 +81,7 @@ def _lookups(operators: Iterable[Any]) -> Iterable[tuple[str, int]]:
 
 
 def _feed_behind(tensor: Any) -> str:
-    """The feed that a tensor is only another form of; empty where it is computed."""
+    """Return the feed of a tensor that is a cast or reshaped feed; empty for a computed tensor."""
     for _ in range(_MAX_STEPS):
         node = tensor.get_node()
         if node.get_type_name() == "Parameter":
@@ -96,7 +93,7 @@ def _feed_behind(tensor: Any) -> str:
 
 
 MAX_BYTES = 256 << 20  # of the graph; weights are in the .bin beside it
-_IR_DTYPES = {  # of a port; what is not here is named as NumPy does but for the case
+_IR_DTYPES = {  # types of a port in an IR file
     "FP16": "float16", "FP32": "float32", "FP64": "float64", "BF16": "bfloat16", "BOOL": "bool",
     "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64",
     "U8": "uint8", "U16": "uint16", "U32": "uint32", "U64": "uint64", "STRING": "string",
@@ -106,7 +103,7 @@ _TABLE_FORMS = {"Convert", "Multiply", "Subtract"}  # between a stored table and
 
 
 def inspect_ir(program: Path) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
-    """Feeds and fetches. Raises ConfigError for a file that is no IR of version 10 or later."""
+    """Return the feeds and fetches of an IR file. Raises ConfigError for files before IR version 10."""
     root = _parse(program)
     layers = {layer.get("id", ""): layer for layer in root.iterfind("layers/layer")}
     sources = {
@@ -121,8 +118,8 @@ def inspect_ir(program: Path) -> tuple[tuple[Variable, ...], tuple[Variable, ...
     fetches = []
     for number, layer in layers.items():
         if layer.get("type") == "Result" and number in sources:
-            source, wanted = sources[number]
-            port = next((port for port in _ports(layers[source]) if port.get("id") == wanted), None)
+            source, port_id = sources[number]
+            port = next((port for port in _ports(layers[source]) if port.get("id") == port_id), None)
             if port is not None:
                 fetches.append(_ir_variable(port, layers[source], program))
     if not feeds or not fetches:
@@ -131,7 +128,7 @@ def inspect_ir(program: Path) -> tuple[tuple[Variable, ...], tuple[Variable, ...
 
 
 def inspect_id_limits(program: Path) -> dict[str, int]:
-    """Return by feed the number of rows of the smallest table that it is looked up in. Raises ConfigError."""
+    """Return, by id feed, the rows of its smallest embedding table. Raises ConfigError."""
     root = _parse(program)
     layers = {layer.get("id", ""): layer for layer in root.iterfind("layers/layer")}
     sources: dict[str, list[str]] = {}
@@ -156,7 +153,7 @@ def inspect_id_limits(program: Path) -> dict[str, int]:
 def _follow(
     layers: dict[str, ElementTree.Element], sources: dict[str, list[str]], number: str, forms: set[str]
 ) -> str:
-    """Return the layer whose values a layer of these types only hands on in another form."""
+    """Return the layer whose values reach layer `number` through layers of these types."""
     while layers[number].get("type") in forms and sources.get(number):
         number = sources[number][0]
     return number
@@ -190,6 +187,6 @@ def _ir_variable(port: ElementTree.Element, layer: ElementTree.Element, program:
     kind = port.get("precision", "")
     if kind not in _IR_DTYPES:
         raise ConfigError(f"{name!r} of {program} is of type {kind}, which can't be served")
-    told = (dim.text or "" for dim in port.iterfind("dim"))
-    dims = tuple(int(dim) if dim.strip().isdecimal() else -1 for dim in told)
+    texts = (dim.text or "" for dim in port.iterfind("dim"))
+    dims = tuple(int(dim) if dim.strip().isdecimal() else -1 for dim in texts)
     return Variable(name, name, _IR_DTYPES[kind], dims)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any, cast
 
-# With this package OpenVINO tells its makers over the network that it was imported, and keeps an id in the
-# home folder, without asking. Where it can't be imported, OpenVINO does without.
+# With this package, OpenVINO reports its import over the network and stores an id in the home folder, without
+# consent. OpenVINO works without the package.
 cast(dict[str, Any], sys.modules).setdefault("openvino_telemetry", None)
 
 import openvino  # noqa: E402

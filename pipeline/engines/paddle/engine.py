@@ -16,7 +16,7 @@ PIR, PDMODEL = "pir", "pdmodel"
 
 
 class PaddleEngine:
-    """Runs .pdmodel programs, and those that Paddle 3 writes as .json."""
+    """Runs .pdmodel programs, and the .json programs of Paddle 3."""
 
     name = "paddle"
     title = "Paddle Inference"
@@ -34,7 +34,7 @@ class PaddleEngine:
         return PIR if file.suffix == ".json" and _is_pir(file) else ""
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """A program without weights is saved without a parameter file, a `__model__` with one for each."""
+        """Return the parameter file; None without weights, and for a `__model__` with a file per weight."""
         candidates = [path for path in files if path.suffix == ".pdiparams" or path.name == "__params__"]
         if len(candidates) > 1:
             names = ", ".join(path.name for path in candidates)

@@ -1,4 +1,4 @@
-"""From `local_service_conf` to a `paddle.inference.Config`, and what a build of Paddle can't do."""
+"""Builds a `paddle.inference.Config` from `local_service_conf`, within the limits of the Paddle build."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pipeline.engines.base import PredictorConf
 from pipeline.engines.device import Device, resolve_device, select_card
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.paddle.paddle_import import inference, paddle
-from pipeline.engines.paddle.paddle_texts import build_text_config
-from pipeline.engines.paddle.program import run_natively_for, separate_params
-from pipeline.engines.paddle.text_program import Half
+from pipeline.engines.paddle.program import Half, run_natively_for, separate_params
+from pipeline.engines.paddle.session import build_text_config
 from pipeline.engines.shape_collection import collected_file
 from pipeline.engines.tensorrt import WORKSPACE_BYTES, cache_folder, profile_shapes
 from pipeline.errors import ConfigError
@@ -21,7 +20,7 @@ from pipeline.models.serving_model import ServingModel
 
 
 def paddle_precision(name: str) -> inference.PrecisionType:
-    """Paddle's constant for a `precision` of config.yml."""
+    """Return Paddle's constant for a `precision` of config.yml."""
     kinds = inference.PrecisionType
     return {"fp32": kinds.Float32, "fp16": kinds.Half, "bf16": kinds.Bfloat16, "int8": kinds.Int8}[name]
 
@@ -29,7 +28,7 @@ def paddle_precision(name: str) -> inference.PrecisionType:
 def use_tensorrt(
     config: inference.Config, model: ServingModel, conf: PredictorConf, dynamic_shapes: DynamicShapes | None
 ) -> None:
-    """Set the engine up on a Config that uses a GPU. Raises ConfigError for what can't work together."""
+    """Enable TensorRT in a Config for a GPU. Raises ConfigError for settings that exclude each other."""
     if model.format == "pir":
         raise ConfigError(
             f"{model.program}: Paddle's TensorRT engine takes .pdmodel programs only: convert the model with "
@@ -43,7 +42,7 @@ def use_tensorrt(
     if conf.tensorrt.auto_collect and dynamic_shapes is None and not conf.tensorrt.shapes:
         dynamic_shapes = DynamicShapes.from_file(collected_file(model, conf))
     shapes = profile_shapes(model, conf, dynamic_shapes)
-    if shapes is not None and shapes.others:
+    if shapes is not None and shapes.further:
         raise ConfigError(
             f"tensorrt.shapes names {len(shapes.profiles)} files, and Paddle's TensorRT engine has one range "
             "for a tensor: name one file, and serve each length class by an Op of its own"
@@ -71,11 +70,11 @@ def _max_rows(model: ServingModel, shapes: DynamicShapes) -> int | None:
 
 log = logging.getLogger(__name__)
 
-# Input shapes whose oneDNN primitives are kept. With 10, 2,000 random shapes (up to 16 x 512) through a
+# Input shapes with cached oneDNN primitives. With 10, 2,000 random shapes (up to 16 x 512) through a
 # 2 x 128 BERT end at 680 MB, reached within the first 250; 100 costs 220 MB more and is no faster on 24
 # shapes in turn.
 DEFAULT_ONEDNN_CACHE = 10
-GPU_POOL_MB = 100  # Paddle's usual start; it grows
+GPU_POOL_MB = 100  # Paddle's default initial size; it grows
 
 _CPU_BF16_FLAGS = {"avx512_bf16", "amx_bf16"}
 
@@ -89,10 +88,10 @@ def build_config(
     natively: bool = False,
     rest: Half | None = None,
 ) -> inference.Config:
-    """The configuration of one instance; `natively`: on the CPU without oneDNN, whatever `conf` says.
+    """Build the configuration of one instance.
 
-    rest: what is left of the program without its tokenizer, where it has one.
-    Raises ConfigError for what this build or machine can't do.
+    With `natively`, oneDNN is off, whatever `conf` says. `rest` is a text program without its tokenizer.
+    Raises ConfigError for settings that this build or machine does not support.
     """
     device = resolve_device(conf)
     refuse_unsupported(device, conf)
@@ -125,12 +124,12 @@ def configure(
     dynamic_shapes: DynamicShapes | None = None,
     natively: bool = False,
 ) -> None:
-    """Set everything `conf` says, without asking what the build can do. `precision` goes before its own."""
+    """Apply `conf` without checking the capabilities of the build. `precision` overrides that of `conf`."""
     device = resolve_device(conf)
     precision = precision or conf.precision
     config.disable_glog_info()
     if model.format == "pir":
-        # Without these, 3.3.1 runs PIR programs by a way on which memory optimisation fails.
+        # Without these, memory optimisation of PIR programs fails in 3.3.1.
         config.enable_new_ir(True)
         config.enable_new_executor(True)
     config.switch_ir_optim(conf.ir_optim or _needs_ir_optim(device, conf, precision))
@@ -138,9 +137,9 @@ def configure(
         config.enable_memory_optim()
     config.set_cpu_math_library_num_threads(conf.thread_num)
     if device is Device.CPU:
-        if natively or not _wants_onednn(conf, precision) or _is_native_alone(model, conf):
+        if natively or not _should_use_onednn(conf, precision) or _is_native_alone(model, conf):
             if config.mkldnn_enabled():
-                _onednn(config, "disable_{}")
+                _call_onednn_setter(config, "disable_{}")
         else:
             _use_onednn(config, conf, precision)
         return
@@ -178,26 +177,26 @@ def refuse_unsupported(device: Device, conf: PredictorConf) -> None:
 def precision_in_force(
     device: Device, model: ServingModel, conf: PredictorConf, cpu_flags: Collection[str] | None = None
 ) -> str:
-    """`precision`, or fp32 where Paddle can't run the model in it on this device, which is logged.
+    """Return the effective precision: `precision`, or fp32 with a warning if Paddle can't run it.
 
-    As in Paddle Serving, whose examples ask for int8 on a CPU. So is `use_calib` without TensorRT. With
-    `strict_precision` both are a ConfigError. `cpu_flags` are those of /proc/cpuinfo unless given.
+    Paddle Serving falls back as well: its examples configure int8 on a CPU. `use_calib` without TensorRT is
+    also a warning. With `strict_precision` both raise ConfigError. `cpu_flags` default to /proc/cpuinfo.
     """
-    hindrance = _hindrance(device, model, conf, cpu_flags)
+    unsupported = _explain_unsupported_precision(device, model, conf, cpu_flags)
     calibrates = conf.use_calib and device is not Device.TENSORRT
-    why = hindrance or (calibrates and "use_calib: true needs device_type: 2 (tensorRT)")
-    precision = "fp32" if hindrance else conf.precision
-    if why and conf.strict_precision:
-        raise ConfigError(f"{why}; local_service_conf.strict_precision is set")
-    if why:
-        log.warning("%s; %s runs in %s", why, model.program, precision)
+    reason = unsupported or (calibrates and "use_calib: true needs device_type: 2 (tensorRT)")
+    precision = "fp32" if unsupported else conf.precision
+    if reason and conf.strict_precision:
+        raise ConfigError(f"{reason}; local_service_conf.strict_precision is set")
+    if reason:
+        log.warning("%s; %s runs in %s", reason, model.program, precision)
     return precision
 
 
-def _hindrance(
+def _explain_unsupported_precision(
     device: Device, model: ServingModel, conf: PredictorConf, cpu_flags: Collection[str] | None
 ) -> str | None:
-    """Why the model can't be run in `precision`, with the remedy; None where it can."""
+    """Return why the model can't run in `precision`, with the remedy, or None if it can."""
     if conf.precision == "fp32" or device is Device.TENSORRT:
         return None
     if device is Device.GPU:
@@ -222,29 +221,29 @@ def _cpu_flags() -> set[str]:
 
 
 def _needs_ir_optim(device: Device, conf: PredictorConf, precision: str) -> bool:
-    """bf16 and TensorRT are graph passes: without them the setting would be ignored in silence."""
+    """Whether graph passes must be on: bf16 and TensorRT are graph passes, silently ignored without."""
     needs = device is Device.TENSORRT or precision == "bf16"
     if needs and not conf.ir_optim:
         log.info("ir_optim is switched on: %s needs it", "tensorRT" if device is Device.TENSORRT else "bf16")
     return needs
 
 
-def _wants_onednn(conf: PredictorConf, precision: str) -> bool:
-    """Return whether to use oneDNN. Without `use_mkldnn` bf16 alone does, which needs oneDNN.
+def _should_use_onednn(conf: PredictorConf, precision: str) -> bool:
+    """Whether to use oneDNN. Without `use_mkldnn`, only bf16 uses it, which needs oneDNN.
 
-    Paddle Serving's default is off. oneDNN takes 1.7 / 5.0 / 13 ms of CPU, and Paddle's own kernels 2.3 / 8.7
-    / 41, for batches of 1 / 8 / 32 with 32 tokens each (2 x 128 BERT, one thread, Paddle 3.3.1).
+    Paddle Serving's default is off. Measured with a 2 x 128 BERT, one thread and Paddle 3.3.1, on batches of
+    1 / 8 / 32 rows of 32 tokens. oneDNN takes 1.7 / 5.0 / 13 ms of CPU, Paddle's kernels 2.3 / 8.7 / 41 ms.
     """
     return precision == "bf16" if conf.use_mkldnn is None else conf.use_mkldnn
 
 
 def _use_onednn(config: inference.Config, conf: PredictorConf, precision: str) -> None:
-    _onednn(config, "enable_{}")
-    _onednn(config, "set_{}_cache_capacity", conf.mkldnn_cache_capacity or DEFAULT_ONEDNN_CACHE)
+    _call_onednn_setter(config, "enable_{}")
+    _call_onednn_setter(config, "set_{}_cache_capacity", conf.mkldnn_cache_capacity or DEFAULT_ONEDNN_CACHE)
     if conf.mkldnn_op_list:
-        _onednn(config, "set_{}_op", set(conf.mkldnn_op_list))
+        _call_onednn_setter(config, "set_{}_op", set(conf.mkldnn_op_list))
     if precision == "bf16":
-        _onednn(config, "enable_{}_bfloat16")
+        _call_onednn_setter(config, "enable_{}_bfloat16")
         if conf.mkldnn_bf16_op_list:
             config.set_bfloat16_op(set(conf.mkldnn_bf16_op_list))
 
@@ -263,7 +262,7 @@ def _beyond_onednn(operator: str, model: ServingModel) -> str:
     return f"Paddle {paddle.__version__} can't run {operator} of {model.program} with oneDNN"
 
 
-def _onednn(config: inference.Config, name: str, *arguments: Any) -> None:
-    """Call a setter by the name it has since 3.1, or by that of 2.6."""
+def _call_onednn_setter(config: inference.Config, name: str, *arguments: Any) -> None:
+    """Call a setter by its name since Paddle 3.1, or by its name in 2.6."""
     setter = getattr(config, name.format("onednn"), None) or getattr(config, name.format("mkldnn"))
     setter(*arguments)

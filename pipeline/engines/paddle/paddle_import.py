@@ -1,4 +1,4 @@
-"""Imports Paddle quietly: native log, waiting threads, warnings and signal handlers are settled."""
+"""Imports Paddle with a quiet native log, sleeping threads, no warnings and the process's signal handlers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import threading
 import warnings
 
-from pipeline.engines.refusals import Beyond
+from pipeline.engines.refusals import OutOfRange
 from pipeline.process import environment
 
 environment.settle()
@@ -21,9 +21,9 @@ __all__ = ["inference", "paddle"]
 
 
 def _restore_sigterm() -> None:
-    """Paddle's import replaces the disposition of SIGTERM in C, even where the process ignores the signal.
+    """Restore SIGTERM's handler, which Paddle's import replaces in C, even if the process ignores the signal.
 
-    Python still knows what was set. Paddle's handlers for SIGSEGV and the like stay: their traceback helps.
+    Python still has the previous handler. Paddle's handlers for crashes stay, for their traceback.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL)
@@ -35,18 +35,18 @@ _restore_sigterm()
 # The sentence of an error: "(InvalidArgument) ..." or "InvalidArgumentError: ...", after lines of preamble.
 _SENTENCE = re.compile(r"^\s*(\([A-Z]\w+\) .+|\w+Error: .+)$", re.MULTILINE)
 MAX_ERROR_CHARS = 400
-# Of embedding; the end is the first number that the table lacks.
-_BEYOND = re.compile(r"expected >= 0 and < (?P<end>\d+), but got (?P<given>-?\d+)")
+# Message of the embedding operator; `end` is the first number beyond the table.
+_OUT_OF_RANGE = re.compile(r"expected >= 0 and < (?P<end>\d+), but got (?P<value>-?\d+)")
 
 
-def looked_up(exc: Exception) -> Beyond | None:
-    """The number that a run looked up in vain; None where it failed of something else."""
-    found = _BEYOND.search(str(exc))
-    return found and Beyond(int(found["given"]), 0, int(found["end"]) - 1)
+def parse_out_of_range(exc: Exception) -> OutOfRange | None:
+    """Parse the number beyond a lookup table from an error; None for other errors."""
+    match = _OUT_OF_RANGE.search(str(exc))
+    return match and OutOfRange(int(match["value"]), 0, int(match["end"]) - 1)
 
 
 def error_sentence(exc: Exception) -> str:
-    """Paddle's own sentence out of an error that comes with hints and a native traceback."""
+    """Return the message of a Paddle error without its hints and native traceback."""
     text = str(exc)
     match = _SENTENCE.search(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

@@ -12,20 +12,18 @@ from pipeline.engines.device import Device, resolve_device
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, as_texts, check_feeds, check_forms, shares_runs
 from pipeline.engines.fetches import select_fetches
-from pipeline.engines.paddle.kept_tensors import KeptTensors
 from pipeline.engines.paddle.paddle_config import build_config
-from pipeline.engines.paddle.paddle_import import error_sentence, inference, looked_up
-from pipeline.engines.paddle.paddle_texts import Runs, Tokenizing, bears_padding
+from pipeline.engines.paddle.paddle_import import error_sentence, inference, parse_out_of_range
 from pipeline.engines.paddle.program import (
     ProgramFacts,
     corrected_feeds,
+    find_row_finder,
     find_tokenizer_op,
     inspect_program,
-    rows_found_by,
     text_program,
 )
-from pipeline.engines.paddle.session import Session
-from pipeline.engines.refusals import refusal
+from pipeline.engines.paddle.session import KeptTensors, Runs, Session, Tokenizing, bears_padding
+from pipeline.engines.refusals import build_run_error
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.models.serving_model import ServingModel, Variable
 
@@ -48,25 +46,25 @@ class PaddlePredictor:
         _refuse_unfeedable(model, facts)
         self.feeds = corrected_feeds(model, facts)
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
-        # Paddle judges the batch itself: apps feed several rows to programs that were exported with one.
+        # Paddle checks the batch axis: apps feed several rows to programs that were exported for one row.
         self._fed = tuple(replace(v, shape=(-1, *v.shape[1:])) if v.shape else v for v in self.feeds)
         self._model, self._conf = model, conf
-        self._whole = text_program(model) if find_tokenizer_op(model) else None
+        self._halves = text_program(model) if find_tokenizer_op(model) else None
         self._texts = [v.alias for v in self.feeds if v.name in facts.texts]
-        config = self._config(instance_index=instance_index, dynamic_shapes=dynamic_shapes)
-        session = self._session(config)
+        config = self._build_config(instance_index=instance_index, dynamic_shapes=dynamic_shapes)
+        session = self._load_session(config)
         keeps = model.format == "pir" and resolve_device(conf) is Device.CPU
         self._runs: Runs | None = KeptTensors(session) if keeps and isinstance(session, Session) else session
-        # oneDNN's operators take for granted the ranks that the program declares: y = x W of [1, 1, 13] would
-        # be [1, 1] in place of [1, 1, 1]. So the program itself runs feeds of others, once there are any.
-        self._by_itself: Runs | None = None if config.mkldnn_enabled() else session
-        self.merges = shares_runs(model.program, rows_found_by(model.program), self.feeds)
+        # oneDNN's operators rely on the ranks that the program declares: y = x W of [1, 1, 13] would be
+        # [1, 1] instead of [1, 1, 1]. Feeds of another rank run in a session without oneDNN.
+        self._without_onednn: Runs | None = None if config.mkldnn_enabled() else session
+        self.merges = shares_runs(model.program, find_row_finder(model.program), self.feeds)
         if self._texts and self.merges and not self._bears_padding():
             log.info("%s answers texts otherwise beside longer ones: its requests run alone", model.program)
             self.merges = False
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Arrays by alias in and out; the program judges their shapes, which many take beside their own.
+        """Run feeds by alias and return fetches by alias. Many programs accept more shapes than they declare.
 
         Raises InvalidInput, or ModelFailed with Paddle's reason.
         """
@@ -83,62 +81,63 @@ class PaddlePredictor:
         try:
             return runs.run(checked)
         except Exception as exc:
-            raise refusal("Paddle", self._fed, checked, error_sentence(exc), looked_up(exc)) from exc
+            out_of_range = parse_out_of_range(exc)
+            raise build_run_error("Paddle", self._fed, checked, error_sentence(exc), out_of_range) from exc
 
     def check(self, feeds: Mapping[str, Array]) -> None:
         """Raise InvalidInput for feeds whose names, types or dtypes do not fit, or that are empty."""
         check_forms(self._fed, feeds, any_shape=True)
 
     def _bears_padding(self) -> bool:
-        """Whether texts of several requests may be padded to the longest of them, as the tokenizer does."""
+        """Whether texts of several requests may be padded to the longest one, as the tokenizer does."""
         try:
             return len(self._texts) == len(self.feeds) and bears_padding(self.run, self._texts)
         except (InvalidInput, ModelFailed):
             return False
 
     def _for_other_ranks(self) -> Runs:
-        if self._by_itself is None:
+        if self._without_onednn is None:
             log.info("%s is loaded once more, without oneDNN, for feeds of another rank", self._model.program)
-            self._by_itself = self._session(self._config(natively=True))
-        return self._by_itself
+            self._without_onednn = self._load_session(self._build_config(natively=True))
+        return self._without_onednn
 
-    def _config(self, **options: Any) -> inference.Config:
-        rest = self._whole.rest if self._whole else None
+    def _build_config(self, **options: Any) -> inference.Config:
+        rest = self._halves.rest if self._halves else None
         return build_config(self._model, self._conf, rest=rest, **options)
 
-    def _session(self, config: inference.Config) -> Session | Tokenizing:
-        """What runs the program as this configuration says, with its tokenizer where it takes texts.
+    def _load_session(self, config: inference.Config) -> Session | Tokenizing:
+        """Load the program with this configuration, and its tokenizer if it is a text program.
 
-        Raises ConfigError where it can't be loaded, or is not the one that is described.
+        Raises ConfigError if the program can't be loaded or does not match the model's description.
         """
-        model, whole = self._model, self._whole
-        made = set(whole.tokens) if whole else set()
+        model, halves = self._model, self._halves
+        tokens = set(halves.tokens) if halves else set()
         feeds = {v.alias: v.name for v in self.feeds if v.alias not in self._texts}
-        rest = self._loaded(config) if whole is None or whole.rest is not None else None
+        rest = self._create_predictor(config) if halves is None or halves.rest is not None else None
         inputs = rest.get_input_names() if rest else []
-        outputs = [*(rest.get_output_names() if rest else []), *(whole.fetched if whole else ())]
-        texts = whole.texts if whole else ()
-        _compare_names(model.feeds, [*(name for name in inputs if name not in made), *texts], "feed", model)
-        own_names = _own_names(model, outputs)
-        _compare_names(self.fetches, [*outputs, *own_names], "fetch", model)
-        fetches = {v.alias: own_names.get(v.name, v.name) for v in self.fetches}
+        outputs = [*(rest.get_output_names() if rest else []), *(halves.fetched if halves else ())]
+        texts = halves.texts if halves else ()
+        _compare_names(model.feeds, [*(name for name in inputs if name not in tokens), *texts], "feed", model)
+        program_names = _map_fetches_by_order(model, outputs)
+        _compare_names(self.fetches, [*outputs, *program_names], "fetch", model)
+        fetches = {v.alias: program_names.get(v.name, v.name) for v in self.fetches}
         session = None
         if rest is not None:
             session = Session(
                 rest,
-                feeds | {name: name for name in inputs if name in made},
-                {alias: name for alias, name in fetches.items() if name not in made},
+                feeds | {name: name for name in inputs if name in tokens},
+                {alias: name for alias, name in fetches.items() if name not in tokens},
                 ragged={v.alias for v in self.feeds if v.is_lod},
                 has_sequences=model.format == "pdmodel",  # a PIR program's outputs have none
             )
-        if whole is None:
+        if halves is None:
             assert session is not None
             return session
         names = {v.alias: v.name for v in self.feeds if v.alias in self._texts}
-        fetched = {alias: name for alias, name in fetches.items() if name in made}
-        return Tokenizing(whole, names, fetched, session)
+        fetched = {alias: name for alias, name in fetches.items() if name in tokens}
+        return Tokenizing(halves, names, fetched, session)
 
-    def _loaded(self, config: inference.Config) -> inference.Predictor:
+    def _create_predictor(self, config: inference.Config) -> inference.Predictor:
         try:
             return inference.create_predictor(config)
         except Exception as exc:
@@ -146,7 +145,7 @@ class PaddlePredictor:
 
     def close(self) -> None:
         """Free the model."""
-        self._runs = self._by_itself = None
+        self._runs = self._without_onednn = None
 
 
 def _refuse_unfeedable(model: ServingModel, facts: ProgramFacts) -> None:
@@ -158,25 +157,24 @@ def _refuse_unfeedable(model: ServingModel, facts: ProgramFacts) -> None:
             )
 
 
-def _own_names(model: ServingModel, outputs: Sequence[str]) -> dict[str, str]:
-    """The program's name of each fetch by its declared one, when they have no name in common.
+def _map_fetches_by_order(model: ServingModel, outputs: Sequence[str]) -> dict[str, str]:
+    """Map declared fetch names to the program's names by their order, if no name is in both.
 
-    Models saved by Paddle Serving 0.6 and before declare other names than the program ends up with; they are
-    in the same order.
+    Models saved by Paddle Serving 0.6 and earlier declare other names than the program, in the same order.
     """
     declared = [variable.name for variable in model.fetches]
     if len(declared) != len(outputs) or set(declared) & set(outputs):
         return {}
     names = dict(zip(declared, outputs, strict=True))
-    told = ", ".join(f"{name} is {own}" for name, own in names.items())
-    log.warning("%s names no output of %s; taken in order: %s", model.directory, model.program.name, told)
+    mapping = ", ".join(f"{name} is {output}" for name, output in names.items())
+    log.warning("%s names no output of %s; taken in order: %s", model.directory, model.program.name, mapping)
     return names
 
 
 def _compare_names(
     declared: Sequence[Variable], actual: Sequence[str], kind: str, model: ServingModel
 ) -> None:
-    """Refuse a description that does not belong to the program now, not at the first request."""
+    """Raise ConfigError at start-up for a description that does not match the program."""
     names = {variable.name for variable in declared}
     missing = names - set(actual)
     if kind == "feed":

@@ -1,7 +1,11 @@
-"""What a Paddle program says of itself, read before the engine sees it.
+"""Paddle program files: shapes, parameters and operators, and the two halves of a text program.
 
-Paddle Inference 3.3.1 ends the process with SIGSEGV on a damaged .pdmodel, loads a parameter file that is cut
-off in its last tensor, and starts without weights when it is given none. Each is told in one sentence here.
+The files are checked before the engine loads them. Paddle Inference 3.3.1 ends the process with SIGSEGV on a
+damaged .pdmodel. It loads a truncated parameter file, and starts without weights if the file is missing.
+
+A text program begins with a `faster_tokenizer` operator, as PaddleNLP exports it. Paddle 3.3.1 ends with
+SIGSEGV if a vocabulary shares its file with weights, and runs text programs neither with oneDNN nor with
+memory optimisation. So the program is cut in two: the tokenizer, and the rest, which is an ordinary program.
 """
 
 from __future__ import annotations
@@ -11,67 +15,168 @@ import json
 import math
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from pipeline.engines.paddle.text_program import (
-    TEXTS,
-    TOKENIZER,
-    VOCABULARY,
-    TextProgram,
-    cut_in_two,
-    skip_vocabulary,
-)
 from pipeline.errors import ConfigError
 from pipeline.models.dtypes import BY_PROGRAM
 from pipeline.models.serving_model import ServingModel, Variable
 
-# framework.proto's VarType.Type to bytes an element; 23 and 24 are complex numbers, which weights may be.
+TOKENIZER = "faster_tokenizer"
+TEXTS, VOCABULARY = 26, 27  # of framework.proto's VarType.Type: STRINGS and VOCAB
+_LENGTH, _ID = struct.Struct("<Q"), struct.Struct("<i")
+
+
+@dataclass(frozen=True)
+class Half:
+    """A program and its parameters, as file contents."""
+
+    program: bytes
+    params: bytes
+
+
+@dataclass(frozen=True)
+class TextProgram:
+    """A text program cut in two: its tokenizer and the rest."""
+
+    tokenizer: Half
+    rest: Half | None  # None: all outputs are the tokenizer's
+    texts: tuple[str, ...]  # feeds of the tokenizer
+    tokens: tuple[str, ...]  # outputs of the tokenizer that the rest reads or the program returns
+    fetched: frozenset[str]  # tokens that the program returns
+
+
+def skip_vocabulary(file: BinaryIO, size: int) -> None:
+    """Skip a vocabulary in a parameter file: its length, then each token's length, bytes and id.
+
+    Raises struct.error or ValueError if the file ends before.
+    """
+    (count,) = _LENGTH.unpack(file.read(_LENGTH.size))
+    for _ in range(min(count, size)):
+        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+        file.seek(length + _ID.size, 1)
+        if file.tell() > size:
+            raise ValueError("the vocabulary is cut off")
+
+
+def cut_in_two(
+    program: Any, params: Path, stored: Iterable[str], skip: Callable[[BinaryIO, str], None]
+) -> TextProgram:
+    """Cut a ProgramDesc into its tokenizer and the rest.
+
+    `stored` names its parameters in the order of the file `params`. `skip` skips a parameter in that file.
+    """
+    block = program.blocks[0]
+    kinds = {variable.name: variable.type.type for variable in block.vars}
+    tokenizers = [op for op in block.ops if op.type == TOKENIZER]
+    texts = tuple(name for name in _outputs(block.ops, "feed") if kinds[name] == TEXTS)
+    produced = [name for op in tokenizers for name in _names(op.outputs)]
+    rest_ops = [op for op in block.ops if op.type not in (TOKENIZER, "feed", "fetch")]
+    used = {name for op in rest_ops for name in _names(op.inputs)}
+    fetched = frozenset(produced) & set(_inputs(block.ops, "fetch"))
+    tokens = tuple(name for name in produced if name in used or name in fetched)
+    params_by_half = {True: b"", False: b""}
+    with params.open("rb") as file:
+        for name in stored:
+            start = file.tell()
+            skip(file, name)
+            end = file.tell()
+            file.seek(start)
+            params_by_half[kinds[name] == VOCABULARY] += file.read(end - start)
+    first, second = type(program)(), type(program)()
+    first.CopyFrom(program)
+    second.CopyFrom(program)
+    _prune_program(first, tokenizers, feeds=texts, fetches=tokens)
+    feeds = [name for name in _outputs(block.ops, "feed") if name not in texts]
+    ids = [name for name in tokens if name in used]
+    fetches = [name for name in _inputs(block.ops, "fetch") if name not in fetched]
+    _prune_program(second, rest_ops, feeds=[*feeds, *ids], fetches=fetches)
+    tokenizer = Half(first.SerializeToString(), params_by_half[True])
+    rest = Half(second.SerializeToString(), params_by_half[False]) if fetches else None
+    return TextProgram(tokenizer, rest, texts, tokens, fetched)
+
+
+def _names(slots: Iterable[Any]) -> list[str]:
+    return [name for slot in slots for name in slot.arguments]
+
+
+def _outputs(ops: Iterable[Any], kind: str) -> list[str]:
+    return [name for op in ops if op.type == kind for name in _names(op.outputs)]
+
+
+def _inputs(ops: Iterable[Any], kind: str) -> list[str]:
+    return [name for op in ops if op.type == kind for name in _names(op.inputs)]
+
+
+def _prune_program(program: Any, ops: Sequence[Any], feeds: Sequence[str], fetches: Sequence[str]) -> None:
+    """Reduce a program to these operators, feeds and fetches, and to the variables that they need."""
+    block = program.blocks[0]
+    feed, fetch = (next(op for op in block.ops if op.type == kind) for kind in ("feed", "fetch"))
+    ops_to_keep = [
+        *(_numbered(feed, feed.outputs[0], name, at) for at, name in enumerate(feeds)),
+        *ops,
+        *(_numbered(fetch, fetch.inputs[0], name, at) for at, name in enumerate(fetches)),
+    ]
+    copies = [type(op).FromString(op.SerializeToString()) for op in ops_to_keep]
+    needed = {name for op in copies for name in (*_names(op.inputs), *_names(op.outputs))}
+    variables = [type(v).FromString(v.SerializeToString()) for v in block.vars if v.name in needed]
+    del block.ops[:]
+    del block.vars[:]
+    block.ops.extend(copies)
+    block.vars.extend(variables)
+
+
+def _numbered(pattern: Any, slot: Any, name: str, number: int) -> Any:
+    """Return a copy of a feed or fetch operator for another variable."""
+    slot.arguments[:] = [name]
+    for attribute in pattern.attrs:
+        if attribute.name == "col":
+            attribute.i = number
+    return type(pattern).FromString(pattern.SerializeToString())
+
+
+# framework.proto's VarType.Type to bytes per element; 23 and 24 are complex numbers, which weights may be.
 _ELEMENT_BYTES = {number: dtype.numpy.itemsize for number, dtype in BY_PROGRAM.items()} | {23: 8, 24: 16}
 _DENSE_TENSOR = 7
 _TOKENIZER = re.compile(TOKENIZER.encode())
 
-# Operators that give as many rows as they find.
+# Operators whose number of output rows depends on the data.
 _FINDER = re.compile(rb"\w*(nms|generate_proposals|nonzero|where_index|masked_select|detection_output)\d?")
-# Operators that PIR programs have with a list of doubles, which Paddle 3.3.1 can't hand to oneDNN, whether it
-# is told to use oneDNN for them or not (Paddle issue 79749).
+# Operators with a list of doubles in PIR programs, which Paddle 3.3.1 can't pass to oneDNN, even if oneDNN is
+# switched off for them (Paddle issue 79749).
 _NATIVE_ALONE = re.compile(rb"(bilinear|nearest)_interp")
-# Where a program tells an operator's name: "#":"1.nonzero" in JSON, field 3 of framework.proto's OpDesc.
+# An operator's name in a program: "#":"1.nonzero" in JSON, field 3 of framework.proto's OpDesc.
 _OPERATOR = re.compile(rb'"#":"\d+\.(\w+)"|\x1a[\x03-\x30]([a-z][a-z_0-9]+)')
 
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """Shapes of the program's variables by name (its feeds at least), and how many parameters it has.
+    """Variables and parameters of a program."""
 
-    `names` are the parameters' own, sorted; a PIR program's are not read. `ragged` are the variables with
-    sequences (LoD), `texts` and `vocabularies` those of a tokenizer, which PIR programs don't have.
-    """
-
-    shapes: Mapping[str, tuple[int, ...]]
-    parameters: int
-    names: tuple[str, ...] = ()
-    ragged: frozenset[str] = frozenset()
-    texts: frozenset[str] = frozenset()
-    vocabularies: frozenset[str] = frozenset()
+    shapes: Mapping[str, tuple[int, ...]]  # by variable, including all feeds
+    parameters: int  # number of parameters
+    names: tuple[str, ...] = ()  # of the parameters, sorted; empty for PIR programs
+    ragged: frozenset[str] = frozenset()  # variables with sequences (LoD)
+    texts: frozenset[str] = frozenset()  # text variables of a tokenizer; empty for PIR programs
+    vocabularies: frozenset[str] = frozenset()  # of a tokenizer; empty for PIR programs
 
 
-def rows_found_by(program: Path) -> str | None:
-    """The operator by which a program's outputs may have another number of rows than its feeds; or None.
+def find_row_finder(program: Path) -> str | None:
+    """Return an operator whose number of output rows depends on the data, or None.
 
-    Two boxes fetched for two images are one each, or both of one image: what was found can't be cut apart.
+    A batch with such an operator can't be split: two boxes for two images may both belong to one image.
     """
     return _first_operator(program, _FINDER)
 
 
 def run_natively_for(model: ServingModel) -> str | None:
-    """Return the operator for which a program can't be run with oneDNN; or None.
+    """Return an operator that can't run with oneDNN, or None.
 
-    oneDNN's adaptive pooling to more than 1x1 keeps the way of computing that suited the first run: sizes
-    that the output doesn't divide are 1 to 9 % off afterwards. The whole program runs without oneDNN, for
-    Paddle 3.3.1 can exclude no single operator of a PIR program.
+    oneDNN's adaptive pooling to more than 1x1 reuses the algorithm of the first run: sizes that the output
+    does not divide are 1 to 9 % off afterwards. The whole program runs without oneDNN, because Paddle 3.3.1
+    can't exclude a single operator of a PIR program.
     """
     if model.format == "pir":
         operator = _first_operator(model.program, _NATIVE_ALONE)
@@ -79,13 +184,13 @@ def run_natively_for(model: ServingModel) -> str | None:
     return "adaptive pool2d" if _pools_adaptively_in_pdmodel(model.program) else None
 
 
-def _first_operator(program: Path, wanted: re.Pattern[bytes]) -> str | None:
+def _first_operator(program: Path, pattern: re.Pattern[bytes]) -> str | None:
     names = (match[1] or match[2] for match in _OPERATOR.finditer(program.read_bytes()))
-    return next((name.decode() for name in names if wanted.fullmatch(name)), None)
+    return next((name.decode() for name in names if pattern.fullmatch(name)), None)
 
 
 def inspect_program(model: ServingModel) -> ProgramFacts:
-    """Read the program file. Raises ConfigError when it or its parameter file is damaged or missing."""
+    """Read the program file. Raises ConfigError if it or its parameter file is damaged or missing."""
     try:
         facts = _pir_facts(model.program) if model.format == "pir" else _pdmodel_facts(model.program)
     except (OSError, LookupError, TypeError, ValueError, AttributeError) as exc:
@@ -99,7 +204,7 @@ def inspect_program(model: ServingModel) -> ProgramFacts:
             f"{model.program} has {facts.parameters} parameters, but no .pdiparams is beside it"
         )
     if model.params is not None:
-        stored = _stored_tensors(model.params, facts.parameters, facts)
+        stored = _count_stored_tensors(model.params, facts.parameters, facts)
         if stored < facts.parameters:
             raise ConfigError(
                 f"{model.params} holds {stored} whole tensors, {model.program.name} has {facts.parameters} "
@@ -109,27 +214,27 @@ def inspect_program(model: ServingModel) -> ProgramFacts:
 
 
 def separate_params(model: ServingModel) -> bool:
-    """Whether each weight has a file of its own, as the first versions of Paddle saved them."""
+    """Whether each weight has a separate file, as the first versions of Paddle saved them."""
     return model.program.name == "__model__" and model.params is None
 
 
 def parameter_names(program: Path) -> tuple[str, ...]:
-    """The names of a .pdmodel's weights, in the order in which one file holds them all."""
+    """Return the names of a .pdmodel's weights, in the order of the parameter file."""
     return _pdmodel_facts(program).names
 
 
 def ragged_variables(program: Path) -> frozenset[str]:
-    """The names of a .pdmodel's variables with sequences."""
+    """Return the names of a .pdmodel's variables with sequences."""
     return _pdmodel_facts(program).ragged
 
 
 def find_tokenizer_op(model: ServingModel) -> str | None:
-    """The operator by which a program takes texts; or None."""
+    """Return the name of a program's tokenizer operator, or None."""
     return _first_operator(model.program, _TOKENIZER) if model.format == "pdmodel" else None
 
 
 def text_program(model: ServingModel) -> TextProgram:
-    """The halves of a program that takes texts. Raises ConfigError where its weights are in a file each."""
+    """Cut a text program in two. Raises ConfigError if each weight has a separate file."""
     if model.params is None:
         raise ConfigError(
             f"{model.program} has a tokenizer, and its weights in a file each: convert it with "
@@ -142,10 +247,10 @@ def text_program(model: ServingModel) -> TextProgram:
 
 
 def corrected_feeds(model: ServingModel, facts: ProgramFacts) -> tuple[Variable, ...]:
-    """The model's feeds with the program's own shapes, and as ragged as the program has them.
+    """Return the model's feeds with shapes and raggedness from the program.
 
-    Older conversions of Paddle Serving drop every axis of any length: [-1, -1] is stored as no shape at all,
-    and so is the shape of a ragged feed. Others have lengths that the program does not ask for.
+    Older conversions of Paddle Serving drop every open axis: [-1, -1] and the shape of a ragged feed are
+    stored as no shape at all. Others store lengths that the program does not require.
     """
     return tuple(_corrected(variable, facts) for variable in model.feeds)
 
@@ -157,7 +262,7 @@ def _check_separate(program: Path, names: Sequence[str]) -> None:
             raise ConfigError(
                 f"{program} has the weight {name}, but neither {name} nor __params__ is beside it"
             )
-        if not _stored_tensors(file, 1):
+        if not _count_stored_tensors(file, 1):
             raise ConfigError(f"{file} holds no whole tensor: copy or export the model again")
 
 
@@ -206,7 +311,7 @@ def _pir_ops(program: Path) -> Sequence[Mapping[str, Any]]:
 
 
 def _pir_facts(program: Path) -> ProgramFacts:
-    """The facts of a PIR program, by the `data` and parameter operators in its JSON."""
+    """Read the facts of a PIR program from the `data` and parameter operators in its JSON."""
     ops = _pir_ops(program)
     shapes = {}
     for op in ops:
@@ -219,38 +324,37 @@ def _pir_facts(program: Path) -> ProgramFacts:
 def _is_stored(op: Mapping[str, Any]) -> bool:
     """Whether an operator of a PIR program is a parameter of the parameter file.
 
-    A recurrent layer's `dropout_state` is none: its persistable, the first of a parameter's OA, is 0.
+    A recurrent layer's `dropout_state` is not stored: its persistable flag, the first of OA, is 0.
     """
     return op["#"] in ("p", "0.parameter") and op.get("OA", [])[:1] != [0]
 
 
 def _pdmodel_facts(program: Path) -> ProgramFacts:
-    """The facts of a .pdmodel, by the variables in the first block of its ProgramDesc."""
+    """Read the facts of a .pdmodel from the variables in the first block of its ProgramDesc."""
     framework = _framework()
     variables = _parsed(framework.ProgramDesc, program.read_bytes()).blocks[0].vars
     # By number: "lod_tensor" and "lod_level" have other names since Paddle 2.6.
     field = framework.VarType.DESCRIPTOR.fields_by_number[3]
     tensor, level = (field.message_type.fields_by_number[number].name for number in (1, 2))
     dense = {v.name: getattr(v.type, field.name) for v in variables if v.type.type == _DENSE_TENSOR}
-    shapes = {name: tuple(getattr(found, tensor).dims) for name, found in dense.items()}
+    shapes = {name: tuple(getattr(variable_type, tensor).dims) for name, variable_type in dense.items()}
     of_kind = {v.name: v.type.type for v in variables}
     vocabularies = frozenset(name for name, kind in of_kind.items() if kind == VOCABULARY)
     texts = frozenset(name for name, kind in of_kind.items() if kind == TEXTS)
     stored = dense.keys() | vocabularies
     names = tuple(sorted(v.name for v in variables if v.persistable and v.name in stored))
-    ragged = frozenset(name for name, found in dense.items() if getattr(found, level))
+    ragged = frozenset(name for name, variable_type in dense.items() if getattr(variable_type, level))
     return ProgramFacts(shapes, len(names), names, ragged, texts, vocabularies)
 
 
-def _stored_tensors(params: Path, most: int, facts: ProgramFacts | None = None) -> int:
-    """How many complete tensors a parameter file holds, up to `most` of them.
+def _count_stored_tensors(params: Path, limit: int, facts: ProgramFacts | None = None) -> int:
+    """Count the complete tensors in a parameter file, up to `limit`. Vocabularies in `facts` count too.
 
-    What follows these may be anything, and zeros look like as many empty tensors. facts: of the program; its
-    vocabularies count as tensors.
+    Any bytes may follow the last tensor, and zeros would look like empty tensors.
     """
     size, count = params.stat().st_size, 0
     with params.open("rb") as file:
-        while count < most and file.tell() < size:
+        while count < limit and file.tell() < size:
             try:
                 name = facts.names[count] if facts is not None and facts.names else ""
                 _skip(file, name, size, facts)
@@ -261,7 +365,7 @@ def _stored_tensors(params: Path, most: int, facts: ProgramFacts | None = None) 
 
 
 def _skip(file: BinaryIO, name: str, size: int, facts: ProgramFacts | None) -> None:
-    """Go past one parameter. Raises one of several errors where the file of `size` bytes ends before."""
+    """Skip a parameter. Raises one of several errors if the file of `size` bytes ends before."""
     if facts is not None and name in facts.vocabularies:
         skip_vocabulary(file, size)
         return

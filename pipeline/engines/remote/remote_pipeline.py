@@ -1,4 +1,4 @@
-"""Asks another Pipeline service (`client_type: pipeline_grpc`), with its messages of keys and values."""
+"""Calls another Pipeline service (`client_type: pipeline_grpc`), with its key/value messages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _numpy_1.run(np.set_printoptions, legacy="1.25", threshold=sys.maxsize)
 
 
 class PipelinePredictor(RemotePredictor):
-    """The service's answer as Paddle Serving gave it to hooks: `{key: [text]}`, and arrays for its tensors.
+    """A remote Pipeline service. Hooks get Paddle Serving's form: `{key: [text]}`, and arrays for tensors.
 
-    A feed goes as PipelineClient sends it: `str` as it is and arrays as their repr, or everything as tensors
-    where the Op says `set_pack_tensor_format(True)`. `fetch_list` keeps the keys it names.
+    Feeds are sent in PipelineClient's form: `str` unchanged and arrays as their repr, or all as tensors after
+    `set_pack_tensor_format(True)`. `fetch_list` selects keys of the answer.
     """
 
     merges = False
-    feeds: tuple[Variable, ...] = ()  # the service does not tell which it takes
+    feeds: tuple[Variable, ...] = ()  # the service does not declare them
     fetches: tuple[Variable, ...] = ()
 
     def __init__(self, conf: RemoteConf, op: Op, fetch_list: Sequence[str]) -> None:
@@ -43,7 +43,7 @@ class PipelinePredictor(RemotePredictor):
         self._endpoints = Endpoints(conf, "Pipeline service")
 
     def run(self, feeds: Mapping[str, Any], *, deadline: float = math.inf) -> dict[str, Any]:
-        request = _packed(feeds, as_tensors=self._op.packs_tensors)
+        request = _build_request(feeds, as_tensors=self._op.packs_tensors)
         data, address = self._endpoints.call(METHOD, request, deadline)
         try:
             response = Response.FromString(data)
@@ -51,21 +51,21 @@ class PipelinePredictor(RemotePredictor):
             raise ModelFailed(f"{address} answered with no Pipeline message") from exc
         if response.err_no != 0:
             raise RemoteRefused(response.err_msg, response.err_no)
-        return self._chosen(_outputs(response, address), address)
+        return self._select(_unpack_outputs(response, address), address)
 
     def close(self) -> None:
         self._endpoints.close()
 
-    def _chosen(self, outputs: dict[str, Any], address: str) -> dict[str, Any]:
+    def _select(self, outputs: dict[str, Any], address: str) -> dict[str, Any]:
         for name in self._fetch_list:
             if name not in outputs:
-                known = ", ".join(outputs) or "nothing"
-                raise ModelFailed(f"fetch_list: the answer of {address} has no {name!r}, only {known}")
+                keys = ", ".join(outputs) or "nothing"
+                raise ModelFailed(f"fetch_list: the answer of {address} has no {name!r}, only {keys}")
         return {name: outputs[name] for name in self._fetch_list} if self._fetch_list else outputs
 
 
-def _packed(feeds: Mapping[str, Any], *, as_tensors: bool) -> Request:
-    """The message of a feed; "logid" and "clientip" fill the fields of that name. Raises InvalidInput."""
+def _build_request(feeds: Mapping[str, Any], *, as_tensors: bool) -> Request:
+    """Build a Request from feeds; "logid" and "clientip" become fields. Raises InvalidInput."""
     feeds = dict(feeds)
     name: object = "logid"
     try:
@@ -75,7 +75,7 @@ def _packed(feeds: Mapping[str, Any], *, as_tensors: bool) -> Request:
                 request.tensors.append(_tensor(name, value))
             else:
                 request.key.append(name)
-                request.value.append(value if isinstance(value, str) else _text(name, value))
+                request.value.append(value if isinstance(value, str) else _format_array(name, value))
     except (TypeError, ValueError) as exc:  # a name that is no str, an unpaired surrogate, an object array
         raise InvalidInput(f"feed {name!r} can't be sent: {exc}") from exc
     return request
@@ -88,7 +88,7 @@ def _tensor(name: str, value: Any) -> Tensor:
     return to_message(name, _array(name, value))
 
 
-def _text(name: str, value: Any) -> str:
+def _format_array(name: str, value: Any) -> str:
     return _numpy_1.copy().run(array_repr, _array(name, value))
 
 
@@ -98,7 +98,7 @@ def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
     raise InvalidInput(f"feed {name!r} is of type {type(value).__name__}, expected str, ndarray or list")
 
 
-def _outputs(response: Response, address: str) -> dict[str, Any]:
+def _unpack_outputs(response: Response, address: str) -> dict[str, Any]:
     # Paddle Serving put each text into a list, and hooks read `fetch_dict["key"][0]`.
     outputs: dict[str, Any] = {key: [value] for key, value in zip(response.key, response.value, strict=False)}
     try:

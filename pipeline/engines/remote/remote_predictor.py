@@ -1,4 +1,4 @@
-"""A model that another service runs: what the predictors of remote Ops have in common. Imports no gRPC."""
+"""Common parts of the predictors of remote Ops, whose models run in other services."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import grpc
 from google.protobuf.message import Message
 
-from pipeline.config.remote_key import Metadata, RemoteKey
+from pipeline.config.remote_section import Metadata, RemoteKey
 from pipeline.errors import (
     DeadlineExceeded,
     InvalidInput,
@@ -28,24 +28,20 @@ from pipeline.models.serving_model import Variable
 
 @dataclass(frozen=True)
 class RemoteConf:
-    """Where a remote Op's model is, and how patiently it is asked.
-
-    timeout_s: of one try. tries: in all. first: the endpoint to begin the round with, so that the instances
-    of an Op do not all begin with the same one. key_file: see `RemoteKey`.
-    """
+    """Endpoints, timeout and tries of a remote Op."""
 
     op: str
     endpoints: tuple[str, ...]
-    timeout_s: float
-    tries: int
-    first: int = 0
-    key_file: str = ""
+    timeout_s: float  # of one try
+    tries: int  # in all
+    first: int = 0  # index of the first endpoint, so that instances begin with different endpoints
+    key_file: str = ""  # see `RemoteKey`
 
 
 class RemotePredictor(ABC):
     """A predictor whose `run` is a call over the network. Several threads may run it at once."""
 
-    merges: ClassVar[bool]  # whether feeds are arrays, whose rows those of several requests may be
+    merges: ClassVar[bool]  # whether feeds are arrays that may hold rows of several requests
 
     @property
     @abstractmethod
@@ -57,7 +53,7 @@ class RemotePredictor(ABC):
 
     @abstractmethod
     def run(self, feeds: Mapping[str, Any], *, deadline: float = math.inf) -> dict[str, Any]:
-        """Fetches by name, before `deadline` (time.monotonic).
+        """Return fetches by name, before `deadline` (time.monotonic).
 
         Raises DeadlineExceeded, RemoteUnreachable, Overloaded, InvalidInput, ModelFailed, or RemoteRefused.
         """
@@ -72,33 +68,30 @@ MAX_MESSAGE_BYTES = 512 * 1024 * 1024
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # A service that is back shall be seen within a second; gRPC's own pauses reach two minutes.
+    # Reconnect within a second to a service that is back; gRPC's default backoff reaches two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    # In spite of its name: how long an attempt to connect may take. A host that is gone does not refuse.
+    # Despite the name, the timeout of a connection attempt. A host that is gone does not refuse.
     ("grpc.min_reconnect_backoff_ms", 2000),
-    ("grpc.enable_retries", 0),  # the tries are counted here
+    ("grpc.enable_retries", 0),  # Endpoints.call retries
     ("grpc.enable_http_proxy", 0),
 ]
-REST_S = 1.0  # so long an endpoint that failed is asked after the others
-PAUSE_S = 0.1  # before the same endpoint is asked again for one request
-# How an UNAVAILABLE begins whose request never left: asking the next endpoint then repeats nothing.
+REST_S = 1.0  # during which a failed endpoint is tried after the others
+PAUSE_S = 0.1  # before a request tries the same endpoint again
+# Prefixes of UNAVAILABLE for requests that were never sent: trying the next endpoint repeats nothing.
 _NEVER_SENT = ("failed to connect", "dns resolution failed", "empty address list")
-_TOO_LARGE = "larger than max"  # gRPC's size limits have the status of an overload
+_TOO_LARGE = "larger than max"  # gRPC's size limits use the status of an overload
 
 
 class _Endpoint:
-    """One server and the connection to it, which gRPC makes and renews by itself.
-
-    rests_until: the instant up to which the others are asked first; 0 while it answers.
-    """
+    """A server and the gRPC channel to it, which reconnects by itself."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.channel = grpc.insecure_channel(address, OPTIONS)
-        self.rests_until = 0.0
+        self.rests_until = 0.0  # other endpoints are tried first until then; 0: the endpoint works
 
-    def ask(self, method: str, data: bytes, timeout_s: float, metadata: Metadata) -> bytes:
+    def call(self, method: str, data: bytes, timeout_s: float, metadata: Metadata) -> bytes:
         call = self.channel.unary_unary(method, None, None)
         answer: bytes = call(data, timeout=timeout_s, metadata=metadata)
         return answer
@@ -108,7 +101,7 @@ class Endpoints:
     """The servers of one remote Op. Several threads may call at once."""
 
     def __init__(self, conf: RemoteConf, protocol: str) -> None:
-        """protocol: what the servers should speak, for messages. Raises ConfigError for a bad key file."""
+        """`protocol` names the expected protocol in messages. Raises ConfigError for an invalid key file."""
         self._conf = conf
         self._protocol = protocol
         self._key = RemoteKey(conf.key_file)
@@ -116,11 +109,11 @@ class Endpoints:
         self._turns = itertools.count(conf.first)
 
     def call(self, method: str, message: Message, deadline: float) -> tuple[bytes, str]:
-        """The answer's bytes and the address of who gave it.
+        """Call an endpoint, and return the response's bytes and the endpoint's address.
 
-        A try that got no answer, or was refused for overload, is followed by one at the next endpoint. One
-        that could not even connect costs no try while there is an endpoint that was not asked yet. Raises a
-        ServingError that names the endpoint, and DeadlineExceeded at `deadline` (time.monotonic).
+        A try without a response, or refused for overload, is repeated at the next endpoint. A failed
+        connection costs no try while an endpoint is untried. Raises a ServingError that names the endpoint,
+        and DeadlineExceeded at `deadline` (time.monotonic).
         """
         data = message.SerializeToString()
         order = self._order()
@@ -132,14 +125,14 @@ class Endpoints:
             endpoint = order[number % len(order)]
             timeout_s = min(self._conf.timeout_s, deadline - time.monotonic())
             if timeout_s <= 0:
-                raise failure or self._too_late(endpoint)
-            shown = self._key.metadata  # another thread may renew it meanwhile
+                raise failure or self._build_deadline_error(endpoint)
+            metadata = self._key.metadata  # another thread may reload the key meanwhile
             try:
-                answer = endpoint.ask(method, data, timeout_s, shown)
+                answer = endpoint.call(method, data, timeout_s, metadata)
             except grpc.RpcError as error:
-                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._key.reload(shown):
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._key.reload(metadata):
                     continue
-                failure = self._failure(error, endpoint, deadline)
+                failure = self._convert_error(error, endpoint, deadline)
                 if not isinstance(failure, DeadlineExceeded | RemoteUnreachable | Overloaded):
                     raise failure from error
                 if not endpoint.rests_until:
@@ -160,7 +153,7 @@ class Endpoints:
             endpoint.channel.close()
 
     def _order(self) -> list[_Endpoint]:
-        """The next endpoint in turn first; those that failed of late last, in the order in which they did."""
+        """Return the endpoints: the next in turn first, recently failed ones last, by time of failure."""
         now = time.monotonic()
         awake = [endpoint for endpoint in self._endpoints if endpoint.rests_until <= now]
         resting = [endpoint for endpoint in self._endpoints if endpoint.rests_until > now]
@@ -168,30 +161,32 @@ class Endpoints:
         turn = next(self._turns) % max(1, len(awake))
         return awake[turn:] + awake[:turn] + resting
 
-    def _failure(self, error: grpc.RpcError, endpoint: _Endpoint, deadline: float) -> ServingError:
+    def _convert_error(self, error: grpc.RpcError, endpoint: _Endpoint, deadline: float) -> ServingError:
         code, details = error.code(), error.details() or ""
         name, address = self._conf.op, endpoint.address
-        said = f"{address} answered {code.name}: {details}"
+        message = f"{address} answered {code.name}: {details}"
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return self._timed_out(endpoint) if time.monotonic() < deadline else self._too_late(endpoint)
+            if time.monotonic() < deadline:
+                return self._build_timeout_error(endpoint)
+            return self._build_deadline_error(endpoint)
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
-            # Nobody here cancels: a call that crosses the GOAWAY of a stopping server ends so.
+            # CANCELLED: the call crossed the GOAWAY of a stopping server. We never cancel calls.
             reason = details.rpartition("last error: ")[2].removeprefix("UNKNOWN: ")
             return RemoteUnreachable(
                 f"[{name}] no answer from {address} ({reason}): check op.{name}.server_endpoints, and that a "
                 f"{self._protocol} is ready there"
             )
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE not in details:
-            return Overloaded(f"[{name}] {said}")
+            return Overloaded(f"[{name}] {message}")
         if code is grpc.StatusCode.INVALID_ARGUMENT:
-            return InvalidInput(said)
+            return InvalidInput(message)
         if code is grpc.StatusCode.UNAUTHENTICATED:
-            return ModelFailed(f"{said}; check op.{name}.server_api_key_file")
+            return ModelFailed(f"{message}; check op.{name}.server_api_key_file")
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            return ModelFailed(f"{said}; it is no {self._protocol}: check op.{name}.client_type")
-        return ModelFailed(said)
+            return ModelFailed(f"{message}; it is no {self._protocol}: check op.{name}.client_type")
+        return ModelFailed(message)
 
-    def _timed_out(self, endpoint: _Endpoint) -> DeadlineExceeded:
+    def _build_timeout_error(self, endpoint: _Endpoint) -> DeadlineExceeded:
         name, tries = self._conf.op, self._conf.tries
         more = f" in each of {tries} tries" if tries > 1 else ""
         return DeadlineExceeded(
@@ -199,7 +194,7 @@ class Endpoints:
             f"({self._conf.timeout_s * 1000:g} ms){more}"
         )
 
-    def _too_late(self, endpoint: _Endpoint) -> DeadlineExceeded:
+    def _build_deadline_error(self, endpoint: _Endpoint) -> DeadlineExceeded:
         return DeadlineExceeded(
             f"[{self._conf.op}] the request's deadline passed before {endpoint.address} answered"
         )

@@ -1,4 +1,4 @@
-"""Asks a KServe v2 service over gRPC (`client_type: grpc`), Triton say."""
+"""Calls a KServe v2 service over gRPC (`client_type: grpc`), such as Triton."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from pipeline.models.serving_model import Variable
 log = logging.getLogger(__name__)
 
 SERVICE = "/inference.GRPCInferenceService"
-START_PATIENCE_S = 5.0  # for the metadata at start-up; after it the Op starts without
+START_PATIENCE_S = 5.0  # wait for the metadata at start-up; then the Op starts without it
 
 
 class _Signature(NamedTuple):
@@ -45,10 +45,10 @@ class _Signature(NamedTuple):
 
 
 class V2Predictor(RemotePredictor):
-    """A model of a KServe v2 service, with the feeds and fetches that its metadata tells.
+    """A model of a KServe v2 service, with the feeds and fetches of its metadata.
 
-    That is read once: at start-up, or where no server answers then, with the first request that finds one.
-    BYTES outputs are object arrays of `bytes`.
+    The metadata is read once: at start-up, or with the first request that reaches a server. BYTES outputs are
+    object arrays of `bytes`.
     """
 
     merges = True
@@ -58,9 +58,9 @@ class V2Predictor(RemotePredictor):
         self._model_name = model_name
         self._fetch_list = tuple(fetch_list)
         self._endpoints = Endpoints(conf, "KServe v2 gRPC service")
-        self._known: _Signature | None = None
+        self._loaded_signature: _Signature | None = None
         try:
-            self._signature(time.monotonic() + START_PATIENCE_S)
+            self._load_signature(time.monotonic() + START_PATIENCE_S)
         except (RemoteUnreachable, DeadlineExceeded, Overloaded) as exc:
             log.warning("%s; the Op starts, and is asked again with each request", exc.message)
         except ServingError as exc:
@@ -71,15 +71,15 @@ class V2Predictor(RemotePredictor):
 
     @property
     def feeds(self) -> tuple[Variable, ...]:
-        return self._signature().feeds
+        return self._load_signature().feeds
 
     @property
     def fetches(self) -> tuple[Variable, ...]:
-        return self._signature().fetches
+        return self._load_signature().fetches
 
     def run(self, feeds: Mapping[str, Any], *, deadline: float = math.inf) -> dict[str, Any]:
-        signature = self._signature(deadline)
-        request = self._request(signature, feeds)
+        signature = self._load_signature(deadline)
+        request = self._build_request(signature, feeds)
         data, address = self._endpoints.call(f"{SERVICE}/ModelInfer", request, deadline)
         try:
             return _arrays(ModelInferResponse.FromString(data), signature.fetches)
@@ -89,8 +89,8 @@ class V2Predictor(RemotePredictor):
     def close(self) -> None:
         self._endpoints.close()
 
-    def _signature(self, deadline: float = math.inf) -> _Signature:
-        if self._known is None:
+    def _load_signature(self, deadline: float = math.inf) -> _Signature:
+        if self._loaded_signature is None:
             message = ModelMetadataRequest(name=self._model_name)
             data, address = self._endpoints.call(f"{SERVICE}/ModelMetadata", message, deadline)
             try:
@@ -98,11 +98,11 @@ class V2Predictor(RemotePredictor):
                 feeds, fetches = _variables(metadata.inputs), _variables(metadata.outputs)
             except (ValueError, DecodeError) as exc:
                 raise ModelFailed(f"{address} describes what can't be served: {exc}") from exc
-            self._known = _Signature(feeds, select_fetches(fetches, self._fetch_list))
-        return self._known
+            self._loaded_signature = _Signature(feeds, select_fetches(fetches, self._fetch_list))
+        return self._loaded_signature
 
-    def _request(self, signature: _Signature, feeds: Mapping[str, Any]) -> ModelInferRequest:
-        """The message of these feeds. Raises InvalidInput for a dtype or shape that is not the server's."""
+    def _build_request(self, signature: _Signature, feeds: Mapping[str, Any]) -> ModelInferRequest:
+        """Build a request from feeds. Raises InvalidInput for a dtype or shape other than the server's."""
         request = ModelInferRequest(model_name=self._model_name)
         for fetch in signature.fetches:
             request.outputs.add(name=fetch.name)
@@ -130,7 +130,7 @@ def _variables(tensors: Iterable[ModelMetadataResponse.TensorMetadata]) -> tuple
 
 
 def _texts_as_objects(variables: Sequence[Variable], feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """NumPy's own arrays of texts, of a fixed width, become what a BYTES feed is: an array of objects."""
+    """Convert NumPy's fixed-width text arrays to arrays of objects, for BYTES feeds."""
     converted = dict(feeds)
     for variable in variables:
         array = feeds.get(variable.alias)
@@ -140,7 +140,7 @@ def _texts_as_objects(variables: Sequence[Variable], feeds: Mapping[str, Any]) -
 
 
 def _arrays(response: ModelInferResponse, fetches: Sequence[Variable]) -> dict[str, Array]:
-    """The fetches by name. Raises ValueError for a missing one, and for contents that don't fill a shape."""
+    """Decode the fetches. Raises ValueError for a missing fetch, and for contents that don't fit a shape."""
     raw = response.raw_output_contents
     if raw and len(raw) != len(response.outputs):
         raise ValueError(f"{len(raw)} raw_output_contents for {len(response.outputs)} outputs")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA, STATISTICS
-from pipeline.config.limits import Limits
+from pipeline.config.config_file import Limits
 from pipeline.errors import (
     OUR_FAULT,
     ConfigError,
