@@ -11,7 +11,7 @@ import numpy as np
 
 from pipeline.api.examples import build_message
 from pipeline.api.served_models import ServedModel
-from pipeline.config.limits import Limits
+from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value.tensors import STRING
 from pipeline.dialects.key_value.unread import DeclaredTexts, UnreadTensor, UnreadText
 from pipeline.errors import BadPackage, TooLarge, UnknownService
