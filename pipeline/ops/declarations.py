@@ -1,4 +1,4 @@
-"""What clients are told of the inputs and outputs that serving.yml describes, and an example of each."""
+"""Declarations of the inputs and outputs that serving.yml describes, with an example of each input."""
 
 from __future__ import annotations
 
@@ -35,37 +35,32 @@ _CELLS = {"number": "1.0", "integer": "1", "text": "text"}
 
 
 class Declared(NamedTuple):
-    """What clients are told of one input.
+    """Declaration of one input, with examples."""
 
-    tensors: as KServe declares them. row: an example as KServe v1 has it, ones where it says nothing. texts:
-    an example for key/value; None where it would be too large. raw_bodies: by media type the name under which
-    hooks find a body that is the input as a whole, and bodies: by media type one such.
-    """
-
-    tensors: Mapping[str, str]
-    row: Mapping[str, Any]
-    texts: Mapping[str, str] | None
-    raw_bodies: Mapping[str, str] = {}
-    bodies: Mapping[str, bytes] = {}
+    tensors: Mapping[str, str]  # as KServe declares them
+    row: Mapping[str, Any]  # an example as KServe v1 has it; empty: a row of ones
+    texts: Mapping[str, str] | None  # an example for key/value; None where it would be too large
+    raw_bodies: Mapping[str, str] = {}  # by media type, the name under which hooks find such a body
+    bodies: Mapping[str, bytes] = {}  # by media type, an example of a body
 
 
 class DescribedFetch(NamedTuple):
-    """A fetch that is answered. prefix: of its labels' names, where two names in the answer would be one."""
+    """A fetch that is part of the answer."""
 
     fetch: Variable
     output: Output
-    prefix: str
+    prefix: str  # of its labels' names, where two outputs would have one name; else empty
 
 
-def declared_input(name: str, given: Input, model: ServingModel) -> Declared:
-    if isinstance(given, ImageInput):
+def declared_input(name: str, section: Input, model: ServingModel) -> Declared:
+    if isinstance(section, ImageInput):
         text = {name: base64.b64encode(EXAMPLE_IMAGE).decode()}
         return Declared({name: "BYTES [-1]"}, text, text, {"image/*": name}, {"image/png": EXAMPLE_IMAGE})
-    if isinstance(given, TextInput):
+    if isinstance(section, TextInput):
         text = {name: EXAMPLE_TEXT}
         return Declared({name: "BYTES [-1]"}, text, text)
-    if isinstance(given, TableInput):
-        columns = given.columns
+    if isinstance(section, TableInput):
+        columns = section.columns
         tensors = {column.name: f"{_DATATYPES[column.type]} [-1]" for column in columns}
         texts = {column.name: column.example or _CELLS[column.type] for column in columns}
         row = {column.name: _value(column, texts[column.name]) for column in columns}
@@ -84,7 +79,7 @@ def declared_outputs(model: ServingModel) -> Iterator[tuple[str, str]]:
 
 
 def described_fetches(model: ServingModel) -> list[DescribedFetch]:
-    """What is answered, labels first."""
+    """Return the fetches of an answer, those with labels first."""
     outputs = model.description.outputs
     fetches = [fetch for fetch in model.fetches if fetch.alias in outputs]
     fetches.sort(key=lambda fetch: isinstance(outputs[fetch.alias], TensorOutput))
@@ -106,8 +101,8 @@ def _names(fetch: Variable, output: Output) -> Iterator[str]:
 
 def row_by_row(model: ServingModel) -> bool:
     """Whether the rows of a request are run one by one, for the model was exported for one row alone."""
-    one = bool(model.feeds) and all(feed.shape[:1] == (1,) for feed in model.feeds)
-    return one and model.description.kinds != {"tensor"}
+    is_single_row = bool(model.feeds) and all(feed.shape[:1] == (1,) for feed in model.feeds)
+    return is_single_row and model.description.kinds != {"tensor"}
 
 
 def _csv(texts: Mapping[str, str]) -> bytes:

@@ -30,7 +30,7 @@ from pipeline.ops.images import ImageReader
 from pipeline.ops.labels import OutputPrinter
 from pipeline.ops.tables import TableReader
 from pipeline.ops.text_tasks.tasks import text_task
-from pipeline.ops.text_tasks.text_task import Asked, TextTask
+from pipeline.ops.text_tasks.text_task import TextRequest, TextTask
 from pipeline.ops.tokenized import TextReader
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -43,7 +43,7 @@ class DescribedOp(Op):
     takes_rows = True
     _description: Path | None = None
     _task: TextTask | None = None  # of a model of texts alone
-    _asked: Asked | None = None  # the request, as its task has read it
+    _request: TextRequest | None = None  # the request, as its task has read it
 
     def __init__(
         self,
@@ -74,13 +74,17 @@ class DescribedOp(Op):
             self._declare(self._task)
             return
         inputs = [declared_input(*item, model) for item in model.description.inputs.items()]
-        self.input_tensors = {name: told for one in inputs for name, told in one.tensors.items()}
+        self.input_tensors = {
+            name: declaration for declared in inputs for name, declaration in declared.tensors.items()
+        }
         self.output_tensors = dict(declared_outputs(model))
-        self.raw_bodies = {media: name for one in inputs for media, name in one.raw_bodies.items()}
-        self.example_bodies = {media: body for one in inputs for media, body in one.bodies.items()}
-        self.example = {name: value for one in inputs for name, value in one.row.items()}
-        if all(one.texts is not None for one in inputs):
-            self.example_key_values = {n: text for one in inputs for n, text in (one.texts or {}).items()}
+        self.raw_bodies = {media: name for declared in inputs for media, name in declared.raw_bodies.items()}
+        self.example_bodies = {media: body for declared in inputs for media, body in declared.bodies.items()}
+        self.example = {name: value for declared in inputs for name, value in declared.row.items()}
+        if all(declared.texts is not None for declared in inputs):
+            self.example_key_values = {
+                n: text for declared in inputs for n, text in (declared.texts or {}).items()
+            }
 
     def _declare(self, task: TextTask) -> None:
         self.input_tensors = dict.fromkeys(task.names, "BYTES [-1]")
@@ -91,7 +95,7 @@ class DescribedOp(Op):
             name: str(value) for name, value in {**self.example, **task.example()}.items()
         }
         self.row_schema = task.row_schema
-        self.request_parameters = {one.name: one.told for one in task.parameters}
+        self.request_parameters = {parameter.name: parameter.meaning for parameter in task.parameters}
 
     def init_op(self) -> None:
         """Makes what reads the inputs and prints the outputs: tokenizers and decoders are loaded here."""
@@ -102,12 +106,12 @@ class DescribedOp(Op):
             self._task.load()
             return
         inputs = model.description.inputs
-        tensors = [name for name, given in inputs.items() if isinstance(given, TensorInput)]
+        tensors = [name for name, section in inputs.items() if isinstance(section, TensorInput)]
         # The predictor's feeds have the axes that an old description has left out.
         self._tensors = tuple(feed for feed in self.predictor.feeds if feed.alias in tensors)
         self._alike = _padded_alike(model)
         self._readers = [_reader(name, inputs[name], model) for name in inputs if name not in tensors]
-        self._printers = [OutputPrinter(*one, model.labels) for one in described_fetches(model)]
+        self._printers = [OutputPrinter(*described, model.labels) for described in described_fetches(model)]
         self._row_by_row = row_by_row(model)
 
     def preprocess(self, input_dicts: dict[str, Any], data_id: int = 0, log_id: int = 0) -> Any:
@@ -125,8 +129,8 @@ class DescribedOp(Op):
         A list of feeds, one for each row, where the model takes one row at once, or reads texts.
         """
         if self._task is not None:
-            self._asked = self._task.read(inputs, self.request_options.parameters)
-            return self._task.feeds(self._asked)
+            self._request = self._task.read_request(inputs, self.request_options.parameters)
+            return self._task.feeds(self._request)
         feed = read_feeds(inputs, self._tensors, alike=self._alike) if self._tensors else {}
         for read in self._readers:
             feed.update(read(inputs))
@@ -134,8 +138,8 @@ class DescribedOp(Op):
             return feed
         rows = {name: len(array) for name, array in feed.items() if array.ndim}
         if len(set(rows.values())) > 1:
-            told = ", ".join(f"{name} {count}" for name, count in rows.items())
-            raise InvalidInput(f"the inputs differ in rows: {told}")
+            counts = ", ".join(f"{name} {count}" for name, count in rows.items())
+            raise InvalidInput(f"the inputs differ in rows: {counts}")
         if not self._row_by_row:
             return feed
         count = max(rows.values())
@@ -144,14 +148,14 @@ class DescribedOp(Op):
     def answer_of(self, fetches: Mapping[str, Array] | Sequence[Mapping[str, Array]]) -> dict[str, Any]:
         """The answer to a request of the model's fetches for it."""
         if self._task is not None:
-            if self._asked is None:
+            if self._request is None:
                 raise ServingError(
                     f"Op {self.name}: answer_of is called for a request that feeds_of has not read"
                 )
-            return self._task.answer(self._asked, [fetches] if isinstance(fetches, Mapping) else fetches)
+            return self._task.answer(self._request, [fetches] if isinstance(fetches, Mapping) else fetches)
         if not isinstance(fetches, Mapping):
             names = fetches[0]
-            fetches = {name: np.concatenate([one[name] for one in fetches]) for name in names}
+            fetches = {name: np.concatenate([row[name] for row in fetches]) for name in names}
         answer: dict[str, Any] = {}
         for printer in self._printers:
             answer.update(printer.answer(fetches))
@@ -170,16 +174,16 @@ def _refuse_fixed_batch(model: ServingModel) -> None:
         )
 
 
-def _reader(name: str, given: Input, model: ServingModel) -> Any:
+def _reader(name: str, section: Input, model: ServingModel) -> Any:
     """A function of the inputs of a request that returns the feeds of one of them."""
-    if isinstance(given, ImageInput):
-        (feed,) = (variable for variable in model.feeds if variable.alias == given.feed)
-        images = ImageReader(name, given, feed)
-        return lambda inputs: {feed.alias: images.read(inputs)}
-    if isinstance(given, TextInput):
-        return TextReader(name, given, model).read
-    assert isinstance(given, TableInput)
-    return TableReader(given, model.feeds).read
+    if isinstance(section, ImageInput):
+        (feed,) = (variable for variable in model.feeds if variable.alias == section.feed)
+        images = ImageReader(name, section, feed)
+        return lambda inputs: {feed.alias: images.read_images(inputs)}
+    if isinstance(section, TextInput):
+        return TextReader(name, section, model).read_texts
+    assert isinstance(section, TableInput)
+    return TableReader(section, model.feeds).read_rows
 
 
 def _padded_alike(model: ServingModel) -> list[str]:

@@ -35,7 +35,7 @@ _MODES = {"rgb": "RGB", "bgr": "RGB", "grey": "L"}
 class ImageReader:
     """Reads one input of a request: one image, or several."""
 
-    def __init__(self, name: str, given: ImageInput, feed: Variable) -> None:
+    def __init__(self, name: str, settings: ImageInput, feed: Variable) -> None:
         """Raises ConfigError where Pillow is not installed."""
         try:
             from PIL import Image
@@ -44,10 +44,10 @@ class ImageReader:
         # It warns of what `max_pixels` allows, once in each process; more than that is refused here.
         warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
         self._name = name
-        self._given = given
+        self._given = settings
         self._dtype = feed.numpy_dtype
 
-    def read(self, inputs: Mapping[str, Any]) -> Array:
+    def read_images(self, inputs: Mapping[str, Any]) -> Array:
         """The feed, a row for each image. Raises InvalidInput and TooLarge, with the image's number."""
         if self._name not in inputs:
             raise InvalidInput(
@@ -63,13 +63,13 @@ class ImageReader:
         return np.stack(rows)
 
     def _row(self, data: bytes, where: str) -> Array:
-        given = self._given
-        image = decoded(data, where, given)
-        pixels = cropped(resized(image, given), given)
-        if given.channels == "bgr":
+        settings = self._given
+        image = decoded(data, where, settings)
+        pixels = cropped(resized(image, settings), settings)
+        if settings.channels == "bgr":
             pixels = pixels[:, :, ::-1]
         values = self._normalised(pixels)
-        return np.ascontiguousarray(values.transpose(2, 0, 1) if given.layout == "nchw" else values)
+        return np.ascontiguousarray(values.transpose(2, 0, 1) if settings.layout == "nchw" else values)
 
     def _normalised(self, pixels: Array) -> Array:
         if self._dtype.kind != "f":
@@ -81,15 +81,15 @@ class ImageReader:
         return values.astype(self._dtype, copy=False)
 
 
-def decoded(data: bytes, where: str, given: ImageInput) -> Image:
+def decoded(data: bytes, where: str, settings: ImageInput) -> Image:
     """The image in its colours, upright. Raises InvalidInput for bytes that are none, and TooLarge."""
     from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-            _refuse_large(opened.width, opened.height, where, given)
-            image: Image.Image = opened.convert(_MODES[str(given.channels)])
-            return _upright(image) if given.orientation == "exif" else image
+            _refuse_large(opened.width, opened.height, where, settings)
+            image: Image.Image = opened.convert(_MODES[str(settings.channels)])
+            return _upright(image) if settings.orientation == "exif" else image
     except Image.DecompressionBombError as exc:
         raise TooLarge(f"{where} is too large to be decoded ({exc}): send a smaller one") from None
     except UnidentifiedImageError:
@@ -99,58 +99,58 @@ def decoded(data: bytes, where: str, given: ImageInput) -> Image:
         raise InvalidInput(f"{where} is a broken image ({exc}): send it whole") from None
 
 
-def _refuse_large(width: int, height: int, where: str, given: ImageInput) -> None:
+def _refuse_large(width: int, height: int, where: str, settings: ImageInput) -> None:
     """Raises TooLarge for more pixels than are allowed, in the file or once its shorter side is resized: one
     of 1 x 100000 would become one of 256 x 25600000."""
-    most = f"{given.max_pixels} are allowed (max_pixels in serving.yml): send a smaller one"
-    if width * height > given.max_pixels:
-        raise TooLarge(f"{where} has {width} x {height} pixels; {most}")
-    if given.resize is None or len(given.resize) != 1 or not width * height:
+    limit = f"{settings.max_pixels} are allowed (max_pixels in serving.yml): send a smaller one"
+    if width * height > settings.max_pixels:
+        raise TooLarge(f"{where} has {width} x {height} pixels; {limit}")
+    if settings.resize is None or len(settings.resize) != 1 or not width * height:
         return
-    rows, columns = _target(height, width, given)
-    if rows * columns > max(given.max_pixels, width * height):
+    rows, columns = _target(height, width, settings)
+    if rows * columns > max(settings.max_pixels, width * height):
         raise TooLarge(
             f"{where} has {width} x {height} pixels, which are {columns} x {rows} with a shorter side of "
-            f"{given.resize[0]}; {most}"
+            f"{settings.resize[0]}; {limit}"
         )
 
 
-def resized(image: Image, given: ImageInput) -> Array:
+def resized(image: Image, settings: ImageInput) -> Array:
     """uint8 [height, width, channels]: the shorter side, or both, as the input's `resize` says."""
     width, height = image.size
-    if given.resize is not None:
-        height, width = _target(height, width, given)
-    if given.library == "opencv":
+    if settings.resize is not None:
+        height, width = _target(height, width, settings)
+    if settings.library == "opencv":
         pixels = _pixels(image)
         return pixels if pixels.shape[:2] == (height, width) else opencv_resize(pixels, height, width)
     if (width, height) != image.size:
         from PIL import Image as pillow
 
-        image = image.resize((width, height), pillow.Resampling[str(given.resampling).upper()])
+        image = image.resize((width, height), pillow.Resampling[str(settings.resampling).upper()])
     return _pixels(image)
 
 
-def cropped(pixels: Array, given: ImageInput) -> Array:
+def cropped(pixels: Array, settings: ImageInput) -> Array:
     """The middle of [height, width]; black around what is smaller."""
-    crop = given.crop
+    crop = settings.crop
     if crop is None:
         return pixels
-    lacking = [max(0, side - own) for side, own in zip(crop, pixels.shape[:2], strict=True)]
+    lacking = [max(0, side - length) for side, length in zip(crop, pixels.shape[:2], strict=True)]
     if any(lacking):
         pixels = np.pad(pixels, [*((lack // 2, (lack + 1) // 2) for lack in lacking), (0, 0)])
-    left_over = [own - side for own, side in zip(pixels.shape[:2], crop, strict=True)]
+    left_over = [length - side for length, side in zip(pixels.shape[:2], crop, strict=True)]
     # Where the middle is between two pixels, torchvision takes the even one and PaddleClas the first.
-    top, left = (odd // 2 if given.library == "opencv" else round(odd / 2) for odd in left_over)
-    return pixels[top : top + crop[0], left : left + crop[1]]
+    top, start = (odd // 2 if settings.library == "opencv" else round(odd / 2) for odd in left_over)
+    return pixels[top : top + crop[0], start : start + crop[1]]
 
 
-def _target(height: int, width: int, given: ImageInput) -> tuple[int, int]:
-    assert given.resize is not None
-    if len(given.resize) == 2:
-        return given.resize[0], given.resize[1]
-    shorter, (short, long) = given.resize[0], sorted((height, width))
+def _target(height: int, width: int, settings: ImageInput) -> tuple[int, int]:
+    assert settings.resize is not None
+    if len(settings.resize) == 2:
+        return settings.resize[0], settings.resize[1]
+    shorter, (short, long) = settings.resize[0], sorted((height, width))
     # torchvision cuts off what PaddleClas rounds.
-    longer = round(long * (shorter / short)) if given.library == "opencv" else int(shorter * long / short)
+    longer = round(long * (shorter / short)) if settings.library == "opencv" else int(shorter * long / short)
     return (shorter, longer) if height <= width else (longer, shorter)
 
 
@@ -180,8 +180,8 @@ def _files(value: Any, name: str) -> list[tuple[bytes, str]]:
     if not values:
         raise InvalidInput(f"{name!r} has no image")
     alone = len(values) == 1
-    told = [repr(name) if alone else f"image {number} of {name!r}" for number in range(len(values))]
-    return [(_bytes(one, where), where) for one, where in zip(values, told, strict=True)]
+    places = [repr(name) if alone else f"image {number} of {name!r}" for number in range(len(values))]
+    return [(_bytes(image, where), where) for image, where in zip(values, places, strict=True)]
 
 
 def _of_json(text: str, name: str) -> list[Any]:

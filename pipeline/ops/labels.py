@@ -46,10 +46,10 @@ class OutputPrinter:
         assert isinstance(
             output, ClassesOutput | MultiLabelOutput | TokensOutput
         )  # others are of texts alone
-        made = self._labelled(output, fetch)
+        parts = self._labelled(output, fetch)
         if isinstance(output, ClassesOutput) and output.chosen:
-            made["label"] = self._chosen(fetches[output.chosen])
-        named = {f"{self._prefix}{name}": value for name, value in made.items()}
+            parts["label"] = self._chosen(fetches[output.chosen])
+        named = {f"{self._prefix}{name}": value for name, value in parts.items()}
         return {**named, self._alias: fetch} if output.raw else named
 
     def _labelled(self, output: ClassesOutput | MultiLabelOutput | TokensOutput, fetch: Array) -> Answer:
@@ -59,8 +59,8 @@ class OutputPrinter:
         scores = fetch.reshape(-1, fetch.shape[-1]).astype(np.float32)
         if isinstance(output, MultiLabelOutput):
             return over_threshold(sigmoids(scores, output.activation), labels, output.threshold)
-        made = best(probabilities(scores, output.activation), labels, output.top_k)
-        return made if output.top_k > 1 else {name: made[name] for name in ("label", "score")}
+        parts = best(probabilities(scores, output.activation), labels, output.top_k)
+        return parts if output.top_k > 1 else {name: parts[name] for name in ("label", "score")}
 
     def _names(self, classes: int) -> Array:
         if self._labels is None:
@@ -78,57 +78,57 @@ class OutputPrinter:
             if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self._labels):
                 raise ServingError(f"the model chose class {chosen.max()} of {len(self._labels)} labels")
             return self._labels[chosen]
-        return np.array([_text(one) for one in chosen.tolist()])
+        return np.array([_text(value) for value in chosen.tolist()])
 
 
 def answer_shapes(fetch: Variable, output: Output, prefix: str) -> Mapping[str, tuple[str, tuple[int, ...]]]:
     """Datatype and shape of what `OutputPrinter` makes of a fetch; empty datatype: the fetch's own."""
-    own = {fetch.alias: ("", fetch.shape)}
+    raw = {fetch.alias: ("", fetch.shape)}
     if isinstance(output, TensorOutput):
-        return own
-    named = {f"{prefix}{name}": told for name, told in label_shapes(fetch, output).items()}
-    return {**named, **own} if getattr(output, "raw", False) else named
+        return raw
+    named = {f"{prefix}{name}": shape for name, shape in label_shapes(fetch, output).items()}
+    return {**named, **raw} if getattr(output, "raw", False) else named
 
 
 def label_shapes(fetch: Variable, output: Output) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    """The same of the labels alone that are made of a fetch, without a prefix."""
-    made: dict[str, tuple[str, tuple[int, ...]]] = {"label": ("BYTES", (-1,))}
+    """Return datatype and shape of the labels that are made of a fetch, without a prefix."""
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"label": ("BYTES", (-1,))}
     if isinstance(output, MultiLabelOutput):
-        made = {"labels": ("BYTES", (-1, -1)), "scores": ("FP32", (-1, -1))}
+        shapes = {"labels": ("BYTES", (-1, -1)), "scores": ("FP32", (-1, -1))}
     elif isinstance(output, TokensOutput):
-        made = {"label": ("BYTES", (-1, -1))}
+        shapes = {"label": ("BYTES", (-1, -1))}
     elif isinstance(output, ClassesOutput):
-        made["score"] = ("FP32", (-1,))
+        shapes["score"] = ("FP32", (-1,))
         if output.top_k > 1:
             many = (-1, min(output.top_k, fetch.shape[-1]) if fetch.shape[-1] > 0 else -1)
-            made |= {"labels": ("BYTES", many), "scores": ("FP32", many)}
-    return made
+            shapes |= {"labels": ("BYTES", many), "scores": ("FP32", many)}
+    return shapes
 
 
 def best(scores: Array, labels: Array, count: int, threshold: float = 0.0) -> Answer:
     """The best label of each row and its score, and so many of the best. Where a score is below the threshold
     the label is empty."""
     order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    found, names = np.take_along_axis(scores, order, 1), labels[order]
+    top, names = np.take_along_axis(scores, order, 1), labels[order]
     if threshold > 0:
-        kept = found >= threshold
-        found, names = np.where(kept, found, np.float32(0)), np.where(kept, names, "")
-    return {"label": names[:, 0], "score": found[:, 0], "labels": names, "scores": found}
+        passes = top >= threshold
+        top, names = np.where(passes, top, np.float32(0)), np.where(passes, names, "")
+    return {"label": names[:, 0], "score": top[:, 0], "labels": names, "scores": top}
 
 
-def over_threshold(scores: Array, labels: Array, threshold: float, most: int | None = None) -> Answer:
+def over_threshold(scores: Array, labels: Array, threshold: float, top_k: int | None = None) -> Answer:
     """The labels of each row, the best first; rows with fewer than the longest end with empty ones."""
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
     sorted_scores = np.take_along_axis(scores, order, 1)
-    meant = sorted_scores >= threshold
-    longest = int(meant.sum(1).max(initial=0))
-    kept = meant[:, :longest]
-    names = np.where(kept, labels[order][:, :longest], "")
-    return {"labels": names, "scores": np.where(kept, sorted_scores[:, :longest], np.float32(0))}
+    passes = sorted_scores >= threshold
+    longest = int(passes.sum(1).max(initial=0))
+    shown = passes[:, :longest]
+    names = np.where(shown, labels[order][:, :longest], "")
+    return {"labels": names, "scores": np.where(shown, sorted_scores[:, :longest], np.float32(0))}
 
 
 def probabilities(scores: Array, activation: str) -> Array:
-    """Of the scores of each row, as the output's `activation` says."""
+    """Return the probabilities in each row of scores, as the output's `activation` says."""
     if activation == "none":
         return scores
     with np.errstate(over="ignore", invalid="ignore"):  # of infinite logits

@@ -16,12 +16,14 @@ _WEIGHT_BITS = 11
 
 def opencv_resize(pixels: Array, height: int, width: int) -> Array:
     """uint8 [height, width, channels] of another such array."""
-    left, right, of_left, of_right = _neighbours(pixels.shape[1], width, cut=True)
+    left_column, right_column, of_left, of_right = _neighbours(pixels.shape[1], width, cut=True)
     upper, lower, of_upper, of_lower = _neighbours(pixels.shape[0], height, cut=False)
 
     def across(rows: Array) -> Array:
         lines = pixels[rows]
-        weighted: Array = lines[:, left] * of_left[:, None] + lines[:, right] * of_right[:, None]
+        weighted: Array = (
+            lines[:, left_column] * of_left[:, None] + lines[:, right_column] * of_right[:, None]
+        )
         return weighted >> 4
 
     above = (across(upper) * of_upper[:, None, None]) >> 16

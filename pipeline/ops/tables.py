@@ -25,25 +25,28 @@ MOST_ROWS = 100_000  # of one request: each cell is an object of Python's
 class TableReader:
     """Reads the rows of a request into the feeds that its columns are for."""
 
-    def __init__(self, given: TableInput, feeds: Sequence[Variable]) -> None:
-        self._columns = given.columns
-        self._feeds = [feed for feed in feeds if any(c.feed == feed.alias for c in given.columns)]
+    def __init__(self, table: TableInput, feeds: Sequence[Variable]) -> None:
+        self._columns = table.columns
+        self._feeds = [feed for feed in feeds if any(c.feed == feed.alias for c in table.columns)]
         of_feeds = {feed.alias: _bounds(feed.numpy_dtype) for feed in self._feeds}
-        self._bounds = {column.name: of_feeds[column.feed] for column in given.columns}
+        self._bounds = {column.name: of_feeds[column.feed] for column in table.columns}
 
-    def read(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    def read_rows(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """A row of each feed for each row of the table. Raises InvalidInput with row and column."""
         body = inputs.get(CSV)  # no bytes under this name: a column that is called so
         is_csv = isinstance(body, bytes | bytearray | memoryview)
         cells = _of_csv(body, self._columns) if is_csv else self._of_values(inputs)
-        arrays = {one.name: _array(one, cells[one.name], self._bounds[one.name]) for one in self._columns}
+        arrays = {
+            column.name: _array(column, cells[column.name], self._bounds[column.name])
+            for column in self._columns
+        }
         return {feed.alias: self._feed(feed, arrays) for feed in self._feeds}
 
     def _feed(self, feed: Variable, arrays: Mapping[str, Array]) -> Array:
-        own = [arrays[column.name] for column in self._columns if column.feed == feed.alias]
+        columns = [arrays[column.name] for column in self._columns if column.feed == feed.alias]
         if len(feed.shape) == 1:
-            return own[0].astype(feed.numpy_dtype)
-        return np.stack(own, axis=1).astype(feed.numpy_dtype)
+            return columns[0].astype(feed.numpy_dtype)
+        return np.stack(columns, axis=1).astype(feed.numpy_dtype)
 
     def _of_values(self, inputs: Mapping[str, Any]) -> dict[str, list[Any]]:
         names = [column.name for column in self._columns]
@@ -53,29 +56,29 @@ class TableReader:
         cells = {column.name: _values(inputs[column.name], column) for column in self._columns}
         counts = {name: len(values) for name, values in cells.items()}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{name} {count}" for name, count in counts.items())
-            raise InvalidInput(f"the columns have unequal numbers of rows: {told}")
+            rows = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise InvalidInput(f"the columns have unequal numbers of rows: {rows}")
         if not next(iter(counts.values())):
             raise InvalidInput("the request has no row")
         return cells
 
 
-def _values(given: Any, column: Column) -> list[Any]:
+def _values(value: Any, column: Column) -> list[Any]:
     """The cells of a column: of a tensor, or of a text with one of them or a JSON list."""
-    if isinstance(given, np.ndarray):
-        return given.ravel().tolist()
-    if isinstance(given, list):
-        return given
-    if isinstance(given, str):
-        text = given.strip()
+    if isinstance(value, np.ndarray):
+        return value.ravel().tolist()
+    if isinstance(value, list):
+        return value
+    if isinstance(value, str):
+        text = value.strip()
         if text.startswith("[") and (column.type != "text" or text.startswith('["')):
             try:
                 values = json.loads(text)
             except (ValueError, RecursionError):
                 raise InvalidInput(f"column {column.name!r} is no list of values in JSON") from None
             return values if isinstance(values, list) else [values]
-        return [given if column.type == "text" else text]
-    return [given]
+        return [value if column.type == "text" else text]
+    return [value]
 
 
 def _of_csv(data: Any, columns: Sequence[Column]) -> dict[str, list[Any]]:
@@ -108,10 +111,10 @@ def _of_csv(data: Any, columns: Sequence[Column]) -> dict[str, list[Any]]:
 
 
 def _place(name: str, header: Sequence[str]) -> int:
-    found = [place for place, own in enumerate(header) if own == name]
-    if len(found) == 1:
-        return found[0]
-    wrong = "names no column" if not found else "names two columns"
+    places = [place for place, title in enumerate(header) if title == name]
+    if len(places) == 1:
+        return places[0]
+    wrong = "names no column" if not places else "names two columns"
     raise InvalidInput(f"the first line of the CSV {wrong} {name!r}; it has {', '.join(header)[:200]}")
 
 
@@ -124,8 +127,8 @@ def _bounds(dtype: np.dtype[Any]) -> Bounds:
 
 
 def _array(column: Column, cells: Sequence[Any], bounds: Bounds) -> Array:
-    made = [_cell(column, cell, row, bounds) for row, cell in enumerate(cells)]
-    return np.array(made, object if column.type == "text" else None)
+    values = [_cell(column, cell, row, bounds) for row, cell in enumerate(cells)]
+    return np.array(values, object if column.type == "text" else None)
 
 
 def _cell(column: Column, cell: Any, row: int, bounds: Bounds) -> Any:

@@ -1,7 +1,7 @@
-"""What a model's own files tell of a service of texts: its task, its labels, which output has the scores.
+"""Description of a text service from the model's own files: its task, its labels, the output with the scores.
 
-It is looked for in serving.yml, config.json and files of labels, in the folder of the model and in the one
-around it. What is nowhere is asked for by the name of the option that says it.
+The files are serving.yml, config.json and files of labels, in the folder of the model and in the one around
+it. An error about a missing setting names the option for it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,7 @@ _KINDS_OF_OLD = {"tokens": LABELLING, **{kind: task for task, kind in KINDS.item
 
 @dataclass(frozen=True)
 class TextSettings:
-    """What is said of a service of texts in place of what the model's files tell; empty: nothing.
-
-    candidates: of zero-shot, the labels of requests without any.
-    """
+    """Settings of a text service that go before those in the model's files; empty ones do not."""
 
     task: str = ""
     labels: tuple[str, ...] = ()
@@ -62,7 +59,7 @@ class TextSettings:
     threshold: float | None = None
     scheme: str = ""
     template: str = ""
-    candidates: tuple[str, ...] = ()
+    candidates: tuple[str, ...] = ()  # of zero-shot: the labels of requests without any
 
 
 def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel:
@@ -88,17 +85,17 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
     longest = get_max_length(config)
     if task == EMBEDDINGS and (sentence := read_sentence(model.additions, model.directory)).max_tokens:
         longest = sentence.max_tokens
-    name, given = _input(model, settings, longest)
+    name, section = _input(model, settings, longest)
     if task == RERANKING:
-        given.setdefault("pair", SECOND)
+        section.setdefault("pair", SECOND)
     additions = {
         **model.additions,
-        INPUTS_KEY: {name: given},
+        INPUTS_KEY: {name: section},
         OUTPUTS_KEY: {scores.alias: _output(model, scores, task, labels, settings)},
     }
     path = model.directory / ADDITIONS
     described = describe(additions, model.feeds, model.fetches, labels, path)
-    rest = [name for name, one in described.inputs.items() if one.kind == "tensor"]
+    rest = [name for name, part in described.inputs.items() if part.kind == "tensor"]
     if rest:
         raise ConfigError(f"{model.directory}: no text makes the feed {rest[0]}; describe it in {path}")
     text = described.inputs[name]
@@ -109,10 +106,10 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
 
 def _input(model: ServingModel, settings: TextSettings, longest: int) -> tuple[str, dict[str, Any]]:
     """The name of the input, and what is said of it. longest: most tokens by the configuration, 0: untold."""
-    said = [item for item in model.description.inputs.items() if item[1].kind == "text"]
-    name = said[0][0] if len(said) == 1 else INPUT
-    given = {**((model.additions.get(INPUTS_KEY) or {}).get(name) or {"kind": "text"})}
-    told = {
+    described = [item for item in model.description.inputs.items() if item[1].kind == "text"]
+    name = described[0][0] if len(described) == 1 else INPUT
+    section = {**((model.additions.get(INPUTS_KEY) or {}).get(name) or {"kind": "text"})}
+    options = {
         "tokenizer": settings.tokenizer,
         "pair": SECOND if settings.pair else "",
         "too_long": settings.too_long,
@@ -120,16 +117,16 @@ def _input(model: ServingModel, settings: TextSettings, longest: int) -> tuple[s
         "max_tokens": settings.max_tokens,
     }
     if longest and not any(feed.longest for feed in model.feeds):
-        given = {"max_tokens": longest, **given}
-    return name, given | {key: value for key, value in told.items() if value}
+        section = {"max_tokens": longest, **section}
+    return name, section | {key: value for key, value in options.items() if value}
 
 
 def _output(
     model: ServingModel, scores: Variable, task: str, labels: Sequence[str], settings: TextSettings
 ) -> dict[str, Any]:
-    said = (model.additions.get(OUTPUTS_KEY) or {}).get(scores.alias) or {}
+    described = (model.additions.get(OUTPUTS_KEY) or {}).get(scores.alias) or {}
     kind = KINDS[task]
-    output = {**said, "raw": False} if said.get("kind") == kind else {"kind": kind}
+    output = {**described, "raw": False} if described.get("kind") == kind else {"kind": kind}
     if kind not in ("classes", "multilabel"):
         output.pop("raw", None)
     if settings.labels and task in _WITHOUT_LABELS:
@@ -147,19 +144,19 @@ def _output(
 
 
 def _get_output_settings(kind: str, settings: TextSettings) -> dict[str, Any]:
-    """What the settings say of the output. Raises ConfigError for what this kind of output has not."""
-    told = {
+    """Return the settings of the output. Raises ConfigError for a setting that this kind of output lacks."""
+    options = {
         "top_k": (settings.top_k, ("classes", "multilabel", "zero-shot")),
         "threshold": (settings.threshold, ("classes", "multilabel", "entities", "zero-shot")),
         "scheme": (settings.scheme, ("entities",)),
         "template": (settings.template, ("zero-shot",)),
         "candidates": (list(settings.candidates), ("zero-shot",)),
     }
-    for name, (value, kinds) in told.items():
+    for name, (value, kinds) in options.items():
         if value and kind not in kinds:
-            tasks = " and ".join(task for task, own in KINDS.items() if own in kinds)
+            tasks = " and ".join(task for task, allowed in KINDS.items() if allowed in kinds)
             raise ConfigError(f"--{name.replace('_', '-')} goes with the task {tasks}")
-    return {name: value for name, (value, _) in told.items() if value}
+    return {name: value for name, (value, _) in options.items() if value}
 
 
 def task_in_files(model: ServingModel) -> str:
@@ -170,9 +167,9 @@ def task_in_files(model: ServingModel) -> str:
 
 
 def _task(model: ServingModel, config: Mapping[str, Any], labels: Sequence[str]) -> str:
-    """What the files say the model is for; empty where they don't."""
-    said = [one.get("kind") for one in (model.additions.get(OUTPUTS_KEY) or {}).values()]
-    kinds = [_KINDS_OF_OLD[kind] for kind in said if kind in _KINDS_OF_OLD]
+    """Return the task that the files name; empty where they name none."""
+    described = [output.get("kind") for output in (model.additions.get(OUTPUTS_KEY) or {}).values()]
+    kinds = [_KINDS_OF_OLD[kind] for kind in described if kind in _KINDS_OF_OLD]
     if kinds:
         return kinds[0]
     architecture = str(next(iter(config.get("architectures") or []), ""))
@@ -196,13 +193,15 @@ def _scores(model: ServingModel, task: str, labels: Sequence[str]) -> Variable:
     floats = [fetch for fetch in model.fetches if fetch.dtype.startswith(("float", "bfloat"))]
     heads = [fetch for fetch in floats if len(fetch.shape) in (0, rank)]
     if not heads:
-        told = ", ".join(f"{fetch.alias} {fetch.dtype} {list(fetch.shape)}" for fetch in model.fetches)
-        raise ConfigError(f"{model.directory}: --task {task} needs scores {form}, and the model gives {told}")
+        shapes = ", ".join(f"{fetch.alias} {fetch.dtype} {list(fetch.shape)}" for fetch in model.fetches)
+        raise ConfigError(
+            f"{model.directory}: --task {task} needs scores {form}, and the model gives {shapes}"
+        )
     fitting = [fetch for fetch in heads if not labels or fetch.shape[-1:] in ((len(labels),), (-1,), ())]
     if not fitting:
-        told = " or ".join(str(fetch.shape[-1]) for fetch in heads)
+        shapes = " or ".join(str(fetch.shape[-1]) for fetch in heads)
         raise ConfigError(
-            f"{model.directory}: there are {len(labels)} labels, and the model gives {told} scores: name "
+            f"{model.directory}: there are {len(labels)} labels, and the model gives {shapes} scores: name "
             "each class once, by --labels"
         )
     if len(fitting) > 1:
@@ -218,12 +217,12 @@ def _vectors(model: ServingModel) -> Variable:
     """The fetch with a vector for each token, else the one with a vector for each text."""
     floats = [fetch for fetch in model.fetches if fetch.dtype.startswith(("float", "bfloat"))]
     for rank in (3, 2, 0):
-        found = [fetch for fetch in floats if len(fetch.shape) == rank]
-        if len(found) == 1:
-            return found[0]
-    told = ", ".join(f"{fetch.alias} {fetch.dtype} {list(fetch.shape)}" for fetch in model.fetches)
+        candidates = [fetch for fetch in floats if len(fetch.shape) == rank]
+        if len(candidates) == 1:
+            return candidates[0]
+    shapes = ", ".join(f"{fetch.alias} {fetch.dtype} {list(fetch.shape)}" for fetch in model.fetches)
     raise ConfigError(
-        f"{model.directory}: which of {told} has the vectors can't be told: describe it in "
+        f"{model.directory}: which of {shapes} has the vectors can't be told: describe it in "
         f"{model.directory / ADDITIONS}, under {OUTPUTS_KEY}"
     )
 

@@ -38,10 +38,10 @@ class TextOp(DescribedOp):
         self, name: str | None = None, input_ops: Sequence[Op] | Op | None = None, **options: Any
     ) -> None:
         """options: those of `TextSettings`, and those of Op."""
-        own = {key: options.pop(key) for key in _SETTINGS if key in options}
+        settings = {key: options.pop(key) for key in _SETTINGS if key in options}
         for key in ("labels", "candidates"):
-            own[key] = tuple(own.get(key, ()))
-        self.settings = TextSettings(**{"task": self.task, **own})
+            settings[key] = tuple(settings.get(key, ()))
+        self.settings = TextSettings(**{"task": self.task, **settings})
         super().__init__(name, input_ops, **options)
 
     def described(self, model: ServingModel) -> ServingModel:

@@ -37,7 +37,7 @@ class TextService(WebService):
 def service_config(
     name: str, model: Path, *, http_port: int, rpc_port: int, engine: str
 ) -> Mapping[str, Any]:
-    """What config.yml would say of it."""
+    """Return the configuration of the service, as config.yml would have it."""
     return {
         "http_port": http_port,
         "rpc_port": rpc_port,

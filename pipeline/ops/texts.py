@@ -38,14 +38,14 @@ def named_texts(
     max_chars: the most of one; None: any number. alone: no other input takes texts, so that numbers for keys
     can mean this one alone. Raises InvalidInput for what is no text, with its number.
     """
-    given = inputs.get(name)
-    if given is None:
+    value = inputs.get(name)
+    if value is None:
         numbers = map(str, range(len(inputs) if alone else 0))
         numbered = [inputs[number] for number in numbers if number in inputs]
         if not numbered:
             raise InvalidInput(f"'{name}' is missing: send a text under this name")
-        given = numbered
-    elements = given.ravel().tolist() if isinstance(given, np.ndarray) else given
+        value = numbered
+    elements = value.ravel().tolist() if isinstance(value, np.ndarray) else value
     many = list(elements) if isinstance(elements, list | tuple) else [elements]
     if not many:
         raise InvalidInput(f"'{name}' has no text")
@@ -60,8 +60,8 @@ def named_texts(
 def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
     """The texts under the keys "0", "1", ..., in order, or the elements of a tensor `text`.
 
-    Raises InvalidInput for none, a missing number, something that is no text, an empty text, or one over
-    `max_chars`: that is looked at before a tokenizer has any work with it. Who sent keys is shown an example.
+    Raises InvalidInput for no text, a missing number, another type, an empty text, or one over `max_chars`.
+    These checks come before the tokenizer's work. Errors about keys show an example of a message.
     """
     tensor = inputs.get(TENSOR)
     if isinstance(tensor, np.ndarray):
@@ -78,8 +78,8 @@ def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
     for number in range(len(inputs)):
         text = inputs.get(str(number))
         if text is None:
-            given = ", ".join(map(repr, list(inputs)[:_MOST_NAMED]))
-            raise _refusal(f"key '{number}' is missing; the keys of texts count from '0', given are {given}")
+            keys = ", ".join(map(repr, list(inputs)[:_MOST_NAMED]))
+            raise _refusal(f"key '{number}' is missing; the keys of texts count from '0', given are {keys}")
         if fault := _fault(text, max_chars):
             raise _refusal(f"the text under key '{number}' {fault}")
         texts.append(text)
@@ -96,7 +96,7 @@ def _decoded(element: Any, number: int, name: str) -> Any:
 
 
 def _fault(text: Any, max_chars: int | None) -> str:
-    """What is wrong with it; empty when nothing is."""
+    """Return the error of a text; empty for a good one."""
     if not isinstance(text, str):
         return f"is no text but {type(text).__name__}"
     if not text.strip():

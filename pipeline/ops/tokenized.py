@@ -21,24 +21,24 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class TextReader:
     """Reads one input of a request: a text, or several."""
 
-    def __init__(self, name: str, given: TextInput, model: ServingModel) -> None:
+    def __init__(self, name: str, settings: TextInput, model: ServingModel) -> None:
         """Raises ConfigError where the tokenizer is missing or can't be read."""
         self._name = name
-        self._given = given
+        self._given = settings
         self._alone = len(model.description.inputs) == 1
-        self._max_tokens = longest_text(given, model.feeds)
+        self._max_tokens = longest_text(settings, model.feeds)
         self._feeds = {feed.alias: feed for feed in model.feeds}
-        self._tokenizer = None if given.feed else _tokenizer(given, model, self._max_tokens)
+        self._tokenizer = None if settings.feed else _tokenizer(settings, model, self._max_tokens)
         padding = model.padding.feeds if model.padding else {}
         self._pads = {alias: rule.value for alias, rule in padding.items()}
 
-    def read(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+    def read_texts(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The feeds, a row for each text. Raises InvalidInput with the text's number."""
-        most = Reading(self._max_tokens).most_chars
+        max_chars = Reading(self._max_tokens).most_chars
         cuts = self._given.too_long == "truncate"
-        texts = named_texts(inputs, self._name, None if cuts else most, alone=self._alone)
+        texts = named_texts(inputs, self._name, None if cuts else max_chars, alone=self._alone)
         if cuts:
-            texts = [text[:most] for text in texts]
+            texts = [text[:max_chars] for text in texts]
         if self._tokenizer is None:
             feed = self._feeds[self._given.feed]
             strings = np.array(texts, object)
@@ -46,17 +46,17 @@ class TextReader:
         return self._tokenized(self._tokenizer.encode_batch(texts))
 
     def _tokenized(self, encoded: Sequence[Any]) -> dict[str, Array]:
-        given = self._given
-        longest = max(len(one.ids) for one in encoded)
+        settings = self._given
+        longest = max(len(encoding.ids) for encoding in encoded)
         if longest > self._max_tokens:
             raise InvalidInput(
                 f"a text of {self._name!r} has {longest} tokens, the model reads {self._max_tokens}: shorten "
                 "or split it"
             )
         of_feeds = {
-            given.ids: [one.ids for one in encoded],
-            given.types: [one.type_ids for one in encoded],
-            given.mask: [one.attention_mask for one in encoded],
+            settings.ids: [encoding.ids for encoding in encoded],
+            settings.types: [encoding.type_ids for encoding in encoded],
+            settings.mask: [encoding.attention_mask for encoding in encoded],
         }
         return {
             alias: self._padded(alias, rows, longest)
@@ -71,8 +71,8 @@ class TextReader:
         return array
 
 
-def _tokenizer(given: TextInput, model: ServingModel, max_tokens: int) -> Any:
-    tokenizer = load_tokenizer(given, tokenizer_file(given, [model.directory]))
-    if given.too_long == "truncate":
+def _tokenizer(settings: TextInput, model: ServingModel, max_tokens: int) -> Any:
+    tokenizer = load_tokenizer(settings, tokenizer_file(settings, [model.directory]))
+    if settings.too_long == "truncate":
         tokenizer.enable_truncation(max_tokens)
     return tokenizer

@@ -134,8 +134,8 @@ def test_a_text_is_tokenized_once_whatever_its_labels(
     monkeypatch.setattr(task, "library_tokenizer", lambda: counting)
     task.load()
     counting.seen.clear()
-    asked = task.read({"text": TEXT}, {"labels": list(LABELS)})
-    assert len(asked.rows) == len(LABELS)
+    request = task.read_request({"text": TEXT}, {"labels": list(LABELS)})
+    assert len(request.rows) == len(LABELS)
     assert sorted(counting.seen) == sorted([TEXT, *(TEMPLATE.replace("{}", label) for label in LABELS)])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.ops.labels import best, over_threshold, probabilities, sigmoids
 from pipeline.ops.text_tasks.parameters import Parameter, count, share
-from pipeline.ops.text_tasks.text_task import TRUNCATE, Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_task import TRUNCATE, Array, TextRequest, TextTask
 from pipeline.ops.text_tasks.text_windows import pooled
 
 TOP_K = Parameter("top_k", count, "Most labels that are told, the best first.")
@@ -24,10 +24,10 @@ class ClassesTask(TextTask):
         labels, scores = "BYTES [-1, -1]", "FP32 [-1, -1]"
         return {"label": "BYTES [-1]", "score": "FP32 [-1]", "labels": labels, "scores": scores}
 
-    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
-        of_texts = pooled(self._scores(scores), asked.windows, self.output.pooling)
-        wanted = {"top_k": self.output.top_k, "threshold": self.output.threshold, **asked.parameters}
-        return best(of_texts, self.get_class_names(of_texts.shape[1]), wanted["top_k"], wanted["threshold"])
+    def build_answer(self, request: TextRequest, scores: list[Array]) -> dict[str, Any]:
+        of_texts = pooled(self._scores(scores), request.windows, self.output.pooling)
+        options = {"top_k": self.output.top_k, "threshold": self.output.threshold, **request.parameters}
+        return best(of_texts, self.get_class_names(of_texts.shape[1]), options["top_k"], options["threshold"])
 
     def _scores(self, scores: list[Array]) -> Array:
         return probabilities(joined(scores), self.output.activation)
@@ -39,12 +39,12 @@ class MultiLabelTask(ClassesTask):
     def declared(self) -> dict[str, str]:
         return {"labels": "BYTES [-1, -1]", "scores": "FP32 [-1, -1]"}
 
-    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
-        of_texts = pooled(self._scores(scores), asked.windows, self.output.pooling)
-        wanted: dict[str, Any] = {"top_k": self.output.top_k, "threshold": self.output.threshold}
-        wanted |= asked.parameters
+    def build_answer(self, request: TextRequest, scores: list[Array]) -> dict[str, Any]:
+        of_texts = pooled(self._scores(scores), request.windows, self.output.pooling)
+        options: dict[str, Any] = {"top_k": self.output.top_k, "threshold": self.output.threshold}
+        options |= request.parameters
         names = self.get_class_names(of_texts.shape[1])
-        return over_threshold(of_texts, names, wanted["threshold"], wanted["top_k"])
+        return over_threshold(of_texts, names, options["threshold"], options["top_k"])
 
     def _scores(self, scores: list[Array]) -> Array:
         return sigmoids(joined(scores), self.output.activation)
@@ -52,5 +52,5 @@ class MultiLabelTask(ClassesTask):
 
 def joined(scores: list[Array]) -> Array:
     """The scores of all rows: float32 [rows, classes]."""
-    whole = scores[0] if len(scores) == 1 else np.concatenate(scores)
-    return whole.reshape(-1, whole.shape[-1]).astype(np.float32, copy=False)
+    rows = scores[0] if len(scores) == 1 else np.concatenate(scores)
+    return rows.reshape(-1, rows.shape[-1]).astype(np.float32, copy=False)

@@ -15,7 +15,7 @@ from pipeline.ops.text_tasks import parameters
 from pipeline.ops.text_tasks.parameters import Parameter
 from pipeline.ops.text_tasks.sentence_vectors import apply_layers, load_layers, normalized, pool_tokens
 from pipeline.ops.text_tasks.text_rows import find_prompt, prompt_tokens, where
-from pipeline.ops.text_tasks.text_task import TRUNCATE, TRUNCATED, Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_task import TRUNCATE, TRUNCATED, Array, TextRequest, TextTask
 from pipeline.ops.text_tasks.text_windows import Cut, pooled
 from pipeline.ops.tokenizing.text_tokenizer import Row
 
@@ -36,7 +36,7 @@ class EmbeddingTask(TextTask):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.sentence = read_sentence(self.model.additions, self.model.directory)
-        if self.sentence.max_tokens and not self.given.max_tokens:
+        if self.sentence.max_tokens and not self.input.max_tokens:
             self.max_tokens = min(self.max_tokens, self.sentence.max_tokens)
 
     def load(self) -> None:
@@ -67,59 +67,59 @@ class EmbeddingTask(TextTask):
         """The layers after the pooling; none for a fetch whose vectors have passed them in the model."""
         return [layer.model_dump() for layer in self.sentence.layers] if self.poolings else []
 
-    def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
+    def rows(self, inputs: Mapping[str, Any], options: dict[str, Any]) -> TextRequest:
         ids = token_ids(inputs.get(self.name))
         if ids:
-            return self.rows_of_ids(ids, wanted)
-        prompt = self._prompt(wanted)
+            return self.rows_of_ids(ids, options)
+        prompt = self._prompt(options)
         texts = [[prompt + text for text in many] for many in self.get_texts(inputs)]
-        return self._skip_prompt(Asked(wanted, *self.maker.of(texts)), prompt)
+        return self._skip_prompt(TextRequest(options, *self.maker.build_rows(texts)), prompt)
 
-    def _skip_prompt(self, asked: Asked, prompt: str) -> Asked:
+    def _skip_prompt(self, request: TextRequest, prompt: str) -> TextRequest:
         """Leave the prompt's tokens of a request out of the pooling, where the model wants that."""
         if prompt and not self.sentence.include_prompt:
             (tokens,) = self.tokenizer.tokens([prompt])
-            asked.skips = prompt_tokens(len(tokens.ids), asked.rows, asked.cuts)
-        return asked
+            request.skips = prompt_tokens(len(tokens.ids), request.rows, request.cuts)
+        return request
 
-    def _prompt(self, wanted: Mapping[str, Any]) -> str:
+    def _prompt(self, options: Mapping[str, Any]) -> str:
         """Return what goes before each text of a request."""
-        return find_prompt(self.sentence.prompts, wanted.get("prompt_name", self.sentence.default_prompt))
+        return find_prompt(self.sentence.prompts, options.get("prompt_name", self.sentence.default_prompt))
 
-    def rows_of_ids(self, many: list[list[int]], wanted: dict[str, Any]) -> Asked:
+    def rows_of_ids(self, many: list[list[int]], options: dict[str, Any]) -> TextRequest:
         """The rows of texts that a client has tokenized, special tokens included."""
         vocabulary = self.tokenizer.vocabulary_size
         rows = []
         for number, ids in enumerate(many):
-            told = where(self.name, number, len(many))
-            if strange := [one for one in ids if not 0 <= one < vocabulary]:
-                raise InvalidInput(f"{told} has the token {strange[0]}; the model has {vocabulary}")
-            if len(ids) > self.max_tokens and self.given.too_long != "truncate":
-                raise InvalidInput(f"{told} has {len(ids)} tokens, the model reads {self.max_tokens}")
-            kept = ids[: self.max_tokens]
-            rows.append(Row(kept, [0] * len(kept), 0))
+            place = where(self.name, number, len(many))
+            if strange := [token for token in ids if not 0 <= token < vocabulary]:
+                raise InvalidInput(f"{place} has the token {strange[0]}; the model has {vocabulary}")
+            if len(ids) > self.max_tokens and self.input.too_long != "truncate":
+                raise InvalidInput(f"{place} has {len(ids)} tokens, the model reads {self.max_tokens}")
+            read = ids[: self.max_tokens]
+            rows.append(Row(read, [0] * len(read), 0))
         cuts = [
             Cut([(0, len(row.ids))], len(row.ids) < len(ids)) for row, ids in zip(rows, many, strict=True)
         ]
-        return Asked(wanted, rows, cuts)
+        return TextRequest(options, rows, cuts)
 
-    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
-        tokens = [len(row.ids) for row in asked.rows]
-        counts = np.add.reduceat(tokens, np.cumsum([0, *asked.windows[:-1]]))
-        return {"embedding": self.vectors(asked, scores), "tokens": counts, TRUNCATED: truncations(asked)}
+    def build_answer(self, request: TextRequest, scores: list[Array]) -> dict[str, Any]:
+        tokens = [len(row.ids) for row in request.rows]
+        counts = np.add.reduceat(tokens, np.cumsum([0, *request.windows[:-1]]))
+        return {"embedding": self.vectors(request, scores), "tokens": counts, TRUNCATED: truncations(request)}
 
-    def vectors(self, asked: Asked, fetches: list[Array]) -> Array:
+    def vectors(self, request: TextRequest, fetches: list[Array]) -> Array:
         """Return the vectors of the texts, float32 [texts, dimensions]."""
-        rows = zip(fetches, asked.rows, asked.skips or [0] * len(asked.rows), strict=True)
+        rows = zip(fetches, request.rows, request.skips or [0] * len(request.rows), strict=True)
         of_rows = np.stack(
             [pool_tokens(fetch[0], len(row.ids), self._poolings, skip) for fetch, row, skip in rows]
         )
-        of_texts = pooled(apply_layers(of_rows, self._layers), asked.windows, "mean")
+        of_texts = pooled(apply_layers(of_rows, self._layers), request.windows, "mean")
         output: EmbeddingOutput = self.output
-        size = asked.parameters.get("dimensions", output.dimensions)
+        size = request.parameters.get("dimensions", output.dimensions)
         if size is not None and size > of_texts.shape[1]:
             raise InvalidInput(f"'dimensions' is {size}; the model's vectors have {of_texts.shape[1]}")
-        return shortened(of_texts, size, asked.parameters.get("normalize", output.normalize))
+        return shortened(of_texts, size, request.parameters.get("normalize", output.normalize))
 
 
 class SimilarityTask(EmbeddingTask):
@@ -134,35 +134,35 @@ class SimilarityTask(EmbeddingTask):
     def declared_all(self) -> dict[str, str]:
         return self.declared()
 
-    def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
+    def rows(self, inputs: Mapping[str, Any], options: dict[str, Any]) -> TextRequest:
         task = copy.copy(self)
         first, second = task.get_texts(inputs)
-        task.given = task.given.model_copy(update={"pair": ""})
-        prompt = self._prompt(wanted)
+        task.input = task.input.model_copy(update={"pair": ""})
+        prompt = self._prompt(options)
         texts = [prompt + text for text in (*first, *second)]
-        asked = TextTask.rows(task, {self.name: texts}, {**wanted, "normalize": True})
-        asked = self._skip_prompt(asked, prompt)
-        asked.texts = first
-        return asked
+        request = TextTask.rows(task, {self.name: texts}, {**options, "normalize": True})
+        request = self._skip_prompt(request, prompt)
+        request.texts = first
+        return request
 
-    def answer(self, asked: Asked, fetches: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-        vectors = self.vectors(asked, [fetch[self.fetch.alias] for fetch in fetches])
-        first, second = np.split(vectors, [len(asked.texts)])
-        one, other = np.split(truncations(asked), [len(asked.texts)])
-        return {"score": (first * second).sum(axis=1), TRUNCATED: one | other}
-
-
-def truncations(asked: Asked) -> Array:
-    """Of each text whether its end was left out."""
-    return np.array([part.truncated for part in asked.cuts])
+    def answer(self, request: TextRequest, fetches: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+        vectors = self.vectors(request, [fetch[self.fetch.alias] for fetch in fetches])
+        first, second = np.split(vectors, [len(request.texts)])
+        first_cut, second_cut = np.split(truncations(request), [len(request.texts)])
+        return {"score": (first * second).sum(axis=1), TRUNCATED: first_cut | second_cut}
 
 
-def token_ids(given: Any) -> list[list[int]]:
+def truncations(request: TextRequest) -> Array:
+    """Return for each text whether its end was left out."""
+    return np.array([part.truncated for part in request.cuts])
+
+
+def token_ids(value: Any) -> list[list[int]]:
     """The lists of token ids that a client has sent in place of texts; none for texts."""
-    return given if isinstance(given, list) and given and isinstance(given[0], list) else []
+    return value if isinstance(value, list) and value and isinstance(value[0], list) else []
 
 
 def shortened(vectors: Array, dimensions: int | None, normalize: bool) -> Array:
     """The first numbers of each vector, then made as long as 1."""
-    kept = vectors[:, :dimensions]
-    return normalized(kept) if normalize else kept
+    first = vectors[:, :dimensions]
+    return normalized(first) if normalize else first

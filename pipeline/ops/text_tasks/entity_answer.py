@@ -34,7 +34,7 @@ _PADDING = {"text": "", "label": "", "score": 0.0, "start": -1, "end": -1}
 _DTYPES: dict[str, Any] = {"score": np.float32, "start": np.int64, "end": np.int64}
 
 
-class Found(NamedTuple):
+class TextEntity(NamedTuple):
     """An entity: its text, its characters in the whole text from `start` to before `end`, and likewise its
     tokens where the text came in tokens."""
 
@@ -46,8 +46,8 @@ class Found(NamedTuple):
     tokens: tuple[int, int] | None = None
 
     def document(self) -> dict[str, Any]:
-        told = {name: getattr(self, name) for name in _PADDING}
-        return told if self.tokens is None else {**told, "tokens": list(self.tokens)}
+        fields = {name: getattr(self, name) for name in _PADDING}
+        return fields if self.tokens is None else {**fields, "tokens": list(self.tokens)}
 
     def as_paddlenlp(self) -> dict[str, Any]:
         """`pos` has the first and the last character, or token."""
@@ -56,22 +56,24 @@ class Found(NamedTuple):
         return {"pos": [first, end - 1], "entity": self.text, "label": self.label, "score": score}
 
 
-def build_entity_tensors(found: Sequence[Sequence[Found]]) -> dict[str, Any]:
+def build_entity_tensors(entities: Sequence[Sequence[TextEntity]]) -> dict[str, Any]:
     """A row for each text. Rows with fewer entities end with empty ones."""
-    longest = max(map(len, found), default=0)
+    longest = max(map(len, entities), default=0)
     tensors: dict[str, Any] = {}
     for name, missing in _PADDING.items():
-        rows = [[getattr(one, name) for one in many] + [missing] * (longest - len(many)) for many in found]
-        tensors[name] = np.array(rows, _DTYPES.get(name, object)).reshape(len(found), longest)
+        rows = [
+            [getattr(entity, name) for entity in row] + [missing] * (longest - len(row)) for row in entities
+        ]
+        tensors[name] = np.array(rows, _DTYPES.get(name, object)).reshape(len(entities), longest)
     return tensors
 
 
-def build_entity_answer(found: Sequence[Sequence[Found]], classes: Sequence[Sequence[int]]) -> Answer:
+def build_entity_answer(entities: Sequence[Sequence[TextEntity]], classes: Sequence[Sequence[int]]) -> Answer:
     """The entities of each text. classes: of its tokens."""
-    value = [[one.as_paddlenlp() for one in many] for many in found]
+    value = [[entity.as_paddlenlp() for entity in row] for row in entities]
     return Answer(
-        build_entity_tensors(found),
-        rows=[{"entities": [one.document() for one in many]} for many in found],
+        build_entity_tensors(entities),
+        rows=[{"entities": [entity.document() for entity in row]} for row in entities],
         key_values={
             "value": json.dumps(value, ensure_ascii=False),
             "tokens_label": json.dumps(classes),

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.ops.labels import probabilities
-from pipeline.ops.text_tasks.entity_answer import Found
+from pipeline.ops.text_tasks.entity_answer import TextEntity
 from pipeline.ops.text_tasks.entity_spans import Tag, entities, group_words, trim_span
 from pipeline.ops.text_tasks.text_windows import Span, nearest_window
 
@@ -25,19 +25,19 @@ def get_token_probabilities(spans: Sequence[Span], begins: Sequence[int], scores
     chosen = nearest_window(read, spans)
     logits = np.empty((read, scores[0].shape[-1]), np.float32)
     for number, ((first, _), at, of_window) in enumerate(zip(spans, begins, scores, strict=True)):
-        own = np.flatnonzero(chosen == number)
-        logits[own] = of_window[own - first + at]
+        places = np.flatnonzero(chosen == number)
+        logits[places] = of_window[places - first + at]
     return probabilities(logits, "softmax")
 
 
-def entities_in(text: str, offsets: Sequence[Span], likely: Array, tags: Sequence[Tag]) -> list[Found]:
+def entities_in(text: str, offsets: Sequence[Span], likely: Array, tags: Sequence[Tag]) -> list[TextEntity]:
     """The entities of a text. offsets: of each token that is read its characters; (0, 0) of a space alone,
     to which SentencePiece gives those behind it. tags: of each class."""
     words = group_words(text, offsets)
     many = []
     for first, last, kind, score in named_words(words, likely, tags):
         start, end = trim_span(text, offsets[words[first][0]][0], offsets[words[last][-1]][1])
-        many.append(Found(text[start:end], kind, score, start, end))
+        many.append(TextEntity(text[start:end], kind, score, start, end))
     return many
 
 
@@ -47,8 +47,8 @@ def named_words(
     """First and last word, kind and score of each entity. The first piece of a word tells its label."""
     best = [int(likely[word[0]].argmax()) if word else None for word in words]
     sure = [float(likely[word[0]].max()) if word else 0.0 for word in words]
-    told = [Tag("") if at is None else tags[at] for at in best]
+    word_tags = [Tag("") if at is None else tags[at] for at in best]
     return [
-        (one.first, one.last, one.kind, float(np.mean(sure[one.first : one.last + 1])))
-        for one in entities(told)
+        (entity.first, entity.last, entity.kind, float(np.mean(sure[entity.first : entity.last + 1])))
+        for entity in entities(word_tags)
     ]

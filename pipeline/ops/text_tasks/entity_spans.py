@@ -1,7 +1,8 @@
-"""Entities in a text: what the labels of its words say of them, and where they begin and end.
+"""Entities in a text, from the labels of its words: kinds, beginnings and ends.
 
-Labels tell a word's place in an entity: B-PER begins one, I-PER or M-PER goes on, E-PER or L-PER ends it,
-S-PER or U-PER is one by itself; PER-B is read alike. A label that goes on where nothing was begun begins one.
+Labels tell a word's place in an entity. B-PER begins an entity, I-PER or M-PER continues it, E-PER or L-PER
+ends it. S-PER or U-PER is an entity by itself. PER-B means the same as B-PER. A label that continues an
+entity begins one where there is none.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _WITHOUT_SPACES = (
 
 
 class Tag(NamedTuple):
-    """What a label says: the kind of the entity, empty for none, and the word's place in it, if it tells."""
+    """A parsed label."""
 
-    kind: str
-    place: str = ""
+    kind: str  # of the entity; empty: no entity
+    place: str = ""  # of the word in its entity: B, I, M, E, L, S or U; empty: the label does not tell
 
 
 class Entity(NamedTuple):
@@ -47,22 +48,24 @@ class Entity(NamedTuple):
 
 
 def parse_labels(labels: Sequence[str], scheme: str, outside: str) -> list[Tag]:
-    """What each label says. Raises ConfigError for one that is not of the scheme."""
-    own = [label for label in labels if label != outside]
+    """Return the parsed labels. Raises ConfigError for a label that is not of the scheme."""
+    named = [label for label in labels if label != outside]
     if scheme == "none":
         return [Tag("" if label == outside else label) for label in labels]
     places = _SCHEMES[scheme]
     for pattern in (rf"(?P<place>[{places}])[-_](?P<kind>.+)", rf"(?P<kind>.+)[-_](?P<place>[{places}])"):
-        found = {label: match for label in own if (match := re.fullmatch(pattern, label))}
-        if own and len(found) == len(own):
+        matches = {label: match for label in named if (match := re.fullmatch(pattern, label))}
+        if named and len(matches) == len(named):
             return [
-                Tag(found[one]["kind"], found[one]["place"]) if one in found else Tag("") for one in labels
+                Tag(matches[label]["kind"], matches[label]["place"]) if label in matches else Tag("")
+                for label in labels
             ]
     if scheme == "auto":
         return [Tag("" if label == outside else label) for label in labels]
     raise ConfigError(
-        f"the labels {', '.join(own[:5])} do not all tell a place as {scheme} does ({'-, '.join(places)}-): "
-        "choose another `scheme`, or name the label of what is no entity by `outside`"
+        f"the labels {', '.join(named[:5])} do not all tell a place as {scheme} does "
+        f"({'-, '.join(places)}-): choose another `scheme`, or name the label of what is no entity by "
+        "`outside`"
     )
 
 
@@ -84,7 +87,7 @@ def entities(tags: Sequence[Tag]) -> Iterator[Entity]:
 def group_words(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[int]]:
     """The pieces of each word, by their offsets in the text: those that touch in a run of letters are one.
 
-    In scripts without spaces each piece is a word. What has no characters of its own is left out.
+    In scripts without spaces each piece is a word. A piece without characters of its own is left out.
     """
     words: list[list[int]] = []
     end = -1

@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 from pipeline.errors import ConfigError
 from pipeline.ops.text_tasks import entity_answer
-from pipeline.ops.text_tasks.entity_answer import Found
+from pipeline.ops.text_tasks.entity_answer import TextEntity
 from pipeline.ops.text_tasks.entity_scores import entities_in, get_token_probabilities, named_words
 from pipeline.ops.text_tasks.entity_spans import joined_tokens, parse_labels
 from pipeline.ops.text_tasks.parameters import Parameter, flag, share
 from pipeline.ops.text_tasks.split_tokens import checked_tokens, printed_texts, tokens_of_json
-from pipeline.ops.text_tasks.text_task import Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_task import Array, TextRequest, TextTask
 from pipeline.ops.tokenizing.text_tokenizer import Tokens
 
 TOKENS = "tokens"
@@ -29,8 +29,8 @@ class EntitiesTask(TextTask):
     pairs = False
     row_schema = entity_answer.ROW
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         if not len(self.labels):
             raise ConfigError(f"{self.model.directory}: entities need labels, and the model has none")
         self._tags = parse_labels(self.labels.tolist(), self.output.scheme, self.output.outside)
@@ -38,55 +38,61 @@ class EntitiesTask(TextTask):
     def declared(self) -> dict[str, str]:
         return dict(entity_answer.DECLARED)
 
-    def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
-        texts = self._sent(inputs, split=wanted.get("pre_split", False))
+    def rows(self, inputs: Mapping[str, Any], options: dict[str, Any]) -> TextRequest:
+        texts = self._sent(inputs, split=options.get("pre_split", False))
         if isinstance(texts[0], list):
             tokens = self.tokenizer.tokens_of_split(texts)
-            rows, cuts = self.maker.of_texts(tokens)
+            rows, cuts = self.maker.build_text_rows(tokens)
         else:
-            tokens, rows, cuts = self.maker.with_places(texts)
-        return Asked(wanted, rows, cuts, texts, tokens)
+            tokens, rows, cuts = self.maker.build_rows_with_places(texts)
+        return TextRequest(options, rows, cuts, texts, tokens)
 
     def _sent(self, inputs: Mapping[str, Any], *, split: bool) -> list[Any]:
         """The texts, or their tokens: all of one kind."""
-        most = self.reading.most_chars
+        max_chars = self.reading.most_chars
         if TOKENS in inputs and self.name not in inputs:
-            given = printed_texts(inputs[TOKENS], TOKENS)
-            if any(isinstance(one, list) for one in given):
-                return [checked_tokens(one, f"text {n} of {TOKENS!r}", most) for n, one in enumerate(given)]
-            return list(self.texts({TOKENS: given}, TOKENS))
+            sent = printed_texts(inputs[TOKENS], TOKENS)
+            if any(isinstance(text, list) for text in sent):
+                return [
+                    checked_tokens(text, f"text {n} of {TOKENS!r}", max_chars) for n, text in enumerate(sent)
+                ]
+            return list(self.texts({TOKENS: sent}, TOKENS))
         texts = self.texts(inputs, self.name)
         if not split:
             return list(texts)
-        return [tokens_of_json(one, f"text {n} of {self.name!r}", most) for n, one in enumerate(texts)]
+        return [tokens_of_json(text, f"text {n} of {self.name!r}", max_chars) for n, text in enumerate(texts)]
 
-    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
-        least = asked.parameters.get("threshold", self.output.threshold)
+    def build_answer(self, request: TextRequest, scores: list[Array]) -> dict[str, Any]:
+        threshold = request.parameters.get("threshold", self.output.threshold)
         self.get_class_names(scores[0].shape[-1])
-        found, classes, row = [], [], 0
-        for text, tokens, part in zip(asked.texts, asked.tokens, asked.cuts, strict=True):
-            own = slice(row, row + len(part.spans))
-            row = own.stop
-            begins = [one.at for one in asked.rows[own]]
-            likely = get_token_probabilities(part.spans, begins, [of_row[0] for of_row in scores[own]])
-            many = self._in_tokens(text, tokens, likely) if tokens.words else self._in(text, tokens, likely)
-            found.append([one for one in many if one.score >= least])
+        entities, classes, row = [], [], 0
+        for text, tokens, part in zip(request.texts, request.tokens, request.cuts, strict=True):
+            window_rows = slice(row, row + len(part.spans))
+            row = window_rows.stop
+            begins = [model_row.at for model_row in request.rows[window_rows]]
+            likely = get_token_probabilities(
+                part.spans, begins, [of_row[0] for of_row in scores[window_rows]]
+            )
+            candidates = (
+                self._in_tokens(text, tokens, likely) if tokens.words else self._in(text, tokens, likely)
+            )
+            entities.append([entity for entity in candidates if entity.score >= threshold])
             classes.append(likely.argmax(1).tolist())
-        return entity_answer.build_entity_answer(found, classes)
+        return entity_answer.build_entity_answer(entities, classes)
 
-    def _in(self, text: str, tokens: Tokens, likely: Array) -> list[Found]:
+    def _in(self, text: str, tokens: Tokens, likely: Array) -> list[TextEntity]:
         space = self.tokenizer.space
         pieces = zip(tokens.ids, tokens.offsets, strict=True)
-        offsets = [(0, 0) if one == space else span for one, span in pieces]
+        offsets = [(0, 0) if token == space else span for token, span in pieces]
         return entities_in(text, offsets[: len(likely)], likely, self._tags)
 
-    def _in_tokens(self, text: list[str], tokens: Tokens, likely: Array) -> list[Found]:
+    def _in_tokens(self, text: list[str], tokens: Tokens, likely: Array) -> list[TextEntity]:
         words: list[list[int]] = [[] for _ in text]
         for at, word in enumerate(tokens.words[: len(likely)]):
             words[word].append(at)
-        whole, places = joined_tokens(text)
+        joined, places = joined_tokens(text)
         many = []
         for first, last, kind, score in named_words(words, likely, self._tags):
             start, end = places[first][0], places[last][1]
-            many.append(Found(whole[start:end], kind, score, start, end, (first, last + 1)))
+            many.append(TextEntity(joined[start:end], kind, score, start, end, (first, last + 1)))
         return many

@@ -1,6 +1,6 @@
-"""What a request may say beside its texts: `top_k`, `threshold`, the caller's own labels.
+"""Parameters of a request beside its texts: `top_k`, `threshold`, the client's own labels.
 
-Clients of KServe send `parameters`, those of key/value a key of the same name. What one says holds for its
+Clients of KServe send `parameters`, clients of key/value a key of the same name. A parameter holds for its
 own request alone.
 """
 
@@ -23,43 +23,42 @@ _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class Parameter(NamedTuple):
-    """One of them. read: makes its value of what was sent; raises InvalidInput that says what is wrong.
-
-    told: what it means, in a sentence. example: of a value.
-    """
+    """A parameter that requests may have."""
 
     name: str
-    read: Callable[[str, Any], Any]
-    told: str
+    read: Callable[[str, Any], Any]  # parses the value that was sent under a name; raises InvalidInput
+    meaning: str  # a sentence for the docs page
 
 
 def read_parameters(
-    known: Sequence[Parameter], inputs: Mapping[str, Any], given: Mapping[str, Any]
+    accepted: Sequence[Parameter], inputs: Mapping[str, Any], sent_parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The values of those that were sent, by name. inputs: of the request. given: its `parameters`.
+    """Return the values of a request's parameters, by name.
 
-    Raises InvalidInput for one that can't be used, and for a name that is nearly one of the known.
+    accepted: parameters of the task. inputs: inputs of the request. sent_parameters: its `parameters`. Raises
+    InvalidInput for a value that can't be used, and for a misspelt name.
     """
-    by_name = {one.name: one for one in known}
-    for name in given:
+    by_name = {parameter.name: parameter for parameter in accepted}
+    for name in sent_parameters:
         _refuse_misspelt(name, by_name)
     for name in inputs:
         if name not in by_name and isinstance(inputs[name], str) and not name.isdigit():
             _refuse_misspelt(name, by_name)
     values = {}
-    for name, one in by_name.items():
-        sent = given[name] if name in given else inputs.get(name)
+    for name, parameter in by_name.items():
+        sent = sent_parameters[name] if name in sent_parameters else inputs.get(name)
         if isinstance(sent, np.ndarray):
             sent = _of_array(sent)
         if sent is not None:
-            values[name] = one.read(name, sent)
+            values[name] = parameter.read(name, sent)
     return values
 
 
 def _of_array(tensor: np.ndarray[Any, Any]) -> Any:
     """The values of a tensor, the only one by itself; texts are texts."""
     values = [
-        one.decode(errors="replace") if isinstance(one, bytes) else one for one in tensor.ravel().tolist()
+        value.decode(errors="replace") if isinstance(value, bytes) else value
+        for value in tensor.ravel().tolist()
     ]
     return values[0] if len(values) == 1 else values
 
@@ -84,10 +83,10 @@ def share(name: str, value: Any) -> float:
 def flag(name: str, value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    found = _WORDS.get(str(value).strip().lower())
-    if found is None:
+    switch = _WORDS.get(str(value).strip().lower())
+    if switch is None:
         raise InvalidInput(f"{name!r} is {_shown(value)}: send true or false")
-    return found
+    return switch
 
 
 def labels_sent(name: str, value: Any) -> tuple[str, ...]:
@@ -104,11 +103,11 @@ def labels_sent(name: str, value: Any) -> tuple[str, ...]:
             raise InvalidInput(
                 f"label {number} of {name!r} has {len(label)} characters; {LONGEST_LABEL} are allowed"
             )
-    found = tuple(label.strip() for label in many)
-    if len(set(found)) < len(found):
-        twice = next(label for label in found if found.count(label) > 1)
+    labels = tuple(label.strip() for label in many)
+    if len(set(labels)) < len(labels):
+        twice = next(label for label in labels if labels.count(label) > 1)
         raise InvalidInput(f"{name!r} has {twice!r} twice: send each label once")
-    return found
+    return labels
 
 
 def name_sent(name: str, value: Any) -> str:
@@ -129,29 +128,29 @@ def template(name: str, value: Any) -> str:
     return value
 
 
-def _refuse_misspelt(name: str, known: Mapping[str, Parameter]) -> None:
-    if name in known:
+def _refuse_misspelt(name: str, accepted: Mapping[str, Parameter]) -> None:
+    if name in accepted:
         return
-    near = difflib.get_close_matches(name[:40].lower(), known, 1, 0.8)
+    near = difflib.get_close_matches(name[:40].lower(), accepted, 1, 0.8)
     if near:
         raise InvalidInput(f"{name[:40]!r} is no parameter; did you mean {near[0]!r}?")
 
 
-def _whole(name: str, value: Any, most: int) -> int:
-    wanted = f"a whole number from 1 to {most}"
-    number = _number(name, value, wanted)
-    if number != int(number) or not 1 <= number <= most:
-        raise InvalidInput(f"{name!r} is {_shown(value)}: send {wanted}")
+def _whole(name: str, value: Any, maximum: int) -> int:
+    expected = f"a whole number from 1 to {maximum}"
+    number = _number(name, value, expected)
+    if number != int(number) or not 1 <= number <= maximum:
+        raise InvalidInput(f"{name!r} is {_shown(value)}: send {expected}")
     return int(number)
 
 
-def _number(name: str, value: Any, wanted: str) -> float:
+def _number(name: str, value: Any, expected: str) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise InvalidInput(f"{name!r} is {_shown(value)}: send {wanted}")
+        raise InvalidInput(f"{name!r} is {_shown(value)}: send {expected}")
     return number
 
 

@@ -13,7 +13,7 @@ from pipeline.ops.text_tasks import parameters
 from pipeline.ops.text_tasks.classification import joined
 from pipeline.ops.text_tasks.embeddings import truncations
 from pipeline.ops.text_tasks.parameters import Parameter
-from pipeline.ops.text_tasks.text_task import TRUNCATE, TRUNCATED, Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_task import TRUNCATE, TRUNCATED, Array, TextRequest, TextTask
 from pipeline.ops.text_tasks.text_windows import pooled
 
 RAW_SCORES = Parameter("raw_scores", parameters.flag, "Whether scores are the model's own, of any size.")
@@ -28,12 +28,12 @@ class RelevanceTask(TextTask):
     def declared(self) -> dict[str, str]:
         return {"score": "FP32 [-1]", TRUNCATED: "BOOL [-1]"}
 
-    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+    def build_answer(self, request: TextRequest, scores: list[Array]) -> dict[str, Any]:
         # Of a long text the window that answers best: the others need not.
-        logits = pooled(joined(scores), asked.windows, "max")
+        logits = pooled(joined(scores), request.windows, "max")
         output: RelevanceOutput = self.output
-        activation = "none" if asked.parameters.get("raw_scores") else output.activation
-        return {"score": scored(logits, activation), TRUNCATED: truncations(asked)}
+        activation = "none" if request.parameters.get("raw_scores") else output.activation
+        return {"score": scored(logits, activation), TRUNCATED: truncations(request)}
 
 
 def scored(logits: Array, activation: str) -> Array:

@@ -40,21 +40,21 @@ def checked_tokens(tokens: Any, where: str, most_chars: int) -> list[str]:
     return tokens
 
 
-def printed_texts(given: Any, name: str) -> list[Any]:
+def printed_texts(value: Any, name: str) -> list[Any]:
     """Texts, or lists of tokens: of a tensor, or of a text that has a list or the repr of an array.
 
     Raises InvalidInput.
     """
-    if isinstance(given, np.ndarray):
-        given = given.tolist()
-    if not isinstance(given, str):
-        return given if isinstance(given, list) else [given]
-    if not given.lstrip().startswith(("[", "array(")):
-        return [given]
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if not isinstance(value, str):
+        return value if isinstance(value, list) else [value]
+    if not value.lstrip().startswith(("[", "array(")):
+        return [value]
     try:
-        listed = json.loads(given)
+        listed = json.loads(value)
     except (ValueError, RecursionError):
-        return _of_repr(given.strip(), name)
+        return _of_repr(value.strip(), name)
     return list(listed)
 
 
@@ -71,7 +71,7 @@ def _of_repr(text: str, name: str) -> list[Any]:
 
 
 def _value(node: ast.expr) -> Any:
-    """What a list, a text, or the repr of an array stands for. Raises ValueError for anything else."""
+    """Return the value of a list, a text, or the repr of an array. Raises ValueError for anything else."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:
         if not node.args:
             raise ValueError

@@ -28,43 +28,54 @@ _OF_PAIRS_ALONE = ("similarity", "relevance")
 
 
 def text_task(model: ServingModel) -> TextTask | None:
-    """What is done with the texts of a model whose description is one of texts alone, and of one output.
+    """Return the task of a model that takes texts alone and has one output; None for other models.
 
-    None where it is another. Raises ConfigError for what only texts can have.
+    Raises ConfigError for a setting that only such models can have.
     """
     description = model.description
     texts = [item for item in description.inputs.items() if isinstance(item[1], TextInput)]
-    outputs = {name: one for name, one in description.outputs.items() if not isinstance(one, TensorOutput)}
-    tokenized = [(name, given) for name, given in texts if isinstance(given, TextInput) and not given.feed]
+    outputs = {
+        name: output for name, output in description.outputs.items() if not isinstance(output, TensorOutput)
+    }
+    tokenized = [
+        (name, text_input)
+        for name, text_input in texts
+        if isinstance(text_input, TextInput) and not text_input.feed
+    ]
     if len(tokenized) == len(description.inputs) == len(outputs) == len(description.outputs) == 1:
-        ((name, given),), ((alias, output),) = tokenized, outputs.items()
+        ((name, text_input),), ((alias, output),) = tokenized, outputs.items()
         if output.kind in TASKS and is_task_output(output):
             (fetch,) = (variable for variable in model.fetches if variable.alias == alias)
-            return _made(TASKS[output.kind], name, given, output, fetch, model)
-    _refuse_without_task(model, [given for _, given in tokenized])
+            return _made(TASKS[output.kind], name, text_input, output, fetch, model)
+    _refuse_without_task(model, [text_input for _, text_input in tokenized])
     return None
 
 
 def _made(
-    kind: type[TextTask], name: str, given: TextInput, output: object, fetch: Variable, model: ServingModel
+    kind: type[TextTask],
+    name: str,
+    text_input: TextInput,
+    output: object,
+    fetch: Variable,
+    model: ServingModel,
 ) -> TextTask:
-    if given.pair and not kind.pairs:
+    if text_input.pair and not kind.pairs:
         raise ConfigError(f"{model.directory / ADDITIONS}: inputs.{name}.pair: this task reads single texts")
-    if not given.pair and kind in (TASKS[one] for one in _OF_PAIRS_ALONE):
+    if not text_input.pair and kind in (TASKS[output_kind] for output_kind in _OF_PAIRS_ALONE):
         raise ConfigError(
             f"{model.directory / ADDITIONS}: inputs.{name}.pair: this task reads pairs; name the second text"
         )
-    return kind(name, given, output, fetch, model)
+    return kind(name, text_input, output, fetch, model)
 
 
 def _refuse_without_task(model: ServingModel, texts: list[TextInput]) -> None:
     where = model.directory / ADDITIONS
-    kinds = {name: one.kind for name, one in model.description.outputs.items()}
+    kinds = {name: output.kind for name, output in model.description.outputs.items()}
     only = next((name for name, kind in kinds.items() if kind in _OF_TEXTS_ALONE), None)
     alone = "goes with one input of texts that are tokenized, and no other output"
     if only is not None:
         raise ConfigError(f"{where}: {OUTPUTS_KEY}.{only}: kind {kinds[only]} {alone}")
-    if any(given.pair or given.too_long == "windows" for given in texts):
+    if any(text_input.pair or text_input.too_long == "windows" for text_input in texts):
         raise ConfigError(
             f"{where}: a text with `pair` or windows goes with one output of labels, without `raw`"
         )

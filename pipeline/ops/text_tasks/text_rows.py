@@ -20,61 +20,65 @@ class TextRows:
         self._names = names
         self._reading = reading
 
-    def of(self, texts: Sequence[Sequence[str]]) -> tuple[list[Row], list[Cut]]:
+    def build_rows(self, texts: Sequence[Sequence[str]]) -> tuple[list[Row], list[Cut]]:
         """The rows of the texts of each input; of pairs one first text may stand for all of them."""
         tokens = [self._tokens(many) for many in texts]
         if len(texts) == 2 and len(texts[0]) < len(texts[1]):
             texts, tokens[0] = [list(texts[0]) * len(texts[1]), texts[1]], tokens[0] * len(texts[1])
-        rows, cuts = self.of_texts(*tokens) if len(texts) == 1 else self.of_pairs(*tokens)
+        rows, cuts = self.build_text_rows(*tokens) if len(texts) == 1 else self.build_pair_rows(*tokens)
         return rows, self._find_cuts(cuts, *texts)
 
-    def with_places(self, texts: Sequence[str]) -> tuple[list[Tokens], list[Row], list[Cut]]:
+    def build_rows_with_places(self, texts: Sequence[str]) -> tuple[list[Tokens], list[Row], list[Cut]]:
         """The tokens of texts with their offsets, and what `of` returns."""
         tokens = self._tokens(texts, places=True)
-        rows, cuts = self.of_texts(tokens)
+        rows, cuts = self.build_text_rows(tokens)
         return tokens, rows, self._find_cuts(cuts, texts)
 
     def _tokens(self, texts: Sequence[str], *, places: bool = False) -> list[Tokens]:
-        most = self._reading.most_chars
-        return self._tokenizer.tokens([text[:most] for text in texts], places=places)
+        max_chars = self._reading.most_chars
+        return self._tokenizer.tokens([text[:max_chars] for text in texts], places=places)
 
     def _find_cuts(self, cuts: Sequence[Cut], *texts: Sequence[str]) -> list[Cut]:
         """Texts whose last characters were not even tokenized are truncated, too."""
-        most = self._reading.most_chars
-        over = [any(len(text) > most for text in pair) for pair in zip(*texts, strict=True)]
+        max_chars = self._reading.most_chars
+        over = [any(len(text) > max_chars for text in pair) for pair in zip(*texts, strict=True)]
         return [part._replace(truncated=part.truncated or cut) for part, cut in zip(cuts, over, strict=True)]
 
-    def of_texts(self, tokens: Sequence[Tokens]) -> tuple[list[Row], list[Cut]]:
+    def build_text_rows(self, tokens: Sequence[Tokens]) -> tuple[list[Row], list[Cut]]:
         room, rows, cuts = self._room(paired=False), list[Row](), list[Cut]()
-        for number, one in enumerate(tokens):
-            part = cut(len(one.ids), room, self._reading, where(self._names[0], number, len(tokens)))
+        for number, text in enumerate(tokens):
+            part = cut(len(text.ids), room, self._reading, where(self._names[0], number, len(tokens)))
             cuts.append(part)
-            rows += [self._tokenizer.row(one.ids[first:last]) for first, last in part.spans]
+            rows += [self._tokenizer.row(text.ids[first:last]) for first, last in part.spans]
         return rows, cuts
 
-    def of_pairs(self, first: Sequence[Tokens], second: Sequence[Tokens]) -> tuple[list[Row], list[Cut]]:
+    def build_pair_rows(
+        self, first: Sequence[Tokens], second: Sequence[Tokens]
+    ) -> tuple[list[Row], list[Cut]]:
         room, rows, cuts = self._room(paired=True), list[Row](), list[Cut]()
-        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+        for number, (first_text, second_text) in enumerate(zip(first, second, strict=True)):
             if self._reading.too_long == "truncate":
-                ids, more = shortened(one.ids, other.ids, room)
-                part = Cut([(0, len(ids))], len(ids) + len(more) < len(one.ids) + len(other.ids))
+                ids, more = shortened(first_text.ids, second_text.ids, room)
+                part = Cut([(0, len(ids))], len(ids) + len(more) < len(first_text.ids) + len(second_text.ids))
             else:
-                more = other.ids
-                left = self.room_beside(len(more), where(self._names[1], number, len(second)))
-                part = cut(len(one.ids), left, self._reading, where(self._names[0], number, len(first)))
+                more = second_text.ids
+                room_left = self.room_beside(len(more), where(self._names[1], number, len(second)))
+                part = cut(
+                    len(first_text.ids), room_left, self._reading, where(self._names[0], number, len(first))
+                )
             cuts.append(part)
-            rows += [self._tokenizer.row(one.ids[begin:end], more) for begin, end in part.spans]
+            rows += [self._tokenizer.row(first_text.ids[begin:end], more) for begin, end in part.spans]
         return rows, cuts
 
-    def room_beside(self, second: int, told: str) -> int:
-        """The room of a first text beside a second one with so many tokens. told: how a sentence calls that.
+    def room_beside(self, second: int, place: str) -> int:
+        """The room of a first text beside a second one with so many tokens. place: how a sentence calls that.
 
         Raises InvalidInput for one that leaves less than half of it.
         """
         room = self._room(paired=True)
         if 2 * second > room and (self._reading.too_long == "windows" or second >= room):
             raise InvalidInput(
-                f"{told} has {second} tokens; beside another text {room // 2} are read: shorten it"
+                f"{place} has {second} tokens; beside another text {room // 2} are read: shorten it"
             )
         return room - second
 

@@ -1,4 +1,4 @@
-"""TextTask: what a service does with a request's texts, from its inputs to rows for the model and back.
+"""TextTask: makes rows for the model of a request's texts, and the answer of the model's scores.
 
 Each kind of task is a class of its own; `tasks.py` lists them. A row is a text, a window of a long one,
 or a text with a label. Rows of all callers share batches, sorted by their lengths.
@@ -35,19 +35,19 @@ TRUNCATE = Parameter("truncate", flag, "Whether the end of a long text is left o
 
 
 @dataclass
-class Asked:
-    """A request: its parameters, its rows, and which parts of each text these are."""
+class TextRequest:
+    """A request as its task has read it."""
 
-    parameters: dict[str, Any]
-    rows: list[Row]
-    cuts: list[Cut]
-    texts: Sequence[Any] = ()
-    tokens: Sequence[Tokens] = field(default_factory=list)
+    parameters: dict[str, Any]  # by name, parsed
+    rows: list[Row]  # for the model
+    cuts: list[Cut]  # the parts of each text that the rows have
+    texts: Sequence[Any] = ()  # where the answer needs them
+    tokens: Sequence[Tokens] = field(default_factory=list)  # of these texts
     skips: Sequence[int] = ()  # of each row, how many tokens at its start are not pooled; empty: none
 
     @property
     def windows(self) -> list[int]:
-        """How many each text has."""
+        """How many windows each text has."""
         return [len(part.spans) for part in self.cuts]
 
 
@@ -65,30 +65,30 @@ class TextTask:
     """What KServe v1 answers for a text, where that is no row of the declared outputs."""
 
     def __init__(
-        self, name: str, given: TextInput, output: Any, fetch: Variable, model: ServingModel
+        self, name: str, text_input: TextInput, output: Any, fetch: Variable, model: ServingModel
     ) -> None:
         """name: of the input. output: what is said of the fetch."""
         self.name = name
-        self.given = given
+        self.input = text_input
         self.output = output
         self.fetch = fetch
         self.model = model
         self.labels = np.array(get_class_labels(output, model.labels))
-        self.max_tokens = longest_text(given, model.feeds)
+        self.max_tokens = longest_text(text_input, model.feeds)
         self._dtypes = {feed.alias: feed.numpy_dtype for feed in model.feeds}
 
     @property
     def names(self) -> list[str]:
-        """Of the inputs."""
-        return [self.name, *([self.given.pair] if self.given.pair else [])]
+        """Names of the inputs."""
+        return [self.name, *([self.input.pair] if self.input.pair else [])]
 
     def declared(self) -> dict[str, str]:
         """The outputs as KServe declares them; those of long texts are added to these."""
         raise NotImplementedError
 
     def declared_all(self) -> dict[str, str]:
-        told = {} if self.given.too_long == "refuse" else {TRUNCATED: "BOOL [-1]", WINDOWS: "INT64 [-1]"}
-        return self.declared() | told
+        lengths = {} if self.input.too_long == "refuse" else {TRUNCATED: "BOOL [-1]", WINDOWS: "INT64 [-1]"}
+        return self.declared() | lengths
 
     def example(self) -> dict[str, Any]:
         """Parameters without which a request is refused."""
@@ -101,76 +101,76 @@ class TextTask:
     def library_tokenizer(self) -> Any:
         """The tokenizer in the model's folder, as `tokenizers` has it. Raises ConfigError."""
         folders = (self.model.directory, self.model.directory.parent)
-        return load_tokenizer(self.given, tokenizer_file(self.given, folders))
+        return load_tokenizer(self.input, tokenizer_file(self.input, folders))
 
-    def read(self, inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> Asked:
-        """What a request asks. parameters: what it says beside its inputs. Raises InvalidInput, TooLarge."""
-        wanted = read_parameters(self.parameters, inputs, parameters)
-        asked = self._truncating(wanted).rows(inputs, wanted)
-        refuse_many(len(asked.rows))
-        return asked
+    def read_request(self, inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> TextRequest:
+        """Return the parsed request. parameters: those beside its inputs. Raises InvalidInput, TooLarge."""
+        options = read_parameters(self.parameters, inputs, parameters)
+        request = self._truncating(options).rows(inputs, options)
+        refuse_many(len(request.rows))
+        return request
 
-    def _truncating(self, wanted: Mapping[str, Any]) -> Self:
+    def _truncating(self, options: Mapping[str, Any]) -> Self:
         """The task as the request's `truncate` says, where it has one: a long text is cut, or refused."""
-        asked = wanted.get(TRUNCATE.name)
-        if asked is None or (not asked and self.given.too_long != "truncate"):
+        truncate = options.get(TRUNCATE.name)
+        if truncate is None or (not truncate and self.input.too_long != "truncate"):
             return self
         other = copy.copy(self)
-        other.given = self.given.model_copy(update={"too_long": "truncate" if asked else "refuse"})
+        other.input = self.input.model_copy(update={"too_long": "truncate" if truncate else "refuse"})
         return other
 
-    def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
+    def rows(self, inputs: Mapping[str, Any], options: dict[str, Any]) -> TextRequest:
         """The rows of a request's texts."""
-        return Asked(wanted, *self.maker.of(self.get_texts(inputs)))
+        return TextRequest(options, *self.maker.build_rows(self.get_texts(inputs)))
 
     def get_texts(self, inputs: Mapping[str, Any]) -> list[list[str]]:
         """The texts of each input, as many of each; of pairs one first text may stand for all of them."""
         texts = [self.texts(inputs, name) for name in self.names]
         if len({len(many) for many in texts}) > 1 and not (self.one_for_all and len(texts[0]) == 1):
-            told = ", ".join(f"{name} {len(many)}" for name, many in zip(self.names, texts, strict=True))
-            raise InvalidInput(f"the texts of pairs differ in number: {told}")
+            counts = ", ".join(f"{name} {len(many)}" for name, many in zip(self.names, texts, strict=True))
+            raise InvalidInput(f"the texts of pairs differ in number: {counts}")
         return texts
 
     def texts(self, inputs: Mapping[str, Any], name: str) -> list[str]:
         """The texts under a name. Raises InvalidInput for one that is surely too long, before a tokenizer has
         any work with it."""
-        most = None if self.given.too_long == "truncate" else self.reading.most_chars
-        texts = named_texts(inputs, name, most, alone=not self.given.pair)
+        max_chars = None if self.input.too_long == "truncate" else self.reading.most_chars
+        texts = named_texts(inputs, name, max_chars, alone=not self.input.pair)
         refuse_many(len(texts))
         return texts
 
     @property
     def reading(self) -> Reading:
         """How much of a text is read."""
-        given = self.given
-        return Reading(self.max_tokens, given.too_long, given.stride, given.max_windows)
+        text_input = self.input
+        return Reading(self.max_tokens, text_input.too_long, text_input.stride, text_input.max_windows)
 
     @property
     def maker(self) -> TextRows:
-        """What makes the rows of texts."""
+        """Maker of the rows of texts."""
         return TextRows(self.tokenizer, self.names, self.reading)
 
-    def feeds(self, asked: Asked) -> list[Feed]:
+    def feeds(self, request: TextRequest) -> list[Feed]:
         """The model's feeds, a list with one row each."""
-        given, dtypes = self.given, self._dtypes
+        text_input, dtypes = self.input, self._dtypes
         feeds = []
-        for row in asked.rows:
-            feed = {given.ids: np.array([row.ids], dtypes[given.ids])}
-            if given.types in dtypes:
-                feed[given.types] = np.array([row.types], dtypes[given.types])
-            if given.mask in dtypes:
-                feed[given.mask] = np.ones((1, len(row.ids)), dtypes[given.mask])
+        for row in request.rows:
+            feed = {text_input.ids: np.array([row.ids], dtypes[text_input.ids])}
+            if text_input.types in dtypes:
+                feed[text_input.types] = np.array([row.types], dtypes[text_input.types])
+            if text_input.mask in dtypes:
+                feed[text_input.mask] = np.ones((1, len(row.ids)), dtypes[text_input.mask])
             feeds.append(feed)
         return feeds
 
-    def answer(self, asked: Asked, fetches: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+    def answer(self, request: TextRequest, fetches: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
         """The answer of the fetches of each row."""
-        answer = self.build_answer(asked, [fetch[self.fetch.alias] for fetch in fetches])
-        if self.given.too_long != "refuse":
-            _tell_of_length(answer, [part.truncated for part in asked.cuts], asked.windows)
+        answer = self.build_answer(request, [fetch[self.fetch.alias] for fetch in fetches])
+        if self.input.too_long != "refuse":
+            _add_lengths(answer, [part.truncated for part in request.cuts], request.windows)
         return answer
 
-    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
+    def build_answer(self, request: TextRequest, scores: list[Array]) -> dict[str, Any]:
         raise NotImplementedError
 
     def get_class_names(self, classes: int) -> Array:
@@ -195,14 +195,14 @@ def refuse_many(rows: int) -> None:
         )
 
 
-def _tell_of_length(answer: dict[str, Any], truncated: list[bool], windows: list[int]) -> None:
+def _add_lengths(answer: dict[str, Any], truncated: list[bool], windows: list[int]) -> None:
     """Add to an answer what was read of each text."""
     answer[TRUNCATED], answer[WINDOWS] = np.array(truncated), np.array(windows)
     if not isinstance(answer, Answer):
         return
     if answer.rows is not None:
-        told = zip(answer.rows, truncated, windows, strict=True)
-        answer.rows = [{**row, TRUNCATED: cut_off, WINDOWS: count} for row, cut_off, count in told]
+        read_parts = zip(answer.rows, truncated, windows, strict=True)
+        answer.rows = [{**row, TRUNCATED: cut_off, WINDOWS: count} for row, cut_off, count in read_parts]
     if answer.key_values is not None:
         answer.key_values = {
             **answer.key_values,
@@ -216,7 +216,7 @@ def is_task_output(output: Output) -> bool:
     return not getattr(output, "raw", False) and not getattr(output, "chosen", "")
 
 
-def longest_text(given: TextInput, feeds: Sequence[Variable]) -> int:
+def longest_text(text_input: TextInput, feeds: Sequence[Variable]) -> int:
     """Most tokens of a text, special ones included."""
-    known = (feed.longest[1] for feed in feeds if feed.alias == given.ids and feed.longest)
-    return given.max_tokens or next(known, USUAL_LENGTH)
+    lengths = (feed.longest[1] for feed in feeds if feed.alias == text_input.ids and feed.longest)
+    return text_input.max_tokens or next(lengths, USUAL_LENGTH)

@@ -15,31 +15,30 @@ CHARS_PER_TOKEN = 20  # a longer text has surely more tokens than the model read
 
 
 class Reading(NamedTuple):
-    """How much of a text is read: `max_tokens` at once, special ones included; of a longer one as `too_long`
-    says. stride: from window to window; None: three quarters of one."""
+    """How much of a text the model reads."""
 
-    max_tokens: int
-    too_long: str = "refuse"
-    stride: int | None = None
+    max_tokens: int  # in one row, special tokens included
+    too_long: str = "refuse"  # or "truncate", or "windows"
+    stride: int | None = None  # tokens from window to window; None: three quarters of a window
     max_windows: int = 1
 
     @property
     def most_chars(self) -> int:
-        """Of a text; a longer one has more tokens than are read."""
+        """Characters of a text; a longer text has more tokens than are read."""
         return CHARS_PER_TOKEN * self.max_tokens * (self.max_windows if self.too_long == "windows" else 1)
 
 
 class Cut(NamedTuple):
-    """The parts of a text that are read, first and last token of each; truncated: whether tokens are left."""
+    """The parts of a text that are read."""
 
-    spans: list[Span]
-    truncated: bool = False
+    spans: list[Span]  # the first token of each part, and the token behind its last
+    truncated: bool = False  # whether tokens are left out
 
 
 def cut(tokens: int, room: int, reading: Reading, where: str) -> Cut:
-    """What is read of a text with so many tokens where `room` are read at once.
+    """Return the parts that are read of a text with so many tokens, `room` at once.
 
-    where: how a sentence calls the text. Raises InvalidInput where the service refuses so long a text.
+    where: the text's name in errors. Raises InvalidInput where the service refuses so long a text.
     """
     if tokens <= room:
         return Cut([(0, tokens)])

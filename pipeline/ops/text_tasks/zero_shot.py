@@ -18,7 +18,7 @@ from pipeline.ops.labels import best, probabilities
 from pipeline.ops.text_tasks.classification import THRESHOLD, TOP_K, joined
 from pipeline.ops.text_tasks.parameters import Parameter, flag, labels_sent, template
 from pipeline.ops.text_tasks.text_rows import where
-from pipeline.ops.text_tasks.text_task import MOST_ROWS, Array, Asked, TextTask
+from pipeline.ops.text_tasks.text_task import MOST_ROWS, Array, TextRequest, TextTask
 from pipeline.ops.text_tasks.text_windows import Cut, cut, pooled
 
 LABELS = "labels"
@@ -38,14 +38,14 @@ class ZeroShotTask(TextTask):
     )
     pairs = False
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         names = self.labels.tolist()
-        found = find_entailment(names) if self.output.entailment is None else self.output.entailment
-        assert found is not None  # the description was checked
-        self._entailment = found
+        entailment = find_entailment(names) if self.output.entailment is None else self.output.entailment
+        assert entailment is not None  # the description was checked
+        self._entailment = entailment
         against = (at for at, name in enumerate(names) if _CONTRADICTION.fullmatch(name.strip()))
-        self._contradiction = next(against, -1 if found == 0 else 0)
+        self._contradiction = next(against, -1 if entailment == 0 else 0)
 
     def declared(self) -> dict[str, str]:
         labels, scores = "BYTES [-1, -1]", "FP32 [-1, -1]"
@@ -54,17 +54,18 @@ class ZeroShotTask(TextTask):
     def example(self) -> dict[str, Any]:
         return {} if self.output.candidates else {LABELS: ",".join(_EXAMPLE)}
 
-    def rows(self, inputs: Mapping[str, Any], wanted: dict[str, Any]) -> Asked:
+    def rows(self, inputs: Mapping[str, Any], options: dict[str, Any]) -> TextRequest:
         texts = self.texts(inputs, self.name)
-        labels = wanted[LABELS] = wanted.get(LABELS) or self._candidates()
+        labels = options[LABELS] = options.get(LABELS) or self._candidates()
         if len(texts) * len(labels) > MOST_ROWS:
             raise TooLarge(
                 f"{len(texts)} texts with {len(labels)} labels are {len(texts) * len(labels)} pairs; "
                 f"{MOST_ROWS} are allowed in a request"
             )
-        sentence = wanted.get("template", self.output.template)
+        sentence = options.get("template", self.output.template)
         hypotheses = [
-            one.ids for one in self.tokenizer.tokens([sentence.replace(SLOT, one) for one in labels])
+            tokens.ids
+            for tokens in self.tokenizer.tokens([sentence.replace(SLOT, label) for label in labels])
         ]
         longest = max(map(len, hypotheses))
         room = self.maker.room_beside(
@@ -72,36 +73,36 @@ class ZeroShotTask(TextTask):
         )
         cuts, rows = list[Cut](), []
         premises = self.tokenizer.tokens([text[: self.reading.most_chars] for text in texts])
-        for number, one in enumerate(premises):
-            part = cut(len(one.ids), room, self.reading, where(self.name, number, len(texts)))
+        for number, premise in enumerate(premises):
+            part = cut(len(premise.ids), room, self.reading, where(self.name, number, len(texts)))
             cuts.append(
                 part._replace(truncated=part.truncated or len(texts[number]) > self.reading.most_chars)
             )
             for first, last in part.spans:
-                window = one.ids[first:last]
+                window = premise.ids[first:last]
                 rows += [self.tokenizer.row(window, one_of) for one_of in hypotheses]
-        return Asked(wanted, rows, cuts)
+        return TextRequest(options, rows, cuts)
 
     def _candidates(self) -> Sequence[str]:
         if not self.output.candidates:
             raise InvalidInput(f"{LABELS!r} is missing: send the labels to choose from")
         return tuple(self.output.candidates)
 
-    def build_answer(self, asked: Asked, scores: list[Array]) -> dict[str, Any]:
-        names = np.array(asked.parameters[LABELS])
+    def build_answer(self, request: TextRequest, scores: list[Array]) -> dict[str, Any]:
+        names = np.array(request.parameters[LABELS])
         logits = joined(scores)
         self.get_class_names(logits.shape[1])
         by_window = logits.reshape(-1, len(names), logits.shape[1])
         # Of one label the share among all would be 1, whatever the text says.
-        alone = len(names) == 1 or asked.parameters.get("multi_label", self.output.multi_label)
-        of_texts = pooled(self._likely(by_window, alone=alone), asked.windows, self.output.pooling)
+        alone = len(names) == 1 or request.parameters.get("multi_label", self.output.multi_label)
+        of_texts = pooled(self._likely(by_window, alone=alone), request.windows, self.output.pooling)
         if not alone and self.output.pooling == "max":
             of_texts = of_texts / of_texts.sum(axis=1, keepdims=True)
-        most = asked.parameters.get("top_k", self.output.top_k) or len(names)
-        return best(of_texts, names, most, asked.parameters.get("threshold", self.output.threshold))
+        top_k = request.parameters.get("top_k", self.output.top_k) or len(names)
+        return best(of_texts, names, top_k, request.parameters.get("threshold", self.output.threshold))
 
     def _likely(self, logits: Array, *, alone: bool) -> Array:
-        """Of [windows, labels, classes] the probability of each label: [windows, labels]."""
+        """Return the probability of each label, [windows, labels], from [windows, labels, classes]."""
         entailed = logits[:, :, self._entailment]
         if not alone:
             return probabilities(entailed, "softmax")

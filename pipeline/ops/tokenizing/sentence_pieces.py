@@ -1,7 +1,7 @@
 """Tokenizers of SentencePiece models as `tokenizers` runs them: XLM-R's and ALBERT's.
 
-What stands around the pieces is not in the model's file: special tokens, and how a text is prepared. It is
-as transformers has it (convert_slow_tokenizer.py, Apache-2.0).
+The model's file lacks the special tokens and the preparation of texts. Both are as transformers has them
+(convert_slow_tokenizer.py, Apache-2.0).
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def _albert(model: Any, *, lowercase: bool, keep_accents: bool) -> Any:
     steps += [*_charsmap(model), normalizers.Replace(Regex(" {2,}"), " ")]
     tokenizer = _unigram(model, vocabulary, model.trainer_spec.unk_id, steps)
     special: Sequence[Any] = ("[CLS]", "[SEP]", "<unk>", "<pad>")
-    known = [name for name in special if tokenizer.token_to_id(name) is not None]
-    tokenizer.add_special_tokens([*known, AddedToken("[MASK]", lstrip=True, normalized=False)])
+    names = [name for name in special if tokenizer.token_to_id(name) is not None]
+    tokenizer.add_special_tokens([*names, AddedToken("[MASK]", lstrip=True, normalized=False)])
     ends = [(name, tokenizer.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
     if any(number is None for _, number in ends):
         raise ConfigError(f"{ALBERT} has no [CLS] and [SEP]: it is of another model than ALBERT")

@@ -13,22 +13,19 @@ from pipeline.errors import ConfigError
 
 
 class Tokens(NamedTuple):
-    """A tokenized text. words: of a text in tokens of the caller's, the token that each piece is of.
-
-    offsets: of each piece the characters of the text, or of its token.
-    """
+    """A tokenized text."""
 
     ids: list[int]
-    offsets: list[tuple[int, int]] = []
-    words: list[int] = []
+    offsets: list[tuple[int, int]] = []  # characters of each piece, in the text or in its word
+    words: list[int] = []  # number of each piece's word, for texts that clients have split
 
 
 class Row(NamedTuple):
-    """What the model reads: ids and segments. at: where the first text begins in it."""
+    """A row of the model's feeds: token ids and segments."""
 
     ids: list[int]
     types: list[int]
-    at: int
+    at: int  # place of the first text's first token
 
 
 class _Part(NamedTuple):
@@ -54,21 +51,21 @@ class TextTokenizer:
         return int(self._tokenizer.get_vocab_size())
 
     def tokens(self, texts: Sequence[str], *, places: bool = False) -> list[Tokens]:
-        """Of each text its tokens. places: with their offsets."""
+        """Return the tokens of each text. places: with their offsets."""
         if len(texts) == 1:  # without the threads of the library
-            one = self._tokenizer.encode(texts[0], add_special_tokens=False)
-            return [Tokens(one.ids, one.offsets if places else [])]
+            encoding = self._tokenizer.encode(texts[0], add_special_tokens=False)
+            return [Tokens(encoding.ids, encoding.offsets if places else [])]
         if not places:
             encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
-            return [Tokens(one.ids) for one in encoded]
+            return [Tokens(encoding.ids) for encoding in encoded]
         encoded = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [Tokens(one.ids, one.offsets) for one in encoded]
+        return [Tokens(encoding.ids, encoding.offsets) for encoding in encoded]
 
     def tokens_of_split(self, texts: Sequence[Sequence[str]]) -> list[Tokens]:
-        """The same of texts that are tokens of the caller's own."""
-        given = [list(tokens) for tokens in texts]
-        encoded = self._tokenizer.encode_batch(given, is_pretokenized=True, add_special_tokens=False)
-        return [Tokens(one.ids, one.offsets, one.word_ids) for one in encoded]
+        """Return the tokens of texts that clients have split into words."""
+        split = [list(tokens) for tokens in texts]
+        encoded = self._tokenizer.encode_batch(split, is_pretokenized=True, add_special_tokens=False)
+        return [Tokens(encoding.ids, encoding.offsets, encoding.word_ids) for encoding in encoded]
 
     def special(self, *, paired: bool) -> int:
         """How many special tokens a row has."""
@@ -91,12 +88,12 @@ class TextTokenizer:
 
     def _layout(self, *, paired: bool) -> list[_Part]:
         """Where the special tokens stand, read off a text that is known."""
-        whole = self._tokenizer.encode("a", "a" if paired else None)
+        encoding = self._tokenizer.encode("a", "a" if paired else None)
         parts: list[_Part] = []
         ids: list[int] = []
         types: list[int] = []
         last = None
-        for number, segment, text in zip(whole.ids, whole.type_ids, whole.sequence_ids, strict=True):
+        for number, segment, text in zip(encoding.ids, encoding.type_ids, encoding.sequence_ids, strict=True):
             if text is None:
                 ids.append(number)
                 types.append(segment)
@@ -113,7 +110,7 @@ def shortened(first: list[int], second: list[int], room: int) -> tuple[list[int]
     """A pair cut to `room` tokens in all: of the longer text until both are equally long, then of both."""
     if len(first) + len(second) <= room:
         return first, second
-    kept = min(len(first), len(second), room // 2)
+    half = min(len(first), len(second), room // 2)
     if len(first) <= len(second):
-        return first[:kept], second[: room - kept]
-    return first[: room - kept], second[:kept]
+        return first[:half], second[: room - half]
+    return first[: room - half], second[:half]

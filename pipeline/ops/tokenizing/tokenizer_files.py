@@ -44,18 +44,19 @@ _REMEDY = (
 )
 
 
-def tokenizer_file(given: TextInput, folders: Sequence[Path]) -> Path:
+def tokenizer_file(settings: TextInput, folders: Sequence[Path]) -> Path:
     """The tokenizer in the first folder that has one. Raises ConfigError where none has, or one of a kind
     that can't be read."""
-    names = (given.tokenizer,) if given.tokenizer else TOKENIZERS
-    found = next((path for folder in folders for name in names if (path := folder / name).is_file()), None)
-    if found is None:
+    names = (settings.tokenizer,) if settings.tokenizer else TOKENIZERS
+    paths = (folder / name for folder in folders for name in names)
+    file = next((path for path in paths if path.is_file()), None)
+    if file is None:
         raise ConfigError(
             f"{folders[0]} has no {' or '.join(names)}, so its texts can't be tokenized: copy the tokenizer's"
             " file there, or convert the model with --file"
         )
-    _refuse_others(found)
-    return found
+    _refuse_others(file)
+    return file
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -63,14 +64,18 @@ def has_tokenizer(folder: Path) -> bool:
     return any((place / name).is_file() for place in (folder, folder.parent) for name in TOKENIZERS)
 
 
-def load_tokenizer(given: TextInput, path: Path) -> Any:
+def load_tokenizer(text_input: TextInput, path: Path) -> Any:
     """A `Tokenizer` that neither pads nor truncates. Raises ConfigError."""
     try:
         from tokenizers import BertWordPieceTokenizer, Regex, Tokenizer, pre_tokenizers
     except ImportError as exc:
         raise ConfigError(MISSING) from exc
     settings = _settings(path)
-    lowercase = given.lowercase if given.lowercase is not None else bool(settings.get("do_lower_case", True))
+    lowercase = (
+        text_input.lowercase
+        if text_input.lowercase is not None
+        else bool(settings.get("do_lower_case", True))
+    )
     try:
         if path.suffix == ".json":
             tokenizer = Tokenizer.from_file(str(path))
@@ -116,7 +121,7 @@ def _tokenizer_class(settings: Mapping[str, Any]) -> str:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """What stands in tokenizer_config.json beside the file; nothing where that can't be read."""
+    """Return tokenizer_config.json beside the file; empty where it can't be read."""
     try:
         with (path.parent / SETTINGS).open("rb") as file:
             settings = json.loads(file.read(_MOST_BYTES))

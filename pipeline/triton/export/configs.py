@@ -35,7 +35,7 @@ class Graph(NamedTuple):
 
 def build_graph(task: TextTask, facts: OnnxFacts, program: Path) -> Graph:
     """Raises ConfigError for a model that takes more than a tokenizer makes, or a fixed number of rows."""
-    given, model = task.given, task.model
+    given, model = task.input, task.model
     kinds = {given.ids: IDS, given.types: TYPES, given.mask: MASK}
     alias_of = {feed.name: feed.alias for feed in model.feeds}
     feeds = {}

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.ops.text_tasks.entity_answer import Found, build_entity_tensors
+from pipeline.ops.text_tasks.entity_answer import TextEntity, build_entity_tensors
 from pipeline.ops.text_tasks.entity_scores import entities_in, get_token_probabilities
 from pipeline.ops.text_tasks.entity_spans import Tag
 from pipeline.ops.text_tasks.parameters import share
@@ -42,7 +42,7 @@ class TritonPythonModel:
         made = build_entity_tensors([[one for one in many if one.score >= least] for many in found])
         return {"entity": made.pop("text"), **made}
 
-    def found(self, text: str, scores: Any, places: Any) -> list[Found]:
+    def found(self, text: str, scores: Any, places: Any) -> list[TextEntity]:
         """The entities of a text. places: of each token in each window its number, and its characters."""
         spans, begins, offsets = [], [], dict[int, tuple[int, int]]()
         for of_window in places:

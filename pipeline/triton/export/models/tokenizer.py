@@ -51,11 +51,11 @@ class TritonPythonModel:
     def answer(self, request: Any) -> dict[str, Any]:
         texts = self.texts(request)
         if "places" in self.types:
-            tokens, rows, cuts = self.rows.with_places(texts[0])
+            tokens, rows, cuts = self.rows.build_rows_with_places(texts[0])
             made = self.tensors(rows, cuts) | {"places": self.places(tokens, rows, cuts)}
         else:
             prompt = self.prompt(request)
-            rows, cuts = self.rows.of([[prompt + text for text in many] for many in texts])
+            rows, cuts = self.rows.build_rows([[prompt + text for text in many] for many in texts])
             made = self.tensors(rows, cuts)
             if "prompt_tokens" in self.types:
                 count = len(self.tokenizer.tokens([prompt])[0].ids)
