@@ -1,4 +1,4 @@
-"""What stands beside a model: in serving.yml padding, labels and notes, in parity.json what was proven."""
+"""Files beside a model: serving.yml with padding, labels and notes, parity.json with the proofs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class FeedPadding:
 
 @dataclass(frozen=True)
 class Padding:
-    """Which feeds of a model may be padded, and which fetches are longer then."""
+    """Feeds of a model that may be padded, and fetches that are longer then."""
 
     feeds: Mapping[str, FeedPadding]  # by alias
     fetches: Mapping[str, int]  # by alias, the axis that is cut back to the row's own length
@@ -87,7 +87,7 @@ def write_additions(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def failed_reports(path: Path) -> tuple[str, ...]:
-    """What failed, of the reports that a conversion or a check left in parity.json.
+    """Return the failures among the reports that a conversion or a check left in parity.json.
 
     Raises ConfigError for a file that is no list of reports.
     """

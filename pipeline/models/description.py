@@ -1,13 +1,15 @@
-"""What a model takes and gives in its callers' words: `inputs` and `outputs` of its serving.yml.
+"""Description of a model in its clients' words: `inputs` and `outputs` of its serving.yml.
+
+Example:
 
     inputs:
       image: {kind: image, preset: torchvision}
     outputs:
       logits: {kind: classes, top_k: 5}
 
-An input stands under the name by which clients send it, an output under the alias of its fetch. A feed that
-no input names is a tensor under its own alias. Without `outputs` scores of as many classes as there are
-labels become labels, and every fetch is answered as it is.
+An input stands under the name by which clients send it. An output stands under the alias of its fetch. A feed
+that no input names is a tensor under its own alias. Without `outputs` every fetch is answered as it is, and
+scores of as many classes as there are labels become labels.
 """
 
 from __future__ import annotations
@@ -308,13 +310,16 @@ class Description:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Which kinds of input there are."""
-        return frozenset(given.kind for given in self.inputs.values())
+        """Kinds of the inputs."""
+        return frozenset(section.kind for section in self.inputs.values())
 
     def document(self) -> dict[str, Any]:
         """In plain values, as clients are told it."""
         return {
-            key: {name: one.model_dump(mode="json", exclude_none=True) for name, one in described.items()}
+            key: {
+                name: section.model_dump(mode="json", exclude_none=True)
+                for name, section in described.items()
+            }
             for key, described in ((INPUTS_KEY, self.inputs), (OUTPUTS_KEY, self.outputs))
         }
 
@@ -326,35 +331,37 @@ def describe(
     labels: Sequence[str],
     path: Path,
 ) -> Description:
-    """What serving.yml, at `path`, says of a model's inputs and outputs. Raises ConfigError for a flaw."""
+    """Return the description in serving.yml, which stands at `path`. Raises ConfigError for a flaw."""
     inputs = _entries(additions.get(INPUTS_KEY), INPUTS, f"{path}: {INPUTS_KEY}")
     outputs = _entries(additions.get(OUTPUTS_KEY), OUTPUTS, f"{path}: {OUTPUTS_KEY}")
     filled = {
-        name: _filled_input(name, given, feeds, f"{path}: {INPUTS_KEY}.{name}")
-        for name, given in inputs.items()
+        name: _filled_input(name, section, feeds, f"{path}: {INPUTS_KEY}.{name}")
+        for name, section in inputs.items()
     }
-    taken = [feed for name, given in filled.items() for feed in match_feeds(name, given, feeds)]
-    _refuse_twice(taken, f"{path}: {INPUTS_KEY}")
-    rest = {v.alias: TensorInput() for v in feeds if v.alias not in taken}
+    named_feeds = [feed for name, section in filled.items() for feed in match_feeds(name, section, feeds)]
+    _refuse_twice(named_feeds, f"{path}: {INPUTS_KEY}")
+    rest = {v.alias: TensorInput() for v in feeds if v.alias not in named_feeds}
     if clash := rest.keys() & filled.keys():
         raise ConfigError(
             f"{path}: {INPUTS_KEY}.{min(clash)}: the model has another feed of this name, which no input "
             "names: call the input otherwise"
         )
-    sent = [one for name, given in {**filled, **rest}.items() for one in _names_sent(name, given)]
-    _refuse_twice(sent, f"{path}: {INPUTS_KEY}")
+    names = [
+        sent_name for name, section in {**filled, **rest}.items() for sent_name in _names_sent(name, section)
+    ]
+    _refuse_twice(names, f"{path}: {INPUTS_KEY}")
     if additions.get(OUTPUTS_KEY) is None:
         return Description({**filled, **rest}, default_outputs(fetches, labels))
-    for alias, wanted in outputs.items():
-        _check_output(alias, wanted, fetches, labels, f"{path}: {OUTPUTS_KEY}.{alias}")
-        if isinstance(wanted, EmbeddingOutput) and wanted.dimensions:
+    for alias, output in outputs.items():
+        _check_output(alias, output, fetches, labels, f"{path}: {OUTPUTS_KEY}.{alias}")
+        if isinstance(output, EmbeddingOutput) and output.dimensions:
             fetch = next(variable for variable in fetches if variable.alias == alias)
-            _check_dimensions(wanted, fetch, read_sentence(additions, path.parent), path)
+            _check_dimensions(output, fetch, read_sentence(additions, path.parent), path)
     return Description({**filled, **rest}, outputs)
 
 
 def default_outputs(fetches: Sequence[Variable], labels: Sequence[str]) -> dict[str, Output]:
-    """What each fetch is answered as, where nobody says it: the only one with a score a label as labels."""
+    """Return the outputs of a model without a description: the only fetch with a score a label is labels."""
     scores = [f for f in fetches if len(f.shape) in (2, 3) and f.shape[-1] == len(labels)]
     outputs: dict[str, Output] = {fetch.alias: TensorOutput() for fetch in fetches}
     if labels and len(scores) == 1:
@@ -363,23 +370,23 @@ def default_outputs(fetches: Sequence[Variable], labels: Sequence[str]) -> dict[
     return outputs
 
 
-def match_feeds(name: str, given: Input, feeds: Sequence[Variable]) -> list[str]:
+def match_feeds(name: str, section: Input, feeds: Sequence[Variable]) -> list[str]:
     """The aliases of the feeds that an input is for."""
-    if isinstance(given, TensorInput):
+    if isinstance(section, TensorInput):
         return [name]
-    if isinstance(given, TableInput):
-        return list(dict.fromkeys(column.feed for column in given.columns))
-    if isinstance(given, TextInput) and not given.feed:
+    if isinstance(section, TableInput):
+        return list(dict.fromkeys(column.feed for column in section.columns))
+    if isinstance(section, TextInput) and not section.feed:
         aliases = {variable.alias for variable in feeds}
-        return [alias for alias in (given.ids, given.types, given.mask) if alias in aliases]
-    return [given.feed]
+        return [alias for alias in (section.ids, section.types, section.mask) if alias in aliases]
+    return [section.feed]
 
 
-def _names_sent(name: str, given: Input) -> list[str]:
+def _names_sent(name: str, section: Input) -> list[str]:
     """The names under which clients send what an input takes."""
-    if isinstance(given, TableInput):
-        return [column.name for column in given.columns]
-    return [name, given.pair] if isinstance(given, TextInput) and given.pair else [name]
+    if isinstance(section, TableInput):
+        return [column.name for column in section.columns]
+    return [name, section.pair] if isinstance(section, TextInput) and section.pair else [name]
 
 
 def get_class_labels(output: Output, labels: Sequence[str]) -> tuple[str, ...]:
@@ -396,14 +403,14 @@ def _entries(value: object, kinds: Mapping[str, type[S]], where: str) -> dict[st
         raise ConfigError(f"{where} is not a mapping of names, each with its kind")
     entries: dict[str, S] = {}
     flaws = []
-    for name, given in value.items():
-        kind = given.get("kind") if isinstance(given, dict) else None
+    for name, entry in value.items():
+        kind = entry.get("kind") if isinstance(entry, dict) else None
         if kind not in kinds:
             flaws.append(f"{where}.{name}: kind is {kind!r}; allowed: {', '.join(kinds)}")
             continue
         model = kinds[str(kind)]
         try:
-            entries[name] = model.model_validate(given)
+            entries[name] = model.model_validate(entry)
         except ValidationError as exc:
             flaws.append(describe_mistakes(f"{where}.{name}", exc, model, {}))
     if flaws:
@@ -411,36 +418,36 @@ def _entries(value: object, kinds: Mapping[str, type[S]], where: str) -> dict[st
     return entries
 
 
-def _filled_input(name: str, given: Input, feeds: Sequence[Variable], where: str) -> Input:
+def _filled_input(name: str, section: Input, feeds: Sequence[Variable], where: str) -> Input:
     """The input with what it leaves out. Raises ConfigError where the model has no such feed."""
-    if isinstance(given, TableInput):
-        return _filled_table(given, feeds, where)
-    if isinstance(given, TextInput):
-        variable = _feed(given.feed or given.ids, feeds, where)
-        wanted = "string" if given.feed else "int64"
-        if given.feed and variable.dtype != wanted:
-            raise ConfigError(f"{where}.feed: {variable.alias} takes {variable.dtype}, not {wanted}")
-        if given.feed and (given.pair or given.too_long == "windows"):
+    if isinstance(section, TableInput):
+        return _filled_table(section, feeds, where)
+    if isinstance(section, TextInput):
+        variable = _feed(section.feed or section.ids, feeds, where)
+        dtype = "string" if section.feed else "int64"
+        if section.feed and variable.dtype != dtype:
+            raise ConfigError(f"{where}.feed: {variable.alias} takes {variable.dtype}, not {dtype}")
+        if section.feed and (section.pair or section.too_long == "windows"):
             raise ConfigError(f"{where}: pairs and windows are for texts that are tokenized, without `feed`")
-        return given
-    if isinstance(given, ImageInput):
-        variable = _feed(given.feed or _only(feeds, where), feeds, where)
-        told = {key: getattr(given, key) for key in given.model_fields_set & _OF_PRESET}
-        filled = completed(given.preset, told, variable, where)
-        return given.model_copy(update={**filled, "feed": variable.alias})
+        return section
+    if isinstance(section, ImageInput):
+        variable = _feed(section.feed or _only(feeds, where), feeds, where)
+        options = {key: getattr(section, key) for key in section.model_fields_set & _OF_PRESET}
+        filled = completed(section.preset, options, variable, where)
+        return section.model_copy(update={**filled, "feed": variable.alias})
     _feed(name, feeds, where)
-    return given
+    return section
 
 
-def _filled_table(given: TableInput, feeds: Sequence[Variable], where: str) -> TableInput:
-    shared = given.feed or ("" if all(c.feed for c in given.columns) else _only(feeds, where))
-    columns = [column.model_copy(update={"feed": column.feed or shared}) for column in given.columns]
+def _filled_table(table: TableInput, feeds: Sequence[Variable], where: str) -> TableInput:
+    shared = table.feed or ("" if all(c.feed for c in table.columns) else _only(feeds, where))
+    columns = [column.model_copy(update={"feed": column.feed or shared}) for column in table.columns]
     _refuse_twice([column.name for column in columns], f"{where}.columns")
     for alias in dict.fromkeys(column.feed for column in columns):
         variable = _feed(alias, feeds, where)
-        own = [column for column in columns if column.feed == alias]
-        _check_columns(own, variable, where)
-    return given.model_copy(update={"feed": shared, "columns": columns})
+        feed_columns = [column for column in columns if column.feed == alias]
+        _check_columns(feed_columns, variable, where)
+    return table.model_copy(update={"feed": shared, "columns": columns})
 
 
 def _check_columns(columns: Sequence[Column], feed: Variable, where: str) -> None:
@@ -462,71 +469,71 @@ def _check_columns(columns: Sequence[Column], feed: Variable, where: str) -> Non
 
 
 def _check_output(
-    alias: str, wanted: Output, fetches: Sequence[Variable], labels: Sequence[str], where: str
+    alias: str, output: Output, fetches: Sequence[Variable], labels: Sequence[str], where: str
 ) -> None:
     fetch = next((variable for variable in fetches if variable.alias == alias), None)
     if fetch is None:
         raise ConfigError(f"{where}: the model has only {', '.join(v.alias for v in fetches)}")
-    if isinstance(wanted, TensorOutput | LabelOutput):
+    if isinstance(output, TensorOutput | LabelOutput):
         return
-    if isinstance(wanted, ClassesOutput) and wanted.chosen not in ("", *(v.alias for v in fetches)):
-        known = ", ".join(variable.alias for variable in fetches)
-        raise ConfigError(f"{where}.chosen: the model has no fetch {wanted.chosen!r}, only {known}")
-    if isinstance(wanted, EmbeddingOutput | RelevanceOutput):
-        _check_compared(alias, wanted, fetch, where)
+    if isinstance(output, ClassesOutput) and output.chosen not in ("", *(v.alias for v in fetches)):
+        aliases = ", ".join(variable.alias for variable in fetches)
+        raise ConfigError(f"{where}.chosen: the model has no fetch {output.chosen!r}, only {aliases}")
+    if isinstance(output, EmbeddingOutput | RelevanceOutput):
+        _check_compared(alias, output, fetch, where)
         return
-    form = "[N, tokens, classes]" if isinstance(wanted, TokensOutput | EntitiesOutput) else "[N, classes]"
+    form = "[N, tokens, classes]" if isinstance(output, TokensOutput | EntitiesOutput) else "[N, classes]"
     if len(fetch.shape) > 1 and len(fetch.shape) != form.count(",") + 1:
-        raise ConfigError(f"{where}: kind {wanted.kind} is for {form}; {alias} gives {list(fetch.shape)}")
-    names = get_class_labels(wanted, labels)
+        raise ConfigError(f"{where}: kind {output.kind} is for {form}; {alias} gives {list(fetch.shape)}")
+    names = get_class_labels(output, labels)
     if names and fetch.shape and fetch.shape[-1] not in (-1, len(names)):
         raise ConfigError(
             f"{where}: there are {len(names)} labels for {fetch.shape[-1]} classes; name each class once"
         )
-    if isinstance(wanted, ZeroShotOutput):
-        _check_zero_shot(wanted, names, where)
+    if isinstance(output, ZeroShotOutput):
+        _check_zero_shot(output, names, where)
 
 
 def _check_compared(
-    alias: str, wanted: EmbeddingOutput | RelevanceOutput, fetch: Variable, where: str
+    alias: str, output: EmbeddingOutput | RelevanceOutput, fetch: Variable, where: str
 ) -> None:
-    relevance = isinstance(wanted, RelevanceOutput)
+    relevance = isinstance(output, RelevanceOutput)
     form = "[N, 1] or [N, 2]" if relevance else "[N, tokens, size] or [N, size]"
     fits = len(fetch.shape) in ((0, 2) if relevance else (0, 2, 3))
     if relevance and fits and fetch.shape:
         fits = fetch.shape[-1] in (-1, 1, 2)
     if not fits:
-        raise ConfigError(f"{where}: kind {wanted.kind} is for {form}; {alias} gives {list(fetch.shape)}")
+        raise ConfigError(f"{where}: kind {output.kind} is for {form}; {alias} gives {list(fetch.shape)}")
 
 
 def _check_dimensions(
-    wanted: EmbeddingOutput, fetch: Variable, sentence: SentenceSettings, path: Path
+    output: EmbeddingOutput, fetch: Variable, sentence: SentenceSettings, path: Path
 ) -> None:
     """Raise ConfigError where the vectors have fewer numbers than are to be kept of them."""
     size = fetch.shape[-1] if fetch.shape else -1
     if len(fetch.shape) == 3 and size > 0:
-        poolings = len(sentence.poolings) if wanted.pooling == "auto" else 1
+        poolings = len(sentence.poolings) if output.pooling == "auto" else 1
         size = sentence.vector_size(size * max(1, poolings))
-    if size > 0 and (wanted.dimensions or 0) > size:
+    if size > 0 and (output.dimensions or 0) > size:
         where = f"{path}: {OUTPUTS_KEY}.{fetch.alias}.dimensions"
-        raise ConfigError(f"{where}: {wanted.dimensions}, but {fetch.alias} has {size}")
+        raise ConfigError(f"{where}: {output.dimensions}, but {fetch.alias} has {size}")
 
 
-def _check_zero_shot(wanted: ZeroShotOutput, names: Sequence[str], where: str) -> None:
-    if wanted.template.count(SLOT) != 1:
-        raise ConfigError(f"{where}.template: {wanted.template!r} has no single {SLOT} for a label")
-    entailment = find_entailment(names) if wanted.entailment is None else wanted.entailment
+def _check_zero_shot(output: ZeroShotOutput, names: Sequence[str], where: str) -> None:
+    if output.template.count(SLOT) != 1:
+        raise ConfigError(f"{where}.template: {output.template!r} has no single {SLOT} for a label")
+    entailment = find_entailment(names) if output.entailment is None else output.entailment
     if entailment is None or (names and entailment >= len(names)):
-        told = f", of {', '.join(names)}" if names else ""
-        raise ConfigError(f"{where}.entailment: say which class means entailment{told}: its number from 0")
+        listing = f", of {', '.join(names)}" if names else ""
+        raise ConfigError(f"{where}.entailment: say which class means entailment{listing}: its number from 0")
 
 
 def _feed(alias: str, feeds: Sequence[Variable], where: str) -> Variable:
-    found = next((variable for variable in feeds if variable.alias == alias), None)
-    if found is None:
-        known = ", ".join(variable.alias for variable in feeds)
-        raise ConfigError(f"{where}: the model has no feed {alias!r}, only {known}")
-    return found
+    match = next((variable for variable in feeds if variable.alias == alias), None)
+    if match is None:
+        aliases = ", ".join(variable.alias for variable in feeds)
+        raise ConfigError(f"{where}: the model has no feed {alias!r}, only {aliases}")
+    return match
 
 
 def _only(feeds: Sequence[Variable], where: str) -> str:

@@ -45,10 +45,12 @@ def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
 
 def differing(folder: Path, recorded: Mapping[str, Mapping[str, str]], digest: str) -> tuple[str, ...]:
     """The names of the files in a folder that are others than recorded, by SHA256 or SAMPLE."""
-    made = {SHA256: _sha256, SAMPLE: hash_sample}[digest]
+    digest_file = {SHA256: _sha256, SAMPLE: hash_sample}[digest]
     files = {name: folder / name for name in recorded}
     return tuple(
-        name for name, file in files.items() if not file.is_file() or made(file) != recorded[name][digest]
+        name
+        for name, file in files.items()
+        if not file.is_file() or digest_file(file) != recorded[name][digest]
     )
 
 
@@ -66,9 +68,9 @@ def record_digests(directory: Path) -> None:
     if not replaced_files(model, SHA256):
         return
     recorded = (model.directory / name for name in model.additions[KEY])
-    own = [model.program, *([model.params] if model.params else [])]
-    made = hash_files(dict.fromkeys([*own, *filter(Path.is_file, recorded)]))
-    write_additions(model.directory / ADDITIONS, {**model.additions, KEY: made})
+    programs = [model.program, *([model.params] if model.params else [])]
+    digests = hash_files(dict.fromkeys([*programs, *filter(Path.is_file, recorded)]))
+    write_additions(model.directory / ADDITIONS, {**model.additions, KEY: digests})
 
 
 def _is_entry(name: object, entry: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What serving.yml says of models that compare texts: embeddings, similarity, relevance."""
+"""Description of models that compare texts, in serving.yml: embeddings, similarity, relevance."""
 
 from __future__ import annotations
 

@@ -21,30 +21,30 @@ _PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def completed(preset: str, given: Mapping[str, Any], feed: Variable, where: str) -> dict[str, Any]:
-    """What is not given, by the preset and the feed's shape. Raises ConfigError where that can't be told."""
+def completed(preset: str, settings: Mapping[str, Any], feed: Variable, where: str) -> dict[str, Any]:
+    """Return all settings: those absent follow from preset and feed. Raises ConfigError where they can't."""
     if len(feed.shape) != 4 or feed.dtype in ("string", "bool"):
         raise ConfigError(
             f"{where}: an image is for a feed [N,C,H,W] or [N,H,W,C]; {feed.alias} takes {feed.dtype} "
             f"{list(feed.shape)}"
         )
-    layout, colours = _layout(given.get("layout"), given.get("channels"), feed, where)
+    layout, colours = _layout(settings.get("layout"), settings.get("channels"), feed, where)
     sides = list(feed.shape[2:] if layout == "nchw" else feed.shape[1:3])
     filled = {**_PRESETS[preset], "layout": layout, "channels": colours}
     if preset == "plain":
         filled["resize"] = sides if -1 not in sides else None
     else:
-        crop = _pair(given.get("crop")) or [_USUAL_SIDE if side == -1 else side for side in sides]
+        crop = _pair(settings.get("crop")) or [_USUAL_SIDE if side == -1 else side for side in sides]
         filled["crop"] = crop
         filled["resize"] = [_shorter_side(preset, min(crop))]
-    filled |= {name: value for name, value in given.items() if value is not None}
+    filled |= {name: value for name, value in settings.items() if value is not None}
     filled["crop"] = _pair(filled.get("crop"))
     _check(filled, feed, where)
     return filled
 
 
 def _shorter_side(preset: str, crop: int) -> int:
-    """What an image is resized to before its middle is cropped."""
+    """Return the shorter side of an image before its middle is cropped."""
     share = crop / _CROPPED_SHARE
     return math.floor(share) if preset == "timm" else round(share)
 
@@ -52,13 +52,13 @@ def _shorter_side(preset: str, crop: int) -> int:
 def _layout(layout: str | None, colours: str | None, feed: Variable, where: str) -> tuple[str, str]:
     first, last = feed.shape[1], feed.shape[3]
     if layout is None:
-        known = (1, 3)
-        if (first in known) is (last in known):
+        channel_counts = (1, 3)
+        if (first in channel_counts) is (last in channel_counts):
             raise ConfigError(
                 f"{where}: {feed.alias} takes {list(feed.shape)}, which does not tell where the channels "
                 "are; set layout to nchw or nhwc"
             )
-        layout = "nchw" if first in known else "nhwc"
+        layout = "nchw" if first in channel_counts else "nhwc"
     count = first if layout == "nchw" else last
     return layout, colours or ("grey" if count == 1 else "rgb")
 

@@ -39,20 +39,20 @@ def class_counts(feeds: Iterable[Sequence[int]], fetches: Iterable[Sequence[int]
 
 
 def flaw_of_count(labels: Sequence[str], classes: Sequence[int]) -> str:
-    """What is wrong where no output has as many classes as there are labels; empty where nothing is.
+    """Return the error where no output has as many classes as there are labels; else an empty text.
 
     classes: see `class_counts`.
     """
     if not labels or not classes or len(labels) in classes or -1 in classes:
         return ""
-    told = " or ".join(map(str, dict.fromkeys(classes)))
-    return f"--labels has {len(labels)} names, and the model has {told} classes: name each class once"
+    counts = " or ".join(map(str, dict.fromkeys(classes)))
+    return f"--labels has {len(labels)} names, and the model has {counts} classes: name each class once"
 
 
 def find_entailment(labels: Sequence[str]) -> int | None:
     """The class of an NLI model that means entailment; None where the labels name no such, or several."""
-    found = [index for index, label in enumerate(labels) if _ENTAILMENT.fullmatch(label.strip())]
-    return found[0] if len(found) == 1 else None
+    matches = [index for index, label in enumerate(labels) if _ENTAILMENT.fullmatch(label.strip())]
+    return matches[0] if len(matches) == 1 else None
 
 
 LABEL_FILES = (
@@ -82,12 +82,12 @@ def _labels_in(path: Path) -> tuple[str, ...]:
     try:
         with path.open("rb") as file:
             text = file.read(_MOST_BYTES).decode("utf-8-sig")
-        found = _of_json(json.loads(text)) if path.suffix == ".json" else _of_lines(split_lines(text))
+        names = _of_json(json.loads(text)) if path.suffix == ".json" else _of_lines(split_lines(text))
     except (OSError, ValueError, RecursionError) as exc:
         raise ConfigError(f"{path} can't be read as names of classes ({exc}): give --labels") from exc
-    if not found or not all(found):
+    if not names or not all(names):
         raise ConfigError(f"{path} does not name each class from 0 on: give --labels")
-    return tuple(found)
+    return tuple(names)
 
 
 def _of_json(value: Any) -> list[str]:
@@ -106,8 +106,8 @@ def _of_lines(lines: Sequence[str]) -> list[str]:
     lines = [line.strip() for line in lines if line.strip()]
     matches = [_NUMBERED.fullmatch(line) for line in lines]
     if lines and all(matches):
-        found = [m for m in matches if m is not None]
-        numbered = {int(m[1] or m[4]): (m[2] or m[3]) for m in found}
+        numbered_lines = [m for m in matches if m is not None]
+        numbered = {int(m[1] or m[4]): (m[2] or m[3]) for m in numbered_lines}
         if sorted(numbered) == list(range(len(lines))):
             return _in_order(numbered)
     return lines

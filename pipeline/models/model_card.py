@@ -1,4 +1,4 @@
-"""ModelCard: what people are told of a loaded model beside its tensors."""
+"""ModelCard: facts of a loaded model for its users, beside its tensors."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from typing import Any, NamedTuple
 
 
 class ModelCard(NamedTuple):
-    """A worker tells it once its model is loaded, for /openapi.json and /docs.
+    """Facts of a model for /openapi.json and /docs, which a worker sends once the model is loaded."""
 
-    engine: what runs the model, with the precision where it is another than fp32. task: as the conversion
-    notes it, empty where it is not known. labels: the names of its classes.
-    """
-
-    engine: str
-    task: str = ""
-    labels: tuple[str, ...] = ()
+    engine: str  # with the precision, where that is another than fp32
+    task: str = ""  # as the conversion notes it; empty: unknown
+    labels: tuple[str, ...] = ()  # of the classes
 
     def document(self) -> dict[str, Any]:
         """In plain values, without what is not known."""

@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself, read without any framework and without its weights.
+"""Facts of an ONNX file, read without any framework and without its weights.
 
 The file is a protobuf (onnx.proto's ModelProto, whose field numbers stand below). It is walked in mapped
 memory, so a model of gigabytes costs no more than its graph.
@@ -29,20 +29,15 @@ _Value = int | memoryview
 
 @dataclass(frozen=True)
 class OnnxFacts:
-    """The graph's feeds and fetches, named and shaped as it has them, -1 where a length is open.
-
-    `finder` is an operator that gives as many rows as it finds, or None. `id_limits` gives for a feed that is
-    looked up in an embedding the number of its rows. `data_files` are the files that hold weights, as the
-    graph names them: paths relative to it. `makers` gives for a fetch the operator that makes it. `domains`
-    are the sets of operators that the graph uses, "" for ONNX's own, without those that the file defines.
-    """
+    """Facts of an ONNX graph. Names and shapes are the graph's, -1 where a length is open."""
 
     feeds: tuple[Variable, ...]
     fetches: tuple[Variable, ...]
-    finder: str | None
-    id_limits: Mapping[str, int]
-    data_files: tuple[str, ...]
-    makers: Mapping[str, str] = field(default_factory=dict)
+    finder: str | None  # an operator that gives as many rows as it finds
+    id_limits: Mapping[str, int]  # rows of the embedding in which a feed is looked up
+    data_files: tuple[str, ...]  # files with weights, relative to the graph's file
+    makers: Mapping[str, str] = field(default_factory=dict)  # the operator that makes each fetch
+    # Sets of operators that the graph uses, "" for ONNX's own, without those that the file defines.
     domains: frozenset[str] = frozenset()
 
 
@@ -55,9 +50,9 @@ def inspect_onnx(path: Path) -> OnnxFacts:
         graph.read_model(content)
     except (OSError, ValueError, TypeError, LookupError) as exc:
         raise ConfigError(f"{path} is not an ONNX model ({exc}): copy or export the model again") from exc
-    known = graph.tables.keys()
+    stored = graph.tables.keys()
     return OnnxFacts(
-        feeds=tuple(_variable(path, "input", i) for i in graph.inputs if i.name not in known),
+        feeds=tuple(_variable(path, "input", i) for i in graph.inputs if i.name not in stored),
         fetches=tuple(_variable(path, "output", o) for o in graph.outputs),
         finder=min(FINDERS & graph.operators, default=None),
         id_limits=graph.id_limits(),
@@ -88,7 +83,7 @@ class _Node:
 
 @dataclass
 class _Graph:
-    """What is gathered of a graph on one walk over the file."""
+    """Content of a graph, gathered on one walk over the file."""
 
     inputs: list[_Port] = field(default_factory=list)
     outputs: list[_Port] = field(default_factory=list)
@@ -100,10 +95,10 @@ class _Graph:
     defined: set[str] = field(default_factory=set)  # domains of the file's own functions
 
     def read_model(self, model: memoryview) -> None:
-        found = False
+        has_graph = False
         for number, value in _fields(model):
             if number == 7:
-                found = True
+                has_graph = True
                 self._read_graph(_part(value), depth=0)
             elif number == 25:  # a function of the model's own
                 for part, content in _fields(_part(value)):
@@ -111,7 +106,7 @@ class _Graph:
                         self._read_node(_part(content), depth=1)
                     elif part == 10:
                         self.defined.add(_text(content))
-        if not found or not self.outputs:
+        if not has_graph or not self.outputs:
             raise ValueError("it holds no graph with an output")
 
     def _read_graph(self, graph: memoryview, depth: int) -> None:
@@ -175,7 +170,7 @@ class _Graph:
             self.data_files.add(location)
 
     def makers(self) -> dict[str, str]:
-        """By output the operator that makes it; what only hands it on does not count."""
+        """Return for each output the operator that makes it. Operators that only hand it on do not count."""
         made_by = {output: node for node in self.nodes for output in node.outputs}
         names = {port.name: _origin(port.name, made_by, _TABLE_ONLY) for port in self.outputs}
         return {name: made_by[origin].operator for name, origin in names.items() if origin in made_by}
@@ -217,7 +212,7 @@ def _variable(path: Path, kind: str, port: _Port) -> Variable:
 
 
 def _port(info: memoryview) -> _Port:
-    """What a ValueInfoProto tells of an input or output."""
+    """Return the input or output that a ValueInfoProto describes."""
     name, dtype, shape = "", "", None
     for number, value in _fields(info):
         if number == 1:

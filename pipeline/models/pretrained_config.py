@@ -1,4 +1,4 @@
-"""What a config.json of transformers or PaddleNLP tells of its model: the task, the names of the classes."""
+"""Facts in a config.json of transformers or PaddleNLP: the task, the names of the classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TASKS = {
 
 
 def get_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of `id2label`, unless they are the LABEL_0, ... that stand where nobody named them."""
+    """Return the names in `id2label`; none where they are the placeholders LABEL_0, ..."""
     named = config.get("id2label")
     if not isinstance(named, dict) or not all(str(index) in named for index in range(len(named))):
         return ()

@@ -1,4 +1,4 @@
-"""Which of a model's fetches has scores of classes, and what made them."""
+"""Finds the fetch with scores of classes, and the operator that makes a fetch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def find_score_fetch(fetches: Sequence[Variable], labels: Sequence[str]) -> Vari
     """The only fetch with a score for each class; None where it can't be told."""
     floats = [fetch for fetch in fetches if _may_be_scores(fetch)]
     if labels:
-        found = [f for f in floats if f.shape[-1] == len(labels)] or [f for f in floats if f.shape[-1] == -1]
+        candidates = [f for f in floats if f.shape[-1] == len(labels)] or [
+            f for f in floats if f.shape[-1] == -1
+        ]
     else:
-        found = [f for f in floats if len(f.shape) == 2 and f.shape[-1] not in (-1, 1)]
-    return found[0] if len(found) == 1 else None
+        candidates = [f for f in floats if len(f.shape) == 2 and f.shape[-1] not in (-1, 1)]
+    return candidates[0] if len(candidates) == 1 else None

@@ -20,10 +20,10 @@ def described_by(model: ServingModel, file: Path) -> ServingModel:
     """Return the model as a file of the service describes it. Raises ConfigError for a flaw in the file."""
     if not file.is_file():
         raise ConfigError(f"{file} is not a file: the service's description of its model is missing")
-    own = read_additions(file)
-    if others := sorted(own.keys() - set(SERVICE_KEYS)):
-        raise ConfigError(f"{file} may have {', '.join(SERVICE_KEYS)}, and has {others[0]}")
-    return with_service_keys(model, own, file)
+    keys = read_additions(file)
+    if unknown := sorted(keys.keys() - set(SERVICE_KEYS)):
+        raise ConfigError(f"{file} may have {', '.join(SERVICE_KEYS)}, and has {unknown[0]}")
+    return with_service_keys(model, keys, file)
 
 
 def with_service_keys(model: ServingModel, keys: Mapping[str, Any], file: Path) -> ServingModel:

@@ -70,7 +70,7 @@ CACHE_FOLDER = "tensorrt_cache"  # what TensorRT keeps beside a model, where con
 
 
 class ModelReader(Protocol):
-    """What reading a model directory asks of an engine; the rest of one is `pipeline.engines.base.Engine`."""
+    """The part of an engine that reads model directories; `pipeline.engines.base.Engine` has the rest."""
 
     @property
     def name(self) -> str:
@@ -126,31 +126,22 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class ServingModel:
-    """A model on disk, with what is known of it.
+    """A model on disk, with what is known of it."""
 
-    `directory` is the folder of the model files. `params` is None for ONNX, for programs without weights and
-    for a `__model__` with a file for each weight.
-    `description` is what clients send and get. `additions` is serving.yml as read, the keys this module does
-    not interpret included. `failures` are what
-    the parity reports beside the model tell to be wrong with it. `engine` runs the model in its `format`.
-    `variant` is the form of the model that is run in place of its own program; empty for that itself.
-    `lowered` tells of a form whose program itself computes in a lower precision.
-    """
-
-    directory: Path
+    directory: Path  # of the model files
     program: Path
-    params: Path | None
+    params: Path | None  # None for ONNX, without weights, and for a `__model__` with a file for each weight
     feeds: tuple[Variable, ...]
     fetches: tuple[Variable, ...]
     padding: Padding | None = None
     format: str = "pir"
-    engine: str = "paddle"
+    engine: str = "paddle"  # runs the model in its format
     labels: tuple[str, ...] = ()
-    description: Description = field(default_factory=Description)
-    additions: Mapping[str, Any] = field(default_factory=dict)
-    failures: tuple[str, ...] = ()
-    variant: str = ""
-    lowered: bool = False
+    description: Description = field(default_factory=Description)  # of what clients send and get
+    additions: Mapping[str, Any] = field(default_factory=dict)  # serving.yml as read
+    failures: tuple[str, ...] = ()  # in the parity reports beside the model
+    variant: str = ""  # the form that is run in place of the model's own program; empty: the program
+    lowered: bool = False  # whether the program of this form computes in a lower precision
 
 
 def load_serving_model(directory: Path | str, engine: str | None = None) -> ServingModel:
@@ -246,12 +237,12 @@ def find_model_files(folder: Path, engine: str | None = None) -> ModelFiles:
         expected = " or ".join(reader.files for reader in _asked(engine))
         raise ConfigError(f"{folder} holds no model: expected {expected}")
     if engine is not None:
-        own = [found for found in programs if found[1].name == engine]
-        if not own:
+        matches = [candidate for candidate in programs if candidate[1].name == engine]
+        if not matches:
             raise ConfigError(
                 f"engine: {engine} does not run {programs[0][0]}: remove the key, or convert the model"
             )
-        programs = own
+        programs = matches
     if len(programs) > 1:
         names = ", ".join(path.name for path, _, _ in programs)
         raise ConfigError(f"{folder} holds several models ({names}): leave the one to be served")
@@ -270,7 +261,7 @@ def _programs(files: Iterable[Path], named: str | None = None) -> Iterator[tuple
 def _asked(named: str | None) -> list[ModelReader]:
     """The engines that are asked for a model: the one that is named, and those that need no name."""
     readers = _readers().values()
-    return [one for one in readers if one.name == named or not getattr(one, "only_named", False)]
+    return [reader for reader in readers if reader.name == named or not getattr(reader, "only_named", False)]
 
 
 def find_programs(engine: str, folder: Path) -> list[Path]:
@@ -376,26 +367,28 @@ class ChosenVersion(NamedTuple):
     version: str
 
 
-def choose_version(directory: Path, wanted: int | None = None) -> ChosenVersion:
+def choose_version(directory: Path, requested: int | None = None) -> ChosenVersion:
     """The version that is to be served: the one wanted, or the highest. Raises ConfigError.
 
     A directory that is a serving model itself has no others.
     """
     directory = directory.resolve()
     if is_serving_model(directory):
-        if wanted is not None:
+        if requested is not None:
             raise ConfigError(
-                f"{directory} is a serving model without versions: remove model_version {wanted}, or move "
-                f"the model to {directory / str(wanted)}"
+                f"{directory} is a serving model without versions: remove model_version {requested}, or move "
+                f"the model to {directory / str(requested)}"
             )
         return ChosenVersion(directory, UNVERSIONED)
     versions = _versions_in(directory)
-    if wanted is not None and wanted not in versions:
-        there = ", ".join(map(str, versions)) or "none"
-        raise ConfigError(f"{directory} has no version {wanted}, model_version asks for it; there: {there}")
+    if requested is not None and requested not in versions:
+        available = ", ".join(map(str, versions)) or "none"
+        raise ConfigError(
+            f"{directory} has no version {requested}, model_version asks for it; there: {available}"
+        )
     if not versions:
         return ChosenVersion(directory, UNVERSIONED)  # loading it tells what is missing
-    version = str(wanted or versions[-1])
+    version = str(requested or versions[-1])
     return ChosenVersion(directory / version, version)
 
 
@@ -421,21 +414,21 @@ def merge_model_settings(model: ServingModel, conf: LocalServiceConf) -> LocalSe
     """
     if model.lowered:
         return conf.model_copy(update={"precision": "fp32", "ir_optim": True})
-    given = model.additions.get(KEY)
-    if given is None:
+    section = model.additions.get(KEY)
+    if section is None:
         return conf
     where = f"{model.directory / ADDITIONS}: {KEY}"
-    if not isinstance(given, dict) or given.keys() - set(SETTINGS):
+    if not isinstance(section, dict) or section.keys() - set(SETTINGS):
         raise ConfigError(f"{where} may have {' and '.join(SETTINGS)}: put other keys in config.yml")
     try:
-        checked = LocalServiceConf.model_validate(given)
+        checked = LocalServiceConf.model_validate(section)
     except ValidationError as exc:
         error = exc.errors()[0]
         raise ConfigError(f"{where}.{error['loc'][0]}: {error['input']!r}: {error['msg']}") from exc
-    wanted = {key: getattr(checked, key) for key in given}
-    for key, value in wanted.items():
+    settings = {key: getattr(checked, key) for key in section}
+    for key, value in settings.items():
         if key in conf.model_fields_set and getattr(conf, key) != value:
             log.warning(
                 "%s.%s is %s, but config.yml has %s, which goes first", where, key, value, getattr(conf, key)
             )
-    return conf.model_copy(update={key: wanted[key] for key in wanted.keys() - conf.model_fields_set})
+    return conf.model_copy(update={key: settings[key] for key in settings.keys() - conf.model_fields_set})

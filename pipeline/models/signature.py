@@ -235,8 +235,8 @@ class Variable:
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
         """The dtype of its arrays."""
-        known = BY_NAME.get(self.dtype)  # a program may have others, which can't be served
-        return np.dtype(self.dtype) if known is None else known.numpy
+        dtype = BY_NAME.get(self.dtype)  # a program may have others, which can't be served
+        return np.dtype(self.dtype) if dtype is None else dtype.numpy
 
     @property
     def has_rows(self) -> bool:
@@ -252,7 +252,7 @@ def sized(shape: Sequence[int], rows: int, length: int) -> tuple[int, ...]:
     state = len(shape) > 2 and shape[0] > 1
     batch_axis = 1 if state else 0
     lengths = (rows if axis == batch_axis else length for axis in range(len(shape)))
-    return tuple(dim if dim >= 0 else wanted for dim, wanted in zip(shape, lengths, strict=True))
+    return tuple(dim if dim >= 0 else size for dim, size in zip(shape, lengths, strict=True))
 
 
 def read_signature(conf: Path, *, batched: bool = True) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
@@ -270,8 +270,8 @@ def signature_text(feeds: Sequence[Variable], fetches: Sequence[Variable]) -> st
     def entry(variable: Variable, kind: str) -> dict[str, Sequence[object]]:
         dtype = BY_NAME.get(variable.dtype)
         if dtype is None or dtype.paddle is None:
-            known = ", ".join(dtype.name for dtype in BY_PADDLE.values())
-            raise ConfigError(f"{kind} {variable.alias!r}: dtype {variable.dtype!r} is not one of {known}")
+            names = ", ".join(dtype.name for dtype in BY_PADDLE.values())
+            raise ConfigError(f"{kind} {variable.alias!r}: dtype {variable.dtype!r} is not one of {names}")
         return {
             "name": [variable.name],
             "alias_name": [variable.alias],
@@ -298,12 +298,12 @@ def _variables(
         _variable(entry, kind, f"{conf}: {kind}_var {i}", batched) for i, entry in enumerate(entries)
     )
     for what in ("name", "alias"):
-        seen: set[str] = set()
+        values: set[str] = set()
         for variable in variables:
             value: str = getattr(variable, what)
-            if value in seen:
+            if value in values:
                 raise ConfigError(f"{conf}: two entries of {kind}_var have the {what} {value!r}")
-            seen.add(value)
+            values.add(value)
     return variables
 
 
@@ -320,8 +320,8 @@ def _variable(entry: object, kind: str, where: str, batched: bool) -> Variable:
         raise ConfigError(f"{where} has no name")
     number = _single(entry, type_field, int, 0, where)  # proto2's default
     if number not in BY_PADDLE:
-        known = ", ".join(f"{n} {dtype.name}" for n, dtype in BY_PADDLE.items())
-        raise ConfigError(f"{where} ({alias}): {type_field} {number} is not one of {known}")
+        numbers = ", ".join(f"{n} {dtype.name}" for n, dtype in BY_PADDLE.items())
+        raise ConfigError(f"{where} ({alias}): {type_field} {number} is not one of {numbers}")
     is_lod = _single(entry, "is_lod_tensor", bool, False, where)
     shape = _shape(entry, f"{where} ({alias})")
     if batched and shape[:1] != (-1,):  # Paddle Serving leaves the batch axis out or stores it as -1

@@ -1,4 +1,4 @@
-"""What an Op declares, or a model tells, of the tensors that it takes and gives."""
+"""Tensors that an Op, or a model, takes and gives."""
 
 from __future__ import annotations
 
@@ -30,18 +30,15 @@ class TensorSpec(NamedTuple):
 
 
 class Signature(NamedTuple):
-    """What a request and its answer hold.
-
-    max_batch_size: most rows, all tensors having an axis of rows in front; 0: they have none. open: nothing
-    is known of the tensors, so that a request may hold any.
-    """
+    """Tensors of a request and of its answer."""
 
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
-    max_batch_size: int = 0
+    max_batch_size: int = 0  # the greatest number of rows; 0: tensors have no axis of rows in front
 
     @property
     def open(self) -> bool:
+        """Whether nothing is known of the tensors, so that a request may hold any."""
         return not self.inputs
 
     @property
@@ -52,8 +49,8 @@ class Signature(NamedTuple):
     @classmethod
     def of_data(cls, data: Sequence[Any]) -> Signature:
         """A signature of what JSON or msgpack have made of it."""
-        inputs, outputs, most = data
-        return cls(_parse_specs(inputs), _parse_specs(outputs), most)
+        inputs, outputs, max_batch_size = data
+        return cls(_parse_specs(inputs), _parse_specs(outputs), max_batch_size)
 
 
 def _parse_specs(data: Sequence[Any]) -> tuple[TensorSpec, ...]:
@@ -69,21 +66,21 @@ def declared_specs(
     """The tensors of a declaration such as `{"text": "BYTES [-1]"}`. Raises ConfigError with all flaws."""
     flaws, specs = [], []
     for name, text in tensors.items():
-        told = _DECLARED.fullmatch(text) if isinstance(text, str) else None
-        if told is None or told[1] not in BY_DATATYPE:
+        match = _DECLARED.fullmatch(text) if isinstance(text, str) else None
+        if match is None or match[1] not in BY_DATATYPE:
             flaws.append(
                 f"{where}: {name!r} is declared as {text!r}; write datatype and shape, as in "
                 f"'FP32 [-1, 16]'; datatypes are {', '.join(BY_DATATYPE)}"
             )
             continue
-        shape = tuple(int(length) for length in told[2].split(",") if length.strip())
+        shape = tuple(int(length) for length in match[2].split(",") if length.strip())
         if any(length < -1 for length in shape) or (batched and shape[:1] != (-1,)):
             first = " and -1 first, for max_batch_size is set" if batched else ""
             flaws.append(
                 f"{where}: the shape of {name!r} is {list(shape)}; it has lengths, -1 for any{first}"
             )
             continue
-        specs.append(TensorSpec(name, told[1], shape, tuple((labels or {}).get(name, ()))))
+        specs.append(TensorSpec(name, match[1], shape, tuple((labels or {}).get(name, ()))))
     if flaws:
         raise ConfigError("\n".join(flaws))
     return tuple(specs)

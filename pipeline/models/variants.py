@@ -62,7 +62,7 @@ class Variant:
 
 
 def find_variants(directory: Path | str) -> tuple[Variant, ...]:
-    """Those of the serving model there, by name, whether they are to be run or not."""
+    """Return the variants of the serving model there, by name, whether they are to be run or not."""
     folder = server_folder(Path(directory))
     place = folder / FOLDER
     if not place.is_dir():
@@ -80,11 +80,11 @@ def load_for_engine(directory: Path | str, engine: str | None, precision: str = 
     lower = [] if engine is None or precision == FP32 else variants_in(folder, engine, precision)
     if engine is None or (find_programs(engine, folder) and not lower):
         return load_serving_model(directory, engine)
-    found = lower or variants_in(folder, engine)
-    fitting = next((variant for variant in found if variant.passed), None)
+    variants = lower or variants_in(folder, engine)
+    fitting = next((variant for variant in variants if variant.passed), None)
     if fitting is None:
-        if found:
-            why = "; ".join(f"{variant.directory}: {variant.hindrance}" for variant in found)
+        if variants:
+            why = "; ".join(f"{variant.directory}: {variant.hindrance}" for variant in variants)
             form = f"{precision} form" if lower else "form"
             raise ConfigError(f"engine: {engine} runs no {form} of {folder} ({why}): convert the model again")
         return load_serving_model(directory, engine)  # which tells that it is not this engine's
@@ -94,9 +94,9 @@ def load_for_engine(directory: Path | str, engine: str | None, precision: str = 
 
 
 def variants_in(directory: Path | str, engine: str, precision: str = FP32) -> list[Variant]:
-    """Those of this arithmetic that the engine could run, whether they are to be run or not."""
-    found = find_variants(directory)
-    return [one for one in found if engine in one.engines and one.precision == precision]
+    """Return the variants of this arithmetic that the engine could run, whether they are to be run or not."""
+    variants = find_variants(directory)
+    return [variant for variant in variants if engine in variant.engines and variant.precision == precision]
 
 
 class WayToRun(NamedTuple):
@@ -108,8 +108,8 @@ class WayToRun(NamedTuple):
 
 
 def ways_to_run(directory: Path | str, engines: Iterable[str] | None = None) -> list[WayToRun]:
-    """What each engine, or each of those that are named, makes of the serving model there."""
-    ways = []
+    """Return how each engine, or each engine that is named, runs the serving model there."""
+    runs = []
     for engine in find(ENGINES) if engines is None else engines:
         model = None
         refusal = ""
@@ -118,8 +118,8 @@ def ways_to_run(directory: Path | str, engines: Iterable[str] | None = None) -> 
             require_library(model)
         except ConfigError as exc:
             refusal = exc.message
-        ways.append(WayToRun(engine, model, refusal))
-    return ways
+        runs.append(WayToRun(engine, model, refusal))
+    return runs
 
 
 def as_variant(model: ServingModel, name: str, files: ModelFiles, precision: str = FP32) -> ServingModel:
@@ -147,7 +147,7 @@ def write_record(
 
 def _variant(directory: Path, model_folder: Path) -> Variant:
     programs = {engine: find_programs(engine, directory) for engine in find(ENGINES)}
-    engines = tuple(engine for engine, found in programs.items() if found)
+    engines = tuple(engine for engine, engine_programs in programs.items() if engine_programs)
     if not engines:
         return Variant(directory.name, directory, (), "", "it holds no program that an engine here runs")
     program = programs[engines[0]][0]
@@ -156,17 +156,17 @@ def _variant(directory: Path, model_folder: Path) -> Variant:
     except ConfigError as exc:
         return Variant(directory.name, directory, engines, "", exc.message)
     hindrance = _hindrance(directory, model_folder, record)
-    if program.name not in record.own:
+    if program.name not in record.files:
         hindrance = hindrance or f"{program.name} is not the file that was proved"
-    digest = record.own.get(program.name, {}).get(SHA256, "")
+    digest = record.files.get(program.name, {}).get(SHA256, "")
     return Variant(directory.name, directory, engines, digest, hindrance, record.precision)
 
 
 class _Record(NamedTuple):
-    """What variant.json holds: the digests of the variant's files, and of those that it was made of."""
+    """The content of variant.json."""
 
-    own: dict[str, dict[str, str]]
-    sources: dict[str, dict[str, str]]
+    files: dict[str, dict[str, str]]  # digests of the variant's files
+    sources: dict[str, dict[str, str]]  # digests of the files that it was made of
     precision: str
 
 
@@ -175,7 +175,7 @@ def _hindrance(directory: Path, model_folder: Path, record: _Record) -> str:
         return f"it has no {PARITY_FILE}, so that nobody knows whether it answers as the model does"
     if failures := failed_reports(directory / PARITY_FILE):
         return "; ".join(failures)
-    if changed := differing(directory, record.own, SAMPLE):
+    if changed := differing(directory, record.files, SAMPLE):
         return f"{changed[0]} is damaged, or not the file that was proved"
     if changed := differing(model_folder, record.sources, SAMPLE):
         return f"it was made of another {changed[0]} than the model has now"
@@ -186,11 +186,11 @@ def _read_record(path: Path) -> _Record:
     try:
         with path.open("rb") as file:
             record = json.loads(file.read(MAX_BYTES))
-        own, sources, precision = record[_DIGESTS], record[_SOURCES], record.get(_PRECISION, FP32)
+        files, sources, precision = record[_DIGESTS], record[_SOURCES], record.get(_PRECISION, FP32)
     except (OSError, ValueError, KeyError, TypeError) as exc:
         raise ConfigError(f"{path} can't be read ({exc})") from exc
-    if not are_digests(own) or not are_digests(sources):
+    if not are_digests(files) or not are_digests(sources):
         raise ConfigError(f"{path} holds no digests")
     if precision not in (FP32, INT8):
         raise ConfigError(f"{path}: precision {precision!r} is neither {FP32} nor {INT8}")
-    return _Record(own, sources, precision)
+    return _Record(files, sources, precision)

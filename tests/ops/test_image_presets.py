@@ -33,7 +33,7 @@ def read(file: bytes, feed: Variable, **keys: Any) -> Array:
     given = {"inputs": {"image": {"kind": "image", **keys}}}
     image = describe(given, [feed], [feed], (), Path("serving.yml")).inputs["image"]
     assert isinstance(image, ImageInput)
-    (row,) = ImageReader("image", image, feed).read({"image": file})
+    (row,) = ImageReader("image", image, feed).read_images({"image": file})
     return row
 
 
