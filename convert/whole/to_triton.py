@@ -15,7 +15,7 @@ from pipeline.errors import ConfigError, ConversionError
 from pipeline.launch.commands import paddlewheel
 from pipeline.models.serving_model import load_serving_model
 from pipeline.ops.text_files import TextSettings, described_texts
-from pipeline.triton.export.repository import export_repository, refuse_present
+from pipeline.triton.export.repository import check_no_model_exists, export_repository
 
 _ENGINE = "onnxruntime"  # whose form of a model Triton runs
 
@@ -29,7 +29,7 @@ def convert_to_triton(source: str, out: Path, wanted: Wanted, *, options: Conver
     if wanted.engine not in ("", _ENGINE):
         raise ConversionError(f"--format triton writes an ONNX model: leave out --engine {wanted.engine}.")
     name = _model_name(source)
-    refuse_present(out, name, force=options.force)
+    check_no_model_exists(out, name, force=options.force)
     with tempfile.TemporaryDirectory(prefix="paddlewheel.") as work:
         serving = Path(work, name)
         made = convert_all(source, serving, replace(wanted, engine=_ENGINE), options=options)

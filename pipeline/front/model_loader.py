@@ -20,9 +20,9 @@ from pipeline.front.repository import LoadFailed, Repository, Standing
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.triton.config_file import Defaults
-from pipeline.triton.ensemble import rejoined
+from pipeline.triton.ensemble import rebuild_ensembles
 from pipeline.triton.override import Override, OverrideFolders
-from pipeline.triton.repository import ModelRepository, Served, Unavailable
+from pipeline.triton.repository import ModelRepository, RepositoryContent, UnavailableModel
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class ModelLoader(Repository):
             self._scheduler.check_settled()
             work = self._overrides.make_folder()
             try:
-                source = self._source if override is None else override.over(self._source, work)
+                source = self._source if override is None else override.apply_to(self._source, work)
                 served = await self._read_models(name, source)
                 await self._serve(name, served)
             except LoadFailed as exc:
@@ -109,13 +109,13 @@ class ModelLoader(Repository):
         used = {Path(model.folder).parent for model in models if not self._scheduler.has_unloaded(model.key)}
         await asyncio.to_thread(self._overrides.remove_all_but, used)
 
-    async def _read_models(self, name: str, source: ModelRepository) -> Served:
+    async def _read_models(self, name: str, source: ModelRepository) -> RepositoryContent:
         """Read a model and those that it needs, while orders for other models go on. Raises NotReady."""
         while True:
             await self._wait_until_idle({name})
             changes = self._changes
             async with self._others_go_on({name}):
-                served = await asyncio.to_thread(source.read, [name])
+                served = await asyncio.to_thread(source.read_models, [name])
             self._scheduler.check_settled()
             names = _names_in(name, served)
             waited = await self._wait_until_idle(names)
@@ -184,7 +184,7 @@ class ModelLoader(Repository):
     async def _differs(self, name: str) -> bool:
         """Whether the disk has another model of this name than is served, or was found to be of no use, or
         could not be loaded."""
-        served = await asyncio.to_thread(self._source.read, [name])
+        served = await asyncio.to_thread(self._source.read_models, [name])
         if why := served.unavailable.get(name):
             known = self._useless.get(name, self._scheduler.app.unavailable.get(name))
             self._useless[name] = (why.version, why.reason)
@@ -229,7 +229,7 @@ class ModelLoader(Repository):
         models = self._scheduler.app.models
         return any(m.name == name and not self._scheduler.has_unloaded(m.key) for m in models)
 
-    async def _serve(self, name: str, served: Served) -> None:
+    async def _serve(self, name: str, served: RepositoryContent) -> None:
         _check_available(name, served)
         app = merged(self._scheduler.app, name, served)
         changed = self._changed(app, served)
@@ -247,7 +247,7 @@ class ModelLoader(Repository):
             async with self._others_go_on(_names_in(name, served)):
                 await self._scheduler.retire(former, app.config.dag.drain_timeout)
 
-    def _changed(self, app: App, served: Served) -> list[str]:
+    def _changed(self, app: App, served: RepositoryContent) -> list[str]:
         """The Ops that other files, or another configuration, are to run than those that run now."""
         config, pools = self._scheduler.app.config, self._scheduler.pools
         loaded = {op for op in served.sections if op in pools and op not in self._standings}
@@ -294,7 +294,7 @@ class ModelLoader(Repository):
         self._scheduler.app = replace(app, unavailable=told)
 
 
-def _names_in(name: str, served: Served) -> set[str]:
+def _names_in(name: str, served: RepositoryContent) -> set[str]:
     """The models that are loaded by an order for this one."""
     return {name, *(model.name for model in served.models)}
 
@@ -325,25 +325,25 @@ class _OnDisk(NamedTuple):
     files: Mapping[str, frozenset[FileState] | None]
 
 
-def _on_disk(app: App, served: Served) -> _OnDisk:
+def _on_disk(app: App, served: RepositoryContent) -> _OnDisk:
     models = {model.key: model.config for model in served.models}
     return _OnDisk(models, {op: _files(app, op) for op in served.sections})
 
 
-def _check_available(name: str, served: Served) -> None:
+def _check_available(name: str, served: RepositoryContent) -> None:
     """Raises LoadFailed where the model that is asked for, or one that it needs, can't be served."""
-    why: Unavailable | None = served.unavailable.get(name)
+    why: UnavailableModel | None = served.unavailable.get(name)
     if why is None:
         return
     kind = NotPolled if why.polled else LoadFailed
     raise kind(name, why.version, why.reason)
 
 
-def merged(app: App, name: str, served: Served) -> App:
+def merged(app: App, name: str, served: RepositoryContent) -> App:
     """The app with these models in place of those of their names."""
     renewed = {model.name for model in served.models} | {name}
     others = [model for model in app.models if model.name not in renewed]
-    models = rejoined([*others, *served.models], name)
+    models = rebuild_ensembles([*others, *served.models], name)
     sections = {op: OpConfig.model_validate(given, by_alias=True) for op, given in served.sections.items()}
     needed = _op_names(models)
     ops = {op: section for op, section in {**app.config.op, **sections}.items() if op in needed}

@@ -75,9 +75,9 @@ def _text(options: argparse.Namespace) -> None:
 
 
 def _explain(options: argparse.Namespace) -> int:
-    from pipeline.triton.explain import explained
+    from pipeline.triton.explain import explain_repository
 
-    told = explained(options.model_repository)
+    told = explain_repository(options.model_repository)
     sys.stdout.write(f"{told.text}\n")
     if options.svg is not None:
         try:

@@ -17,7 +17,7 @@ from pipeline.triton.service import Options, RepositoryService
 
 def serve(options: argparse.Namespace) -> None:
     """Does not return: the server takes over this process. Leaves with exit code 2 and what is wrong."""
-    defaults, without_effect = parse_defaults(options.backend_config)
+    defaults, warnings = parse_defaults(options.backend_config)
     if options.log_file is not None:
         _log_to(options.log_file)
     for line in notes(options):
@@ -52,7 +52,7 @@ def serve(options: argparse.Namespace) -> None:
             install_requirements=options.install_requirements,
             starts=max(0, options.model_load_thread_count),
             defaults=defaults,
-            notes=tuple(without_effect),
+            notes=tuple(warnings),
             restrictions=restrictions,
             grpc_arguments=tuple(
                 (argument, get_option(options, flag))

@@ -18,18 +18,18 @@ from pipeline.plugins import ENGINES, find
 
 FILE = "config.pbtxt"
 MAX_FILE_BYTES = 1 << 20
-_PLATFORMS = {  # the older key, and the backend that it means
+_PLATFORMS = {  # values of the older key `platform`, and their backends
     "onnxruntime_onnx": "onnxruntime",
     "pytorch_libtorch": "pytorch",
     "tensorrt_plan": "tensorrt",
     "tensorflow_graphdef": "tensorflow",
     "tensorflow_savedmodel": "tensorflow",
 }
-_BY_FILES = ("fastdeploy",)  # a backend of several engines: the model's file tells which
+_BY_FILES = ("fastdeploy",)  # backends of several engines: the suffix of the model's file selects the engine
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The configuration in a model's folder; an empty one where there is no file. Raises ConfigError."""
+    """Return the configuration in a model's folder, empty without a config.pbtxt. Raises ConfigError."""
     path = folder / FILE
     try:
         with path.open("rb") as file:
@@ -41,7 +41,7 @@ def read_config(folder: Path) -> ModelConfig:
     if len(content) > MAX_FILE_BYTES:
         raise ConfigError(f"{path} is over {MAX_FILE_BYTES} bytes; a configuration is some KB")
     try:
-        text = content.decode("utf-8-sig")  # editors of Windows write a mark before it
+        text = content.decode("utf-8-sig")  # Windows editors write a byte order mark
     except UnicodeDecodeError as exc:
         line = content.count(b"\n", 0, exc.start) + 1
         raise ConfigError(
@@ -51,7 +51,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def parse_config(text: str, source: str) -> ModelConfig:
-    """A configuration in text format. source: for messages. Raises ConfigError that names the line."""
+    """Parse a configuration in text format. Raises ConfigError that names `source` and the line."""
     config = ModelConfig()
     try:
         text_format.Parse(text, config)
@@ -63,8 +63,10 @@ def parse_config(text: str, source: str) -> ModelConfig:
 
 
 def get_backend(config: ModelConfig) -> str:
-    """The backend that runs the model, whichever key names it; "ensemble" for one; empty where none does, or
-    the one that is named leaves it to the files."""
+    """Return the backend that `backend` or `platform` names, "ensemble" for an ensemble.
+
+    Empty where neither key names a backend, or the named backend depends on the model's file.
+    """
     if config.platform == "ensemble" or config.WhichOneof("scheduling_choice") == "ensemble_scheduling":
         return "ensemble"
     named = config.backend or _PLATFORMS.get(config.platform, config.platform)
@@ -72,7 +74,7 @@ def get_backend(config: ModelConfig) -> str:
 
 
 def _describe_parse_error(exc: text_format.ParseError) -> str:
-    """What protobuf says of the mistake, without the place, and the field that was probably meant."""
+    """Return protobuf's error message without the position, with the closest field name as a hint."""
     _, _, words = str(exc).partition(" : ")
     words = words.replace('Message type "inference.', 'message "')
     kind, _, field = words.partition(" has no field named ")
@@ -89,30 +91,32 @@ def _list_fields(message: str) -> list[str]:
     return list(kind.fields_by_name)
 
 
-_NEWER = ("max_inflight_requests",)  # than the version of Triton whose answers are given here
+_NEWER = ("max_inflight_requests",)  # fields that the emulated version of Triton does not have
 _FILE_NAMES = {"python": "model.py", "onnxruntime": "model.onnx", "openvino": "model.xml"}
 
 
 def message_to_dict(message: Message) -> dict[str, Any]:
-    """The message by its fields' names: numbers as numbers, enums by name, and what is not set as its
-    default, unless it is a message or the choice of one."""
-    told: dict[str, Any] = {}
+    """Return the message's fields by name: numbers as numbers, enums by their names.
+
+    Unset scalar fields have their default; unset messages and members of a oneof are absent.
+    """
+    fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
         if _is_map(field):
-            of = field.message_type.fields_by_name["value"]  # type: ignore[union-attr]  # it is one
-            told[field.name] = {str(key): _value(of, value[key]) for key in sorted(value)}
+            value_field = field.message_type.fields_by_name["value"]  # type: ignore[union-attr]  # maps have one
+            fields[field.name] = {str(key): _to_plain_value(value_field, value[key]) for key in sorted(value)}
         elif field.is_repeated:
-            told[field.name] = [_value(field, one) for one in value]
+            fields[field.name] = [_to_plain_value(field, item) for item in value]
         elif field.name in _NEWER and not value:
             continue
         elif not field.has_presence or message.HasField(field.name):
-            told[field.name] = _value(field, value)
-    return told
+            fields[field.name] = _to_plain_value(field, value)
+    return fields
 
 
-def complete(config: ModelConfig, backend: str) -> None:
-    """Put in what Triton puts in where a file leaves it out."""
+def fill_default_fields(config: ModelConfig, backend: str) -> None:
+    """Fill absent fields with the values that Triton reports for them."""
     if config.WhichOneof("scheduling_choice") == "dynamic_batching":
         batching = config.dynamic_batching
         if not batching.preferred_batch_size and config.max_batch_size:
@@ -142,7 +146,7 @@ def _is_map(field: Any) -> bool:
     )
 
 
-def _value(field: Any, value: Any) -> Any:
+def _to_plain_value(field: Any, value: Any) -> Any:
     if field.message_type is not None:
         return message_to_dict(value)
     if field.enum_type is not None:
@@ -156,37 +160,36 @@ DEFAULT_THREADS = 2
 
 
 class Defaults(NamedTuple):
-    """settings: backend, empty for all, name and value."""
+    """Backend settings of the command line, for models whose configuration leaves them out."""
 
-    settings: tuple[tuple[str, str, int], ...] = ()
+    settings: tuple[tuple[str, str, int], ...] = ()  # backend (empty: all), name, value
 
     def max_batch_size(self, backend: str) -> int:
-        """Rows of a model that takes any number of them; 0: it is given no batches."""
+        """Return max_batch_size for a model with an open batch axis; 0 disables batching."""
         return self._get_value(backend, _MAX_BATCH_SIZE, DEFAULT_MAX_BATCH_SIZE)
 
     def threads(self, backend: str) -> int:
-        """Threads of one run."""
+        """Return the number of threads of one run."""
         return self._get_value(backend, _THREADS, DEFAULT_THREADS) or DEFAULT_THREADS
 
     def _get_value(self, backend: str, name: str, otherwise: int) -> int:
-        told = {of: value for of, known, value in self.settings if known == name}
-        return told.get(backend, told.get("", otherwise))
+        values = {setting_backend: value for setting_backend, key, value in self.settings if key == name}
+        return values.get(backend, values.get("", otherwise))
 
 
 NO_DEFAULTS = Defaults()
 
 
-def parse_defaults(given: Sequence[str]) -> tuple[Defaults, list[str]]:
-    """What `--backend-config=BACKEND,NAME=VALUE` and `=NAME=VALUE` say, and a line for each that has no
-    effect.
+def parse_defaults(arguments: Sequence[str]) -> tuple[Defaults, list[str]]:
+    """Parse the values of `--backend-config`: `BACKEND,NAME=VALUE` or `NAME=VALUE`.
 
-    Raises ConfigError.
+    Returns the defaults, and a warning for each setting without effect. Raises ConfigError.
     """
-    read = list(map(_split_setting, given))
+    parsed = list(map(_split_setting, arguments))
     settings = [
-        (backend, name, int(value)) for backend, name, value in read if name in (_MAX_BATCH_SIZE, _THREADS)
+        (backend, name, int(value)) for backend, name, value in parsed if name in (_MAX_BATCH_SIZE, _THREADS)
     ]
-    return Defaults(tuple(settings)), list(_without_effect(read))
+    return Defaults(tuple(settings)), list(_describe_ineffective_settings(parsed))
 
 
 def _split_setting(text: str) -> tuple[str, str, str]:
@@ -201,17 +204,17 @@ def _split_setting(text: str) -> tuple[str, str, str]:
     return backend, name, value
 
 
-def _without_effect(read: Sequence[tuple[str, str, str]]) -> Iterator[str]:
-    for backend, name, _ in read:
+def _describe_ineffective_settings(parsed: Sequence[tuple[str, str, str]]) -> Iterator[str]:
+    for backend, name, _ in parsed:
         if name not in (_MAX_BATCH_SIZE, _THREADS):
-            of = f"{backend},{name}" if backend else name
+            setting = f"{backend},{name}" if backend else name
             yield (
-                f"--backend-config={of} has no effect: of a backend's settings {_MAX_BATCH_SIZE} and "
+                f"--backend-config={setting} has no effect: of a backend's settings {_MAX_BATCH_SIZE} and "
                 f"{_THREADS} are known here"
             )
 
 
-_NOT_HERE = {  # backends of Triton's that this server has none for, and the way instead
+_NOT_HERE = {  # backends of Triton that this server lacks, with the alternative
     "tensorrt": "TensorRT plans run on the card that they were built for alone: serve the ONNX model",
     "tensorflow": "TensorFlow models are not run here: convert the model to ONNX with tf2onnx",
     "pytorch": "TorchScript is not run here yet: export the model to ONNX (torch.onnx.export)",
@@ -230,25 +233,31 @@ _NOT_YET = {
 
 
 def check_config(config: ModelConfig, backend: str) -> list[str]:
-    """What is wrong with the configuration, each in a sentence."""
+    """Return an error message for each unsupported or invalid setting of a configuration."""
     return [
-        *_of_backend(config, backend),
-        *_of_batching(config),
+        *_find_backend_errors(config, backend),
+        *_find_batching_errors(config),
     ]
 
 
-def flaws_of_tensors(config: ModelConfig, backend: str) -> list[str]:
-    """What is wrong with the completed inputs and outputs, or with what is to run them."""
-    flaws = [*_of_tensors(config, "input", config.input), *_of_tensors(config, "output", config.output)]
+def check_tensors(config: ModelConfig, backend: str) -> list[str]:
+    """Return an error message for each invalid input or output, and for an unknown backend.
+
+    The configuration must be complete: fields from the model's file are filled in.
+    """
+    errors = [
+        *_find_tensor_errors(config, "input", config.input),
+        *_find_tensor_errors(config, "output", config.output),
+    ]
     if backend not in (*_RUN_HERE, *find(ENGINES)):
-        flaws.append(
+        errors.append(
             f"unable to find backend library for backend '{backend}', try specifying runtime on the model "
             f"configuration; backends here are {', '.join((*_RUN_HERE, *find(ENGINES)))}"
         )
-    return flaws
+    return errors
 
 
-def _of_backend(config: ModelConfig, backend: str) -> Iterator[str]:
+def _find_backend_errors(config: ModelConfig, backend: str) -> Iterator[str]:
     if backend in _NOT_HERE:
         yield f"backend {backend!r}: {_NOT_HERE[backend]}"
     if config.WhichOneof("scheduling_choice") == "sequence_batching":
@@ -261,27 +270,27 @@ def _of_backend(config: ModelConfig, backend: str) -> Iterator[str]:
         yield "models of several answers a request (decoupled) are not served yet"
     if any(group.HasField("rate_limiter") for group in config.instance_group):
         yield _NOT_YET["rate_limiter"]
-    if (least := min((group.count for group in config.instance_group), default=0)) < 0:
-        yield f"instance_group of {config.name} has the count {least}; it is a number from 1 on"
+    if (min_count := min((group.count for group in config.instance_group), default=0)) < 0:
+        yield f"instance_group of {config.name} has the count {min_count}; it is a number from 1 on"
     if config.max_batch_size < 0:
         yield f"'max_batch_size' must be non-negative value for {config.name}"
 
 
-def _of_tensors(
+def _find_tensor_errors(
     config: ModelConfig, kind: str, tensors: Sequence[ModelInput] | Sequence[ModelOutput]
 ) -> Iterator[str]:
-    for one in tensors:
-        if not one.name:
+    for tensor in tensors:
+        if not tensor.name:
             yield f"model {kind} must specify 'name' for {config.name}"
-        if not one.dims:
-            yield f"model {kind} '{one.name}' must specify 'dims' for {config.name}"
-        if any(dim == 0 or dim < -1 for dim in one.dims):
+        if not tensor.dims:
+            yield f"model {kind} '{tensor.name}' must specify 'dims' for {config.name}"
+        if any(dim == 0 or dim < -1 for dim in tensor.dims):
             yield (
-                f"model {kind} '{one.name}' dimension must be integer >= 1, or -1 to indicate a "
+                f"model {kind} '{tensor.name}' dimension must be integer >= 1, or -1 to indicate a "
                 f"variable-size dimension for {config.name}"
             )
-        if one.HasField("reshape") and not _same_size(one.dims, one.reshape.shape):
-            yield f"model {kind} '{one.name}' has different size for dims and reshape for {config.name}"
+        if tensor.HasField("reshape") and not _same_size(tensor.dims, tensor.reshape.shape):
+            yield f"model {kind} '{tensor.name}' has different size for dims and reshape for {config.name}"
 
 
 def _same_size(dims: Sequence[int], shape: Sequence[int]) -> bool:
@@ -290,16 +299,16 @@ def _same_size(dims: Sequence[int], shape: Sequence[int]) -> bool:
     return math.prod(dims) == math.prod(shape)
 
 
-def _of_batching(config: ModelConfig) -> Iterator[str]:
+def _find_batching_errors(config: ModelConfig) -> Iterator[str]:
     if config.WhichOneof("scheduling_choice") != "dynamic_batching":
         return
-    batching, most = config.dynamic_batching, config.max_batch_size
-    if not most:
+    batching, max_batch_size = config.dynamic_batching, config.max_batch_size
+    if not max_batch_size:
         yield f"dynamic batching requires max_batch_size > 0 for {config.name}"
     for size in batching.preferred_batch_size:
         if size <= 0:
             yield f"dynamic batching preferred size must be positive for {config.name}"
-        elif size > most:
+        elif size > max_batch_size:
             yield f"dynamic batching preferred size must be <= max batch size for {config.name}"
     if batching.priority_levels:
         default = batching.default_priority_level
@@ -313,11 +322,12 @@ _LENGTH = struct.Struct("<I")
 
 
 def join_texts(texts: Iterable[bytes]) -> bytes:
+    """Serialize texts as KServe's raw BYTES tensors: each after its length in four bytes."""
     return b"".join(_LENGTH.pack(len(text)) + text for text in texts)
 
 
 def split_texts(data: bytes) -> list[bytes]:
-    """Raises ValueError for what ends within a text or its length."""
+    """Parse the data of `join_texts`. Raises ValueError for data that ends within a text or a length."""
     texts: list[bytes] = []
     at = 0
     while at + _LENGTH.size <= len(data):

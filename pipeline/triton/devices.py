@@ -18,19 +18,19 @@ _GPU = 1  # of `device_type`
 
 
 @cache
-def cards() -> int:
-    """GPUs of this machine whose driver is loaded."""
+def count_gpus() -> int:
+    """Return the number of GPUs of this machine whose driver is loaded."""
     names = (path.name for path in Path("/dev").glob("nvidia*"))
     return sum(re.fullmatch(r"nvidia\d+", name) is not None for name in names)
 
 
-def asks_for_gpu(config: ModelConfig) -> bool:
+def requests_gpu(config: ModelConfig) -> bool:
     return any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group)
 
 
-def why_not(backend: str) -> str:
-    """Why a model of this backend runs on the CPU; empty where it can run on a GPU."""
-    if not cards():
+def find_cpu_reason(backend: str) -> str:
+    """Return why models of this backend run on the CPU; empty where a GPU can run them."""
+    if not count_gpus():
         return "there is no GPU here"
     build = _BUILDS.get(backend)
     if build is None:
@@ -43,7 +43,7 @@ def why_not(backend: str) -> str:
 
 
 def move_to_cpu(config: ModelConfig) -> None:
-    """Have all instances run on the CPU. The model's code reads the groups, and then asks for no GPU."""
+    """Change all GPU instance groups to CPU groups: the model's code reads them and must not use a GPU."""
     for group in config.instance_group:
         if group.kind == ModelInstanceGroup.KIND_GPU:
             group.kind = ModelInstanceGroup.KIND_CPU
@@ -51,8 +51,8 @@ def move_to_cpu(config: ModelConfig) -> None:
 
 
 def get_device_keys(config: ModelConfig, backend: str) -> dict[str, Any]:
-    """What `local_service_conf` says of the device; nothing for the CPU."""
-    if not asks_for_gpu(config) or why_not(backend):
+    """Return the keys of `local_service_conf` for the device; empty for the CPU."""
+    if not requests_gpu(config) or find_cpu_reason(backend):
         return {}
     named = [gpu for group in config.instance_group for gpu in group.gpus]
-    return {"device_type": _GPU, "devices": ",".join(map(str, named or range(cards())))}
+    return {"device_type": _GPU, "devices": ",".join(map(str, named or range(count_gpus())))}

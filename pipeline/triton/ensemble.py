@@ -1,4 +1,4 @@
-"""Ensembles: the steps of an ensemble as a Dag of the models' Ops, ensembles within it by their own steps."""
+"""Ensembles as Dags: each step becomes a node of its model's Op, and nested ensembles become their steps."""
 
 from __future__ import annotations
 
@@ -18,45 +18,51 @@ from pipeline.models.tensor_spec import TensorSpec
 from pipeline.triton.model_folder import build_specs
 
 
-class _Told(NamedTuple):
-    """A tensor as one model declares it. dims: without its rows; shape: with them."""
+class _DeclaredTensor(NamedTuple):
+    """A tensor as a model declares it."""
 
     model: str
     datatype: str
-    dims: tuple[int, ...]
-    shape: tuple[int, ...]
+    dims: tuple[int, ...]  # without the batch axis
+    shape: tuple[int, ...]  # with the batch axis
 
     @classmethod
-    def by(cls, model: str, spec: TensorSpec, *, batched: bool) -> _Told:
+    def by(cls, model: str, spec: TensorSpec, *, batched: bool) -> _DeclaredTensor:
         shape = tuple(spec.shape)
         return cls(model, spec.datatype, shape[1:] if batched else shape, shape)
 
-    def agrees_on_shape(self, other: _Told) -> bool:
-        """Dims of any length are seen at the request. To a model without rows they may be a dim."""
+    def agrees_on_shape(self, other: _DeclaredTensor) -> bool:
+        """Whether the shapes can match; open lengths are checked per request.
+
+        For a model without a batch axis, the batch axis of another model may be the first dim.
+        """
         return _fit(self.dims, other.dims) or _fit(self.shape, other.shape)
 
 
 class EnsembleTensors:
-    """The tensors of one ensemble, by their names there: each as whoever named it first declares it."""
+    """Tensors of an ensemble by name, as first declared, to check that all declarations agree."""
 
     def __init__(self, config: ModelConfig) -> None:
         self._ensemble = config.name
         batched = config.max_batch_size > 0
-        self._known = {
-            spec.name: _Told.by(config.name, spec, batched=batched)
+        self._declared = {
+            spec.name: _DeclaredTensor.by(config.name, spec, batched=batched)
             for tensors in (config.input, config.output)
             for spec in build_specs(tensors, config.max_batch_size)
         }
 
-    def take(self, model: ServedModel, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
-        """Take what a step's model declares. inputs, outputs: the ensemble's names of its tensors.
+    def add_step_model(
+        self, model: ServedModel, inputs: Mapping[str, str], outputs: Mapping[str, str]
+    ) -> None:
+        """Add the tensors that a step's model declares.
 
-        Raises ConfigError for what does not agree with the ensemble or with another model.
+        inputs, outputs: the ensemble's tensor names by the model's. Raises ConfigError for a tensor that does
+        not agree with the ensemble or with another model.
         """
         signature = model.signature
         assert signature is not None  # every model of a repository declares its tensors
-        self._check_names(model.name, "input", inputs, signature.inputs)
-        self._check_names(model.name, "output", outputs, signature.outputs)
+        self._check_tensor_names(model.name, "input", inputs, signature.inputs)
+        self._check_tensor_names(model.name, "output", outputs, signature.outputs)
         for spec in signature.inputs:
             if spec.name not in inputs and not spec.optional:
                 raise ConfigError(
@@ -67,248 +73,253 @@ class EnsembleTensors:
         for names, specs in ((inputs, signature.inputs), (outputs, signature.outputs)):
             for spec in specs:
                 if spec.name in names:
-                    self._check(names[spec.name], _Told.by(model.name, spec, batched=batched))
+                    self._check(names[spec.name], _DeclaredTensor.by(model.name, spec, batched=batched))
 
-    def _check_names(
+    def _check_tensor_names(
         self, model: str, kind: str, names: Mapping[str, str], specs: Iterable[TensorSpec]
     ) -> None:
-        known = {spec.name for spec in specs}
+        declared = {spec.name for spec in specs}
         for name, tensor in names.items():
-            if name not in known:
+            if name not in declared:
                 raise ConfigError(
                     f"in ensemble {self._ensemble}, ensemble tensor {tensor} is mapping to non-existing "
                     f"{kind} {name} in model {model}"
                 )
 
-    def _check(self, name: str, told: _Told) -> None:
-        known = self._known.setdefault(name, told)
+    def _check(self, name: str, tensor: _DeclaredTensor) -> None:
+        first = self._declared.setdefault(name, tensor)
         about = f"in ensemble {self._ensemble}, ensemble tensor {name}: inconsistent"
-        if known.datatype != told.datatype:
+        if first.datatype != tensor.datatype:
             raise ConfigError(
-                f"{about} data type: {known.datatype} is inferred from model {known.model} while "
-                f"{told.datatype} is inferred from model {told.model}"
+                f"{about} data type: {first.datatype} is inferred from model {first.model} while "
+                f"{tensor.datatype} is inferred from model {tensor.model}"
             )
-        if not known.agrees_on_shape(told):
+        if not first.agrees_on_shape(tensor):
             raise ConfigError(
-                f"{about} shape: {list(known.shape)} is inferred from model {known.model} while "
-                f"{list(told.shape)} is inferred from model {told.model}"
+                f"{about} shape: {list(first.shape)} is inferred from model {first.model} while "
+                f"{list(tensor.shape)} is inferred from model {tensor.model}"
             )
 
 
 def _fit(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return len(shape) == len(other) and all(
-        -1 in (one, another) or one == another for one, another in zip(shape, other, strict=True)
+        -1 in (length, other_length) or length == other_length
+        for length, other_length in zip(shape, other, strict=True)
     )
 
 
-Find = Callable[[str, int], ServedModel]
-"""The model of a name and a version, -1 for the newest. Raises ConfigError."""
+FindModel = Callable[[str, int], ServedModel]
+"""Finds a model by name and version, -1 for the newest. Raises ConfigError."""
 
 
-class Made(NamedTuple):
-    """Where a tensor of the ensemble comes from: a node, or the request, and its name there.
+class TensorSource(NamedTuple):
+    """Where a tensor of the ensemble comes from."""
 
-    batched: whether it has a batch axis. axes: what adds or removes that on the way.
-    """
+    node: str  # REQUEST_OP: the request
+    name: str  # the tensor's name in the node's outputs, or in the request
+    batched: bool  # whether it has a batch axis
+    axes: tuple[BatchAxis, ...] = ()  # conversions that add or remove the batch axis between the steps
 
-    node: str
-    name: str
-    batched: bool
-    axes: tuple[BatchAxis, ...] = ()
-
-    def passed_to(self, dims: Sequence[int], *, batched: bool) -> Made:
-        """Return the tensor as a model of these dims takes it."""
+    def convert_to(self, dims: Sequence[int], *, batched: bool) -> TensorSource:
+        """Return the tensor as input of a model with these dims, with or without a batch axis."""
         if self.batched == batched:
             return self
         return self._replace(batched=batched, axes=(*self.axes, BatchAxis(tuple(dims), batched)))
 
 
 def check_ensemble(config: ModelConfig) -> list[str]:
-    """What is wrong with the steps of an ensemble, whatever its models are."""
+    """Return an error message for each mistake in an ensemble's steps; its models are not looked at."""
     name, steps = config.name, config.ensemble_scheduling.step
     if not steps:
         return [f"must specify 'step' in ensemble_scheduling for ensemble model '{name}'"]
-    flaws = []
-    inputs = [one.name for one in config.input]
-    made = list(inputs)
+    errors = []
+    inputs = [tensor.name for tensor in config.input]
+    produced = list(inputs)
     used: set[str] = set()
     for number, step in enumerate(steps, 1):
         if not step.model_name:
-            flaws.append(f"must specify 'model_name' in step {number} of ensemble '{name}'")
+            errors.append(f"must specify 'model_name' in step {number} of ensemble '{name}'")
         if not step.input_map or not step.output_map:
             which = "input_map" if not step.input_map else "output_map"
-            flaws.append(f"must specify '{which}' in step {number} of ensemble '{name}'")
-        made += step.output_map.values()
+            errors.append(f"must specify '{which}' in step {number} of ensemble '{name}'")
+        produced += step.output_map.values()
         used.update(step.input_map.values())
-    flaws += [
+    errors += [
         f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{name}'"
-        for tensor in dict.fromkeys(made)
-        if made.count(tensor) > 1
+        for tensor in dict.fromkeys(produced)
+        if produced.count(tensor) > 1
     ]
-    flaws += [
+    errors += [
         f"ensemble input '{tensor}' for ensemble '{name}' is not used"
         for tensor in inputs
         if tensor not in used
     ]
-    flaws += [
-        f"ensemble output '{one.name}' for ensemble '{name}' is made by no step"
-        for one in config.output
-        if one.name not in made
+    errors += [
+        f"ensemble output '{tensor.name}' for ensemble '{name}' is made by no step"
+        for tensor in config.output
+        if tensor.name not in produced
     ]
-    flaws += [
+    errors += [
         f"ensemble tensor '{tensor}' for ensemble '{name}' is made by no step"
-        for tensor in sorted(used - {*made})
+        for tensor in sorted(used - {*produced})
     ]
-    return flaws
+    return errors
 
 
-def models_in(config: ModelConfig) -> list[str]:
-    """The names of the models that the steps need."""
+def list_step_models(config: ModelConfig) -> list[str]:
+    """Return the names of the models that the steps run."""
     return list(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
 
 
-def build_ensemble_dag(config: ModelConfig, find: Find) -> Dag:
-    """The Dag of an ensemble without flaws. Raises ConfigError for a step that does not fit its model."""
+def build_ensemble_dag(config: ModelConfig, find: FindModel) -> Dag:
+    """Build the Dag of an ensemble that passed `check_ensemble`.
+
+    Raises ConfigError for a step that does not fit its model.
+    """
     nodes: list[Node] = []
-    told = EnsembleTensors(config)
+    declarations = EnsembleTensors(config)
     batched = config.max_batch_size > 0
-    tensors = {tensor.name: Made(REQUEST_OP, tensor.name, batched) for tensor in config.input}
-    left = list(enumerate(config.ensemble_scheduling.step, 1))
-    while left:
-        ripe = [(number, step) for number, step in left if all(t in tensors for t in step.input_map.values())]
-        if not ripe:
-            stuck = ", ".join(step.model_name for _, step in left)
+    tensors = {tensor.name: TensorSource(REQUEST_OP, tensor.name, batched) for tensor in config.input}
+    pending = list(enumerate(config.ensemble_scheduling.step, 1))
+    while pending:
+        ready = [
+            (number, step) for number, step in pending if all(t in tensors for t in step.input_map.values())
+        ]
+        if not ready:
+            stuck = ", ".join(step.model_name for _, step in pending)
             raise ConfigError(f"circular dependency between the steps of ensemble '{config.name}': {stuck}")
-        for number, step in ripe:
+        for number, step in ready:
             model = find(step.model_name, step.model_version or -1)
-            told.take(model, step.input_map, step.output_map)
-            given = {feed: tensors[tensor] for feed, tensor in step.input_map.items()}
-            made = _add_step(nodes, str(number), model, given)
+            declarations.add_step_model(model, step.input_map, step.output_map)
+            feeds = {feed: tensors[tensor] for feed, tensor in step.input_map.items()}
+            step_outputs = _add_step(nodes, str(number), model, feeds)
             for output, tensor in step.output_map.items():
-                tensors[tensor] = made[output]
-        left = [one for one in left if one not in ripe]
+                tensors[tensor] = step_outputs[output]
+        pending = [entry for entry in pending if entry not in ready]
     dims = {
         tensor.name: tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
         for tensor in config.output
     }
     outputs = sorted(dims)  # the order in which Triton answers
-    return _answered(nodes, {name: tensors[name].passed_to(dims[name], batched=batched) for name in outputs})
+    return _build_answering_dag(
+        nodes, {name: tensors[name].convert_to(dims[name], batched=batched) for name in outputs}
+    )
 
 
 def _add_step(
-    nodes: list[Node], number: str, model: ServedModel, given: Mapping[str, Made]
-) -> dict[str, Made]:
-    """Add the nodes of one step, of a nested ensemble its own; returns where its outputs are made."""
+    nodes: list[Node], number: str, model: ServedModel, inputs: Mapping[str, TensorSource]
+) -> dict[str, TensorSource]:
+    """Add the nodes of one step; a nested ensemble adds all its steps. Returns the sources of the outputs."""
     assert model.signature is not None
     batched = model.signature.max_batch_size > 0
     dims = {spec.name: spec.shape[1:] if batched else spec.shape for spec in model.signature.inputs}
-    given = {name: made.passed_to(dims[name], batched=batched) for name, made in given.items()}
+    inputs = {name: source.convert_to(dims[name], batched=batched) for name, source in inputs.items()}
     if model.op:
-        nodes.append(Node(number, model.op, tuple(_edges(given))))
-        return {spec.name: Made(number, spec.name, batched) for spec in model.signature.outputs}
+        nodes.append(Node(number, model.op, tuple(_build_edges(inputs))))
+        return {spec.name: TensorSource(number, spec.name, batched) for spec in model.signature.outputs}
     graph = model.graph
     renamed = {node: f"{number}.{node}" for node in graph.nodes}
     for node in graph.nodes.values():
-        feeds: dict[str, Made] = {}
+        feeds: dict[str, TensorSource] = {}
         for edge in node.inputs:
             for name, names in (edge.tensors or {}).items():
                 inner = edge.source != REQUEST_OP
-                source = Made(renamed[edge.source], name, batched) if inner else given.get(name)
+                source = TensorSource(renamed[edge.source], name, batched) if inner else inputs.get(name)
                 if source is not None:
                     for feed in (names,) if isinstance(names, str) else names:
                         axes = tuple(edge.batch_axes.get(feed, ()))
                         feeds[feed] = source._replace(axes=(*source.axes, *axes))
-        nodes.append(Node(renamed[node.name], node.op, tuple(_edges(feeds))))
+        nodes.append(Node(renamed[node.name], node.op, tuple(_build_edges(feeds))))
     answers = {graph.response: graph.answer or {}, **graph.carried}
     return {
-        new: Made(renamed[node_name], old, batched, tuple(graph.answer_axes.get(new, ())))
+        new: TensorSource(renamed[node_name], old, batched, tuple(graph.answer_axes.get(new, ())))
         for node_name, names in answers.items()
         for old, new in names.items()
     }
 
 
-def _edges(given: Mapping[str, Made]) -> list[Edge]:
-    """One edge for each source, with all that is taken of it."""
-    by_source: dict[str, dict[str, list[str]]] = {}
+def _build_edges(feeds_by_name: Mapping[str, TensorSource]) -> list[Edge]:
+    """Build one edge per source node, with all tensors from that node."""
+    by_node: dict[str, dict[str, list[str]]] = {}
     axes: dict[str, dict[str, BatchAxes]] = {}
-    for feed, made in given.items():
-        by_source.setdefault(made.node, {}).setdefault(made.name, []).append(feed)
-        if made.axes:
-            axes.setdefault(made.node, {})[feed] = made.axes
+    for feed, source in feeds_by_name.items():
+        by_node.setdefault(source.node, {}).setdefault(source.name, []).append(feed)
+        if source.axes:
+            axes.setdefault(source.node, {})[feed] = source.axes
     return [
         Edge(
-            source,
+            node,
             {name: feeds[0] if len(feeds) == 1 else tuple(feeds) for name, feeds in names.items()},
-            axes.get(source, {}),
+            axes.get(node, {}),
         )
-        for source, names in by_source.items()
+        for node, names in by_node.items()
     ]
 
 
-def _answered(nodes: Sequence[Node], outputs: Mapping[str, Made]) -> Dag:
-    """The Dag whose last node that makes an output answers; the outputs of others are carried to it."""
-    makers = {made.node for made in outputs.values()}
+def _build_answering_dag(nodes: Sequence[Node], outputs: Mapping[str, TensorSource]) -> Dag:
+    """Build the Dag. The last node with an output answers; outputs of other nodes are carried to it."""
+    makers = {source.node for source in outputs.values()}
     last = next(node.name for node in reversed(nodes) if node.name in makers)
     answer: dict[str, str] = {}
     carried: dict[str, dict[str, str]] = {}
-    for name, made in outputs.items():
-        names = answer if made.node == last else carried.setdefault(made.node, {})
-        names[made.name] = name
+    for name, source in outputs.items():
+        names = answer if source.node == last else carried.setdefault(source.node, {})
+        names[source.name] = name
     waited = [
-        node._replace(inputs=(*node.inputs, *(Edge(n, {}) for n in carried if n not in _sources(node))))
+        node._replace(inputs=(*node.inputs, *(Edge(n, {}) for n in carried if n not in _get_sources(node))))
         if node.name == last
         else node
         for node in nodes
     ]
-    axes = {name: made.axes for name, made in outputs.items() if made.axes}
+    axes = {name: source.axes for name, source in outputs.items() if source.axes}
     return Dag(tuple(waited), last, source=REQUEST_OP, answer=answer, carried=carried, answer_axes=axes)
 
 
-def _sources(node: Node) -> set[str]:
+def _get_sources(node: Node) -> set[str]:
     return {edge.source for edge in node.inputs}
 
 
-def dag_of_model(op: str) -> Dag:
-    """The Dag of a model by itself."""
+def build_model_dag(op: str) -> Dag:
+    """Build the Dag of a model that is served by itself."""
     return Dag((Node(op, op, (Edge(FEED),)),), op, source=FEED)
 
 
-def rejoined(models: Sequence[ServedModel], changed: str) -> list[ServedModel]:
-    """The models, with the ensembles that need those of this name made of what these models are now.
+def rebuild_ensembles(models: Sequence[ServedModel], changed: str) -> list[ServedModel]:
+    """Return the models, with each ensemble that depends on `changed` rebuilt from the current models.
 
-    One that these no longer fit stays as it is: it goes on with the versions that it has.
+    An ensemble that no longer fits its models keeps its old Dag, and so the old versions of its models.
     """
-    made: dict[str, ServedModel] = {}
+    rebuilt: dict[str, ServedModel] = {}
 
     def find(name: str, version: int) -> ServedModel:
-        there = [m for m in models if m.name == name and (version == -1 or m.version == str(version))]
-        if not there:
+        versions = [m for m in models if m.name == name and (version == -1 or m.version == str(version))]
+        if not versions:
             raise ConfigError(f"version {version} of model {name} is not served")
-        return current(there[-1])
+        return current(versions[-1])
 
     def current(model: ServedModel) -> ServedModel:
-        if model.key not in made:
-            made[model.key] = model
+        if model.key not in rebuilt:
+            rebuilt[model.key] = model
             config = None if model.op else _get_config(model)
-            if config is not None and _needs(config, changed, models):
+            if config is not None and _depends_on(config, changed, models):
                 with contextlib.suppress(ConfigError):
-                    made[model.key] = model._replace(graph=build_ensemble_dag(config, find))
-        return made[model.key]
+                    rebuilt[model.key] = model._replace(graph=build_ensemble_dag(config, find))
+        return rebuilt[model.key]
 
     return list(map(current, models))
 
 
-def _needs(config: ModelConfig, name: str, models: Sequence[ServedModel]) -> bool:
-    """Whether the ensemble has a step of this model, or of an ensemble that has one."""
-    steps = models_in(config)
+def _depends_on(config: ModelConfig, name: str, models: Sequence[ServedModel]) -> bool:
+    """Whether the ensemble runs this model, directly or in a nested ensemble."""
+    steps = list_step_models(config)
     inner = [
         inner for model in models if model.name in steps and not model.op and (inner := _get_config(model))
     ]
-    return name in steps or any(_needs(one, name, models) for one in inner)
+    return name in steps or any(_depends_on(inner_config, name, models) for inner_config in inner)
 
 
 def _get_config(model: ServedModel) -> ModelConfig | None:
-    """The configuration of an ensemble; None for a script's DAG."""
+    """Return the configuration of an ensemble; None for a script's DAG."""
     if model.config is None or "ensemble_scheduling" not in model.config:
         return None
     return json_format.ParseDict(dict(model.config), ModelConfig(), ignore_unknown_fields=True)

@@ -1,4 +1,4 @@
-"""What a model repository comes to, as text: models, tensors, steps, batchers, and what can't be served."""
+"""Description of a model repository: models, tensors, steps, batching, and models that can't be served."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from pipeline.api.op import REQUEST_OP
 from pipeline.api.served_models import ServedModel
 from pipeline.models.tensor_spec import TensorSpec
-from pipeline.triton.drawing import drawn
-from pipeline.triton.repository import ModelRepository, Served, Unavailable
+from pipeline.triton.drawing import draw_models
+from pipeline.triton.repository import ModelRepository, RepositoryContent, UnavailableModel
 
-_HINTS = (  # by words of a reason
+_HINTS = (  # part of a reason, and the hint for it
     (
         "are not available or ambiguous",
         "put those models into the repository, or mend what is told of them above",
@@ -39,104 +39,106 @@ _HINTS = (  # by words of a reason
 )
 
 
-class Explained(NamedTuple):
-    """text: for people. drawing: the same as SVG. complete: whether every model can be served."""
+class Explanation(NamedTuple):
+    """A model repository as text and as a drawing."""
 
     text: str
-    drawing: str
-    complete: bool
+    drawing: str  # SVG
+    complete: bool  # whether every model can be served
 
 
-def explained(folders: Sequence[Path]) -> Explained:
-    """What the folders come to. Raises ConfigError for one that can't be read.
+def explain_repository(folders: Sequence[Path]) -> Explanation:
+    """Describe the models in the folders. Raises ConfigError for a folder that can't be read.
 
-    Workers are not started: a model whose own code fails at its start is not found out.
+    No worker starts, so errors in a Python model's `initialize` are not detected.
     """
-    served = ModelRepository(tuple(folders)).read()
-    parts = ["\n".join(_of_model(model, served)) for model in served.models]
+    served = ModelRepository(tuple(folders)).read_models()
+    parts = ["\n".join(_describe_model(model, served)) for model in served.models]
     parts += [
         "\n    ".join(
-            [f"{name}: can't be served{f', version {why.version}' if why.version else ''}", *_with_hint(why)]
+            [f"{name}: can't be served{f', version {why.version}' if why.version else ''}", *_add_hint(why)]
         )
         for name, why in served.unavailable.items()
     ]
     parts += served.notes
-    told = ["; ".join(_batching(model.op, served)) if model.op else "" for model in served.models]
-    flaws = [(name, " ".join(_with_hint(why))) for name, why in served.unavailable.items()]
-    drawing = drawn(served.models, told, flaws)
+    batchers = [
+        "; ".join(_describe_batching(model.op, served)) if model.op else "" for model in served.models
+    ]
+    errors = [(name, " ".join(_add_hint(why))) for name, why in served.unavailable.items()]
+    drawing = draw_models(served.models, batchers, errors)
     if not parts:
         parts = [f"{' and '.join(map(str, folders))}: there is no model here"]
-    return Explained("\n\n".join(parts), drawing, bool(served.models) and not served.unavailable)
+    return Explanation("\n\n".join(parts), drawing, bool(served.models) and not served.unavailable)
 
 
-def _with_hint(why: Unavailable) -> list[str]:
-    """The reason, and what may be done about it."""
+def _add_hint(why: UnavailableModel) -> list[str]:
+    """Return the reason, and the hint for it if there is one."""
     return [why.reason, *(f"-> {hint}" for words, hint in _HINTS if words in why.reason)]
 
 
-def _of_model(model: ServedModel, served: Served) -> Iterator[str]:
+def _describe_model(model: ServedModel, served: RepositoryContent) -> Iterator[str]:
     signature = model.signature
-    assert model.config is not None and signature is not None  # of a repository each has both
+    assert model.config is not None and signature is not None  # models of a repository have both
     backend = model.config["backend"] or "ensemble"
     yield f"{model.name} version {model.version}: {backend}"
     for kind, specs in (("takes", signature.inputs), ("gives", signature.outputs)):
-        yield f"    {kind} {', '.join(map(_tensor, specs)) or 'anything'}"
+        yield f"    {kind} {', '.join(map(_describe_tensor, specs)) or 'anything'}"
     if model.op:
-        for line in _batching(model.op, served):
+        for line in _describe_batching(model.op, served):
             yield f"    {line}"
     else:
-        yield from _steps(model)
+        yield from _describe_steps(model)
 
 
-def _tensor(spec: TensorSpec) -> str:
+def _describe_tensor(spec: TensorSpec) -> str:
     return f"{spec.name} {spec.datatype} {list(spec.shape)}{' (optional)' if spec.optional else ''}"
 
 
-def _batching(op: str, served: Served) -> Iterator[str]:
-    """How the batches of an Op form."""
-    yield _batcher(served.sections[op])
+def _describe_batching(op: str, served: RepositoryContent) -> Iterator[str]:
+    """Describe how the batches of an Op form."""
+    yield _describe_batcher(served.sections[op])
     if op in served.padding:
         yield f"rows of unequal length: {served.padding[op]}"
 
 
-def _batcher(section: dict[str, Any]) -> str:
-    told = f"{_many(section['concurrency'], 'instance')}{_threads(section)}; "
+def _describe_batcher(section: dict[str, Any]) -> str:
+    instances = f"{_format_count(section['concurrency'], 'instance')}{_describe_threads(section)}; "
     if section["batch_size"] == 1:
-        return told + "each request is run alone (no dynamic_batching)"
+        return instances + "each request is run alone (no dynamic_batching)"
     delay = section["auto_batching_timeout"]
     waits = f", a partial batch waits {delay:g} ms" if delay else ""
     rows = "rows of equal shape"
     if "padding" in section:
         max_length = section["padding"].get("max_length")
         rows = f"rows of any length{f' up to {max_length}' if max_length else ''}"
-    return told + f"{rows} share a run, {section['max_batch_rows']} at most{waits}"
+    return instances + f"{rows} share a run, {section['max_batch_rows']} at most{waits}"
 
 
-def _threads(section: dict[str, Any]) -> str:
-    """How an engine runs the model; empty for one that runs itself."""
+def _describe_threads(section: dict[str, Any]) -> str:
+    """Describe the engine's threads; empty for a Python model."""
     if "local_service_conf" not in section:
         return ""
     conf = section["local_service_conf"]
-    beside = conf.get("inter_op_thread_num", 1)
-    told = f" of {_many(conf['thread_num'], 'thread')}"
-    return told + (f", {beside} operators beside each other" if beside > 1 else "")
+    operators = conf.get("inter_op_thread_num", 1)
+    threads = f" of {_format_count(conf['thread_num'], 'thread')}"
+    return threads + (f", {operators} operators beside each other" if operators > 1 else "")
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count > 1 else ''}"
+def _format_count(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' if count > 1 else ''}"
 
 
-def _steps(model: ServedModel) -> Iterator[str]:
+def _describe_steps(model: ServedModel) -> Iterator[str]:
     graph = model.graph
     for name in graph.order:
         node = graph.nodes[name]
         op, _, version = node.op.rpartition(":")
-        given = [
+        inputs = [
             f"{'request' if edge.source == REQUEST_OP else f'step {edge.source}'}.{tensor} as {feeds}"
             for edge in node.inputs
             for tensor, feeds in (edge.tensors or {}).items()
         ]
-        yield f"    step {name}: {op} version {version} takes {', '.join(given)}"
+        yield f"    step {name}: {op} version {version} takes {', '.join(inputs)}"
     answers = {graph.response: graph.answer or {}, **graph.carried}
-    told = [f"step {step}.{old} as {new}" for step, names in answers.items() for old, new in names.items()]
-    yield f"    answers with {', '.join(told)}"
+    outputs = [f"step {step}.{old} as {new}" for step, names in answers.items() for old, new in names.items()]
+    yield f"    answers with {', '.join(outputs)}"

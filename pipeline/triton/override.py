@@ -1,4 +1,4 @@
-"""Override: a model's configuration and files as a client that loads it gives them."""
+"""Override: configuration and files that a client sends with a load, in place of the model's folder."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ _PREFIX = "paddlewheel-models-"
 
 @dataclass(frozen=True)
 class Override:
-    """name: of the model. config: in place of config.pbtxt. files: their contents by path; with any, they
-    are all that the model's folder holds."""
+    """Configuration and files of a model, as sent with its load."""
 
-    name: str
-    config: ModelConfig | None = None
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    name: str  # of the model
+    config: ModelConfig | None = None  # replaces config.pbtxt
+    files: Mapping[str, bytes] = field(
+        default_factory=dict
+    )  # contents by path; if any, replace the whole folder
 
-    def over(self, source: ModelRepository, work: Path) -> ModelRepository:
-        """The repository with this model as given. Its files, if there are any, are written below `work`.
+    def apply_to(self, source: ModelRepository, work: Path) -> ModelRepository:
+        """Return the repository with this override. Its files, if any, are written below `work`.
 
-        Raises ConfigError for names of which no files can be made.
+        Raises ConfigError for a file that can't be written.
         """
         folder = None
         if self.files:
@@ -48,20 +49,20 @@ class Override:
                     file.write_bytes(content)
                 except OSError as exc:
                     raise ConfigError(f"'{FILE}{path[:100]}' can't be written: {exc.strerror}") from exc
-        return replace(source, given={self.name: (folder, self.config)})
+        return replace(source, overrides={self.name: (folder, self.config)})
 
 
 class OverrideFolders:
-    """The folders with files that clients have sent, one for each load.
+    """Folders with files that clients have sent, one for each load.
 
-    They are in a temporary folder of the server, which goes with it. A server that starts removes the folders
-    of servers that were killed.
+    They are in a temporary folder that is removed when the server stops. A starting server removes the
+    folders of killed servers.
     """
 
     def __init__(self) -> None:
         remove_leftovers(Path(tempfile.gettempdir()), f"{_PREFIX}*")
         self._path, self._lock = make_held(lambda: tempfile.mkdtemp(prefix=_PREFIX))
-        weakref.finalize(self, _remove, self._path, self._lock)
+        weakref.finalize(self, _remove_folder, self._path, self._lock)
         self._loading: set[Path] = set()
 
     def make_folder(self) -> Path:
@@ -79,47 +80,47 @@ class OverrideFolders:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _remove(folder: Path, lock: int) -> None:
+def _remove_folder(folder: Path, lock: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     os.close(lock)
 
 
 def parse_override(name: str, parameters: Mapping[str, Any]) -> Override | None:
-    """What the parameters of a load say, "config" and those that begin with `FILE`; None for nothing.
+    """Parse the parameters of a load: "config", and file names that begin with `FILE`.
 
-    Raises ConfigError.
+    None without parameters. Raises ConfigError.
     """
     config: ModelConfig | None = None
     files: dict[str, bytes] = {}
     for parameter, value in parameters.items():
         if parameter == "config":
-            config = _config(value)
+            config = _parse_config_parameter(value)
         else:
-            files[_path(parameter)] = _content(parameter, value)
+            files[_parse_file_path(parameter)] = _decode_content(parameter, value)
     if files and config is None:
         raise ConfigError(f"failed to load '{name}', override files need the parameter 'config', too")
     if config is None:
         return None
-    check_name(name)  # it becomes that of a folder
+    check_name(name)  # the name becomes a folder's name
     return Override(name, config, files)
 
 
-def _config(value: str) -> ModelConfig:
+def _parse_config_parameter(value: str) -> ModelConfig:
     try:
         return json_format.Parse(value, ModelConfig())
     except json_format.ParseError as exc:
         raise ConfigError(f"parameter 'config' is no configuration of a model: {exc}") from None
 
 
-def _path(parameter: str) -> str:
-    """The path within the model's folder. Raises ConfigError for one that leads out of it."""
+def _parse_file_path(parameter: str) -> str:
+    """Return the path within the model's folder. Raises ConfigError for a path that leads out of it."""
     path = PurePosixPath(parameter.removeprefix(FILE))
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in str(path):
         raise ConfigError(f"'{parameter[:100]}' leads out of the model's folder: give a path within it")
     return str(path)
 
 
-def _content(parameter: str, value: Any) -> bytes:
+def _decode_content(parameter: str, value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
     try:

@@ -1,4 +1,4 @@
-"""Whether rows of unequal length may share a run of a model, and what runs cost: tried once, and kept."""
+"""Proof that padded rows of unequal length give unchanged answers, and run times; cached per model file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.tuning.choice import Point
 
 EQUAL = ": equal shapes only"  # ends the reason of each file whose padding is not proven
 TIMEOUT_S = 120.0
-_FORM = 4  # of what is kept: counted up when the proof changes
+_CACHE_VERSION = 4  # increment when the proof or its format changes
 
 
 class Proof(NamedTuple):
@@ -25,15 +25,15 @@ class Proof(NamedTuple):
     """
 
     feeds: Mapping[str, float]  # the value that each is padded with
-    fetches: tuple[str, ...]  # are cut back
+    fetches: tuple[str, ...]  # are cut to the length of the unpadded row
     why: str  # for the log: what was proven, or why nothing was
-    points: tuple[Point, ...] = ()  # what runs of the model cost, see `Timed`
+    points: tuple[Point, ...] = ()  # run times, see `Timed`
     max_length: int = 0  # of padded rows
-    lasting: bool = True  # False: neighbours used the CPU, and the next start tries again
+    lasting: bool = True  # False: other processes used the CPU, so the next start tries again
 
     @property
     def section(self) -> dict[str, Any] | None:
-        """As the Op's section of config.yml says it; None where nothing may be padded."""
+        """Return the `padding` key of the Op's section of config.yml; None without proven padding."""
         if not self.feeds:
             return None
         return {
@@ -44,37 +44,40 @@ class Proof(NamedTuple):
 
 
 def load_padding_proof(program: Path, engine: str) -> Proof:
-    """The proof of this file, as it was kept or made anew. Does not raise."""
-    kept = _kept_at(program, engine)
+    """Return the padding proof of this file from the cache, or run a trial. Does not raise."""
+    cache_file = _find_cache_file(program, engine)
     try:
-        return _of_text(kept.read_text("utf-8"))
+        return _parse_proof(cache_file.read_text("utf-8"))
     except (OSError, ValueError, TypeError):
         pass
     try:
         helper = run_helper("pipeline.triton.padding_trial", engine, str(program), timeout_s=TIMEOUT_S)
         if helper.status:
-            return _untried(f"the trial left with status {helper.status}")
-        told = helper.last_line()  # frameworks print, too
-        proof = _of_text(told)
+            return _no_proof(f"the trial left with status {helper.status}")
+        text = helper.last_line()  # frameworks print, too
+        proof = _parse_proof(text)
     except HelperFailed as exc:
-        return _untried(f"the trial {exc.message}")
+        return _no_proof(f"the trial {exc.message}")
     except (OSError, ValueError, TypeError, IndexError) as exc:
-        return _untried(f"the trial failed ({type(exc).__name__})")
+        return _no_proof(f"the trial failed ({type(exc).__name__})")
     if proof.lasting:
-        _store_proof(kept, told)
+        _store_proof(cache_file, text)
     return proof
 
 
-def _untried(why: str) -> Proof:
+def _no_proof(why: str) -> Proof:
     return Proof({}, (), f"padding is not proven, for {why}{EQUAL}")
 
 
-def _kept_at(program: Path, engine: str) -> Path:
-    """By the digest of the file's head and size: weights of gigabytes are not read for it."""
+def _find_cache_file(program: Path, engine: str) -> Path:
+    """Return the cache file, named by a digest of the program's head, size and modification time.
+
+    Hashing gigabytes of weights would delay the start.
+    """
     with program.open("rb") as file:
         digest = hashlib.sha256(file.read(64 << 20))
-    found = program.stat()
-    digest.update(f"{_FORM} {engine} {found.st_size} {found.st_mtime_ns}".encode())
+    state = program.stat()
+    digest.update(f"{_CACHE_VERSION} {engine} {state.st_size} {state.st_mtime_ns}".encode())
     return cache_folder("padding") / f"{digest.hexdigest()}.json"
 
 
@@ -84,11 +87,11 @@ def _store_proof(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(text, "utf-8")
         partial.replace(path)
-    except OSError:  # it is made again at the next start
+    except OSError:  # the next start proves it again
         return
 
 
-def _of_text(text: str) -> Proof:
+def _parse_proof(text: str) -> Proof:
     feeds, fetches, why, points, max_length, lasting = json.loads(text)
     costs = tuple((int(rows), int(length), float(seconds)) for rows, length, seconds in points)
     return Proof(dict(feeds), tuple(fetches), str(why), costs, int(max_length), bool(lasting))

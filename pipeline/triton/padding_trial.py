@@ -1,6 +1,6 @@
-"""Proves the padding of a repository's model, and times the model's runs.
+"""Trial that proves the padding of a repository's model and times its runs.
 
-The trial runs the model, and so in a process of its own:
+The trial runs the model, so it needs a process of its own:
 `python -m pipeline.triton.padding_trial ENGINE PROGRAM`.
 """
 
@@ -16,24 +16,24 @@ from pipeline.engines.base import load_engine
 from pipeline.engines.feeds import IMAGE_RANK
 from pipeline.models.serving_model import load_serving_model
 from pipeline.padding.proof import MAX_LENGTH, Budget, PaddedModel, prove_padding
-from pipeline.triton.model_folder import find_id_limits, read_program_facts, unknown_operators
+from pipeline.triton.model_folder import find_id_limits, find_unknown_operators, read_program_facts
 from pipeline.triton.padding_proof import EQUAL, Proof
 from pipeline.tuning.timed_runs import Grid, time_runs
 
-GRID = Grid((1, 2, 4, 8), (16, 64, 256))  # of the runs that are timed
-TIMING_S = 2.0  # of CPU
-_CHECKS_IDS = "onnxruntime"  # the engine that refuses ids and positions beyond its tables
-_UNCHECKED_LENGTH = 512  # positions beyond a table may be read from any memory elsewhere
+GRID = Grid((1, 2, 4, 8), (16, 64, 256))  # rows and lengths of the timed runs
+TIMING_S = 2.0  # CPU time
+_CHECKS_IDS = "onnxruntime"  # the engine that rejects ids and positions beyond its embedding tables
+_UNCHECKED_LENGTH = 512  # other engines may read positions beyond the table from arbitrary memory
 
 
 def prove(program: Path, engine: str) -> Proof:
-    """Return what may be padded, and what runs of the model cost."""
+    """Return the proven padding and the run times of a program."""
     facts = read_program_facts(program, engine)
     if any(variable.shape[:2] != (-1, -1) for variable in facts.feeds):
         return Proof({}, (), f"not every input has an open second axis{EQUAL}")
     if any(len(variable.shape) >= IMAGE_RANK for variable in facts.feeds):
         return Proof({}, (), f"an input has the axes of images{EQUAL}")
-    if domains := unknown_operators(program):
+    if domains := find_unknown_operators(program):
         return Proof({}, (), f"padding is not proven, for operators of {domains} are unknown{EQUAL}")
     limits = find_id_limits(program, engine)
     conf = LocalServiceConf.model_validate(

@@ -1,4 +1,4 @@
-"""ModelRepository: the models in the folders of a Triton model repository, and why others can't be served."""
+"""Reader of Triton model repositories: models that can be served, and errors of the other models."""
 
 from __future__ import annotations
 
@@ -25,101 +25,91 @@ from pipeline.triton.config_file import (
     NO_DEFAULTS,
     Defaults,
     check_config,
-    complete,
-    flaws_of_tensors,
+    check_tensors,
+    fill_default_fields,
     get_backend,
     message_to_dict,
     read_config,
 )
-from pipeline.triton.devices import asks_for_gpu, get_device_keys, move_to_cpu, why_not
-from pipeline.triton.engine_options import get_engine_options, without_effect
+from pipeline.triton.devices import find_cpu_reason, get_device_keys, move_to_cpu, requests_gpu
+from pipeline.triton.engine_options import describe_ineffective_accelerators, get_engine_options
 from pipeline.triton.model_folder import (
     NO_VERSION,
-    backend_of_files,
     build_signature,
-    complete_by_file,
+    detect_backend,
+    fill_from_program,
     find_program,
     read_program_facts,
     select_versions,
 )
 from pipeline.triton.padding_proof import load_padding_proof
-from pipeline.triton.python_backend.auto_complete import completed, completes
+from pipeline.triton.python_backend.auto_complete import has_auto_complete, run_auto_complete
 from pipeline.triton.python_backend.environment import NOT_INSTALLED, find_requirements
 from pipeline.triton.repository_agents import find_agent_error
-from pipeline.triton.repository_op import find_sample_error as flaw_of_warmup
+from pipeline.triton.repository_op import find_sample_error
 from pipeline.tuning.choice import Choice, Timed
 
-MAX_READ_AT_ONCE = 8  # models whose code, engine or padding proof runs in a helper process meanwhile
+MAX_READ_AT_ONCE = 8  # models whose code, engine or padding proof runs in a helper process at the same time
 _RUN_HERE = ("python", "identity", "ensemble")
-PADDING = "paddlewheel.padding"  # a parameter: off, or the inputs that may be padded and with what
+PADDING = "paddlewheel.padding"  # a parameter: off, or the inputs that may be padded, with the padding values
 _NAME = re.compile(r"[^\s/?#:.][^\s/?#:]*")
 
 
-class Unavailable(NamedTuple):
-    """A model that can't be served. version: empty where there is none, or the reason is of all.
+class UnavailableModel(NamedTuple):
+    """A model that can't be served, with the reason."""
 
-    polled: not even its configuration can be used.
-    """
-
-    version: str
+    version: str  # empty: no version, or the reason holds for all versions
     reason: str
-    polled: bool = False
+    polled: bool = False  # True: not even its configuration is valid
 
 
-class Served(NamedTuple):
-    """What the folders hold. sections: of config.yml, by Op. unavailable: by the model. notes: of models.
-    padding: by Op, whether its rows may be padded, and why; nothing where no length is open. choices: by Op,
-    how it is run, with what runs cost, by which batches of padded rows are cut."""
+class RepositoryContent(NamedTuple):
+    """Models of a repository and their Ops' settings, as read from the folders."""
 
     models: list[ServedModel]
-    sections: dict[str, dict[str, Any]]
-    unavailable: dict[str, Unavailable]
-    notes: list[str]
-    padding: dict[str, str]
-    choices: dict[str, Choice]
+    sections: dict[str, dict[str, Any]]  # sections of config.yml by Op
+    unavailable: dict[str, UnavailableModel]  # by model name
+    notes: list[str]  # log lines about models
+    padding: dict[str, str]  # by Op with open lengths: whether its rows may be padded, and why
+    choices: dict[str, Choice]  # by Op: run times, by which batches of padded rows are cut
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """For the log: the notes, and what was found of padding."""
-        found = (
+        """Log lines: the notes, and one line per Op about padding."""
+        padding_lines = (
             f"Model {op.rpartition(':')[0]}, rows of unequal length: {why}"
             for op, why in self.padding.items()
         )
-        return (*self.notes, *found)
+        return (*self.notes, *padding_lines)
 
 
 @dataclass(frozen=True)
 class ModelRepository:
-    """folders: each has a folder for each model. strict: a configuration may leave nothing out.
+    """Folders of a Triton model repository, and the options for reading them."""
 
-    strict_devices: a model that asks for a GPU where it can't have one is not served. install_requirements:
-    pip installs what the requirements.txt of a Python model names. defaults: for what a
-    model's configuration leaves out. given: what stands in place of the folder and of the configuration of a
-    model, by its name.
-    """
-
-    folders: Sequence[Path]
-    strict: bool = False
-    strict_devices: bool = False
-    install_requirements: bool = False
-    defaults: Defaults = NO_DEFAULTS
-    given: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
+    folders: Sequence[Path]  # each holds a folder per model
+    strict: bool = False  # whether configurations must be complete
+    strict_devices: bool = False  # whether a model that requests an unusable GPU is an error
+    install_requirements: bool = False  # whether pip installs the requirements.txt of Python models
+    defaults: Defaults = NO_DEFAULTS  # for settings that a configuration leaves out
+    # By model name: folder and configuration in place of those on disk.
+    overrides: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
     def names(self) -> list[str]:
-        """The names of all that may be a model. Raises ConfigError for a folder that can't be read."""
-        return sorted({path.name for folder in self.folders for path in _folders_in(folder)})
+        """Return the names of all model folders. Raises ConfigError for an unreadable repository folder."""
+        return sorted({path.name for folder in self.folders for path in _list_model_folders(folder)})
 
-    def read(self, names: Sequence[str] | None = None) -> Served:
-        """The models of these names, all without, with those that their ensembles need."""
-        return _Reading(self).read_all(self.names() if names is None else names)
+    def read_models(self, names: Sequence[str] | None = None) -> RepositoryContent:
+        """Read the named models (None: all), and the models that their ensembles need."""
+        return _RepositoryReader(self).read_all(self.names() if names is None else names)
 
     def read_config(self, name: str) -> ModelConfig:
         """Return a copy of a model's configuration as its author wrote it. Raises ConfigError."""
-        _, given = self.given.get(name, (None, None))
-        if given is None:
+        _, override = self.overrides.get(name, (None, None))
+        if override is None:
             return read_config(self.find_folder(name))
         config = ModelConfig()
-        config.CopyFrom(given)
+        config.CopyFrom(override)
         return config
 
     def count_workers(self, name: str) -> int:
@@ -132,32 +122,32 @@ class ModelRepository:
         return 0 if get_backend(config) == "ensemble" else len(versions) * _count_instances(config)
 
     def find_folder(self, name: str) -> Path:
-        """The folder of a model. Raises ConfigError where there is none, or more than one."""
-        given, _ = self.given.get(name, (None, None))
-        if given is not None:
-            return given
-        found = [path for folder in self.folders for path in _folders_in(folder) if path.name == name]
-        if len(found) != 1:
-            why = "there is no such folder" if not found else f"it is in {' and in '.join(map(str, found))}"
+        """Return the folder of a model. Raises ConfigError unless exactly one folder has this name."""
+        override, _ = self.overrides.get(name, (None, None))
+        if override is not None:
+            return override
+        paths = [path for folder in self.folders for path in _list_model_folders(folder) if path.name == name]
+        if len(paths) != 1:
+            why = "there is no such folder" if not paths else f"it is in {' and in '.join(map(str, paths))}"
             raise ConfigError(f"{name}: {why}")
-        return found[0]
+        return paths[0]
 
 
-class _Reading:
-    """Reads models, each once, ensembles after those that they need.
+class _RepositoryReader:
+    """Reads each model once, the models of an ensemble before the ensemble.
 
-    Other models are read in threads: the code of a model may hang, and must not delay the others.
+    Threads read models that are no ensembles: the code of a model may hang, and must not delay the others.
     """
 
     def __init__(self, repository: ModelRepository) -> None:
-        self.served = Served([], {}, {}, [], {}, {})
+        self.served = RepositoryContent([], {}, {}, [], {}, {})
         self._repository = repository
         self._by_name: dict[str, list[ServedModel]] = {}
-        self._under_way: list[str] = []
+        self._open_names: list[str] = []  # the model being read, after the ensembles that need it
         self._threads: ThreadPoolExecutor | None = None
-        self._ahead: dict[str, Future[_Reading]] = {}  # by the model, its own reading in a thread
+        self._ahead: dict[str, Future[_RepositoryReader]] = {}  # by model: a reader in a thread
 
-    def read_all(self, names: Sequence[str]) -> Served:
+    def read_all(self, names: Sequence[str]) -> RepositoryContent:
         """Return these models, with those that their ensembles need."""
         with ThreadPoolExecutor(MAX_READ_AT_ONCE, "model") as self._threads:
             try:
@@ -171,8 +161,8 @@ class _Reading:
         return self.served
 
     def _read_ahead(self, names: Sequence[str]) -> None:
-        """Begin to read models, but for ensembles, each in a thread."""
-        fresh = [
+        """Start a thread per model, except for ensembles."""
+        unread = [
             name
             for name in names
             if name not in self._by_name
@@ -180,25 +170,25 @@ class _Reading:
             and name not in self.served.unavailable
             and not self._is_ensemble(name)
         ]
-        if self._threads is not None and len(fresh) > 1:
-            for name in fresh:
+        if self._threads is not None and len(unread) > 1:
+            for name in unread:
                 self._ahead[name] = self._threads.submit(_read_alone, self._repository, name)
 
     def _is_ensemble(self, name: str) -> bool:
         try:
             return get_backend(self._repository.read_config(name)) == "ensemble"
-        except (ConfigError, OSError):  # reading the model says so
+        except (ConfigError, OSError):  # reading the model reports the error
             return False
 
-    def _merge(self, other: _Reading) -> None:
-        """Add the models of another reading."""
-        served, others = self.served, other.served
-        served.models.extend(others.models)
-        served.notes.extend(others.notes)
-        served.sections.update(others.sections)
-        served.unavailable.update(others.unavailable)
-        served.padding.update(others.padding)
-        served.choices.update(others.choices)
+    def _merge(self, other: _RepositoryReader) -> None:
+        """Add the models of another reader."""
+        served, content = self.served, other.served
+        served.models.extend(content.models)
+        served.notes.extend(content.notes)
+        served.sections.update(content.sections)
+        served.unavailable.update(content.unavailable)
+        served.padding.update(content.padding)
+        served.choices.update(content.choices)
         self._by_name |= other._by_name
 
     def add(self, name: str) -> None:
@@ -206,22 +196,22 @@ class _Reading:
         if name in self._by_name or name in self.served.unavailable:
             return
         if name in self._ahead:
-            alone = self._ahead.pop(name).result()
-            if len(alone._by_name) + len(alone.served.unavailable) == 1:  # else it is an ensemble by now
-                self._merge(alone)
+            reader = self._ahead.pop(name).result()
+            if len(reader._by_name) + len(reader.served.unavailable) == 1:  # else it has become an ensemble
+                self._merge(reader)
                 return
-        self._under_way.append(name)
+        self._open_names.append(name)
         try:
             self._by_name[name] = list(self._read_model(name))
             self.served.models.extend(self._by_name[name])
-        except _Unavailable as exc:
+        except _ModelUnavailable as exc:
             self.served.unavailable[name] = exc.model
         except ConfigError as exc:
-            self.served.unavailable[name] = Unavailable("", exc.message, polled=True)
-        except OSError as exc:  # its folder is changed meanwhile, say
-            self.served.unavailable[name] = Unavailable("", f"{name} can't be read: {exc}", polled=True)
+            self.served.unavailable[name] = UnavailableModel("", exc.message, polled=True)
+        except OSError as exc:  # the folder changed while it was read, for example
+            self.served.unavailable[name] = UnavailableModel("", f"{name} can't be read: {exc}", polled=True)
         finally:
-            self._under_way.pop()
+            self._open_names.pop()
 
     def _read_model(self, name: str) -> Iterator[ServedModel]:
         check_name(name)
@@ -230,92 +220,96 @@ class _Reading:
         if config.name not in ("", name):
             raise ConfigError(f"{folder / FILE}: name is {config.name!r}, and the folder's is {name!r}")
         config.name = name
-        backend = get_backend(config) or self._backend_of_files(folder, config)
-        if flaws := check_config(config, backend):
-            raise ConfigError("; ".join(flaws))
+        backend = get_backend(config) or self._detect_backend(folder, config)
+        if errors := check_config(config, backend):
+            raise ConfigError("; ".join(errors))
         versions = select_versions(folder, config)
         if not versions:
-            raise _Unavailable(Unavailable("", NO_VERSION.format(name)))
+            raise _ModelUnavailable(UnavailableModel("", NO_VERSION.format(name)))
         if error := find_agent_error(config, folder):  # before any file of the model is run
-            raise _Unavailable(Unavailable(versions[-1], error))
+            raise _ModelUnavailable(UnavailableModel(versions[-1], error))
         self._check_devices(config, backend, versions[-1])
-        self._complete(config, folder, backend, versions)
-        if flaws := flaws_of_tensors(config, backend):
-            raise _Unavailable(Unavailable(versions[-1], f"Invalid argument: {'; '.join(flaws)}"))
+        self._fill_config(config, folder, backend, versions)
+        if errors := check_tensors(config, backend):
+            raise _ModelUnavailable(UnavailableModel(versions[-1], f"Invalid argument: {'; '.join(errors)}"))
         document = message_to_dict(config)
-        if flaw := flaw_of_warmup(document, folder):
-            raise _Unavailable(Unavailable(versions[-1], flaw))
-        yield from self._versions(config, document, backend, folder, versions)
+        if error := find_sample_error(document, folder):
+            raise _ModelUnavailable(UnavailableModel(versions[-1], error))
+        yield from self._build_models(config, document, backend, folder, versions)
 
     def _check_devices(self, config: ModelConfig, backend: str, version: str) -> None:
-        if not asks_for_gpu(config) or not (why := why_not(backend)):
+        if not requests_gpu(config) or not (why := find_cpu_reason(backend)):
             return
         if self._repository.strict_devices:
-            told = f"Invalid argument: instance_group of model {config.name} asks for KIND_GPU, and {why}"
-            raise _Unavailable(Unavailable(version, told))
+            message = f"Invalid argument: instance_group of model {config.name} asks for KIND_GPU, and {why}"
+            raise _ModelUnavailable(UnavailableModel(version, message))
         move_to_cpu(config)
         self.served.notes.append(f"Model {config.name}: its KIND_GPU runs on the CPU, for {why}")
 
-    def _complete(self, config: ModelConfig, folder: Path, backend: str, versions: Sequence[str]) -> None:
+    def _fill_config(self, config: ModelConfig, folder: Path, backend: str, versions: Sequence[str]) -> None:
         if backend == "python" and not self._repository.strict:
-            self._complete_by_model(config, folder / versions[-1])
-        complete(config, backend)
-        if backend in _RUN_HERE or backend not in find(ENGINES):  # flaws_of_tensors tells of that
+            self._run_auto_complete(config, folder / versions[-1])
+        fill_default_fields(config, backend)
+        if backend in _RUN_HERE or backend not in find(ENGINES):  # check_tensors reports an unknown backend
             return
         program = find_program(folder / versions[-1], config.default_model_filename)
         if not config.default_model_filename:
             self._name_program(config, folder / versions[-1], backend)
             program = find_program(folder / versions[-1], config.default_model_filename)
         if not program.is_file():
-            raise _Unavailable(
-                Unavailable(versions[-1], f"Internal: unable to find '{program}' for model '{config.name}'")
+            raise _ModelUnavailable(
+                UnavailableModel(
+                    versions[-1], f"Internal: unable to find '{program}' for model '{config.name}'"
+                )
             )
-        most = self._repository.defaults.max_batch_size(backend)
+        max_batch_size = self._repository.defaults.max_batch_size(backend)
         try:
             facts = read_program_facts(program, backend)
         except ConfigError as exc:
-            raise _Unavailable(Unavailable(versions[-1], f"Internal: {exc.message}")) from exc
-        flaws = complete_by_file(config, facts, most, strict=self._repository.strict)
-        if flaws:
-            told = f"Invalid argument: {FILE} does not agree with {program}: {'; '.join(flaws)}"
-            raise _Unavailable(Unavailable(versions[-1], told))
-        complete(config, backend)  # dynamic batching may have come with it
+            raise _ModelUnavailable(UnavailableModel(versions[-1], f"Internal: {exc.message}")) from exc
+        errors = fill_from_program(config, facts, max_batch_size, strict=self._repository.strict)
+        if errors:
+            message = f"Invalid argument: {FILE} does not agree with {program}: {'; '.join(errors)}"
+            raise _ModelUnavailable(UnavailableModel(versions[-1], message))
+        fill_default_fields(config, backend)  # dynamic batching may have come with it
 
     def _name_program(self, config: ModelConfig, folder: Path, backend: str) -> None:
-        """Put in the name of the only program that the engine runs, where that is not always the same."""
+        """Set default_model_filename to the only program of an engine without a fixed file name."""
         try:
             config.default_model_filename = find_model_files(folder, backend).program.name
         except ConfigError as exc:
-            raise _Unavailable(Unavailable(folder.name, f"Internal: {exc.message}")) from exc
+            raise _ModelUnavailable(UnavailableModel(folder.name, f"Internal: {exc.message}")) from exc
 
-    def _complete_by_model(self, config: ModelConfig, folder: Path) -> None:
-        """Put in what the model's `auto_complete_config` says."""
+    def _run_auto_complete(self, config: ModelConfig, folder: Path) -> None:
+        """Complete the configuration by the model's `auto_complete_config`."""
         program = folder / (config.default_model_filename or "model.py")
         if not program.is_file():
-            return  # the worker tells
-        if config.input and config.output and not completes(program):
+            return  # the worker reports the error
+        if config.input and config.output and not has_auto_complete(program):
             return  # spares a process
         try:
             install = self._repository.install_requirements
-            made, lines = completed(program, message_to_dict(config), install_requirements=install)
+            completed_config, lines = run_auto_complete(
+                program, message_to_dict(config), install_requirements=install
+            )
             config.Clear()
-            json_format.ParseDict(made, config, ignore_unknown_fields=True)
+            json_format.ParseDict(completed_config, config, ignore_unknown_fields=True)
         except (ConfigError, json_format.ParseError) as exc:
-            told = exc.message if isinstance(exc, ConfigError) else f"auto_complete_config: {exc}"
-            raise _Unavailable(Unavailable(folder.name, told)) from exc
+            message = exc.message if isinstance(exc, ConfigError) else f"auto_complete_config: {exc}"
+            raise _ModelUnavailable(UnavailableModel(folder.name, message)) from exc
         self.served.notes.extend(f"Model {config.name}, auto_complete_config: {line}" for line in lines)
 
-    def _backend_of_files(self, folder: Path, config: ModelConfig) -> str:
+    def _detect_backend(self, folder: Path, config: ModelConfig) -> str:
         if self._repository.strict:
             raise ConfigError(f"{folder / FILE} names no backend, and completing it is disabled")
         for version in select_versions(folder, config):
-            if backend := backend_of_files(folder / version):
+            if backend := detect_backend(folder / version):
                 return backend
         raise ConfigError(
             f"{folder / FILE} names no backend, and no version holds a file that tells: model.onnx, model.py"
         )
 
-    def _versions(
+    def _build_models(
         self,
         config: ModelConfig,
         document: Mapping[str, Any],
@@ -326,16 +320,16 @@ class _Reading:
         try:
             signature = build_signature(config, folder)
         except ConfigError as exc:
-            raise _Unavailable(Unavailable(versions[-1], exc.message)) from exc
-        graph = None if backend != "ensemble" else self._graph(config)
-        self.served.notes.extend(without_effect(config, backend))
+            raise _ModelUnavailable(UnavailableModel(versions[-1], exc.message)) from exc
+        graph = None if backend != "ensemble" else self._build_graph(config)
+        self.served.notes.extend(describe_ineffective_accelerators(config, backend))
         if backend == "python" and not self._repository.install_requirements:
             for path in find_requirements(folder, versions[-1]):
                 self.served.notes.append(f"Model {config.name}: {NOT_INSTALLED.format(path)}")
         for version in versions:
             op = f"{config.name}:{version}"
-            own = graph or ensemble.dag_of_model(op)
-            yield ServedModel(config.name, own, signature, version, document, str(folder))
+            dag = graph or ensemble.build_model_dag(op)
+            yield ServedModel(config.name, dag, signature, version, document, str(folder))
             if graph is None:
                 threads = self._repository.defaults.threads(backend)
                 section = build_section(config, backend, folder / version, threads)
@@ -343,52 +337,56 @@ class _Reading:
                 self._add_padding(op, config, backend, folder / version)
 
     def _add_padding(self, op: str, config: ModelConfig, backend: str, folder: Path) -> None:
-        """Let rows of unequal length share runs, where the configuration says so or it is proven.
+        """Allow padding where the configuration declares it or a proof exists.
 
-        Not those of a model without open lengths, or of one whose requests run alone.
+        Models without open lengths, and models whose requests run alone, need no padding.
         """
         served, section = self.served, self.served.sections[op]
-        told = config.parameters[PADDING].string_value if PADDING in config.parameters else ""
-        reshaped = any(one.HasField("reshape") for side in (config.input, config.output) for one in side)
+        setting = config.parameters[PADDING].string_value if PADDING in config.parameters else ""
+        reshaped = any(
+            tensor.HasField("reshape") for side in (config.input, config.output) for tensor in side
+        )
         if backend in _RUN_HERE or section["batch_size"] == 1 or reshaped:
             return
-        if told == "off":
+        if setting == "off":
             served.padding[op] = f"equal lengths only, as parameter {PADDING} says"
             return
-        declared = _padded(told, [one.name for one in config.input]) if told else {}
-        if not told and not any(-1 in one.dims for one in config.input):
+        declared = _parse_padding(setting, [tensor.name for tensor in config.input]) if setting else {}
+        if not setting and not any(-1 in tensor.dims for tensor in config.input):
             return
         proof = load_padding_proof(find_program(folder, config.default_model_filename), backend)
-        padding = {"feeds": declared} if told else proof.section
-        served.padding[op] = f"padded, as parameter {PADDING} says" if told else proof.why
+        padding = {"feeds": declared} if setting else proof.section
+        served.padding[op] = f"padded, as parameter {PADDING} says" if setting else proof.why
         if padding is not None:
             section["padding"] = padding
             if proof.points and "device_type" not in section["local_service_conf"]:
                 precision = section["local_service_conf"].get("precision", "fp32")
                 served.choices[op] = Choice((Timed(backend, precision, points=proof.points),))
 
-    def _graph(self, config: ModelConfig) -> Dag:
-        if flaws := ensemble.check_ensemble(config):
-            raise ConfigError("; ".join(flaws))
+    def _build_graph(self, config: ModelConfig) -> Dag:
+        if errors := ensemble.check_ensemble(config):
+            raise ConfigError("; ".join(errors))
         missing = []
-        self._read_ahead([name for name in ensemble.models_in(config) if name in self._repository.names()])
-        for name in ensemble.models_in(config):
-            if name in self._under_way:
-                loop = " -> ".join([*self._under_way[self._under_way.index(name) :], name])
+        self._read_ahead(
+            [name for name in ensemble.list_step_models(config) if name in self._repository.names()]
+        )
+        for name in ensemble.list_step_models(config):
+            if name in self._open_names:
+                loop = " -> ".join([*self._open_names[self._open_names.index(name) :], name])
                 raise ConfigError(f"circular dependency between ensembles: {loop}")
             if name in self._repository.names():
                 self.add(name)
             if name not in self._by_name:
                 missing.append(name)
         if missing:
-            told = f"ensemble {config.name} contains models that are not available or ambiguous: "
-            raise _Unavailable(Unavailable("", told + ", ".join(missing)))
+            message = f"ensemble {config.name} contains models that are not available or ambiguous: "
+            raise _ModelUnavailable(UnavailableModel("", message + ", ".join(missing)))
         try:
-            return ensemble.build_ensemble_dag(config, self._find)
+            return ensemble.build_ensemble_dag(config, self._find_model)
         except ConfigError as exc:
-            raise _Unavailable(Unavailable("", exc.message)) from exc
+            raise _ModelUnavailable(UnavailableModel("", exc.message)) from exc
 
-    def _find(self, name: str, version: int) -> ServedModel:
+    def _find_model(self, name: str, version: int) -> ServedModel:
         models = self._by_name[name]
         if version == -1:
             return models[-1]
@@ -398,14 +396,14 @@ class _Reading:
         raise ConfigError(f"version {version} of model {name} is not served")
 
 
-def _read_alone(repository: ModelRepository, name: str) -> _Reading:
-    reading = _Reading(repository)
-    reading.add(name)
-    return reading
+def _read_alone(repository: ModelRepository, name: str) -> _RepositoryReader:
+    reader = _RepositoryReader(repository)
+    reader.add(name)
+    return reader
 
 
 def check_name(name: str) -> None:
-    """Raises ConfigError for what can't be the name of a model, and of its folder."""
+    """Raise ConfigError unless `name` can be the name of a model and of its folder."""
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{name[:100]!r} can't be the name of a model: it begins with '.', or holds blanks, '/', '?', "
@@ -413,31 +411,31 @@ def check_name(name: str) -> None:
         )
 
 
-class _Unavailable(ConfigError):
-    """Why a model whose configuration can be used is not served all the same."""
+class _ModelUnavailable(ConfigError):
+    """Error of a model whose configuration is valid but that can't be served."""
 
-    def __init__(self, told: Unavailable) -> None:
-        super().__init__(told.reason)
-        self.model = told
+    def __init__(self, model: UnavailableModel) -> None:
+        super().__init__(model.reason)
+        self.model = model
 
 
 def build_section(config: ModelConfig, backend: str, folder: Path, threads: int) -> dict[str, Any]:
-    """The Op's section of config.yml that the configuration comes to."""
+    """Build the Op's section of config.yml from a model's configuration."""
     batching = config.WhichOneof("scheduling_choice") == "dynamic_batching"
-    most = config.max_batch_size
+    max_batch_size = config.max_batch_size
     section: dict[str, Any] = {
         "concurrency": _count_instances(config),
-        "batch_size": max(1, most) if batching else 1,
+        "batch_size": max(1, max_batch_size) if batching else 1,
         "auto_batching_timeout": config.dynamic_batching.max_queue_delay_microseconds / 1000,
     }
-    if most:
-        section["max_batch_rows"] = most
+    if max_batch_size:
+        section["max_batch_rows"] = max_batch_size
     if backend not in _RUN_HERE:
         program = find_program(folder, config.default_model_filename)
         section["local_service_conf"] = {
             "model_config": str(read_program_facts(program, backend).folder),
             "engine": backend,
-            "fetch_list": [one.name for one in config.output],
+            "fetch_list": [tensor.name for tensor in config.output],
             **get_engine_options(config, backend, threads),
             **get_device_keys(config, backend),
         }
@@ -448,8 +446,8 @@ def _count_instances(config: ModelConfig) -> int:
     return sum(group.count or 1 for group in config.instance_group) or 1
 
 
-def _padded(text: str, inputs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """What the parameter says: the inputs that may be padded, and with what. Raises ConfigError."""
+def _parse_padding(text: str, inputs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Parse the parameter PADDING: the padding rule of each named input. Raises ConfigError."""
     padded = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
@@ -464,7 +462,7 @@ def _padded(text: str, inputs: Sequence[str]) -> dict[str, dict[str, Any]]:
     return padded
 
 
-def _folders_in(folder: Path) -> Iterator[Path]:
+def _list_model_folders(folder: Path) -> Iterator[Path]:
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
     except OSError as exc:

@@ -1,4 +1,4 @@
-"""RepositoryOp: the Op that runs one version of a model of a repository, in its worker."""
+"""RepositoryOp: the Op that runs one version of a repository's model, and the samples of its warm-up."""
 
 from __future__ import annotations
 
@@ -17,79 +17,85 @@ from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.triton.config_file import split_texts
 from pipeline.triton.python_backend.other_models import OtherModels
 
-FOLDER = "warmup"  # in the model's: the files that samples name
+FOLDER = "warmup"  # subfolder of the model's folder with the data files of samples
 _Config = Mapping[str, Any]
 
 
 class Sample(NamedTuple):
-    """One sample: its name, the tensors of its request, and how many times that is run."""
+    """A sample of `model_warmup`."""
 
     name: str
     feed: dict[str, Any]
-    times: int
+    times: int  # number of runs
 
 
 def find_sample_error(config: _Config, folder: Path) -> str:
-    """Why the samples can't be run, as far as that shows without the model, in Triton's words; empty: they
-    can."""
+    """Return Triton's error message for samples that can't run, as far as known before the model is loaded.
+
+    Empty without an error.
+    """
     for sample in config["model_warmup"]:
-        needed = {one["name"] for one in config["input"] if not one["optional"]}
+        needed = {tensor["name"] for tensor in config["input"] if not tensor["optional"]}
         if missing := sorted(needed - sample["inputs"].keys()):
-            got, told = (",".join(f"'{name}'" for name in names) for names in (sample["inputs"], missing))
+            sent, absent = (",".join(f"'{name}'" for name in names) for names in (sample["inputs"], missing))
             return (
                 f"Invalid argument: [request id: <id_unknown>] expected {len(needed)} inputs but got "
-                f"{len(sample['inputs'])} inputs for model '{config['name']}'. Got input(s) [{got}], but "
-                f"missing required input(s) [{told}]. Please provide all required input(s)."
+                f"{len(sample['inputs'])} inputs for model '{config['name']}'. Got input(s) [{sent}], but "
+                f"missing required input(s) [{absent}]. Please provide all required input(s)."
             )
-        for one in sample["inputs"].values():
-            path = folder / FOLDER / one.get("input_data_file", "")
-            if "input_data_file" in one and not path.is_file():
+        for tensor in sample["inputs"].values():
+            path = folder / FOLDER / tensor.get("input_data_file", "")
+            if "input_data_file" in tensor and not path.is_file():
                 return f"Internal: failed to open text file for read {path}: No such file or directory"
     return ""
 
 
 def load_samples(config: _Config, folder: Path) -> Iterator[Sample]:
-    """The samples with their tensors. Raises ConfigError for one that is not as the model declares it."""
-    known = {one["name"]: one["data_type"] for one in config["input"]}
+    """Load the samples with their tensors. Raises ConfigError for a tensor unlike its declaration."""
+    data_types = {tensor["name"]: tensor["data_type"] for tensor in config["input"]}
     for sample in config["model_warmup"]:
         if not sample["batch_size"]:
             continue
         feed = {}
-        for name, one in sample["inputs"].items():
+        for name, tensor_config in sample["inputs"].items():
             about = f"model_warmup: input '{name}' of sample '{sample['name']}'"
-            if one["data_type"] != known.get(name, ""):
-                told = known.get(name, "no input of the model")
-                raise ConfigError(f"{about} is {one['data_type']}; in the model it is {told}")
+            if tensor_config["data_type"] != data_types.get(name, ""):
+                expected = data_types.get(name, "no input of the model")
+                raise ConfigError(f"{about} is {tensor_config['data_type']}; in the model it is {expected}")
             rows = [sample["batch_size"]] if config["max_batch_size"] else []
-            feed[name] = _tensor(one, [*rows, *one["dims"]], folder, about)
+            feed[name] = _create_tensor(tensor_config, [*rows, *tensor_config["dims"]], folder, about)
         yield Sample(sample["name"], feed, max(1, sample["count"]))
 
 
-def _tensor(one: _Config, shape: list[int], folder: Path, about: str) -> Any:
+def _create_tensor(tensor_config: _Config, shape: list[int], folder: Path, about: str) -> Any:
     if any(length < 0 for length in shape):
-        raise ConfigError(f"{about} has the dims {one['dims']}: a sample has lengths, none open")
-    texts = one["data_type"] == "TYPE_STRING"
-    if "input_data_file" in one:
-        data = (folder / FOLDER / one["input_data_file"]).read_bytes()
-        return _texts(data, shape, about) if texts else _numbers(data, one["data_type"], shape, about)
+        raise ConfigError(f"{about} has the dims {tensor_config['dims']}: a sample has lengths, none open")
+    texts = tensor_config["data_type"] == "TYPE_STRING"
+    if "input_data_file" in tensor_config:
+        data = (folder / FOLDER / tensor_config["input_data_file"]).read_bytes()
+        return (
+            _parse_texts(data, shape, about)
+            if texts
+            else _parse_numbers(data, tensor_config["data_type"], shape, about)
+        )
     if texts:
         return np.full(shape, b"", object)
-    dtype = BY_DATATYPE[one["data_type"].removeprefix("TYPE_")].numpy
-    if one.get("random_data"):
+    dtype = BY_DATATYPE[tensor_config["data_type"].removeprefix("TYPE_")].numpy
+    if tensor_config.get("random_data"):
         size = math.prod(shape) * dtype.itemsize
-        # Small numbers: ids beyond a vocabulary, and floats of all bits, are no warm-up.
+        # Small numbers, because ids must be in the vocabulary and floats must be finite.
         return np.random.default_rng(0).integers(0, 2, size // dtype.itemsize).astype(dtype).reshape(shape)
     return np.zeros(shape, dtype)
 
 
-def _numbers(data: bytes, data_type: str, shape: list[int], about: str) -> Any:
+def _parse_numbers(data: bytes, data_type: str, shape: list[int], about: str) -> Any:
     dtype = BY_DATATYPE[data_type.removeprefix("TYPE_")].numpy
     if len(data) != math.prod(shape) * dtype.itemsize:
         raise ConfigError(f"{about}: {len(data)} bytes in its file do not fill {data_type} {shape}")
     return np.frombuffer(data, dtype).reshape(shape)
 
 
-def _texts(data: bytes, shape: list[int], about: str) -> Any:
+def _parse_texts(data: bytes, shape: list[int], about: str) -> Any:
     try:
         elements = split_texts(data)
     except ValueError:
@@ -102,16 +108,19 @@ def _texts(data: bytes, shape: list[int], about: str) -> Any:
 
 
 class RepositoryOp(Op):
-    """Runs a Python model or an identity beside its requests; an engine's model by its predictor."""
+    """Runs a model of a repository.
+
+    Python and identity models run requests themselves; other models run by their engine's predictor.
+    """
 
     def __init__(
-        self, name: str, model: ServedModel, others: OtherModels, *, install_requirements: bool = False
+        self, name: str, model: ServedModel, other_models: OtherModels, *, install_requirements: bool = False
     ) -> None:
-        """others: calls other models of the server for a Python model. install_requirements: see App."""
+        """other_models: the client for a Python model's calls. install_requirements: see RepositoryPlace."""
         super().__init__(name=name)
         self._install_requirements = install_requirements
         self._served = model
-        self._others = others
+        self._other_models = other_models
         assert model.config is not None
         if model.config["backend"] not in ("python", "identity"):
             self.reshapes = _get_reshapes(model.config)
@@ -133,7 +142,7 @@ class RepositoryOp(Op):
                 folder,
                 served.version,
                 instance,
-                self._others,
+                self._other_models,
                 install_requirements=self._install_requirements,
             )
         self._warm_up(served.config, Path(served.folder))
@@ -143,13 +152,13 @@ class RepositoryOp(Op):
         for sample in load_samples(config, folder):
             for _ in range(sample.times):
                 try:
-                    self._run(sample.feed)
+                    self._run_sample(sample.feed)
                 except Exception as exc:
                     raise ConfigError(
                         f"model_warmup: sample '{sample.name}' fails: {get_error_text(exc)}"
                     ) from exc
 
-    def _run(self, feed: dict[str, Any]) -> None:
+    def _run_sample(self, feed: dict[str, Any]) -> None:
         if self.request_runner is None:
             self.predictor.run(feed)
             return
@@ -159,12 +168,12 @@ class RepositoryOp(Op):
 
 
 def _get_reshapes(config: Mapping[str, Any]) -> Reshapes | None:
-    """What `reshape` says of the tensors; None where it says nothing."""
+    """Return the `reshape` rules of inputs and outputs; None without any."""
     inputs, outputs = (
         {
-            one["name"]: Reshape(tuple(one["dims"]), tuple(one["reshape"]["shape"]))
-            for one in config[side]
-            if "reshape" in one
+            tensor["name"]: Reshape(tuple(tensor["dims"]), tuple(tensor["reshape"]["shape"]))
+            for tensor in config[side]
+            if "reshape" in tensor
         }
         for side in ("input", "output")
     )
@@ -172,18 +181,18 @@ def _get_reshapes(config: Mapping[str, Any]) -> Reshapes | None:
 
 
 class Identity:
-    """Gives requests back what they hold, under the names of the outputs."""
+    """The identity backend: returns each input under the name of the matching output."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        inputs, outputs = ([one["name"] for one in config[field]] for field in ("input", "output"))
+        inputs, outputs = ([tensor["name"] for tensor in config[field]] for field in ("input", "output"))
         self._names = dict(zip(inputs, outputs, strict=False))
 
     def run(self, requests: Sequence[OpRequest], feeds: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """As RequestRunner's."""
+        """Return the inputs as outputs."""
         return [{self._names[name]: array for name, array in feed.items()} for feed in feeds]
 
     def own_metrics(self) -> None:
-        """It counts nothing."""
+        """Return None: the identity backend has no metrics."""
 
     def close(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""RepositoryService: a model repository as a service, as the command line starts it and as workers run it."""
+"""RepositoryService: the service of a model repository, in the command line and in its workers."""
 
 from __future__ import annotations
 
@@ -23,49 +23,43 @@ from pipeline.errors import ConfigError, StartFailed
 from pipeline.process.numpy_version import require_numpy_2
 from pipeline.triton.config_file import NO_DEFAULTS, Defaults
 from pipeline.triton.python_backend.other_models import OtherModels
-from pipeline.triton.repository import ModelRepository, Served
+from pipeline.triton.repository import ModelRepository, RepositoryContent
 from pipeline.triton.repository_op import RepositoryOp
 
 log = logging.getLogger(__name__)
 
 _CONTROL: dict[str, str] = {"none": "none", "poll": "none", "explicit": "explicit"}
-REQUEST_TIMEOUT_S = 600  # Triton has none
-MAX_PENDING_REQUESTS = 16384  # nor this
+REQUEST_TIMEOUT_S = 600  # Triton has no request timeout
+MAX_PENDING_REQUESTS = 16384  # Triton has no such limit
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says. folders: of the repository. load: the models to begin with; None: all.
-    config: what else is said in config.yml. poll_s: seconds between looks at the disk; 0: never. starts:
-    workers that start at a time; 0: as many as there are cores. defaults: of models, for what their
-    configurations leave out. notes: for the log. restrictions: the APIs that need a header.
-    grpc_arguments: settings of the gRPC port, by gRPC's names. install_requirements: pip installs what the
-    requirements.txt of a Python model names.
-    """
+    """Options of `paddlewheel serve`."""
 
-    folders: tuple[Path, ...]
+    folders: tuple[Path, ...]  # model repositories
     http_port: int | None = 8000
     grpc_port: int | None = 8001
     metrics_port: int | None = 8002
     metrics_address: str | None = None
-    strict: bool = False
-    control: str = "none"
+    strict: bool = False  # whether configurations must be complete
+    control: str = "none"  # --model-control-mode: none, poll or explicit
     exit_on_error: bool = False
-    load: tuple[str, ...] | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    strict_readiness: bool = True
-    poll_s: int = 0
-    strict_devices: bool = False
-    install_requirements: bool = False
-    starts: int = 0
-    defaults: Defaults = NO_DEFAULTS
-    notes: tuple[str, ...] = ()
-    restrictions: Restrictions = NO_RESTRICTIONS
-    grpc_arguments: tuple[tuple[str, int], ...] = ()
+    load: tuple[str, ...] | None = None  # models to load at the start; None: all
+    config: Mapping[str, Any] = field(default_factory=dict)  # config.yml
+    strict_readiness: bool = True  # whether readiness requires that all models can be served
+    poll_s: int = 0  # seconds between checks of the repository for changes; 0: never
+    strict_devices: bool = False  # whether a model that requests an unusable GPU is an error
+    install_requirements: bool = False  # whether pip installs the requirements.txt of Python models
+    starts: int = 0  # workers that start at the same time; 0: the number of cores
+    defaults: Defaults = NO_DEFAULTS  # for settings that a model's configuration leaves out
+    notes: tuple[str, ...] = ()  # log lines
+    restrictions: Restrictions = NO_RESTRICTIONS  # APIs that require a header
+    grpc_arguments: tuple[tuple[str, int], ...] = ()  # gRPC channel arguments
 
 
 class RepositoryService(Service):
-    """Serves the models of a repository. options: None in a worker, which is told by the front."""
+    """Serves the models of a repository. options: None in a worker, which gets its App from the front."""
 
     def __init__(self, name: str, options: Options | None = None) -> None:
         super().__init__(name)
@@ -74,10 +68,10 @@ class RepositoryService(Service):
     def create_op(self, app: App, name: str) -> Op:
         for model in app.models:
             if model.op == name:
-                headers = [(one.header, one.value) for one in app.restrictions.grpc]
-                others = OtherModels(_asked_at(app.config), headers)
+                headers = [(restriction.header, restriction.value) for restriction in app.restrictions.grpc]
+                other_models = OtherModels(_find_grpc_address(app.config), headers)
                 installs = app.repository is not None and app.repository.install_requirements
-                return RepositoryOp(name, model, others, install_requirements=installs)
+                return RepositoryOp(name, model, other_models, install_requirements=installs)
         raise StartFailed(f"the repository has no model {name}")
 
     def as_app(self) -> App:
@@ -106,12 +100,12 @@ class RepositoryService(Service):
                     **options.config.get("dag", {}),
                 },
                 "op": served.sections,
-                **{name: given for name, given in options.config.items() if name not in ("dag", "v2")},
+                **{name: value for name, value in options.config.items() if name not in ("dag", "v2")},
             }
         )
         return App(
             name=self.name,
-            models=collect_models(_Read(served.models)) if served.models else (),
+            models=collect_models(_LoadedModels(served.models)) if served.models else (),
             config=config,
             script=str(Path(__file__).resolve()),
             arguments=(self.name,),
@@ -136,8 +130,11 @@ class RepositoryService(Service):
             unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
         )
 
-    def _read_models(self, options: Options) -> Served:
-        """The models to begin with. Raises ConfigError where there is none, or not all can be served."""
+    def _read_models(self, options: Options) -> RepositoryContent:
+        """Read the models to load at the start.
+
+        Raises ConfigError without any, and where `exit_on_error` is set and a model can't be served.
+        """
         source = ModelRepository(
             options.folders,
             options.strict,
@@ -145,35 +142,40 @@ class RepositoryService(Service):
             options.install_requirements,
             options.defaults,
         )
-        there = source.names()
-        wanted = there if options.load is None or "*" in options.load else options.load
-        if unknown := sorted(set(wanted) - set(there)):
-            raise ConfigError(f"--load-model {unknown[0]}: there is no such model, only {', '.join(there)}")
-        served = source.read(wanted)
+        available = source.names()
+        requested = available if options.load is None or "*" in options.load else options.load
+        if unknown := sorted(set(requested) - set(available)):
+            raise ConfigError(
+                f"--load-model {unknown[0]}: there is no such model, only {', '.join(available)}"
+            )
+        served = source.read_models(requested)
         for name, why in served.unavailable.items():
-            told = f"{name} version {why.version}" if why.version else name
-            log.error("Model %s is not served: %s", told, why.reason)
+            label = f"{name} version {why.version}" if why.version else name
+            log.error("Model %s is not served: %s", label, why.reason)
         if served.unavailable and options.exit_on_error:
             raise ConfigError(f"not all models can be served: {', '.join(served.unavailable)}")
         if not served.models and options.control == "none":
-            told = ", ".join(map(str, options.folders))
+            folders = ", ".join(map(str, options.folders))
             raise ConfigError(
-                f"{told} holds no model that can be served: each is a folder with config.pbtxt and versions, "
-                "as in models/bert/1/model.onnx"
+                f"{folders} holds no model that can be served: each is a folder with config.pbtxt and "
+                "versions, as in models/bert/1/model.onnx"
             )
         return served
 
 
-def _asked_at(config: ServiceConfig) -> str:
-    """Where a worker asks other models; empty where strangers are not answered, or there is no gRPC."""
+def _find_grpc_address(config: ServiceConfig) -> str:
+    """Return the gRPC address at which workers call other models.
+
+    Empty without a gRPC port, and where the server requires TLS or API keys.
+    """
     if config.tls is not None or config.security.api_keys is not None or config.rpc_port == OFF:
         return ""
     address = config.address("rpc_port") or "127.0.0.1"
     return f"[{address}]:{config.rpc_port}" if ":" in address else f"{address}:{config.rpc_port}"
 
 
-class _Read:
-    """The models that were read: a ModelSource."""
+class _LoadedModels:
+    """A ModelSource of models that are already read."""
 
     def __init__(self, models: list[Any]) -> None:
         self._models = models

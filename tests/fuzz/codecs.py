@@ -50,7 +50,7 @@ from pipeline.messages.values import decode, encode, will_read
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.models.signature import format_prototxt, parse_prototxt
 from pipeline.models.tensor_spec import Signature, TensorSpec
-from pipeline.triton.ensemble import dag_of_model
+from pipeline.triton.ensemble import build_model_dag
 from tests.fuzz import messages, seeds, worker
 from tests.fuzz.connection import feed
 
@@ -66,7 +66,7 @@ _IMAGES = KServeModel(
 )
 _OPEN = KServeModel("identity", "", Signature())
 _OF_MESSAGES = replace(_OPEN, takes_messages=True)
-_TEXTS = dag_of_model("texts")
+_TEXTS = build_model_dag("texts")
 _TEXT_MODELS = (  # of a script, of pairs, and of a repository
     TextModel(ServedModel("texts", _TEXTS), "text", ""),
     TextModel(ServedModel("texts", _TEXTS), "text", "other"),

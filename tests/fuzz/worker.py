@@ -30,7 +30,7 @@ from pipeline.models.additions import FeedPadding, Padding
 from pipeline.models.signature import Variable
 from pipeline.plugins import DIALECTS, find
 from pipeline.process.isolation import fault_counts
-from pipeline.triton.ensemble import dag_of_model
+from pipeline.triton.ensemble import build_model_dag
 from pipeline.worker import runner as runner_module
 from pipeline.worker.executor import Executor, Outputs
 from pipeline.worker.hooks import Hooks
@@ -43,7 +43,7 @@ MODEL = "fuzzed"
 MOST_REQUESTS = 8
 REFUSED_ID, LEAVING_ID = 9_001, 9_002  # ids that the model fails for
 PROCESS_ID = 8_000  # with the data_id: of a request whose `process` misbehaves
-_SERVED = {MODEL: ServedModel(MODEL, dag_of_model(MODEL))}
+_SERVED = {MODEL: ServedModel(MODEL, build_model_dag(MODEL))}
 _FORMS = load_forms([find(DIALECTS)["key_value"]])
 _FORM = "key_value.json"
 

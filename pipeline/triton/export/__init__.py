@@ -1,1 +1,1 @@
-"""Services of texts as model repositories that any Triton runs: `paddlewheel export triton`."""
+"""Export of text services as model repositories that any Triton runs: `paddlewheel export triton`."""

@@ -21,22 +21,24 @@ from pipeline.triton.repository import PADDING
 
 SCORES = "scores"
 IDS, TYPES, MASK = "input_ids", "token_type_ids", "attention_mask"
-MOST_BATCH = 64  # rows of a request, and of a run
+MAX_BATCH_SIZE = 64  # rows of a request, and of a run
 
 
 class Graph(NamedTuple):
-    """The tensors of the ONNX model: its feeds by what they are of the tokenizer, and the scores."""
+    """Inputs and output of the ONNX model."""
 
-    feeds: Mapping[str, Variable]
+    feeds: Mapping[str, Variable]  # by the tokenizer's output: IDS, TYPES, MASK
     scores: Variable
-    padding: Mapping[str, float]
-    """What each feed is padded with, by what it is of the tokenizer; nothing where that is not proven."""
+    padding: Mapping[str, float]  # padding value by the tokenizer's output; empty without a proof
 
 
 def build_graph(task: TextTask, facts: OnnxFacts, program: Path) -> Graph:
-    """Raises ConfigError for a model that takes more than a tokenizer makes, or a fixed number of rows."""
-    given, model = task.input, task.model
-    kinds = {given.ids: IDS, given.types: TYPES, given.mask: MASK}
+    """Match the ONNX model's inputs with the tokenizer's outputs.
+
+    Raises ConfigError for an input that the tokenizer does not produce, and for a fixed number of rows.
+    """
+    text_input, model = task.input, task.model
+    kinds = {text_input.ids: IDS, text_input.types: TYPES, text_input.mask: MASK}
     alias_of = {feed.name: feed.alias for feed in model.feeds}
     feeds = {}
     for feed in facts.feeds:
@@ -47,90 +49,93 @@ def build_graph(task: TextTask, facts: OnnxFacts, program: Path) -> Graph:
                 "ids, segments and mask of any number of texts"
             )
         feeds[kind] = feed
-    scores = next((one for one in facts.fetches if one.name in (task.fetch.name, task.fetch.alias)), None)
+    scores = next(
+        (fetch for fetch in facts.fetches if fetch.name in (task.fetch.name, task.fetch.alias)), None
+    )
     if scores is None:
         raise ConfigError(f"{model.directory}: its ONNX form has no output {task.fetch.alias}")
     if model.padding:
-        padded = {alias: one.value for alias, one in model.padding.feeds.items()}
+        padded = {alias: rule.value for alias, rule in model.padding.feeds.items()}
         reached = model.padding.max_length
     else:
         proof = load_padding_proof(program, "onnxruntime")
         proven, reached = proof.feeds, proof.max_length
         padded = {alias_of.get(name, name): value for name, value in proven.items()}
     if reached is not None and reached < task.reading.max_tokens:
-        padded = {}  # Triton pads all texts of a request, the longest as well
+        padded = {}  # Triton pads all texts of a request, including the longest
     padding = {kinds[alias]: value for alias, value in padded.items() if alias in kinds}
     return Graph(feeds, scores, padding if set(padding) >= set(feeds) else {})
 
 
-def tokenizer(name: str, task: TextTask, graph: Graph, post: Postprocess) -> ModelConfig:
+def build_tokenizer_config(name: str, task: TextTask, graph: Graph, post: Postprocess) -> ModelConfig:
     reading = task.reading
     settings = {
         "max_tokens": reading.max_tokens,
         "too_long": reading.too_long,
         "stride": reading.stride or 0,
         "max_windows": reading.max_windows,
-        "most_rows": min(MOST_BATCH, MOST_ROWS),
+        "most_rows": min(MAX_BATCH_SIZE, MOST_ROWS),
         "padding": json.dumps(graph.padding),
         **post.tokenizer,
     }
-    config = _python(name, settings)
-    for one in task.names:
-        _add(config.input, one, "BYTES", (-1,))
+    config = _create_python_config(name, settings)
+    for text_input in task.names:
+        _add_tensor(config.input, text_input, "BYTES", (-1,))
     for kind, feed in graph.feeds.items():
-        _add(config.output, kind, _datatype(feed), (-1, -1))
-    for one in (WINDOWS, *_list_tokenizer_outputs(task), *post.rows):
-        _add(config.output, one, *_ROWS[one])
+        _add_tensor(config.output, kind, _datatype(feed), (-1, -1))
+    for output in (WINDOWS, *_list_tokenizer_outputs(task), *post.rows):
+        _add_tensor(config.output, output, *_ROWS[output])
     return config
 
 
-def onnx_model(name: str, task: TextTask, graph: Graph) -> ModelConfig:
-    config = ModelConfig(name=name, backend="onnxruntime", max_batch_size=MOST_BATCH)
+def build_onnx_config(name: str, task: TextTask, graph: Graph) -> ModelConfig:
+    config = ModelConfig(name=name, backend="onnxruntime", max_batch_size=MAX_BATCH_SIZE)
     for feed in graph.feeds.values():
-        _add(config.input, feed.name, _datatype(feed), feed.shape[1:])
-    _add(config.output, graph.scores.name, _datatype(graph.scores), graph.scores.shape[1:])
+        _add_tensor(config.input, feed.name, _datatype(feed), feed.shape[1:])
+    _add_tensor(config.output, graph.scores.name, _datatype(graph.scores), graph.scores.shape[1:])
     config.dynamic_batching.SetInParent()
     if graph.padding:
-        told = ",".join(f"{feed.name}={graph.padding[kind]:g}" for kind, feed in graph.feeds.items())
-        config.parameters[PADDING].string_value = told
+        padding_rules = ",".join(f"{feed.name}={graph.padding[kind]:g}" for kind, feed in graph.feeds.items())
+        config.parameters[PADDING].string_value = padding_rules
     return config
 
 
-def postprocess(name: str, task: TextTask, graph: Graph, post: Postprocess) -> ModelConfig:
-    config = _python(name, post.settings)
-    _add(config.input, SCORES, _datatype(graph.scores), (-1, *graph.scores.shape[1:]))
-    for one in task.names if post.texts else ():
-        _add(config.input, one, "BYTES", (-1,))
-    for one in (WINDOWS, *post.rows):
-        _add(config.input, one, *_ROWS[one])
-    for one, told in task.declared().items():
-        if one not in _list_tokenizer_outputs(task):
-            _add(config.output, post.renamed.get(one, one), *_parsed(told))
+def build_postprocess_config(name: str, task: TextTask, graph: Graph, post: Postprocess) -> ModelConfig:
+    config = _create_python_config(name, post.settings)
+    _add_tensor(config.input, SCORES, _datatype(graph.scores), (-1, *graph.scores.shape[1:]))
+    for text_input in task.names if post.texts else ():
+        _add_tensor(config.input, text_input, "BYTES", (-1,))
+    for tensor in (WINDOWS, *post.rows):
+        _add_tensor(config.input, tensor, *_ROWS[tensor])
+    for output, declaration in task.declared().items():
+        if output not in _list_tokenizer_outputs(task):
+            _add_tensor(config.output, post.renamed.get(output, output), *_parse_declaration(declaration))
     return config
 
 
-def ensemble(name: str, task: TextTask, graph: Graph, post: Postprocess) -> ModelConfig:
+def build_ensemble_config(name: str, task: TextTask, graph: Graph, post: Postprocess) -> ModelConfig:
     config = ModelConfig(name=name, platform="ensemble")
-    for one in task.names:
-        _add(config.input, one, "BYTES", (-1,))
-    answers = {post.renamed.get(one, one): told for one, told in task.declared_all().items()}
-    for one, told in answers.items():
-        _add(config.output, one, *_parsed(told))
-    own = [*_list_tokenizer_outputs(task), *(one for one in (WINDOWS,) if one in answers)]
+    for text_input in task.names:
+        _add_tensor(config.input, text_input, "BYTES", (-1,))
+    answers = {
+        post.renamed.get(output, output): declaration for output, declaration in task.declared_all().items()
+    }
+    for output, declaration in answers.items():
+        _add_tensor(config.output, output, *_parse_declaration(declaration))
+    direct = [*_list_tokenizer_outputs(task), *(output for output in (WINDOWS,) if output in answers)]
     rows = {
-        one: one if one in own else f"tokenizer_{one}"
-        for one in (WINDOWS, *_list_tokenizer_outputs(task), *post.rows)
+        output: output if output in direct else f"tokenizer_{output}"
+        for output in (WINDOWS, *_list_tokenizer_outputs(task), *post.rows)
     }
     feeds = {feed.name: f"tokenizer_{kind}" for kind, feed in graph.feeds.items()}
-    texts = {one: one for one in task.names}
-    made = {kind: f"tokenizer_{kind}" for kind in graph.feeds}
-    _step(config, f"{name}_tokenizer", texts, made | rows)
-    _step(config, f"{name}_model", feeds, {graph.scores.name: "model_scores"})
-    read = {SCORES: "model_scores"} | {one: rows[one] for one in (WINDOWS, *post.rows)}
-    read |= texts if post.texts else {}
-    names = [post.renamed.get(one, one) for one in task.declared() if one not in own]
-
-    _step(config, f"{name}_postprocess", read, {one: one for one in names})
+    texts = {text_input: text_input for text_input in task.names}
+    token_tensors = {kind: f"tokenizer_{kind}" for kind in graph.feeds}
+    _add_step(config, f"{name}_tokenizer", texts, token_tensors | rows)
+    _add_step(config, f"{name}_model", feeds, {graph.scores.name: "model_scores"})
+    post_inputs = {SCORES: "model_scores"} | {tensor: rows[tensor] for tensor in (WINDOWS, *post.rows)}
+    post_inputs |= texts if post.texts else {}
+    names = [post.renamed.get(output, output) for output in task.declared() if output not in direct]
+    _add_step(config, f"{name}_postprocess", post_inputs, {output: output for output in names})
     return config
 
 
@@ -144,11 +149,11 @@ _ROWS: Mapping[str, tuple[str, tuple[int, ...]]] = {
 
 
 def _list_tokenizer_outputs(task: TextTask) -> tuple[str, ...]:
-    """What the tokenizer alone knows of an answer."""
-    return tuple(one for one in (TRUNCATED,) if one in task.declared_all())
+    """Return the declared outputs that only the tokenizer can compute."""
+    return tuple(output for output in (TRUNCATED,) if output in task.declared_all())
 
 
-def _python(name: str, settings: Mapping[str, Any]) -> ModelConfig:
+def _create_python_config(name: str, settings: Mapping[str, Any]) -> ModelConfig:
     config = ModelConfig(name=name, backend="python")
     config.instance_group.add(count=1, kind="KIND_CPU")
     for key, value in settings.items():
@@ -156,13 +161,13 @@ def _python(name: str, settings: Mapping[str, Any]) -> ModelConfig:
     return config
 
 
-def _step(config: ModelConfig, model: str, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
+def _add_step(config: ModelConfig, model: str, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> None:
     config.ensemble_scheduling.step.add(
         model_name=model, model_version=-1, input_map=inputs, output_map=outputs
     )
 
 
-def _add(tensors: Any, name: str, datatype: str, dims: Sequence[int]) -> None:
+def _add_tensor(tensors: Any, name: str, datatype: str, dims: Sequence[int]) -> None:
     tensors.add(name=name, data_type=get_data_type(datatype), dims=dims)
 
 
@@ -170,7 +175,7 @@ def _datatype(variable: Variable) -> str:
     return BY_NAME[variable.dtype].datatype
 
 
-def _parsed(declared: str) -> tuple[str, list[int]]:
-    """Datatype and dims of a declaration like `BYTES [-1, -1]`."""
+def _parse_declaration(declared: str) -> tuple[str, list[int]]:
+    """Parse datatype and dims of a declaration like `BYTES [-1, -1]`."""
     datatype, _, shape = declared.partition(" ")
-    return datatype, [int(one) for one in re.findall(r"-?\d+", shape)]
+    return datatype, [int(length) for length in re.findall(r"-?\d+", shape)]

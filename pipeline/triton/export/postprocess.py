@@ -1,4 +1,4 @@
-"""What makes answers of scores in an exported repository: a Python model for each task, and its settings."""
+"""Postprocessing models of exported repositories: for each task, the Python model and its settings."""
 
 from __future__ import annotations
 
@@ -15,40 +15,35 @@ from pipeline.ops.text_tasks.entity_spans import parse_labels
 from pipeline.ops.text_tasks.text_task import TextTask
 
 LENGTHS, PLACES, PROMPT_TOKENS = "lengths", "places", "prompt_tokens"
-"""What a tokenizer tells of rows: their tokens, of each place the token there, and the tokens of a prompt."""
+"""Outputs of the tokenizer: tokens per row, token and characters of each place, tokens of the prompt."""
 
 
 @dataclass(frozen=True)
 class Postprocess:
-    """module: of `models/`. settings: its parameters in config.pbtxt. files: JSON files beside it.
+    """The Python model that turns scores into the service's answer."""
 
-    rows: what it needs of the tokenizer beside `windows`. texts: whether it needs the texts, too.
-    renamed: names of answers that are others there. copies: files of the model that stand beside it.
-    tokenizer: further settings of the tokenizer.
-    """
-
-    module: str
-    settings: Mapping[str, Any]
-    files: Mapping[str, Any] = field(default_factory=dict)
-    rows: tuple[str, ...] = ()
-    texts: bool = False
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    copies: tuple[Path, ...] = ()
-    tokenizer: Mapping[str, Any] = field(default_factory=dict)
+    module: str  # in `models/`
+    settings: Mapping[str, Any]  # parameters in config.pbtxt
+    files: Mapping[str, Any] = field(default_factory=dict)  # JSON files in the version's folder
+    rows: tuple[str, ...] = ()  # outputs of the tokenizer that it needs in addition to `windows`
+    texts: bool = False  # whether it needs the texts
+    renamed: Mapping[str, str] = field(default_factory=dict)  # output names in the ensemble, by the service's
+    copies: tuple[Path, ...] = ()  # files of the service's model to copy into the version's folder
+    tokenizer: Mapping[str, Any] = field(default_factory=dict)  # additional settings of the tokenizer
 
 
 def create_postprocess(task: TextTask) -> Postprocess:
-    """Raises ConfigError for a task that no exported model does."""
+    """Select the postprocessing model of a task. Raises ConfigError for a task without one."""
     kind = task.output.kind
-    if kind not in _MAKERS:
-        why = _WHY_NOT.get(kind, "no model is written for it")
+    if kind not in _FACTORIES:
+        reason = _UNSUPPORTED_REASONS.get(kind, "no model is written for it")
         raise ConfigError(
-            f"a service of kind {kind} can't be exported: {why}; exported are {', '.join(_MAKERS)}"
+            f"a service of kind {kind} can't be exported: {reason}; exported are {', '.join(_FACTORIES)}"
         )
-    return _MAKERS[kind](task)
+    return _FACTORIES[kind](task)
 
 
-def _classes(task: TextTask) -> Postprocess:
+def _create_classes(task: TextTask) -> Postprocess:
     output = task.output
     settings = {
         "top_k": output.top_k or 0,  # 0: any number
@@ -64,16 +59,16 @@ def _classes(task: TextTask) -> Postprocess:
     return Postprocess(module, settings, {"labels.json": labels.tolist()})
 
 
-def _entities(task: TextTask) -> Postprocess:
+def _create_entities(task: TextTask) -> Postprocess:
     output = task.output
     tags = parse_labels(task.labels.tolist(), output.scheme, output.outside)
     settings = {"threshold": output.threshold, "text": task.name}
-    # No ensemble has an input and an output of one name.
+    # An ensemble can't have an input and an output with the same name.
     renamed = {"text": "entity"}
     return Postprocess("entities", settings, {"tags.json": tags}, (PLACES,), texts=True, renamed=renamed)
 
 
-def _embedding(task: TextTask) -> Postprocess:
+def _create_embedding(task: TextTask) -> Postprocess:
     assert isinstance(task, EmbeddingTask)
     output, sentence, layers = task.output, task.sentence, task.layers
     settings = {
@@ -88,13 +83,13 @@ def _embedding(task: TextTask) -> Postprocess:
     return Postprocess("embedding", settings, rows=(LENGTHS, *skips), copies=copies, tokenizer=prompts)
 
 
-_MAKERS: Mapping[str, Callable[[TextTask], Postprocess]] = {
-    "classes": _classes,
-    "multilabel": _classes,
-    "entities": _entities,
-    "embedding": _embedding,
+_FACTORIES: Mapping[str, Callable[[TextTask], Postprocess]] = {
+    "classes": _create_classes,
+    "multilabel": _create_classes,
+    "entities": _create_entities,
+    "embedding": _create_embedding,
 }
-_WHY_NOT = {
+_UNSUPPORTED_REASONS = {
     "zero-shot": "its labels come with each request as parameters, and the tokenizer of an ensemble makes "
     "as many rows as there are texts and labels",
     "similarity": "it reads the two texts of a pair as rows of their own; export the embeddings, and take "

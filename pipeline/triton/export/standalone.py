@@ -1,6 +1,6 @@
-"""A module of ours as one file that stands by itself: what it imports of the project is written into it.
+"""Bundler: makes one file of a module and the code that it imports from the project.
 
-So an exported model.py computes what our services compute, by the same lines.
+An exported model.py runs the same code as our services, without the project being installed.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pathlib import Path
 
 from pipeline.errors import ConfigError
 
-_OWN = "pipeline."
-_ERRORS = "pipeline.errors"  # its classes have statuses of protocols, which nobody asks for there
-_ERROR = 'class {}(Exception):\n    """What is wrong, in a sentence."""\n'
+_PROJECT = "pipeline."
+_ERRORS = "pipeline.errors"  # replaced by plain exceptions: protocol statuses have no use in Triton
+_ERROR_CLASS = 'class {}(Exception):\n    """Invalid input: the message tells the client what to change."""\n'
 _FUTURE = "from __future__ import annotations"
 
 
-def standalone(module: str) -> str:
-    """The source of a module, by its dotted name, and of all that it uses of the project."""
-    return _Collected(module).source()
+def bundle_module(module: str) -> str:
+    """Return the source of a module (a dotted name) together with the project code that it uses."""
+    return _Bundle(module).source()
 
 
 class _Module:
-    """What a module defines and imports at its top level."""
+    """A parsed module: its source, and the names that it defines and imports at the top level."""
 
     def __init__(self, name: str) -> None:
         spec = importlib.util.find_spec(name)
@@ -35,36 +35,39 @@ class _Module:
         self.lines = self.text.splitlines()
         self.tree = ast.parse(self.text)
         self.defined: dict[str, ast.stmt] = {}
-        self.imported: dict[str, tuple[str, str]] = {}  # by the name here: module, and the name there
+        self.imported: dict[str, tuple[str, str]] = {}  # by local name: module and name in that module
         for node in self.tree.body:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 origin = node.module or "" if isinstance(node, ast.ImportFrom) else ""
-                self.imported.update((one.asname or one.name, (origin, one.name)) for one in node.names)
+                self.imported.update(
+                    (imported_name.asname or imported_name.name, (origin, imported_name.name))
+                    for imported_name in node.names
+                )
             else:
-                self.defined.update(dict.fromkeys(_defined_names(node), node))
+                self.defined.update(dict.fromkeys(_list_defined_names(node), node))
 
     def get_source(self, node: ast.stmt) -> str:
-        """Its lines, with those of comments over it, and its text below it where it is an assignment."""
+        """Return the lines of a statement, with the comments directly above it."""
         decorators = getattr(node, "decorator_list", [])
-        first = min([node.lineno, *(one.lineno for one in decorators)]) - 1
+        first = min([node.lineno, *(decorator.lineno for decorator in decorators)]) - 1
         while first and self.lines[first - 1].startswith("#"):
             first -= 1
         return "\n".join(self.lines[first : node.end_lineno])
 
 
-class _Collected:
-    """What a module uses, found by following names."""
+class _Bundle:
+    """A module's code, and the code that it uses: found by following names."""
 
     def __init__(self, name: str) -> None:
         self._imports: set[tuple[str, str, str]] = set()
         self._values: list[str] = []
         self._code: list[str] = []
         self._seen: set[tuple[str, str]] = set()
-        self._main = _module(name)
+        self._main = _load_module(name)
         for node in self._main.tree.body:
             if not isinstance(node, ast.Import | ast.ImportFrom):
                 self._follow(name, node)
-        self._own = [
+        self._main_code = [
             self._main.get_source(node)
             for node in self._main.tree.body[1:]
             if not isinstance(node, ast.Import | ast.ImportFrom)
@@ -74,22 +77,22 @@ class _Collected:
         docstring = self._main.get_source(self._main.tree.body[0])
         parts = [docstring, f"{_FUTURE}\n\n{self._import_lines()}"]
         parts += ["\n".join(self._values)] if self._values else []
-        code = "\n\n\n".join([*self._own, *(one.rstrip() for one in self._code)])
+        code = "\n\n\n".join([*self._main_code, *(block.rstrip() for block in self._code)])
         return "\n\n".join(parts) + f"\n\n\n{code}\n"
 
     def _follow(self, module: str, node: ast.stmt) -> None:
-        """Collect what a statement of a module names."""
-        known = _module(module)
+        """Collect the definitions and imports that a statement uses."""
+        source_module = _load_module(module)
         for part in ast.walk(node):
             if not isinstance(part, ast.Name):
                 continue
-            if part.id in known.imported:
-                self._collect_import(part.id, *known.imported[part.id])
-            elif part.id in known.defined and known is not self._main:
+            if part.id in source_module.imported:
+                self._collect_import(part.id, *source_module.imported[part.id])
+            elif part.id in source_module.defined and source_module is not self._main:
                 self._collect(module, part.id)
 
     def _collect_import(self, alias: str, origin: str, name: str) -> None:
-        if origin.startswith(_OWN):
+        if origin.startswith(_PROJECT):
             self._collect(origin, name)
         else:
             self._imports.add((origin, name, alias))
@@ -99,51 +102,51 @@ class _Collected:
             return
         self._seen.add((module, name))
         if module == _ERRORS:
-            self._code.append(_ERROR.format(name))
+            self._code.append(_ERROR_CLASS.format(name))
             return
-        known = _module(module)
-        if name not in known.defined:
-            self._collect_import(name, *known.imported[name])
+        source_module = _load_module(module)
+        if name not in source_module.defined:
+            self._collect_import(name, *source_module.imported[name])
             return
-        node = known.defined[name]
+        node = source_module.defined[name]
         is_value = isinstance(node, ast.Assign | ast.AnnAssign)
         place = self._values if is_value else self._code
         at = len(place)
         self._follow(module, node)
-        source = known.get_source(node)
-        if source not in place:  # two modules may name a type alike
+        source = source_module.get_source(node)
+        if source not in place:  # two modules may define the same type variable or alias
             place.insert(len(place) if is_value else at, source)
 
     def _import_lines(self) -> str:
-        """In the order in which they are usually written."""
+        """Return the import statements: the standard library first, then other packages."""
         of_python, of_others = list[str](), list[str]()
         origins = sorted({(origin or name, bool(origin)) for origin, name, _ in self._imports})
-        for module, from_it in sorted(origins, key=lambda one: (one[1], one[0])):
+        for module, from_it in sorted(origins, key=lambda entry: (entry[1], entry[0])):
             if module == "__future__":
                 continue
             if from_it:
                 names = sorted(
-                    {_as(name, alias) for origin, name, alias in self._imports if origin == module}
+                    {_format_import(name, alias) for origin, name, alias in self._imports if origin == module}
                 )
                 line = f"from {module} import {', '.join(names)}"
             else:
                 line = "\n".join(
-                    f"import {_as(name, alias)}"
+                    f"import {_format_import(name, alias)}"
                     for origin, name, alias in sorted(self._imports)
                     if (origin, name) == ("", module)
                 )
-            own = module.partition(".")[0] in sys.stdlib_module_names
-            (of_python if own else of_others).append(line)
+            is_stdlib = module.partition(".")[0] in sys.stdlib_module_names
+            (of_python if is_stdlib else of_others).append(line)
         return "\n\n".join("\n".join(lines) for lines in (of_python, of_others) if lines)
 
 
 @cache
-def _module(name: str) -> _Module:
+def _load_module(name: str) -> _Module:
     return _Module(name)
 
 
-def _defined_names(node: ast.stmt) -> list[str]:
-    """What a statement at the top level defines."""
+def _list_defined_names(node: ast.stmt) -> list[str]:
+    """Return the names that a top-level statement defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.AnnAssign):
@@ -153,5 +156,5 @@ def _defined_names(node: ast.stmt) -> list[str]:
     return []
 
 
-def _as(name: str, alias: str) -> str:
+def _format_import(name: str, alias: str) -> str:
     return name if name == alias else f"{name} as {alias}"

@@ -1,7 +1,7 @@
-"""`auto_complete_config` of a Python model, run in a process of its own, for it runs the model's code.
+"""Runner of a Python model's `auto_complete_config`, in a separate process because it runs the model's code.
 
 `python -m pipeline.triton.python_backend.auto_complete MODEL_PY [--install-requirements]`: the configuration
-comes as JSON on standard input, and leaves, completed, on the last line of standard output.
+is JSON on standard input, and the completed one is JSON on the last line of standard output.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from pipeline.process.helper_process import HelperFailed, run_helper
 from pipeline.process.log import one_line
 from pipeline.triton.python_backend import environment
 
-TIMEOUT_S = 120.0  # beside what pip takes
-MAX_LINES = 20  # of what a model writes
-MAX_ERROR_CHARS = 8192  # of what a model raises, after what it writes
+TIMEOUT_S = 120.0  # without pip's time
+MAX_LINES = 20  # of the model's output
+MAX_ERROR_CHARS = 8192  # of the model's error, at the end of its output
 
 
-def completes(program: Path) -> bool:
-    """Whether the model's file speaks of `auto_complete_config`."""
+def has_auto_complete(program: Path) -> bool:
+    """Whether the model's file mentions `auto_complete_config`."""
     return b"auto_complete_config" in program.read_bytes()
 
 
-def completed(
+def run_auto_complete(
     program: Path, config: dict[str, Any], *, install_requirements: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the configuration as the model completes it, and the last lines that the model wrote meanwhile.
+    """Return the configuration as completed by the model, and the last lines of the model's output.
 
-    Raises ConfigError with what the model raised.
+    Raises ConfigError with the model's exception.
     """
     try:
         helper = run_helper(
@@ -48,36 +48,38 @@ def completed(
         error = helper.stderr.strip()[-MAX_ERROR_CHARS:]
         raise ConfigError(error or f"Internal: {program} left with {helper.status}")
     try:
-        made: dict[str, Any] = json.loads(helper.last_line())
-    except (IndexError, ValueError):  # the model's code has ended the process, or written there itself
+        completed_config: dict[str, Any] = json.loads(helper.last_line())
+    except (IndexError, ValueError):  # the model's code ended the process, or wrote to standard output
         raise ConfigError(f"Internal: auto_complete_config of {program} returned no configuration") from None
-    return made, [one_line(line) for line in helper.stderr.splitlines()[-MAX_LINES:] if line.strip()]
+    return completed_config, [
+        one_line(line) for line in helper.stderr.splitlines()[-MAX_LINES:] if line.strip()
+    ]
 
 
 def _main(program: Path, *, install_requirements: bool) -> int:
-    from pipeline.triton.python_backend.python_model import failure, load_module
+    from pipeline.triton.python_backend.python_model import describe_failure, load_module
     from pipeline.triton.python_backend.utils import ModelConfig
 
-    told = sys.stdout
-    sys.stdout = sys.stderr  # the model's own lines are none of the answer
+    output = sys.stdout
+    sys.stdout = sys.stderr  # keeps the model's prints out of the answer
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")  # for pb_utils.Logger
-    given = json.loads(sys.stdin.read())
-    config = ModelConfig(given)
+    document = json.loads(sys.stdin.read())
+    config = ModelConfig(document)
     try:
-        missing = environment.offer_packages(
-            given, program.parent.parent, program.parent.name, install_requirements
+        missing = environment.add_model_packages(
+            document, program.parent.parent, program.parent.name, install_requirements
         )
         model = getattr(load_module(program, missing), "TritonPythonModel", None)
         if hasattr(model, "auto_complete_config"):
             config = model.auto_complete_config(config) or config  # type: ignore[union-attr]
-        made = json.dumps(config.as_dict())
+        answer = json.dumps(config.as_dict())
     except ConfigError as exc:
         sys.stderr.write(exc.message)
         return 1
     except BaseException as exc:
-        sys.stderr.write(failure(exc, program))
+        sys.stderr.write(describe_failure(exc, program))
         return 1
-    told.write(f"{made}\n")
+    output.write(f"{answer}\n")
     return 0
 
 

@@ -1,9 +1,9 @@
-"""Packages that a Python model brings along: an `EXECUTION_ENV_PATH`, or a requirements.txt beside it.
+"""Packages of a Python model: an environment at `EXECUTION_ENV_PATH`, or a requirements.txt in its folder.
 
     $XDG_CACHE_HOME/paddlewheel/environments/KEY/    an unpacked environment, or the packages of a
     requirements.txt
 
-KEY is of the file's content, so that all workers, and all starts, share what was made once.
+KEY is a digest of the file's content, so all workers and all later starts share the folder.
 """
 
 from __future__ import annotations
@@ -28,55 +28,64 @@ REQUIREMENTS = "requirements.txt"
 NOT_INSTALLED = "{} is not installed; --install-requirements has pip install what is missing"
 TIMEOUT_S = 600.0  # of one run of pip
 _MAX_REPORT_BYTES = 128 << 20  # pip's report holds the descriptions of all packages
-_PLACES = ("--index-url", "-i ", "--extra-index-url", "--no-index", "--find-links", "-f ")  # to install from
+_INDEX_OPTIONS = (
+    "--index-url",
+    "-i ",
+    "--extra-index-url",
+    "--no-index",
+    "--find-links",
+    "-f ",
+)  # to install from
 _PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 
 def find_requirements(folder: Path, version: str) -> list[Path]:
-    """Return the requirements.txt of a model, and that of its version."""
+    """Return the requirements.txt files of a model and of its version, as far as they exist."""
     return [path for path in (folder / REQUIREMENTS, folder / version / REQUIREMENTS) if path.is_file()]
 
 
-def offer_packages(
+def add_model_packages(
     config: Mapping[str, Any], folder: Path, version: str, install_requirements: bool
 ) -> list[Path]:
-    """Have this process find what the model brings along. folder: the model's. Raises ConfigError.
+    """Add the model's packages to this process's import path. folder: of the model. Raises ConfigError.
 
-    Returns each requirements.txt that is not installed: pip runs code of any package that the file names, so
-    whoever starts the server has to allow that.
+    Returns each requirements.txt that is not installed. pip runs code of the packages that the file names, so
+    installing needs the operator's permission.
     """
-    told = config["parameters"].get(PARAMETER, {}).get("string_value", "")
-    if told:
-        _offer(_unpack_packages(Path(told.replace(MODEL_FOLDER, str(folder)))))
+    environment = config["parameters"].get(PARAMETER, {}).get("string_value", "")
+    if environment:
+        _add_to_path(_unpack_packages(Path(environment.replace(MODEL_FOLDER, str(folder)))))
     requirements = find_requirements(folder, version)
     if not install_requirements:
         return requirements
     for path in requirements:
-        _offer(_installed(path))
+        _add_to_path(_install_requirements(path))
     return []
 
 
-def _offer(packages: Path | None) -> None:
+def _add_to_path(packages: Path | None) -> None:
     if packages is not None and str(packages) not in sys.path:
         sys.path.insert(0, str(packages))
 
 
 def _unpack_packages(path: Path) -> Path:
-    """The packages of an environment: a folder, or the archive of one as conda-pack makes it."""
+    """Return the site-packages of an environment, which is a folder or an archive made by conda-pack."""
     if path.is_file():
-        path = _made(path.read_bytes(), lambda made: _unpack(path, made))
+        path = _load_or_create(path.read_bytes(), lambda folder: _unpack_archive(path, folder))
     elif not path.is_dir():
         raise ConfigError(f"{PARAMETER}: there is no {path}")
     if (path / _PACKAGES).is_dir():
         return path / _PACKAGES
-    others = ", ".join(sorted(found.name for found in path.glob("lib/python3*"))) or "no Python"
+    versions = (
+        ", ".join(sorted(python_folder.name for python_folder in path.glob("lib/python3*"))) or "no Python"
+    )
     raise ConfigError(
-        f"{PARAMETER}: {path} has {others}; this server runs Python {sys.version_info.major}."
+        f"{PARAMETER}: {path} has {versions}; this server runs Python {sys.version_info.major}."
         f"{sys.version_info.minor}: make the environment with that"
     )
 
 
-def _unpack(archive: Path, into: Path) -> None:
+def _unpack_archive(archive: Path, into: Path) -> None:
     try:
         with tarfile.open(archive) as file:
             file.extractall(into, filter="data")
@@ -84,33 +93,35 @@ def _unpack(archive: Path, into: Path) -> None:
         raise ConfigError(f"{PARAMETER}: {archive} can't be unpacked: {exc}") from exc
 
 
-def _installed(requirements: Path) -> Path | None:
-    """Where the packages are that this environment lacks; None where it has them all."""
+def _install_requirements(requirements: Path) -> Path | None:
+    """Install the missing packages of a requirements.txt; return their folder, None if none is missing."""
     if shutil.which("pip") is None and _pip("--version").status:
         raise ConfigError(
             f"{requirements} is there, and no pip to install it with: install pip, or its packages"
         )
     report = _pip("install", "--dry-run", "--quiet", "--report", "-", "-r", str(requirements))
-    _check(report, requirements)
-    wanted = [
-        f"{one['metadata']['name']}=={one['metadata']['version']}"
-        for one in json.loads(report.stdout)["install"]
+    _check_pip_result(report, requirements)
+    missing = [
+        f"{package['metadata']['name']}=={package['metadata']['version']}"
+        for package in json.loads(report.stdout)["install"]
     ]
-    if not wanted:
+    if not missing:
         return None
 
-    places = [line for line in requirements.read_text("utf-8").splitlines() if line.startswith(_PLACES)]
-    pinned = "\n".join([*places, *sorted(wanted), ""])
+    index_options = [
+        line for line in requirements.read_text("utf-8").splitlines() if line.startswith(_INDEX_OPTIONS)
+    ]
+    pinned = "\n".join([*index_options, *sorted(missing), ""])
 
     def install(into: Path) -> None:
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
             file.write(pinned)
             file.flush()
-            _check(
+            _check_pip_result(
                 _pip("install", "--quiet", "--no-deps", "--target", str(into), "-r", file.name), requirements
             )
 
-    return _made(pinned.encode(), install)
+    return _load_or_create(pinned.encode(), install)
 
 
 def _pip(*arguments: str) -> HelperResult:
@@ -120,7 +131,7 @@ def _pip(*arguments: str) -> HelperResult:
         return HelperResult(1, "", f"pip {exc.message}")
 
 
-def _check(helper: HelperResult, requirements: Path) -> None:
+def _check_pip_result(helper: HelperResult, requirements: Path) -> None:
     if helper.status:
         lines = [line for line in helper.stderr.splitlines() if line.startswith("ERROR")] or [
             helper.stderr.strip()
@@ -128,8 +139,8 @@ def _check(helper: HelperResult, requirements: Path) -> None:
         raise ConfigError(f"{requirements} can't be installed: {lines[-1]}")
 
 
-def _made(content: bytes, make: Callable[[Path], None]) -> Path:
-    """The folder that was made of this content, by whoever came first."""
+def _load_or_create(content: bytes, make: Callable[[Path], None]) -> Path:
+    """Return the cached folder of this content; `make` fills it once, under a lock between processes."""
     cache = cache_folder("environments")
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a Python model asks of its own server over gRPC: answers of other models, their loads and unloads."""
+"""Client of a Python model for its own server: inference of other models, loads and unloads over gRPC."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 
 
 class OtherModels:
-    """Asks models by their names. Its connection is opened with the first question.
+    """Calls the other models of the server. It connects at the first call.
 
-    address: of the server's gRPC; empty where it has none that a worker can ask. metadata: what the server's
+    address: of the server's gRPC port; empty if workers can't use it. metadata: headers that the server's
     restricted protocols require.
     """
 
@@ -28,24 +28,26 @@ class OtherModels:
         self._metadata = tuple(metadata)
         self._channel: Any = None
 
-    def ask(self, request: InferenceRequest, timeout_s: float | None) -> InferenceResponse:
-        """The answer, or one with the error in its place."""
+    def infer(self, request: InferenceRequest, timeout_s: float | None) -> InferenceResponse:
+        """Return the response of the model that the request names, or a response with the error."""
         from client.protos.kserve_v2_pb2 import ModelInferResponse
         from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
 
         try:
             answer = ModelInferResponse.FromString(
-                self._call("ModelInfer", _encode_request(request), timeout_s)
+                self._call_server("ModelInfer", _encode_request(request), timeout_s)
             )
-            told = {name: _get_value(one) for name, one in answer.parameters.items()}
-            return InferenceResponse(_decode_tensors(answer), parameters=told)
-        except Refused as exc:
-            return InferenceResponse(error=TritonError(exc.told, _CODES.get(exc.code, 1)))
+            parameters = {
+                name: _get_parameter_value(parameter) for name, parameter in answer.parameters.items()
+            }
+            return InferenceResponse(_decode_tensors(answer), parameters=parameters)
+        except CallFailed as exc:
+            return InferenceResponse(error=TritonError(exc.message, _CODES.get(exc.code, 1)))
         except (ServingError, ValueError) as exc:
             return InferenceResponse(error=TritonError(str(exc), TritonError.INVALID_ARG))
 
     def load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        """Raises Refused."""
+        """Load a model, with a configuration and files in place of its folder's. Raises CallFailed."""
         from client.protos.kserve_v2_pb2 import RepositoryModelLoadRequest
 
         message = RepositoryModelLoadRequest(model_name=name)
@@ -53,29 +55,29 @@ class OtherModels:
             message.parameters["config"].string_param = config
         for path, content in files.items():
             message.parameters[path].bytes_param = content
-        self._call("RepositoryModelLoad", message.SerializeToString())
+        self._call_server("RepositoryModelLoad", message.SerializeToString())
 
     def unload(self, name: str, dependents: bool) -> None:
-        """Raises Refused."""
+        """Unload a model, with the models of its ensemble if `dependents`. Raises CallFailed."""
         from client.protos.kserve_v2_pb2 import RepositoryModelUnloadRequest
 
         message = RepositoryModelUnloadRequest(model_name=name)
         message.parameters["unload_dependents"].bool_param = dependents
-        self._call("RepositoryModelUnload", message.SerializeToString())
+        self._call_server("RepositoryModelUnload", message.SerializeToString())
 
     def is_ready(self, name: str, version: str) -> bool:
-        """Raises Refused."""
+        """Whether a model is ready. Raises CallFailed."""
         from client.protos.kserve_v2_pb2 import ModelReadyRequest, ModelReadyResponse
 
         message = ModelReadyRequest(name=name, version=version)
-        answer = self._call("ModelReady", message.SerializeToString())
+        answer = self._call_server("ModelReady", message.SerializeToString())
         return bool(ModelReadyResponse.FromString(answer).ready)
 
-    def _call(self, method: str, message: bytes, timeout_s: float | None = None) -> bytes:
+    def _call_server(self, method: str, message: bytes, timeout_s: float | None = None) -> bytes:
         import grpc
 
         if not self._address:
-            raise Refused(_NO_SERVER, "UNAVAILABLE")
+            raise CallFailed(_NO_SERVER, "UNAVAILABLE")
         if self._channel is None:
             self._channel = grpc.insecure_channel(self._address, _OPTIONS)
         try:
@@ -83,19 +85,19 @@ class OtherModels:
                 message, timeout=timeout_s, metadata=self._metadata
             )
         except grpc.RpcError as exc:
-            raise Refused(exc.details() or "", exc.code().name) from exc
+            raise CallFailed(exc.details() or "", exc.code().name) from exc
         return answer
 
 
-class Refused(Exception):
-    """The server has not done what it was asked to: its words, and gRPC's name of the reason."""
+class CallFailed(Exception):
+    """A call to the server failed. message: the server's. code: the name of the gRPC status."""
 
-    def __init__(self, told: str, code: str) -> None:
-        super().__init__(told)
-        self.told, self.code = told, code
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.message, self.code = message, code
 
 
-# Of a TritonError, by gRPC's.
+# Codes of TritonError by the name of the gRPC status.
 _CODES = {
     "UNKNOWN": 0,
     "INTERNAL": 1,
@@ -112,7 +114,7 @@ def _encode_request(request: InferenceRequest) -> bytes:
     from client.protos.kserve_v2_pb2 import ModelInferRequest
     from pipeline.dialects.kserve.unread import PARAMETERS, to_raw
 
-    name, version = request.named()
+    name, version = request.get_target_model()
     message = ModelInferRequest(model_name=name, model_version=version, id=request.request_id())
     for tensor in request.inputs():
         array = tensor.as_numpy()
@@ -122,26 +124,26 @@ def _encode_request(request: InferenceRequest) -> bytes:
         message.raw_input_contents.append(to_raw(array))
     for name in request.requested_output_names():
         message.outputs.add(name=name)
-    for name, value in _beside(request).items():
+    for name, value in _collect_parameters(request).items():
         if type(value) not in PARAMETERS:
             raise ValueError(f"parameter {name!r} is a {type(value).__name__}: bool, int, str or float")
         setattr(message.parameters[name], PARAMETERS[type(value)], value)
     return message.SerializeToString()
 
 
-def _beside(request: InferenceRequest) -> dict[str, Any]:
-    """What the request says beside its tensors, as parameters of the protocol."""
-    told = {
+def _collect_parameters(request: InferenceRequest) -> dict[str, Any]:
+    """Return the request's parameters, with sequence, priority and timeout as parameters of the protocol."""
+    options = {
         "sequence_id": request.correlation_id(),
         "sequence_start": bool(request.flags() & SEQUENCE_START),
         "sequence_end": bool(request.flags() & SEQUENCE_END),
         "priority": request.priority(),
         "timeout": request.timeout(),
     }
-    return {**request.given_parameters(), **{name: value for name, value in told.items() if value}}
+    return {**request.get_parameters(), **{name: value for name, value in options.items() if value}}
 
 
-def _get_value(parameter: Any) -> Any:
+def _get_parameter_value(parameter: Any) -> Any:
     return getattr(parameter, parameter.WhichOneof("parameter_choice"))
 
 
@@ -150,6 +152,6 @@ def _decode_tensors(answer: Any) -> list[Any]:
     from pipeline.triton.python_backend.utils import Tensor
 
     return [
-        Tensor(one.name, from_raw(raw, one.datatype, list(one.shape)), one.datatype)
-        for one, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)
+        Tensor(output.name, from_raw(raw, output.datatype, list(output.shape)), output.datatype)
+        for output, raw in zip(answer.outputs, answer.raw_output_contents, strict=True)
     ]

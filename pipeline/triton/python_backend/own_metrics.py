@@ -1,4 +1,4 @@
-"""Metric and MetricFamily: numbers that a Python model counts itself, which the server's /metrics tells."""
+"""Metric and MetricFamily: custom metrics of a Python model, which the server's /metrics exports."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _KINDS = ("counter", "gauge", "histogram")
 
 _lock = threading.Lock()
 _families: dict[str, MetricFamily] = {}
-_changed = [False]  # since they were last told
+_changed = [False]  # whether a metric has changed since the last `changed_families`
 
 
 class Metric:
-    """A number of the model's own, made by `MetricFamily.Metric`."""
+    """A custom metric with one set of labels, created by `MetricFamily.Metric`."""
 
     def __init__(self, kind: int, labels: Mapping[str, str], buckets: Sequence[float]) -> None:
         self._kind = kind
@@ -32,7 +32,7 @@ class Metric:
         self._counts = [0] * (len(self._buckets) + 1)
 
     def increment(self, by: float) -> None:
-        """Add to a counter, or to a gauge, from which may be taken, too."""
+        """Add to a counter or gauge. A gauge also accepts negative amounts."""
         self._check("increment", _COUNTER, _GAUGE)
         if self._kind == _COUNTER and by < 0:
             raise ValueError("a counter can't be decremented")
@@ -51,12 +51,12 @@ class Metric:
         self._change(self._value + number)
 
     def value(self) -> float:
-        """Of a counter or a gauge."""
+        """Return the value of a counter or gauge."""
         self._check("value", _COUNTER, _GAUGE)
         return self._value
 
     def samples(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """For the worker: what is added to the family's name, labels, value."""
+        """Yield name suffix, labels and value of each sample, for the worker."""
         if self._kind != _HISTOGRAM:
             yield "", self._labels, self._value
             return
@@ -67,9 +67,9 @@ class Metric:
         yield "_sum", self._labels, self._value
         yield "_count", self._labels, below
 
-    def _check(self, what: str, *kinds: int) -> None:
+    def _check(self, method: str, *kinds: int) -> None:
         if self._kind not in kinds:
-            raise ValueError(f"a {_KINDS[self._kind]} has no '{what}'")
+            raise ValueError(f"a {_KINDS[self._kind]} has no '{method}'")
 
     def _change(self, value: float) -> None:
         with _lock:
@@ -78,7 +78,7 @@ class Metric:
 
 
 class MetricFamily:
-    """Numbers of the model's own under one name."""
+    """Custom metrics of the model with the same name and different labels."""
 
     COUNTER, GAUGE, HISTOGRAM = _COUNTER, _GAUGE, _HISTOGRAM
 
@@ -97,27 +97,27 @@ class MetricFamily:
     def Metric(
         self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
     ) -> Metric:
-        """One of the family's numbers, told from the others by its labels; the same for the same labels."""
-        told = {str(name): str(value) for name, value in (labels or {}).items()}
-        if wrong := [name for name in told if not _LABEL.fullmatch(name)]:
+        """Return the family's metric with these labels; a new one for new labels."""
+        label_values = {str(name): str(value) for name, value in (labels or {}).items()}
+        if wrong := [name for name in label_values if not _LABEL.fullmatch(name)]:
             raise ValueError(f"{wrong[0]!r} can't be a label's name: letters, digits and _")
         if (self._kind == _HISTOGRAM) != bool(buckets):
             raise ValueError("a histogram has buckets, and nothing else has any")
         metrics = _families[self._name]._metrics
-        key = tuple(sorted(told.items()))
+        key = tuple(sorted(label_values.items()))
         if key not in metrics:
-            metrics[key] = Metric(self._kind, told, buckets or ())
+            metrics[key] = Metric(self._kind, label_values, buckets or ())
             _changed[0] = True
         return metrics[key]
 
     def family(self) -> OwnFamily:
-        """For the worker: as the front is told it."""
+        """Return the family's samples as the worker sends them to the front."""
         samples = [sample for metric in list(self._metrics.values()) for sample in metric.samples()]
         return OwnFamily(self._name, self._description, _KINDS[self._kind], samples)
 
 
 def changed_families() -> list[Any] | None:
-    """For the worker: all families, where a number has changed since this was last asked; else None."""
+    """Return all families if a metric has changed since the last call, else None. For the worker."""
     if not _changed[0]:
         return None
     with _lock:

@@ -1,4 +1,4 @@
-"""A model of Triton's Python backend in its worker: `TritonPythonModel` of a model.py, and its requests."""
+"""PythonModel: runs the `TritonPythonModel` of a model.py in its worker, as Triton's Python backend does."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from pipeline.errors import ConfigError, InvalidInput, ServingError, get_error_t
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.process.app_modules import lead_import_path
 from pipeline.process.run_module import PACKAGES
-from pipeline.triton.devices import cards
+from pipeline.triton.devices import count_gpus
 from pipeline.triton.python_backend import utils
-from pipeline.triton.python_backend.environment import NOT_INSTALLED, offer_packages
+from pipeline.triton.python_backend.environment import NOT_INSTALLED, add_model_packages
 from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.python_backend.own_metrics import changed_families
 from pipeline.triton.python_backend.utils import (
@@ -33,8 +33,8 @@ from pipeline.triton.python_backend.utils import (
     TritonModelException,
 )
 
-MODULES = ("triton_python_backend_utils", "c_python_backend_utils")  # the names under which models import it
-_STATUSES = {  # of a TritonError's code: HTTP's and gRPC's
+MODULES = ("triton_python_backend_utils", "c_python_backend_utils")  # models import `utils` by these names
+_STATUSES = {  # HTTP and gRPC status by the code of a TritonError
     TritonError.UNKNOWN: (400, "UNKNOWN"),
     TritonError.INTERNAL: (500, "INTERNAL"),
     TritonError.NOT_FOUND: (404, "NOT_FOUND"),
@@ -47,11 +47,11 @@ _STATUSES = {  # of a TritonError's code: HTTP's and gRPC's
 
 
 class ModelRaised(ServingError):
-    """The code of a Python model raised, or returned what it may not."""
+    """Error of a Python model: it raised an exception, or returned invalid responses."""
 
 
 class Fetch(dict[str, Any]):
-    """The tensors of an answer. parameters: what the model says beside them, where this is the answer."""
+    """The tensors of a response. parameters: of the response, if the client gets this model's output."""
 
     parameters: Mapping[str, Any]
 
@@ -68,26 +68,27 @@ class PythonModel:
         folder: Path,
         version: str,
         instance: int,
-        others: OtherModels,
+        other_models: OtherModels,
         *,
         install_requirements: bool = False,
     ) -> None:
         self._config = config
-        self._instance = instance_name(config, instance)
-        self._card = select_gpu(config, instance)
-        self._datatypes = {one["name"]: _datatype(one) for one in config["input"]}
-        self._required = [one["name"] for one in config["input"] if not one["optional"]]
-        self._outputs = [one["name"] for one in config["output"]]
-        self._inner = {  # shapes that the model is given in place of those of its clients
-            one["name"]: one["reshape"]["shape"] for one in config["input"] if "reshape" in one
+        self._instance = get_instance_name(config, instance)
+        self._gpu = select_gpu(config, instance)
+        self._datatypes = {tensor["name"]: _get_datatype(tensor) for tensor in config["input"]}
+        self._outputs = [tensor["name"] for tensor in config["output"]]
+        self._model_shapes = {  # `reshape`: the model's shapes in place of the client's
+            tensor["name"]: tensor["reshape"]["shape"] for tensor in config["input"] if "reshape" in tensor
         }
-        self._declared = {output["name"]: _declared(output) for output in config["output"]}
-        self._outer = {one["name"]: one["dims"] for one in config["output"] if "reshape" in one}
-        self._by_rows = config["max_batch_size"] > 0
+        self._declared = {output["name"]: _get_declaration(output) for output in config["output"]}
+        self._client_shapes = {
+            output["name"]: output["dims"] for output in config["output"] if "reshape" in output
+        }
+        self._batched = config["max_batch_size"] > 0
         self._path = folder / version / (config["default_model_filename"] or "model.py")
-        utils.serve_model(str(self._path.parent), others)
-        missing = offer_packages(config, folder, version, install_requirements)
-        self._loop = asyncio.new_event_loop()  # of every call, where `execute` is a coroutine
+        utils.set_served_model(str(self._path.parent), other_models)
+        missing = add_model_packages(config, folder, version, install_requirements)
+        self._loop = asyncio.new_event_loop()  # for all calls of an `execute` that is a coroutine
         module = load_module(self._path, missing)
         kind = getattr(module, "TritonPythonModel", None)
         if kind is None:
@@ -95,42 +96,47 @@ class PythonModel:
         try:
             self._model = kind()
             if hasattr(self._model, "initialize"):
-                self._model.initialize(self._arguments(folder, version))
+                self._model.initialize(self._get_initialize_args(folder, version))
         except BaseException as exc:
-            raise ConfigError(failure(exc, self._path, missing)) from exc
+            raise ConfigError(describe_failure(exc, self._path, missing)) from exc
 
-    def _arguments(self, folder: Path, version: str) -> dict[str, str]:
+    def _get_initialize_args(self, folder: Path, version: str) -> dict[str, str]:
         return {
             "model_config": json.dumps(self._config),
-            "model_instance_kind": "GPU" if self._card is not None else "CPU",
+            "model_instance_kind": "GPU" if self._gpu is not None else "CPU",
             "model_instance_name": self._instance,
-            "model_instance_device_id": str(self._card or 0),
+            "model_instance_device_id": str(self._gpu or 0),
             "model_repository": str(folder),
             "model_version": version,
             "model_name": self._config["name"],
         }
 
     def run(self, requests: Sequence[OpRequest], feeds: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """As RequestRunner's: the tensors of each answer, or its error. Raises ModelRaised."""
-        made = [self._request(*one) for one in zip(requests, feeds, strict=True)]
-        asked = [one for one in made if not isinstance(one, ServingError)]
-        answers = iter(self._execute(asked) if asked else ())
-        return [one if isinstance(one, ServingError) else self._fetch(next(answers), one) for one in made]
+        """Return the tensors of each response, or its error. Raises ModelRaised if the whole batch fails."""
+        parsed = [self._build_request(*pair) for pair in zip(requests, feeds, strict=True)]
+        valid = [request for request in parsed if not isinstance(request, ServingError)]
+        answers = iter(self._execute(valid) if valid else ())
+        return [
+            request if isinstance(request, ServingError) else self._build_fetch(next(answers), request)
+            for request in parsed
+        ]
 
-    def _request(self, request: OpRequest, feed: Mapping[str, Any]) -> InferenceRequest | ServingError:
+    def _build_request(self, request: OpRequest, feed: Mapping[str, Any]) -> InferenceRequest | ServingError:
         tensors = []
         for name, array in feed.items():
             datatype = self._datatypes.get(name)
             if datatype is None:
                 return InvalidInput(f"unexpected inference input '{name}' for model '{self._config['name']}'")
-            given = "BYTES" if array.dtype.kind in "OSU" else array.dtype
-            if given != ("BYTES" if datatype == "BYTES" else BY_DATATYPE[datatype].numpy):
+            actual = "BYTES" if array.dtype.kind in "OSU" else array.dtype
+            if actual != ("BYTES" if datatype == "BYTES" else BY_DATATYPE[datatype].numpy):
                 return InvalidInput(
-                    f"inference input '{name}' is {given}, but model '{self._config['name']}' expects "
+                    f"inference input '{name}' is {actual}, but model '{self._config['name']}' expects "
                     f"'{datatype}'"
                 )
-            if name in self._inner:
-                array = array.reshape((array.shape[:1] if self._by_rows else ()) + tuple(self._inner[name]))
+            if name in self._model_shapes:
+                array = array.reshape(
+                    (array.shape[:1] if self._batched else ()) + tuple(self._model_shapes[name])
+                )
             tensors.append(Tensor(name, array, datatype))
         return InferenceRequest(
             self._config["name"],
@@ -151,19 +157,21 @@ class PythonModel:
                 answers = self._loop.run_until_complete(answers)
         except TritonModelException as exc:
             raise ModelRaised(
-                self._failed(get_error_text(exc) + format_model_lines(exc, self._path))
+                self._format_failure(get_error_text(exc) + format_model_lines(exc, self._path))
             ) from exc
-        except BaseException as exc:  # it may raise SystemExit as well
+        except BaseException as exc:  # models may call sys.exit, too
             raise ModelRaised(
-                self._failed(format_exception(exc) + format_model_lines(exc, self._path))
+                self._format_failure(format_exception(exc) + format_model_lines(exc, self._path))
             ) from exc
         if not isinstance(answers, list):
             raise ModelRaised(
-                self._failed(f"Expected a list in the execute return, found type '{type(answers).__name__}'.")
+                self._format_failure(
+                    f"Expected a list in the execute return, found type '{type(answers).__name__}'."
+                )
             )
         if len(answers) != len(requests):
             raise ModelRaised(
-                self._failed(
+                self._format_failure(
                     "Number of InferenceResponse objects do not match the number of InferenceRequest "
                     f"objects. InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:"
                     f"{len(answers)}"
@@ -171,10 +179,10 @@ class PythonModel:
             )
         return answers
 
-    def _fetch(self, answer: Any, request: InferenceRequest) -> dict[str, Any] | ServingError:
+    def _build_fetch(self, answer: Any, request: InferenceRequest) -> dict[str, Any] | ServingError:
         if not isinstance(answer, InferenceResponse):
             return ModelRaised(
-                self._failed(
+                self._format_failure(
                     "Expected an 'InferenceResponse' object in the execute function return list, found type "
                     f"'{type(answer).__name__}'."
                 )
@@ -182,20 +190,20 @@ class PythonModel:
         error = answer.error()
         if error is not None:
             return as_serving_error(error)
-        wanted = request.requested_output_names()
-        outputs = [tensor for tensor in answer.output_tensors() if tensor.name() in wanted]
+        requested = request.requested_output_names()
+        outputs = [tensor for tensor in answer.output_tensors() if tensor.name() in requested]
         for tensor in outputs:
-            if (mismatch := self._mismatch(tensor)) is not None:
-                return ModelRaised(self._failed(mismatch))
-        tensors = {tensor.name(): self._output(tensor) for tensor in outputs}
-        parameters = answer.given_parameters()
-        if not parameters:  # a dict of arrays travels to the next step as such, what else it may be pickled
+            if (mismatch := self._describe_mismatch(tensor)) is not None:
+                return ModelRaised(self._format_failure(mismatch))
+        tensors = {tensor.name(): self._convert_output(tensor) for tensor in outputs}
+        parameters = answer.get_parameters()
+        if not parameters:  # a plain dict of arrays reaches the next step without pickling
             return tensors
         fetch = Fetch(tensors)
         fetch.parameters = parameters
         return fetch
 
-    def _mismatch(self, tensor: Tensor) -> str | None:
+    def _describe_mismatch(self, tensor: Tensor) -> str | None:
         """Return a sentence about an output whose datatype or shape is not the declared one, else None."""
         declared = self._declared.get(tensor.name())
         if declared is None:
@@ -204,46 +212,46 @@ class PythonModel:
         array = tensor.as_numpy()
         is_texts = array.dtype.kind in "OSU"
         fits_type = is_texts if datatype == "BYTES" else array.dtype == BY_DATATYPE[datatype].numpy
-        shape = array.shape[1:] if self._by_rows else array.shape
-        fits_shape = (array.ndim > 0 or not self._by_rows) and len(shape) == len(dims)
+        shape = array.shape[1:] if self._batched else array.shape
+        fits_shape = (array.ndim > 0 or not self._batched) and len(shape) == len(dims)
         if fits_type and fits_shape and all(d in (-1, n) for d, n in zip(dims, shape, strict=True)):
             return None
-        actual, rows = "BYTES" if is_texts else array.dtype, [-1] if self._by_rows else []
+        actual, rows = "BYTES" if is_texts else array.dtype, [-1] if self._batched else []
         return (
             f"output '{tensor.name()}' is {actual} {list(array.shape)}, but the configuration of model "
             f"'{self._config['name']}' declares {datatype} {[*rows, *dims]}; correct execute or config.pbtxt"
         )
 
-    def _output(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+    def _convert_output(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         array = tensor.as_numpy()
-        dims = self._outer.get(tensor.name())
+        dims = self._client_shapes.get(tensor.name())
         if dims is not None:
-            array = array.reshape((array.shape[:1] if self._by_rows else ()) + tuple(dims))
+            array = array.reshape((array.shape[:1] if self._batched else ()) + tuple(dims))
         if array.dtype.kind in "OSU":
-            return as_bytes(array)
+            return encode_texts(array)
         return array
 
-    def _failed(self, why: str) -> str:
+    def _format_failure(self, why: str) -> str:
         return f"Failed to process the request(s) for model '{self._instance}', message: {why}"
 
     def own_metrics(self) -> list[Any] | None:
-        """As RequestRunner's."""
+        """Return the model's custom metrics if one has changed, else None."""
         return changed_families()
 
     def close(self) -> None:
-        """Have the model finalize what it has."""
+        """Call the model's `finalize`."""
         if hasattr(self._model, "finalize"):
             self._model.finalize()
         self._loop.close()
 
 
 def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:
-    """Import a model.py, which finds its neighbours and our utils. Raises ConfigError.
+    """Import a model.py, with its folder and our utils on the import path. Raises ConfigError.
 
     missing: each requirements.txt that is not installed.
 
-    No bytecode is written: Python would run it in place of a file that was changed in the same second and is
-    as long, and a repository is nobody's to write into.
+    Bytecode is disabled, because the server must not write into the repository. Python would also run stale
+    bytecode after a change of equal size within the same second.
     """
     sys.dont_write_bytecode = True
     for name in MODULES:
@@ -251,9 +259,9 @@ def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:
     lead_import_path(path.parent, path.parent.parent)
     if not path.is_file():
         raise ConfigError(f"Internal: {path} is missing: a model of the Python backend needs it")
-    # Its version's folder is its package, as in Triton: `from .neighbour import ...` finds what is there.
+    # As in Triton, the version's folder is the model's package, so `from .neighbour import ...` works.
     spec = importlib.util.spec_from_file_location(f"{path.parent.name}.{path.stem}", path)
-    assert spec is not None and spec.loader is not None  # of a file that ends on .py
+    assert spec is not None and spec.loader is not None  # the suffix is .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     if path.stem not in PACKAGES:
@@ -262,45 +270,45 @@ def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:
         importlib.import_module(path.parent.name)
         spec.loader.exec_module(module)
     except BaseException as exc:
-        raise ConfigError(failure(exc, path, missing)) from exc
+        raise ConfigError(describe_failure(exc, path, missing)) from exc
     return module
 
 
-def failure(exc: BaseException, path: Path, missing: Sequence[Path] = ()) -> str:
-    """Describe what a model's code raised. missing: each requirements.txt that is not installed."""
+def describe_failure(exc: BaseException, path: Path, missing: Sequence[Path] = ()) -> str:
+    """Format an exception of a model's code. missing: each requirements.txt that is not installed."""
     hint = f". {NOT_INSTALLED.format(missing[0])}" if missing and isinstance(exc, ImportError) else ""
     return f"Internal: {format_exception(exc)}{hint}{format_model_lines(exc, path)}"
 
 
 def as_serving_error(error: TritonError) -> ServingError:
-    """What a client is told of a model's own refusal."""
-    made = ModelRaised(error.message())
-    made.http_status, made.grpc_code = _STATUSES.get(error.code(), _STATUSES[TritonError.INTERNAL])
-    return made
+    """Convert an error that a model returned to the error for the client."""
+    raised = ModelRaised(error.message())
+    raised.http_status, raised.grpc_code = _STATUSES.get(error.code(), _STATUSES[TritonError.INTERNAL])
+    return raised
 
 
-def as_bytes(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Texts as objects of bytes, which is what the next model finds."""
-    made = np.empty(array.size, object)
-    made[:] = [utils.encode_element(one) for one in array.ravel().tolist()]
-    return made.reshape(array.shape)
+def encode_texts(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Convert texts to an object array of bytes, the form in which the next model expects texts."""
+    elements = np.empty(array.size, object)
+    elements[:] = [utils.encode_element(element) for element in array.ravel().tolist()]
+    return elements.reshape(array.shape)
 
 
 def format_exception(exc: BaseException) -> str:
-    """The type of an exception and its text."""
+    """Return the type and the text of an exception."""
     return f"{type(exc).__name__}: {get_error_text(exc)}"
 
 
 def format_model_lines(exc: BaseException, path: Path) -> str:
-    """The lines of the model's own files that an exception passed, the innermost first, as in Triton."""
+    """Format the traceback within the model's folder as Triton does, innermost line first."""
     frames = traceback.extract_tb(exc.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).parent == path.parent] or frames[-1:]
-    lines = [f"  {frame.filename}({frame.lineno}): {frame.name}\n" for frame in reversed(own)]
+    model_frames = [frame for frame in frames if Path(frame.filename).parent == path.parent] or frames[-1:]
+    lines = [f"  {frame.filename}({frame.lineno}): {frame.name}\n" for frame in reversed(model_frames)]
     return "\n\nAt:\n" + "".join(lines)
 
 
-def instance_name(config: Mapping[str, Any], instance: int) -> str:
-    """What Triton calls an instance: its group and its number there."""
+def get_instance_name(config: Mapping[str, Any], instance: int) -> str:
+    """Return Triton's name of an instance: its group, and its number in the group."""
     for group in config["instance_group"]:
         if instance < group["count"]:
             return f"{group['name']}_{instance}"
@@ -309,22 +317,22 @@ def instance_name(config: Mapping[str, Any], instance: int) -> str:
 
 
 def select_gpu(config: Mapping[str, Any], instance: int) -> int | None:
-    """The GPU that an instance is meant for; None for the CPU, where there is none, too."""
+    """Return the GPU of an instance; None for a CPU instance, and without a GPU."""
     for group in config["instance_group"]:
         if instance < group["count"]:
-            named = group["gpus"] or list(range(cards()))
-            on_gpu = group["kind"] == "KIND_GPU" and cards()
+            named = group["gpus"] or list(range(count_gpus()))
+            on_gpu = group["kind"] == "KIND_GPU" and count_gpus()
             return int(named[instance % len(named)]) if on_gpu else None
         instance -= group["count"]
     return None
 
 
-def _declared(output: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
+def _get_declaration(output: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
     """Return the datatype and the dims of an output as the model returns it, -1 for any length."""
     dims = output["reshape"]["shape"] if "reshape" in output else output["dims"]
-    return _datatype(output), tuple(int(length) for length in dims)
+    return _get_datatype(output), tuple(int(length) for length in dims)
 
 
-def _datatype(tensor: Mapping[str, Any]) -> str:
+def _get_datatype(tensor: Mapping[str, Any]) -> str:
     name = str(tensor["data_type"]).removeprefix("TYPE_")
     return "BYTES" if name == "STRING" else name

@@ -1,4 +1,4 @@
-"""What a model of Triton's Python backend imports as `triton_python_backend_utils`, in its worker alone."""
+"""The module that models of Triton's Python backend import as `triton_python_backend_utils`; workers only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
 from pipeline.process.log import NAME
 from pipeline.triton.config_file import join_texts, split_texts
-from pipeline.triton.python_backend.other_models import SEQUENCE_END, SEQUENCE_START, OtherModels, Refused
+from pipeline.triton.python_backend.other_models import SEQUENCE_END, SEQUENCE_START, CallFailed, OtherModels
 from pipeline.triton.python_backend.own_metrics import Metric, MetricFamily  # noqa: F401 - models import them here
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = SEQUENCE_START
@@ -23,17 +23,17 @@ TRITONSERVER_REQUEST_RELEASE_ALL = 1
 TRITONSERVER_REQUEST_RELEASE_RESCHEDULE = 2
 TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU = 0, 2
 
-_NO_TYPE = "TYPE_INVALID"  # of a tensor whose data_type is not told
-_FOLDER = [""]  # of the model that this process runs
-_OTHERS = [OtherModels()]
+_NO_TYPE = "TYPE_INVALID"  # data_type of a tensor without one
+_MODEL_FOLDER = [""]  # of the version that this process runs
+_OTHER_MODELS = [OtherModels()]
 
 
 class TritonModelException(Exception):
-    """Raised by a model: its text is what the client is told."""
+    """Exception for models to raise; clients get its text."""
 
 
 class TritonError:
-    """Why a request has no tensors for an answer. code: one of the class's own."""
+    """Error of a response without tensors. code: one of the class's constants."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
@@ -52,10 +52,10 @@ class TritonError:
 
 
 class Tensor:
-    """A named array."""
+    """A get_target_model array."""
 
     def __init__(self, name: str, array: np.ndarray[Any, Any], datatype: str = "") -> None:
-        """datatype: where the array's dtype does not tell it."""
+        """datatype: KServe's name; empty: derived from the array's dtype."""
         if not isinstance(name, str):
             raise TypeError(f"the name of a Tensor is a str, not {type(name).__name__}")
         if not isinstance(array, np.ndarray):
@@ -74,10 +74,10 @@ class Tensor:
         return tuple(self._array.shape)
 
     def triton_dtype(self) -> str:
-        """Its data_type, as config.pbtxt has it."""
+        """Return the data_type, as in config.pbtxt."""
         kind = self._array.dtype
-        told = self._datatype or ("BYTES" if kind.kind in "OSU" else BY_NAME[kind.name].datatype)
-        return "TYPE_STRING" if told == "BYTES" else f"TYPE_{told}"
+        datatype = self._datatype or ("BYTES" if kind.kind in "OSU" else BY_NAME[kind.name].datatype)
+        return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
 
     def is_cpu(self) -> bool:
         return True
@@ -85,21 +85,21 @@ class Tensor:
     def to_dlpack(self) -> Any:
         return self._array.__dlpack__()
 
-    def __dlpack__(self, **asked: Any) -> Any:
-        return self._array.__dlpack__(**asked)
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._array.__dlpack_device__()
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """What has `__dlpack__`: an array of another framework, on the CPU. A capsule alone is made one."""
+        """Create a tensor from another framework's CPU array, or from a DLPack capsule."""
         source = tensor if hasattr(tensor, "__dlpack__") else _Capsule(tensor)
         return Tensor(name, np.from_dlpack(source).copy())
 
 
 class _Capsule:
-    """Gives NumPy a DLPack capsule that another library has made."""
+    """Wraps a DLPack capsule in the methods that NumPy needs to import it."""
 
     def __init__(self, capsule: Any) -> None:
         self._capsule = capsule
@@ -112,18 +112,18 @@ class _Capsule:
 
 
 class PreferredMemory:
-    """Where a model wants the tensors of an answer. They come on the CPU here."""
+    """Preferred memory of response tensors. It has no effect: tensors are always in CPU memory."""
 
     def __init__(self, memory_type: int, memory_type_id: int = 0) -> None:
         pass
 
 
 class InferenceTrace:
-    """Requests are not traced: it is there because models ask for it."""
+    """Empty trace for models that use `request.trace()`; requests are not traced."""
 
 
 class InferenceRequest:
-    """One request: its tensors, and what its client said beside them."""
+    """A request: its tensors, id, flags, timeout, priority and parameters."""
 
     def __init__(
         self,
@@ -169,18 +169,18 @@ class InferenceRequest:
         self._flags = flags
 
     def timeout(self) -> int:
-        """In microseconds, 0 without one."""
+        """Return the timeout in microseconds; 0 without a timeout."""
         return self._timeout
 
     def priority(self) -> int:
         return self._priority
 
     def parameters(self) -> str:
-        """As JSON."""
+        """Return the parameters as JSON."""
         return json.dumps(self._parameters, separators=(",", ":"))
 
-    def given_parameters(self) -> dict[str, Any]:
-        """For the worker: as they were given."""
+    def get_parameters(self) -> dict[str, Any]:
+        """Return the parameters as a dict. For the worker."""
         return self._parameters
 
     def trace(self) -> InferenceTrace:
@@ -195,25 +195,25 @@ class InferenceRequest:
     def get_response_sender(self) -> Any:
         raise TritonModelException("models of several answers a request (decoupled) are not served yet")
 
-    def named(self) -> tuple[str, str]:
-        """For the worker: the model that is asked, and its version, empty for the newest."""
+    def get_target_model(self) -> tuple[str, str]:
+        """Return name and version of the model to call, an empty version for the newest. For the worker."""
         return self._model_name, "" if self._model_version < 0 else str(self._model_version)
 
     def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
-        """The answer of the other model that this request names. execution_timeout: in microseconds.
+        """Run the request on the model that it names, and return the response.
 
-        decoupled: an iterator over its answers, of which each model has one here.
+        execution_timeout: in microseconds. decoupled: return an iterator; each model gives one response.
         """
-        answer = _OTHERS[0].ask(self, execution_timeout / 1e6 if execution_timeout else None)
+        answer = _OTHER_MODELS[0].infer(self, execution_timeout / 1e6 if execution_timeout else None)
         return iter([answer]) if decoupled else answer
 
     async def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
-        """As `exec`; others may be awaited meanwhile."""
+        """Run `exec` in a thread, so several calls can be awaited at the same time."""
         return await asyncio.to_thread(self.exec, decoupled, execution_timeout)
 
 
 class InferenceResponse:
-    """The answer to one request: tensors, or an error."""
+    """The response to a request: tensors, or an error."""
 
     def __init__(
         self,
@@ -233,8 +233,8 @@ class InferenceResponse:
         self._error = TritonError(error) if isinstance(error, str) else error
         self._parameters = dict(parameters or {})
 
-    def given_parameters(self) -> dict[str, Any]:
-        """For the worker: as they were given."""
+    def get_parameters(self) -> dict[str, Any]:
+        """Return the parameters as a dict. For the worker."""
         return self._parameters
 
     def output_tensors(self) -> list[Tensor]:
@@ -247,12 +247,12 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """As JSON."""
+        """Return the parameters as JSON."""
         return json.dumps(self._parameters, separators=(",", ":"))
 
 
 class Logger:
-    """Writes lines of the model into the server's log, whose lines begin with the worker's model."""
+    """Writes log lines of the model into the server's log, which prefixes them with the model's name."""
 
     _log = logging.getLogger(f"{NAME}.triton.model")
     WARNING, ERROR, INFO, VERBOSE = range(4)
@@ -280,7 +280,7 @@ class Logger:
 
 
 class ModelConfig:
-    """What `auto_complete_config` completes: the fields of config.pbtxt."""
+    """Configuration of a model for `auto_complete_config`: the fields of config.pbtxt."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = dict(config)
@@ -288,14 +288,14 @@ class ModelConfig:
     def as_dict(self) -> dict[str, Any]:
         return self._config
 
-    def set_max_batch_size(self, most: int) -> None:
-        if self._config.get("max_batch_size", 0) > most:
-            told = self._config["max_batch_size"]
+    def set_max_batch_size(self, max_batch_size: int) -> None:
+        if self._config.get("max_batch_size", 0) > max_batch_size:
+            configured = self._config["max_batch_size"]
             raise ValueError(
-                f"configuration specified max_batch_size {told}, but in auto-complete-config function for "
-                f"model '{self._config.get('name')}' specified max_batch_size {most}"
+                f"configuration specified max_batch_size {configured}, but in auto-complete-config function "
+                f"for model '{self._config.get('name')}' specified max_batch_size {max_batch_size}"
             )
-        self._config["max_batch_size"] = most
+        self._config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
         self._config.setdefault("dynamic_batching", {})
@@ -304,38 +304,38 @@ class ModelConfig:
         self._config["model_transaction_policy"] = dict(policy)
 
     def add_input(self, tensor: Mapping[str, Any]) -> None:
-        self._add("input", tensor, ("name", "data_type", "dims", "optional", "allow_ragged_batch"))
+        self._add_tensor("input", tensor, ("name", "data_type", "dims", "optional", "allow_ragged_batch"))
 
     def add_output(self, tensor: Mapping[str, Any]) -> None:
-        self._add("output", tensor, ("name", "data_type", "dims"))
+        self._add_tensor("output", tensor, ("name", "data_type", "dims"))
 
-    def _add(self, field: str, tensor: Mapping[str, Any], known: Sequence[str]) -> None:
+    def _add_tensor(self, field: str, tensor: Mapping[str, Any], allowed: Sequence[str]) -> None:
         for name in tensor:
-            if name not in known:
-                raise ValueError(f"{field} property '{name}' is none of {', '.join(known)}")
+            if name not in allowed:
+                raise ValueError(f"{field} property '{name}' is none of {', '.join(allowed)}")
         for name in ("name", "data_type", "dims"):
             if name not in tensor:
                 raise ValueError(f"{field} {tensor.get('name', '')!r} lacks the property '{name}'")
-        there = self._config.setdefault(field, [])
-        for other in there:
+        tensors = self._config.setdefault(field, [])
+        for other in tensors:
             if other["name"] == tensor["name"]:
-                self._check_same(field, other, tensor)
+                self._check_agreement(field, other, tensor)
                 other.update(tensor, dims=list(tensor["dims"]))
                 return
-        there.append({**tensor, "dims": list(tensor["dims"])})
+        tensors.append({**tensor, "dims": list(tensor["dims"])})
 
-    def _check_same(self, field: str, told: Mapping[str, Any], tensor: Mapping[str, Any]) -> None:
-        """Raises ValueError where the file says otherwise than the model."""
-        about = f"model '{self._config.get('name')}', {field} '{told['name']}'"
-        if told.get("data_type", _NO_TYPE) not in (_NO_TYPE, tensor["data_type"]):
+    def _check_agreement(self, field: str, configured: Mapping[str, Any], tensor: Mapping[str, Any]) -> None:
+        """Raise ValueError if config.pbtxt and the model declare a tensor differently."""
+        about = f"model '{self._config.get('name')}', {field} '{configured['name']}'"
+        if configured.get("data_type", _NO_TYPE) not in (_NO_TYPE, tensor["data_type"]):
             raise ValueError(
-                f"{about}: configuration expects datatype {told['data_type']}, model provides "
+                f"{about}: configuration expects datatype {configured['data_type']}, model provides "
                 f"{tensor['data_type']}"
             )
-        if told.get("dims") and list(told["dims"]) != list(tensor["dims"]):
+        if configured.get("dims") and list(configured["dims"]) != list(tensor["dims"]):
             raise ValueError(
                 f"{about}: the model expects dims {list(tensor['dims'])} but the model configuration "
-                f"specifies dims {list(told['dims'])}"
+                f"specifies dims {list(configured['dims'])}"
             )
 
 
@@ -348,24 +348,24 @@ def get_output_tensor_by_name(response: InferenceResponse, name: str) -> Tensor 
 
 
 def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> Any:
-    return next((one for one in model_config.get("input", ()) if one["name"] == name), None)
+    return next((tensor for tensor in model_config.get("input", ()) if tensor["name"] == name), None)
 
 
 def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> Any:
-    return next((one for one in model_config.get("output", ()) if one["name"] == name), None)
+    return next((tensor for tensor in model_config.get("output", ()) if tensor["name"] == name), None)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """The NumPy type of a data_type; None for TYPE_BF16, which NumPy lacks."""
+    """Return the NumPy type of a data_type; None for TYPE_BF16, which NumPy lacks."""
     name = triton_type_string.removeprefix("TYPE_")
     if name == "STRING":
         return np.object_
-    known = BY_DATATYPE.get(name)
-    return None if known is None or name == "BF16" else known.numpy.type
+    dtype = BY_DATATYPE.get(name)
+    return None if dtype is None or name == "BF16" else dtype.numpy.type
 
 
 def numpy_to_triton_type(data_type: Any) -> int:
-    """The number of a data_type in ModelConfig."""
+    """Return the number of a data_type in ModelConfig."""
     kind = np.dtype(data_type)
     if kind.kind in "OSU":
         return 13
@@ -385,7 +385,7 @@ _NAMES = {number: name for name, number in _NUMBERS.items()}
 
 
 def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> Any:
-    """Texts as bytes, each after its length; () for no text, and None for numbers."""
+    """Serialize texts, each after its length; () without any text, and None for numbers."""
     if not input_tensor.size:
         return ()
     if input_tensor.dtype.kind not in "OSU":
@@ -394,7 +394,7 @@ def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> Any:
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
-    """The texts of such bytes. Raises ValueError."""
+    """Parse the bytes of `serialize_byte_tensor`. Raises ValueError."""
     texts = split_texts(encoded_tensor)
     array = np.empty(len(texts), object)
     array[:] = texts
@@ -402,7 +402,7 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
 
 
 def encode_element(element: Any) -> bytes:
-    """For the worker: an element of a tensor of texts."""
+    """Convert an element of a text tensor to bytes. For the worker."""
     return element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogatepass")
 
 
@@ -411,34 +411,34 @@ def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) ->
 
 
 def get_model_dir() -> str:
-    """The folder of the version that this process runs."""
-    return _FOLDER[0]
+    """Return the folder of the version that this process runs."""
+    return _MODEL_FOLDER[0]
 
 
 def load_model(model_name: str, files: Mapping[str, bytes] | None = None, config: str = "") -> None:
-    """Load another model of the same server, or this one anew. Raises TritonModelException."""
+    """Load another model of the same server, or reload this one. Raises TritonModelException."""
     try:
-        _OTHERS[0].load(model_name, config, files or {})
-    except Refused as exc:
-        raise TritonModelException(exc.told) from exc
+        _OTHER_MODELS[0].load(model_name, config, files or {})
+    except CallFailed as exc:
+        raise TritonModelException(exc.message) from exc
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
     """Unload another model of the same server. Raises TritonModelException."""
     try:
-        _OTHERS[0].unload(model_name, unload_dependents)
-    except Refused as exc:
-        raise TritonModelException(exc.told) from exc
+        _OTHER_MODELS[0].unload(model_name, unload_dependents)
+    except CallFailed as exc:
+        raise TritonModelException(exc.message) from exc
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether another model of the same server answers. Raises TritonModelException."""
+    """Whether another model of the same server is ready. Raises TritonModelException."""
     try:
-        return _OTHERS[0].is_ready(model_name, model_version)
-    except Refused as exc:
-        raise TritonModelException(exc.told) from exc
+        return _OTHER_MODELS[0].is_ready(model_name, model_version)
+    except CallFailed as exc:
+        raise TritonModelException(exc.message) from exc
 
 
-def serve_model(folder: str, others: OtherModels) -> None:
-    """For the worker: what `get_model_dir` tells, and what `exec` asks."""
-    _FOLDER[0], _OTHERS[0] = folder, others
+def set_served_model(folder: str, other_models: OtherModels) -> None:
+    """Set the folder for `get_model_dir` and the client for `exec`. For the worker."""
+    _MODEL_FOLDER[0], _OTHER_MODELS[0] = folder, other_models

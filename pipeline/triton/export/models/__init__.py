@@ -1,1 +1,1 @@
-"""The Python models of an exported repository. `standalone.py` writes what they import of ours into them."""
+"""Python models of exported repositories. `standalone.py` bundles them with the project code they import."""

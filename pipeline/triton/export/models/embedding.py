@@ -1,7 +1,7 @@
-"""Sentence vectors of the vectors that the model gives. It needs NumPy alone.
+"""Postprocessing of embeddings: the model's vectors to one vector per text. Needs only NumPy.
 
-config.pbtxt has the settings, under `parameters`. A request may choose other `dimensions`, and whether to
-`normalize`, by parameters of its own.
+The settings are `parameters` in config.pbtxt. Requests can override `dimensions` and `normalize` by request
+parameters.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pipeline.ops.text_tasks.parameters import flag, size
 from pipeline.ops.text_tasks.sentence_vectors import apply_layers, load_layers, pool_tokens
 from pipeline.ops.text_tasks.text_windows import pooled
 from pipeline.triton.export.models.requests import (
-    answered,
+    build_response,
+    find_version_file,
     get_array,
     get_parameter,
     get_settings,
-    path_beside,
 )
 
 
@@ -32,21 +32,23 @@ class TritonPythonModel:
         inputs = [tensor["name"] for tensor in json.loads(args["model_config"])["input"]]
         self.skips = "prompt_tokens" in inputs
         self.poolings = json.loads(self.settings["poolings"])
-        self.layers = load_layers(json.loads(self.settings["layers"]), path_beside(args, LAYERS_FILE), -1)
+        self.layers = load_layers(
+            json.loads(self.settings["layers"]), find_version_file(args, LAYERS_FILE), -1
+        )
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        return [answered(request, self.answer) for request in requests]
+        return [build_response(request, self.compute_embedding) for request in requests]
 
-    def answer(self, request: Any) -> dict[str, Any]:
+    def compute_embedding(self, request: Any) -> dict[str, Any]:
         settings = self.settings
-        kept = get_parameter(request, "dimensions", size, int(settings["dimensions"]) or None)
+        dimensions = get_parameter(request, "dimensions", size, int(settings["dimensions"]) or None)
         normalize = get_parameter(request, "normalize", flag, settings["normalize"] == "True")
         lengths, windows = get_array(request, "lengths"), get_array(request, "windows").tolist()
         skips = get_array(request, "prompt_tokens") if self.skips else np.zeros_like(lengths)
         rows = zip(get_array(request, "scores"), lengths.tolist(), skips.tolist(), strict=True)
         of_rows = np.stack([pool_tokens(fetch, length, self.poolings, skip) for fetch, length, skip in rows])
         of_texts = pooled(apply_layers(of_rows, self.layers), windows, "mean")
-        if kept is not None and kept > of_texts.shape[1]:
-            raise InvalidInput(f"'dimensions' is {kept}; the model's vectors have {of_texts.shape[1]}")
+        if dimensions is not None and dimensions > of_texts.shape[1]:
+            raise InvalidInput(f"'dimensions' is {dimensions}; the model's vectors have {of_texts.shape[1]}")
         tokens = np.add.reduceat(lengths, np.cumsum([0, *windows[:-1]]))
-        return {"embedding": shortened(of_texts, kept, normalize), "tokens": tokens}
+        return {"embedding": shortened(of_texts, dimensions, normalize), "tokens": tokens}

@@ -1,7 +1,7 @@
-"""Scores of classes of each token to the entities of each text. It needs NumPy alone.
+"""Named-entity postprocessing: class scores of tokens to the entities of each text. Needs only NumPy.
 
-tags.json beside this file tells of each class the kind of entity, empty for none, and what its label says of
-a token's place in one. A request may say another `threshold` by a parameter of its own.
+tags.json next to this file has for each class the kind of entity, empty for none, and the token's position in
+the entity. Requests can override `threshold` by a request parameter.
 """
 
 from __future__ import annotations
@@ -15,41 +15,46 @@ from pipeline.ops.text_tasks.entity_scores import entities_in, get_token_probabi
 from pipeline.ops.text_tasks.entity_spans import Tag
 from pipeline.ops.text_tasks.parameters import share
 from pipeline.triton.export.models.requests import (
-    answered,
+    build_response,
     get_array,
     get_parameter,
     get_settings,
-    json_beside,
+    load_json_file,
 )
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         self.settings = get_settings(args)
-        self.tags = [Tag(*one) for one in json_beside(args, "tags.json")]
+        self.tags = [Tag(*tag) for tag in load_json_file(args, "tags.json")]
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        return [answered(request, self.answer) for request in requests]
+        return [build_response(request, self.extract_entities) for request in requests]
 
-    def answer(self, request: Any) -> dict[str, Any]:
-        least = get_parameter(request, "threshold", share, float(self.settings["threshold"]))
+    def extract_entities(self, request: Any) -> dict[str, Any]:
+        threshold = get_parameter(request, "threshold", share, float(self.settings["threshold"]))
         windows = get_array(request, "windows")
         scores, places = (
             np.split(get_array(request, name), np.cumsum(windows)[:-1]) for name in ("scores", "places")
         )
         texts = [text.decode() for text in get_array(request, self.settings["text"]).ravel()]
-        found = [self.found(*one) for one in zip(texts, scores, places, strict=True)]
-        made = build_entity_tensors([[one for one in many if one.score >= least] for many in found])
-        return {"entity": made.pop("text"), **made}
+        entities = [self.extract_from_text(*row) for row in zip(texts, scores, places, strict=True)]
+        likely = [[entity for entity in row if entity.score >= threshold] for row in entities]
+        outputs = build_entity_tensors(likely)
+        return {"entity": outputs.pop("text"), **outputs}
 
-    def found(self, text: str, scores: Any, places: Any) -> list[TextEntity]:
-        """The entities of a text. places: of each token in each window its number, and its characters."""
+    def extract_from_text(self, text: str, scores: Any, places: Any) -> list[TextEntity]:
+        """Return the entities of a text.
+
+        places: for each position of each window the token's number, and its first and last character.
+        """
         spans, begins, offsets = [], [], dict[int, tuple[int, int]]()
-        for of_window in places:
-            own = np.flatnonzero(of_window[:, 0] >= 0)
-            numbers = of_window[own, 0].tolist()
+        for window in places:
+            positions = np.flatnonzero(window[:, 0] >= 0)
+            numbers = window[positions, 0].tolist()
             spans.append((numbers[0], numbers[-1] + 1) if numbers else (0, 0))
-            begins.append(int(own[0]) if numbers else 0)
-            offsets.update((number, (start, end)) for number, start, end in of_window[own].tolist())
-        likely = get_token_probabilities(spans, begins, list(scores))
-        return entities_in(text, [offsets[number] for number in range(len(likely))], likely, self.tags)
+            begins.append(int(positions[0]) if numbers else 0)
+            offsets.update((number, (start, end)) for number, start, end in window[positions].tolist())
+        probabilities = get_token_probabilities(spans, begins, list(scores))
+        token_offsets = [offsets[number] for number in range(len(probabilities))]
+        return entities_in(text, token_offsets, probabilities, self.tags)

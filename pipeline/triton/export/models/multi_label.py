@@ -1,7 +1,7 @@
-"""Scores of classes to all labels of each text over a threshold. It needs NumPy alone.
+"""Postprocessing of multi-label classification: scores to all labels over a threshold. Needs only NumPy.
 
-labels.json beside this file names the classes. config.pbtxt has the settings, under `parameters`; a request
-may say another `top_k` and `threshold` by parameters of its own. Rows with fewer labels end with empty ones.
+labels.json next to this file names the classes. The settings are `parameters` in config.pbtxt. Requests can
+override `top_k` and `threshold` by request parameters. Rows with fewer labels are padded with empty labels.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from pipeline.ops.labels import over_threshold, sigmoids
 from pipeline.ops.text_tasks.parameters import count, share
 from pipeline.ops.text_tasks.text_windows import pooled
 from pipeline.triton.export.models.requests import (
-    answered,
+    build_response,
     get_array,
     get_parameter,
     get_settings,
-    json_beside,
+    load_json_file,
 )
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
         self.settings = get_settings(args)
-        self.labels = np.array(json_beside(args, "labels.json"))
+        self.labels = np.array(load_json_file(args, "labels.json"))
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        return [answered(request, self.answer) for request in requests]
+        return [build_response(request, self.select_labels) for request in requests]
 
-    def answer(self, request: Any) -> dict[str, Any]:
-        told = self.settings
-        top_k = get_parameter(request, "top_k", count, int(told["top_k"]) or None)
-        threshold = get_parameter(request, "threshold", share, float(told["threshold"]))
-        scores = sigmoids(get_array(request, "scores").astype(np.float32), told["activation"])
-        of_texts = pooled(scores, get_array(request, "windows").tolist(), told["pooling"])
-        made = over_threshold(of_texts, self.labels, threshold, top_k)
-        return {**made, "labels": made["labels"].astype(object)}
+    def select_labels(self, request: Any) -> dict[str, Any]:
+        settings = self.settings
+        top_k = get_parameter(request, "top_k", count, int(settings["top_k"]) or None)
+        threshold = get_parameter(request, "threshold", share, float(settings["threshold"]))
+        scores = sigmoids(get_array(request, "scores").astype(np.float32), settings["activation"])
+        of_texts = pooled(scores, get_array(request, "windows").tolist(), settings["pooling"])
+        outputs = over_threshold(of_texts, self.labels, threshold, top_k)
+        return {**outputs, "labels": outputs["labels"].astype(object)}

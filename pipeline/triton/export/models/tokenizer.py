@@ -1,7 +1,7 @@
-"""Texts to token ids, by the tokenizer.json beside this file. It needs NumPy and `tokenizers` alone.
+"""Tokenizer: texts to token ids, by the tokenizer.json next to this file. Needs only NumPy and `tokenizers`.
 
-config.pbtxt has the settings, under `parameters`. Texts that are too long are refused, cut, or read in
-windows that overlap: then a text has several rows, and `windows` tells how many.
+The settings are `parameters` in config.pbtxt. Texts that are too long are rejected, truncated, or split into
+overlapping windows. A text with several windows has several rows; `windows` is the number of rows per text.
 """
 
 from __future__ import annotations
@@ -21,58 +21,59 @@ from pipeline.ops.text_tasks.text_windows import Cut, Reading
 from pipeline.ops.texts import named_texts
 from pipeline.ops.tokenizing.text_tokenizer import Row, TextTokenizer, Tokens
 from pipeline.triton.export.models.requests import (
-    answered,
+    build_response,
+    find_version_file,
     get_array,
     get_parameter,
     get_settings,
-    path_beside,
 )
 
 
 class TritonPythonModel:
     def initialize(self, args: dict[str, str]) -> None:
-        config, told = json.loads(args["model_config"]), get_settings(args)
-        self.names = [one["name"] for one in config["input"]]
+        config, settings = json.loads(args["model_config"]), get_settings(args)
+        self.names = [tensor["name"] for tensor in config["input"]]
         self.types = {
-            one["name"]: pb_utils.triton_string_to_numpy(one["data_type"]) for one in config["output"]
+            tensor["name"]: pb_utils.triton_string_to_numpy(tensor["data_type"])
+            for tensor in config["output"]
         }
-        self.padding = json.loads(told["padding"])  # the value of each tensor; nothing: rows of one length
-        self.most_rows = int(told["most_rows"])
-        stride, windows = int(told["stride"]) or None, int(told["max_windows"])
-        self.reading = Reading(int(told["max_tokens"]), told["too_long"], stride, windows)
-        self.prompts = json.loads(told.get("prompts", "null"))  # None: the task has no prompts
-        self.default_prompt = told.get("default_prompt", "")
-        self.tokenizer = TextTokenizer(Tokenizer.from_file(str(path_beside(args, "tokenizer.json"))))
+        self.padding = json.loads(settings["padding"])  # values by tensor; empty: rows need equal lengths
+        self.max_rows = int(settings["most_rows"])
+        stride, windows = int(settings["stride"]) or None, int(settings["max_windows"])
+        self.reading = Reading(int(settings["max_tokens"]), settings["too_long"], stride, windows)
+        self.prompts = json.loads(settings.get("prompts", "null"))  # None: the task has no prompts
+        self.default_prompt = settings.get("default_prompt", "")
+        self.tokenizer = TextTokenizer(Tokenizer.from_file(str(find_version_file(args, "tokenizer.json"))))
         self.rows = TextRows(self.tokenizer, self.names, self.reading)
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        return [answered(request, self.answer) for request in requests]
+        return [build_response(request, self.tokenize) for request in requests]
 
-    def answer(self, request: Any) -> dict[str, Any]:
+    def tokenize(self, request: Any) -> dict[str, Any]:
         texts = self.texts(request)
         if "places" in self.types:
             tokens, rows, cuts = self.rows.build_rows_with_places(texts[0])
-            made = self.tensors(rows, cuts) | {"places": self.places(tokens, rows, cuts)}
+            outputs = self.tensors(rows, cuts) | {"places": self.places(tokens, rows, cuts)}
         else:
             prompt = self.prompt(request)
             rows, cuts = self.rows.build_rows([[prompt + text for text in many] for many in texts])
-            made = self.tensors(rows, cuts)
+            outputs = self.tensors(rows, cuts)
             if "prompt_tokens" in self.types:
                 count = len(self.tokenizer.tokens([prompt])[0].ids)
-                made["prompt_tokens"] = np.array(prompt_tokens(count, rows, cuts))
-        return {name: made[name].astype(dtype) for name, dtype in self.types.items()}
+                outputs["prompt_tokens"] = np.array(prompt_tokens(count, rows, cuts))
+        return {name: outputs[name].astype(dtype) for name, dtype in self.types.items()}
 
     def texts(self, request: Any) -> list[list[str]]:
-        """The texts of each input, as many of each."""
-        most = None if self.reading.too_long == "truncate" else self.reading.most_chars
-        texts = [named_texts({name: get_array(request, name)}, name, most) for name in self.names]
+        """Return the texts of each input; all inputs have the same number of texts."""
+        max_chars = None if self.reading.too_long == "truncate" else self.reading.most_chars
+        texts = [named_texts({name: get_array(request, name)}, name, max_chars) for name in self.names]
         if len({len(many) for many in texts}) > 1:
-            told = ", ".join(f"{name} {len(many)}" for name, many in zip(self.names, texts, strict=True))
-            raise InvalidInput(f"the texts of pairs differ in number: {told}")
+            counts = ", ".join(f"{name} {len(many)}" for name, many in zip(self.names, texts, strict=True))
+            raise InvalidInput(f"the texts of pairs differ in number: {counts}")
         return texts
 
     def prompt(self, request: Any) -> str:
-        """The text that goes before each text of the request."""
+        """Return the prompt that precedes each text of the request."""
         if self.prompts is None:
             return ""
         return find_prompt(
@@ -81,9 +82,9 @@ class TritonPythonModel:
 
     def tensors(self, rows: Sequence[Row], cuts: Sequence[Cut]) -> dict[str, Any]:
         lengths = [len(row.ids) for row in rows]
-        if len(rows) > self.most_rows:
+        if len(rows) > self.max_rows:
             raise InvalidInput(
-                f"the request comes to {len(rows)} rows for the model, {self.most_rows} are allowed: send "
+                f"the request comes to {len(rows)} rows for the model, {self.max_rows} are allowed: send "
                 "fewer texts in each request"
             )
         if not self.padding and len(set(lengths)) > 1:
@@ -101,20 +102,26 @@ class TritonPythonModel:
         }
 
     def padded(self, name: str, rows: Sequence[list[int]]) -> Any:
-        """Rows as long as the longest."""
-        made = np.full((len(rows), max(map(len, rows))), self.padding.get(name, 0), np.int64)
+        """Return the rows as an array, padded to the longest row."""
+        array = np.full((len(rows), max(map(len, rows))), self.padding.get(name, 0), np.int64)
         for number, row in enumerate(rows):
-            made[number, : len(row)] = row
-        return made
+            array[number, : len(row)] = row
+        return array
 
     def places(self, tokens: Sequence[Tokens], rows: Sequence[Row], cuts: Sequence[Cut]) -> Any:
-        """Of each place in a row the number of the token in its text, and its first and last character; -1
-        where there is none."""
-        made = np.full((len(rows), max(len(row.ids) for row in rows), 3), -1, np.int64)
-        spans = [(one, *span) for one, part in zip(tokens, cuts, strict=True) for span in part.spans]
-        for number, (row, (one, first, last)) in enumerate(zip(rows, spans, strict=True)):
+        """Return for each position of a row the token's number in its text, and its first and last character.
+
+        -1 for positions without a token of the text.
+        """
+        array = np.full((len(rows), max(len(row.ids) for row in rows), 3), -1, np.int64)
+        spans = [
+            (text_tokens, *span)
+            for text_tokens, part in zip(tokens, cuts, strict=True)
+            for span in part.spans
+        ]
+        for number, (row, (text_tokens, first, last)) in enumerate(zip(rows, spans, strict=True)):
             for token in range(first, last):
-                is_space = one.ids[token] == self.tokenizer.space
-                offsets = (0, 0) if is_space else one.offsets[token]
-                made[number, row.at + token - first] = (token, *offsets)
-        return made
+                is_space = text_tokens.ids[token] == self.tokenizer.space
+                offsets = (0, 0) if is_space else text_tokens.offsets[token]
+                array[number, row.at + token - first] = (token, *offsets)
+        return array
