@@ -163,15 +163,15 @@ class TimedSteps:
 
 def convert_one(source: str, out: Path, feeds: Path, input_spec: str) -> None:
     """Convert, answer `feeds` with the served model, and print the figures as one line of JSON."""
-    from convert import Wanted, convert_all
+    from convert import StepArguments, convert_all
     from convert.result import ConversionOptions
     from pipeline.config.config_file import LocalServiceConf
     from pipeline.engines import create_predictor
     from pipeline.models.serving_model import load_serving_model
 
     steps = TimedSteps()
-    wanted = Wanted(input_spec=input_spec)
-    conversion = convert_all(source, out, wanted, options=ConversionOptions(steps=steps))
+    step_arguments = StepArguments(input_spec=input_spec)
+    conversion = convert_all(source, out, step_arguments, options=ConversionOptions(steps=steps))
     steps.end()
     conf = LocalServiceConf.model_validate({"model_config": str(out), "thread_num": 2})
     answers = create_predictor(load_serving_model(out), conf).run(dict(np.load(feeds)))

@@ -1,6 +1,6 @@
-"""Makes serving models: what each command of `paddlewheel convert` does, as a function.
+"""Functions that make serving models, one for each command of `paddlewheel convert`.
 
-Importing this imports no framework: a function comes with its module when it is asked for.
+The import of this package imports no framework: attribute access imports the module of a function.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from convert.result import Conversion, ConversionOptions
     from convert.to_serving.convert_serving import convert_serving
     from convert.whole.convert_all import convert_all
-    from convert.whole.wanted import Wanted
+    from convert.whole.step_arguments import StepArguments
 
 __all__ = [
     "Conversion",
     "ConversionOptions",
-    "Wanted",
+    "StepArguments",
     "check_models",
     "check_serving",
     "convert_all",
@@ -44,7 +44,7 @@ __all__ = [
 _MODULES = {
     "Conversion": "result",
     "ConversionOptions": "result",
-    "Wanted": "whole.wanted",
+    "StepArguments": "whole.step_arguments",
     "check_models": "inspection.check",
     "check_serving": "inspection.check",
     "convert_all": "whole.convert_all",

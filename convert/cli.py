@@ -13,7 +13,7 @@ from rich.table import Table
 
 from convert.arguments.parser import create_parser
 from convert.command_calls import Command
-from convert.output.own_lines import Streams, as_they_are, without_libraries
+from convert.output.own_lines import Streams, process_streams, silence_libraries
 from convert.proof.parity_report import FailedParity, ParityReport
 from convert.result import Conversion, ConversionOptions
 from convert.steps.progress import ShownSteps
@@ -25,25 +25,25 @@ EXIT_PARITY, EXIT_INTERRUPTED = 1, 130
 
 
 def run_as_command() -> int:
-    """`main` in a process of its own, whose descriptors may be ours alone."""
+    """Run `main` in a process of its own, with its descriptors reserved for our lines."""
     arguments = create_parser().parse_args()
     if arguments.debug:
-        return _main(arguments, as_they_are())
-    with without_libraries() as streams:
+        return _main(arguments, process_streams())
+    with silence_libraries() as streams:
         return _main(arguments, streams)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 outputs disagree, 2 it can't be done, 130 interrupted."""
-    return _main(create_parser().parse_args(argv), as_they_are())
+    return _main(create_parser().parse_args(argv), process_streams())
 
 
 def _main(arguments: argparse.Namespace, streams: Streams) -> int:
     errors = Console(file=streams.err, soft_wrap=True, emoji=False)
-    # A stop request leaves through the same door as Ctrl-C, so that no half result stays.
+    # SIGTERM acts as Ctrl-C, so that no partial result stays.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        conversion = _run(arguments, streams)
+        conversion = _run_command(arguments, streams)
     except KeyboardInterrupt:
         errors.print("Interrupted; nothing was written.")
         return EXIT_INTERRUPTED
@@ -77,19 +77,19 @@ def _main(arguments: argparse.Namespace, streams: Streams) -> int:
         errors.print(f"{conversion.message}.", markup=False, highlight=False)
         return EXIT_PARITY
     console.print(f"{conversion.message}.", markup=False, highlight=False, soft_wrap=True)
-    advice = conversion.next or (next_step(conversion.out) if conversion.made else "")
+    advice = conversion.next or (next_step(conversion.out) if conversion.is_new else "")
     if advice:
         console.print(f"Next: {advice}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
 def parity_table(reports: Sequence[ParityReport]) -> Table:
-    """The reports as a person reads them: of each step its name, and below it a row for each output."""
+    """Return a table of the reports: the name of each step, and below it a row for each output."""
     first = reports[0]
     floor = f", of {first.least_scale:g} where that is less" if first.least_scale else ""
     title = f"Parity, tolerance {first.tolerance:g} of the largest value{floor}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    # The one that gives way where the terminal is narrow, but not to a letter a line.
+    # This column folds on a narrow terminal, but not below 20 characters.
     table.add_column("step, output", overflow="fold", min_width=20)
     for column in ("largest", "max |diff|", "mean", "cosine", "top-1", "ok"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -104,7 +104,7 @@ def parity_table(reports: Sequence[ParityReport]) -> Table:
     return table
 
 
-def _run(arguments: argparse.Namespace, streams: Streams) -> Conversion:
+def _run_command(arguments: argparse.Namespace, streams: Streams) -> Conversion:
     command: Command = arguments.command
     with ShownSteps(Console(file=streams.err), shows_libraries=arguments.debug) as steps:
         options = ConversionOptions(

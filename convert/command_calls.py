@@ -1,4 +1,4 @@
-"""What each command of `paddlewheel convert` calls, with its arguments."""
+"""The calls of the commands of `paddlewheel convert`."""
 
 from __future__ import annotations
 
@@ -37,8 +37,12 @@ def paddle(arguments: argparse.Namespace, options: ConversionOptions) -> Convers
         )
     from convert.from_paddle.convert_paddle import convert_paddle
 
-    given = {"--task": arguments.task, "--labels": arguments.labels, "--num-labels": arguments.num_labels}
-    for option, value in {**given, "--random-weights": arguments.random_weights}.items():
+    nlp_options = {
+        "--task": arguments.task,
+        "--labels": arguments.labels,
+        "--num-labels": arguments.num_labels,
+    }
+    for option, value in {**nlp_options, "--random-weights": arguments.random_weights}.items():
         if value:
             raise ConversionError(f"{option} is for models of PaddleNLP; {arguments.source} decides itself.")
     return convert_paddle(
@@ -136,11 +140,11 @@ def check(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
 def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversion:
     from convert.result import FORMATS, TRITON
     from convert.whole.convert_all import convert_all
+    from convert.whole.step_arguments import StepArguments
     from convert.whole.to_triton import convert_to_triton
-    from convert.whole.wanted import Wanted
 
     to_triton = arguments.format == TRITON
-    wanted = Wanted(
+    step_arguments = StepArguments(
         engine=arguments.engine,
         input_spec=arguments.input_spec,
         params=arguments.params,
@@ -157,7 +161,7 @@ def whole(arguments: argparse.Namespace, options: ConversionOptions) -> Conversi
         trusted=arguments.trust,
     )
     convert = convert_to_triton if to_triton else convert_all
-    return convert(arguments.source, arguments.out, wanted, options=options)
+    return convert(arguments.source, arguments.out, step_arguments, options=options)
 
 
 def _labels(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""What a conversion hands back, and the settings all of them share."""
+"""The result of a conversion, and the options of every conversion."""
 
 from __future__ import annotations
 
@@ -14,28 +14,21 @@ from convert.steps.progress import SilentSteps, Steps
 from pipeline.errors import ConversionError
 
 FORMATS = ("json", "pdmodel")
-"""What a Paddle program may be written as: as today's Paddle does, or as its TensorRT engine asks for."""
+"""Formats of a Paddle program: that of Paddle 3, and that of its TensorRT engine."""
 TRITON = "triton"
-"""What `convert all` may write in place of a serving model: a model repository."""
+"""The format of `convert all` for a model repository in place of a serving model."""
 
 
 @dataclass(frozen=True)
 class ConversionOptions:
-    """How to convert.
+    """The options of every conversion."""
 
-    `tolerance` is the largest difference an output may have, as a share of its largest value, or of 1 where
-    that is below; `lengths` are tried on the axes that vary; `sample` are files with inputs to try in place
-    of random ones (convert.proof.sample_files tells their forms); `force` makes a result again that is up to
-    date; `dry_run` checks the arguments and stops; `step_timeout_s` is the longest that a step in the
-    conversion environment may take.
-    """
-
-    tolerance: float = TOLERANCE
-    lengths: tuple[int, ...] = LENGTHS
-    sample: tuple[Path, ...] = ()
-    force: bool = False
-    dry_run: bool = False
-    step_timeout_s: float = STEP_TIMEOUT_S
+    tolerance: float = TOLERANCE  # largest difference of an output, as a share of its largest value or of 1
+    lengths: tuple[int, ...] = LENGTHS  # of random inputs, on the axes that vary
+    sample: tuple[Path, ...] = ()  # files with inputs in place of random ones: convert.proof.sample_files
+    force: bool = False  # convert again although the result is up to date
+    dry_run: bool = False  # check the arguments, write nothing
+    step_timeout_s: float = STEP_TIMEOUT_S  # of a step in the conversion environment
     steps: Steps = field(default_factory=SilentSteps)
 
     def __post_init__(self) -> None:
@@ -51,31 +44,29 @@ class ConversionOptions:
 
     @property
     def inputs(self) -> Inputs:
-        """What a model is tried on."""
+        """The inputs that prove a model."""
         return Inputs(self.lengths, self.sample)
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """A result at `out`. `made` is false when it was up to date or nothing was to be written.
-
-    `shown` is printed above the message: tables, and text as it is. `fingerprint` is of what a dry run would
-    make it from. `next`: what one would run now, where what `out` holds does not tell.
-    """
+    """The result of a conversion."""
 
     out: Path
-    made: bool
+    is_new: bool  # false if `out` was up to date, and in a dry run
     message: str
     reports: tuple[ParityReport, ...] = ()
-    shown: tuple[object, ...] = ()
-    fingerprint: str = ""
-    next: str = ""
+    shown: tuple[object, ...] = ()  # tables and plain text, printed above the message
+    fingerprint: str = ""  # of the sources, in a dry run
+    next: str = ""  # command to run next, if the content of `out` does not determine it
 
 
-def as_it_is(out: Path, fingerprint: str, would: str, options: ConversionOptions) -> Conversion | None:
-    """The result where `out` stays as it is: in a dry run, and when it is up to date. None: it is to be made.
+def find_current_result(
+    out: Path, fingerprint: str, would: str, options: ConversionOptions
+) -> Conversion | None:
+    """Return the result if nothing must be written, in a dry run or when `out` is up to date; else None.
 
-    would: what a dry run says, as in "would export demo:model to models/demo".
+    would: the message of a dry run, as in "would export demo:model to models/demo".
     """
     if options.dry_run:
         return Conversion(out, False, f"{would}; nothing was written", fingerprint=fingerprint)

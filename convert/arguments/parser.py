@@ -1,4 +1,4 @@
-"""The parser of `paddlewheel convert`, of all its commands."""
+"""The command line of `paddlewheel convert`: its commands and their options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.launch.commands import OneLineParser
 
 
 def create_parser() -> argparse.ArgumentParser:
-    """Parses into options of which `command` is one of convert.command_calls."""
+    """Return a parser; `command` of its result is a function of convert.command_calls."""
     parser = OneLineParser(
         prog="paddlewheel convert",
         description="Convert models into serving models, with their outputs compared at each step.",

@@ -30,7 +30,7 @@ def add_writing(
     *,
     tolerance: bool = True,
 ) -> argparse.ArgumentParser:
-    """A command that writes, with the options that all such have."""
+    """Add a command that writes, with the options of all writing commands."""
     parser = add_command(commands, name, command, help_text, example)
     add_comparison(parser, lengths, tolerance=tolerance)
     parser.add_argument("--force", action="store_true", help="make it again although it is up to date")
@@ -74,19 +74,19 @@ def add_comparison(
 
 
 def add_format(parser: argparse.ArgumentParser, *, repository: bool = False) -> None:
-    """repository: whether a model repository may be written in place of a serving model."""
-    told = "; triton: a model repository of a model of texts, in place of a serving model"
+    """Add --format. repository: whether a model repository may be written in place of a serving model."""
+    repository_help = "; triton: a model repository of a model of texts, in place of a serving model"
     parser.add_argument(
         "--format",
         choices=(*FORMATS, TRITON) if repository else FORMATS,
         default=FORMATS[0],
         help="what a Paddle program is written as; pdmodel is for TensorRT, by an older Paddle (needs `make "
-        f"pdmodel-env`){told if repository else ''} (%(default)s)",
+        f"pdmodel-env`){repository_help if repository else ''} (%(default)s)",
     )
 
 
 def add_dynamic(parser: argparse.ArgumentParser) -> None:
-    """What a model that isn't static yet may need."""
+    """Add the options of a dynamic model."""
     parser.add_argument("--params", type=Path, metavar="FILE.pdparams", help="weights for module:factory")
     parser.add_argument(
         "--input-spec",
@@ -104,7 +104,7 @@ def add_dynamic(parser: argparse.ArgumentParser) -> None:
 
 
 def add_served(parser: argparse.ArgumentParser) -> None:
-    """What a serving model tells of its outputs and feeds, and takes along."""
+    """Add the options of a serving model."""
     parser.add_argument(
         "--fetch-alias", action="append", default=[], metavar="NAME", help="name of an output, in their order"
     )

@@ -1,4 +1,4 @@
-"""The demo, end to end: from a BERT trained on headlines to its static program and its serving model."""
+"""The conversion of the demo: a trained BERT to its static program and its serving model."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def convert_demo(
 ) -> Conversion:
     """Write the serving model of the demo's classifier, its vocabulary and reports to `out`.
 
-    train_into: where the weights go of a classifier that is trained first; None: those that come with the
-    project. A result made from the same sources is left as it is, without importing Paddle, unless it lacks
-    the ONNX form that could be made here. Raises ParityError when a step changes the outputs,
-    ConversionError when the held-out accuracy is below 0.65.
+    train_into: a classifier is trained first, and its weights are written there; None converts the weights of
+    the project. A result of the same sources stays as it is, without importing Paddle. Only an ONNX form that
+    it lacks, and that can be made here, is a reason to convert again. Raises ParityError when a step changes
+    the outputs, ConversionError when the held-out accuracy is below 0.65.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
@@ -49,7 +49,7 @@ def convert_demo(
     if train_into is not None:
         options.steps.step("Importing Paddle")
         import_paddle()
-        _train(train_into, options)
+        _train_classifier(train_into, options)
     weights = train_into or WEIGHTS_FILE
     fingerprint = demo_fingerprint(weights, options)
     if not options.force and is_current(out, fingerprint) and (find_variants(out) or not can_make_onnx()):
@@ -58,10 +58,10 @@ def convert_demo(
         return Conversion(out, False, f"would convert the demo and write {out}; nothing was written")
     options.steps.step("Importing Paddle")
     import_paddle()
-    with staged(out) as made:
-        facts, reports = _convert(made, weights, options)
-        reports += add_onnx_variant(made, out, options)
-        write_stamp(made, fingerprint, {"source": "demo"})
+    with staged(out) as folder:
+        facts, reports = _convert_classifier(folder, weights, options)
+        reports += add_onnx_variant(folder, out, options)
+        write_stamp(folder, fingerprint, {"source": "demo"})
     message = (
         f"held-out accuracy {facts['held_out_accuracy']:.3f} on {facts['held_out_headlines']} headlines; "
         f"{out} holds the serving model"
@@ -70,19 +70,19 @@ def convert_demo(
 
 
 def demo_fingerprint(weights: Path, options: ConversionOptions) -> str:
-    """Of weights, headlines, the demo's sources and Paddle's version."""
+    """Return the hash of weights, headlines, the demo's sources and Paddle's version."""
     settings = {"paddle": paddle_version(), "tolerance": options.tolerance, "lengths": options.lengths}
     return hash_sources([weights, HEADLINES_FILE, *_SOURCES, *options.sample], settings)
 
 
-def _train(weights: Path, options: ConversionOptions) -> None:
+def _train_classifier(weights: Path, options: ConversionOptions) -> None:
     from convert.demo.training import train
     from convert.demo.weights import save_weights
 
     save_weights(train(split_headlines(read_headlines()), vocabulary(), options.steps), weights)
 
 
-def _convert(
+def _convert_classifier(
     out: Path, weights: Path, options: ConversionOptions
 ) -> tuple[dict[str, Any], tuple[ParityReport, ...]]:
     from convert.demo.training import class_ids, demo_tokenizer, encode, measure_accuracy, pad

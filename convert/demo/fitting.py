@@ -18,14 +18,14 @@ MAX_THREADS = 4
 
 @dataclass(frozen=True)
 class Schedule:
-    """How fast a model learns. warm_up: the share of steps in which the rate grows."""
+    """The learning rate over the steps of a training."""
 
     learning_rate: float = 1e-3
-    warm_up: float = 0.1
+    warm_up: float = 0.1  # share of steps in which the rate grows
     weight_decay: float = 0.05
 
 
-def begin(seed: int) -> None:
+def seed_training(seed: int) -> None:
     """Make a training repeatable, on a few threads."""
     paddle.seed(seed)
     paddle.base.core.set_num_threads(min(MAX_THREADS, len(os.sched_getaffinity(0))))
@@ -39,9 +39,9 @@ def fit(
     schedule: Schedule,
     steps: Steps,
 ) -> None:
-    """Take a step for each of `total` batches; the model is in evaluation mode afterwards.
+    """Train on `total` batches, one step each; leave the model in evaluation mode.
 
-    loss: of the model's outputs and a batch's targets.
+    loss: a function of the model's outputs and a batch's targets.
     """
     rates, optimizer = _optimizer(model, schedule, total)
     model.train()

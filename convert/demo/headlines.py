@@ -1,4 +1,4 @@
-"""The demo's labelled headlines, and their split into train and held-out, fixed before the first training."""
+"""The labelled headlines of the demo, and their fixed split into train and held-out."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def is_held_out(text: str) -> bool:
 
 
 def split_headlines(headlines: Iterable[Headline]) -> Split:
-    """Split by headline; a train headline too much like a held-out one is left out."""
+    """Split by headline; drop train headlines that are near-duplicates of a held-out headline."""
     train: list[Headline] = []
     held_out: list[Headline] = []
     for headline in headlines:
         (held_out if is_held_out(headline.text) else train).append(headline)
     held_out_bigrams = [bigrams(headline.text) for headline in held_out]
-    kept = (h for h in train if largest_overlap(h.text, held_out_bigrams) <= NEAR_DUPLICATE)
-    return Split(tuple(kept), tuple(held_out))
+    distinct = (h for h in train if largest_overlap(h.text, held_out_bigrams) <= NEAR_DUPLICATE)
+    return Split(tuple(distinct), tuple(held_out))
 
 
 def bigrams(text: str) -> frozenset[str]:
@@ -87,7 +87,10 @@ def bigrams(text: str) -> frozenset[str]:
     return frozenset(text[i : i + 2] for i in range(len(text) - 1))
 
 
-def largest_overlap(text: str, others: Sequence[frozenset[str]]) -> float:
+def largest_overlap(text: str, other_bigrams: Sequence[frozenset[str]]) -> float:
     """The largest Jaccard index between the bigrams of `text` and those of any other headline."""
-    own = bigrams(text)
-    return max((len(own & other) / max(1, len(own | other)) for other in others), default=0.0)
+    text_bigrams = bigrams(text)
+    return max(
+        (len(text_bigrams & other) / max(1, len(text_bigrams | other)) for other in other_bigrams),
+        default=0.0,
+    )

@@ -1,8 +1,8 @@
-"""Where the demo's training starts: what arithmetic can supply of what a large corpus would have taught.
+"""The initial weights of the demo's training, computed in place of pre-training on a large corpus.
 
 1,400 headlines are too few to learn that rare characters tell more than common ones, or that neighbours
-form words. So word vectors start with lengths by inverse document frequency, positions have dimensions of
-their own, and two heads of the first layer start out looking at the character before and after.
+form words. Word vectors start with lengths by inverse document frequency. Positions have dimensions of their
+own. Two heads of the first layer start out looking at the character before and the character after.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from convert.programs.program_feeds import Array
 POSITION_DIMENSIONS = 32
 WORD_STD, POSITION_AMPLITUDE = 0.05, 0.06
 SPECIAL_WEIGHT = 0.3
-# With it, a head gives some nine tenths of its attention to the one neighbour.
+# A head gives about nine tenths of its attention to one neighbour.
 NEIGHBOUR_GAIN = 1.7
-# From two characters a turn to a few hundred; faster ones than BERT's usual tell neighbours apart.
+# From two to a few hundred characters a turn: faster than in BERT, to tell neighbours apart.
 FREQUENCIES = np.pi * 0.75 ** np.arange(POSITION_DIMENSIONS // 2)
 
 
@@ -40,7 +40,7 @@ def initialise(model: Any, rows: Sequence[Array], rng: np.random.Generator) -> N
 
 
 def document_weights(words: int, rows: Sequence[Array]) -> Array:
-    """Inverse document frequency of each id, 1 for one that a single row has; float32 [words]."""
+    """Return the inverse document frequency of each id, 1 for an id of a single row; float32 [words]."""
     documents = np.zeros(words)
     for row in rows:
         documents[np.unique(row)] += 1
@@ -51,7 +51,7 @@ def document_weights(words: int, rows: Sequence[Array]) -> Array:
 
 
 def positions(count: int, hidden: int) -> Array:
-    """Sinusoids in the last dimensions, zero in those of the words; float32 [count, hidden]."""
+    """Return sinusoids in the last dimensions and zeros in the word dimensions; float32 [count, hidden]."""
     table = np.zeros((count, hidden), np.float32)
     angles = np.arange(count)[:, None] * FREQUENCIES
     first = hidden - POSITION_DIMENSIONS

@@ -1,7 +1,7 @@
 """The demo's teacher: logistic regression on token 1-2-grams, fitted to the train headlines alone.
 
-A BERT of random weights overfits 1,400 headlines; answering as the teacher does, on cut and mixed ones too,
-it learns what single characters and pairs tell, and its attention adds to that.
+A BERT of random weights overfits 1,400 headlines. Trained on the teacher's answers, also to cut and mixed
+headlines, BERT learns the evidence of single characters and pairs, and its attention adds to that.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NgramTeacher:
         counts = np.fromiter(documents.values(), np.float64, len(documents))
         self._idf = 1 + np.log((1 + len(rows)) / (1 + counts))
         features = _Features([self._sparse(row) for row in rows], len(documents))
-        self._weights = _fit(features, np.eye(class_count, dtype=np.float32)[classes])
+        self._weights = _fit_weights(features, np.eye(class_count, dtype=np.float32)[classes])
 
     def probabilities(self, rows: Sequence[Array]) -> Array:
         """float32 [N, classes]."""
@@ -40,7 +40,7 @@ class NgramTeacher:
         return _softmax(np.stack([values @ self._weights[ids] for ids, values in sparse]))
 
     def _sparse(self, row: Array) -> tuple[Array, Array]:
-        """Indices and values of the n-grams that the train rows have; the values have length 1 together."""
+        """Return indices and values of the n-grams known from the train rows; the values have norm 1."""
         counts = Counter(self._index[gram] for gram in _grams(row) if gram in self._index)
         ids = np.fromiter(counts.keys(), np.int64, len(counts))
         values = (1 + np.log(np.fromiter(counts.values(), np.float64, len(counts)))) * self._idf[ids]
@@ -48,7 +48,7 @@ class NgramTeacher:
 
 
 class _Features:
-    """A matrix of rows with few values each; no row and no column is without any."""
+    """A sparse matrix; each row and each column has at least one value."""
 
     def __init__(self, rows: Sequence[tuple[Array, Array]], columns: int) -> None:
         lengths = [len(ids) for ids, _ in rows]
@@ -62,11 +62,11 @@ class _Features:
         self._starts_of_columns = np.searchsorted(self._ids[by_column], np.arange(columns))
 
     def times(self, weights: Array) -> Array:
-        """[rows, n] of [columns, n]."""
+        """Multiply with [columns, n]: [rows, n]."""
         return np.add.reduceat(weights[self._ids] * self._values, self._starts)
 
     def transposed_times(self, errors: Array) -> Array:
-        """[columns, n] of [rows, n]."""
+        """Multiply the transposed matrix with [rows, n]: [columns, n]."""
         return np.add.reduceat(errors[self._rows_by_column] * self._values_by_column, self._starts_of_columns)
 
 
@@ -75,15 +75,15 @@ def _grams(row: Array) -> list[Gram]:
     return [(token,) for token in tokens] + list(pairwise(tokens))
 
 
-def _fit(features: _Features, targets: Array) -> Array:
-    """Weights [n-grams, classes] of the penalised maximum likelihood, by Nesterov's gradient steps.
+def _fit_weights(features: _Features, targets: Array) -> Array:
+    """Fit weights [n-grams, classes] of the penalised maximum likelihood, by Nesterov's gradient steps.
 
-    There is no bias, for the classes are equally frequent.
+    There is no bias: the classes are equally frequent.
     """
     # The largest row sum of the rows' products bounds the largest eigenvalue, and half of that the curvature
     # of a softmax.
-    ones = np.ones((len(targets), 1), np.float32)
-    largest = float(features.times(features.transposed_times(ones)).max())
+    unit = np.ones((len(targets), 1), np.float32)
+    largest = float(features.times(features.transposed_times(unit)).max())
     step = np.float32(1.0 / (1.0 / INVERSE_PENALTY + 0.5 * largest))
     weights = ahead = np.zeros((features.columns, targets.shape[1]), np.float32)
     for number in range(STEPS):

@@ -1,4 +1,4 @@
-"""A trained layer of texts made a serving model: exported, proved at each step, its vocabulary beside it."""
+"""The conversion of a trained text layer to a serving model with its vocabulary, proved at each step."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from convert.proof.target import create_target
 from convert.result import ConversionOptions
 from convert.steps.progress import Steps
 from convert.to_serving.build_serving_model import build_serving_model
-from convert.to_serving.kept_sample import keep_sample
+from convert.to_serving.kept_sample import store_sample
 
 FEEDS = tuple(ProgramTensor(n, "int64", (-1, -1)) for n in ("input_ids", "token_type_ids", "attention_mask"))
 FETCH_ALIAS = "logits"
 PADDING = "input_ids=0,token_type_ids=0,attention_mask=0"
 VOCABULARY_FILE = "vocab.txt"
-_MOST_PADDED = 24  # rows by which padding is proved
+_MAX_PADDED_ROWS = 24  # that prove padding
 
 
 def write_trained(
     layer: Any, out: Path, source: str, *, labels: Sequence[str], rows: Sequence[Feeds], steps: Steps
 ) -> None:
-    """Put the serving model of a trained layer, and its ONNX form where it can be made, in place of `out`.
+    """Replace `out` by the serving model of a trained layer, with its ONNX form where that can be made.
 
-    source: what it was made from, for its stamp. rows: real ones, each a batch of one.
+    source: the name of its origin, for the stamp. rows: real rows, each a batch of one.
     """
     options = ConversionOptions(steps=steps)
-    with staged(out) as made:
-        convert_trained(layer, made, labels=labels, batches=rows[:8], rows=rows, options=options)
-        add_onnx_variant(made, out, options)
-        write_stamp(made, "", {"source": source})
+    with staged(out) as folder:
+        convert_trained(layer, folder, labels=labels, batches=rows[:8], rows=rows, options=options)
+        add_onnx_variant(folder, out, options)
+        write_stamp(folder, "", {"source": source})
 
 
 def convert_trained(
@@ -54,8 +54,8 @@ def convert_trained(
 ) -> tuple[ParityReport, ...]:
     """Write the serving model of a layer that takes FEEDS and gives scores of classes.
 
-    Every comparison is of `batches` and of random ids, or of the sample in place of those; padding is proved
-    on some of `rows`, batches of one, which stay beside the model as its sample.
+    Each comparison runs `batches` and random ids, or the sample of `options` in place of random ids. Padding
+    is proved on some of `rows`, batches of one. `rows` stay beside the model as its sample.
     """
     with tempfile.TemporaryDirectory() as scratch:
         inference = Path(scratch)
@@ -63,9 +63,9 @@ def convert_trained(
         program = export_layer(layer, FEEDS, inference)
         vocabulary_file = inference / VOCABULARY_FILE
         vocabulary_file.write_text(vocabulary_text(), encoding="utf-8")
-        tried = [*batches, *options.inputs.batches(create_target(program))]
+        proof_batches = [*batches, *options.inputs.batches(create_target(program))]
         options.steps.step("Parity of dynamic and static")
-        exported = layer_parity(layer, program, FEEDS, tried, options.tolerance)
+        exported = layer_parity(layer, program, FEEDS, proof_batches, options.tolerance)
         exported.require()
         pads = parse_padding(PADDING, program.feeds)
         by_length = sorted(rows, key=lambda row: row["input_ids"].shape[1])
@@ -73,8 +73,8 @@ def convert_trained(
             program,
             out,
             aliases=(FETCH_ALIAS,),
-            batches=tried,
-            rows=by_length[:: max(1, len(rows) // _MOST_PADDED)],
+            batches=proof_batches,
+            rows=by_length[:: max(1, len(rows) // _MAX_PADDED_ROWS)],
             pads=pads,
             labels=labels,
             files=(vocabulary_file,),
@@ -82,5 +82,5 @@ def convert_trained(
             options=options,
         )
     (out / VOCABULARY_FILE).write_text(vocabulary_text(), encoding="utf-8")
-    keep_sample(out, rows, pads)
+    store_sample(out, rows, pads)
     return reports

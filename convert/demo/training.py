@@ -14,7 +14,7 @@ from paddle import nn
 from tokenizers import BertWordPieceTokenizer
 
 from convert.demo.bert_classifier import BertClassifier, BertSize
-from convert.demo.fitting import Schedule, begin, fit
+from convert.demo.fitting import Schedule, fit, seed_training
 from convert.demo.headlines import LABELS, Headline, Split
 from convert.demo.initialisation import initialise
 from convert.demo.teacher import NgramTeacher
@@ -27,7 +27,7 @@ UNKNOWN = SPECIALS.index("[UNK]")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to train. Chosen by cross-validation inside the train headlines, never on the held-out ones."""
+    """Hyperparameters, chosen by cross-validation in the train headlines, never on the held-out headlines."""
 
     seed: int = 0
     epochs: int = 20
@@ -40,9 +40,9 @@ class Recipe:
 
 
 def train(split: Split, vocabulary: Sequence[str], steps: Steps, recipe: Recipe | None = None) -> Any:
-    """A BertClassifier trained on `split.train` alone, in evaluation mode."""
+    """Train a BertClassifier on `split.train` alone; return it in evaluation mode."""
     recipe = recipe or Recipe()
-    begin(recipe.seed)
+    seed_training(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
     tokenizer = demo_tokenizer(vocabulary)
     rows, classes = encode(tokenizer, split.train), class_ids(split.train)
@@ -93,13 +93,13 @@ def batches(
     recipe: Recipe,
     rng: np.random.Generator,
 ) -> Iterator[tuple[Feeds, Array]]:
-    """One epoch of augmented batches and their soft targets, float32 [N, classes]."""
+    """Yield one epoch of augmented batches and their soft targets, float32 [N, classes]."""
     order = rng.permutation(len(rows))
     for start in range(0, len(rows) - recipe.batch + 1, recipe.batch):
         chosen = order[start : start + recipe.batch]
-        own = np.eye(len(LABELS), dtype=np.float32)[classes[chosen]]
-        mixed, own = mix([rows[i] for i in chosen], own, recipe.mixing, rng)
-        targets = (1 - recipe.teaching) * own + recipe.teaching * teacher.probabilities(mixed)
+        labels = np.eye(len(LABELS), dtype=np.float32)[classes[chosen]]
+        mixed, labels = mix([rows[i] for i in chosen], labels, recipe.mixing, rng)
+        targets = (1 - recipe.teaching) * labels + recipe.teaching * teacher.probabilities(mixed)
         feeds = pad(mixed)
         ids = feeds["input_ids"]
         rates = rng.random((len(ids), 1)) * 2 * recipe.token_dropout
@@ -110,20 +110,20 @@ def batches(
 def mix(
     rows: Sequence[Array], targets: Array, share: float, rng: np.random.Generator
 ) -> tuple[list[Array], Array]:
-    """Replace a share of the rows by parts of two, about as long as one; targets mix by their lengths."""
+    """Replace a share of the rows by parts of two rows; mix their targets by the lengths of the parts."""
     mixed, shared = list(rows), targets.copy()
     for i, j in enumerate(rng.permutation(len(rows))):
         if rng.random() < share:
-            own_share = rng.random()
-            own, other = _part(rows[i], own_share, rng), _part(rows[j], 1 - own_share, rng)
-            parts = [own, other] if rng.random() < 0.5 else [other, own]
+            part_share = rng.random()
+            part, other = _part(rows[i], part_share, rng), _part(rows[j], 1 - part_share, rng)
+            parts = [part, other] if rng.random() < 0.5 else [other, part]
             mixed[i] = np.concatenate([rows[i][:1], *parts, rows[i][-1:]])
-            shared[i] = (len(own) * targets[i] + len(other) * targets[j]) / (len(own) + len(other))
+            shared[i] = (len(part) * targets[i] + len(other) * targets[j]) / (len(part) + len(other))
     return mixed, shared
 
 
 def _part(row: Array, share: float, rng: np.random.Generator) -> Array:
-    """A run of tokens of a row, [CLS] and [SEP] aside; at least one."""
+    """Return a run of at least one token of a row, without [CLS] and [SEP]."""
     body = row[1:-1]
     length = max(1, round(share * len(body)))
     start = rng.integers(0, len(body) - length + 1)
@@ -138,11 +138,11 @@ def measure_accuracy(model: Any, rows: Sequence[Array], classes: Array) -> float
 
 
 def share_unknown(model: BertClassifier, rows: Sequence[Array]) -> None:
-    """Give characters that no train headline has the vector of [UNK], which token dropout has trained."""
+    """Give characters outside the train headlines the vector of [UNK], which token dropout has trained."""
     weight = model.embeddings.word.weight
     word = weight.numpy().copy()
-    seen = np.zeros(len(word), bool)
-    seen[np.concatenate(rows)] = True
-    seen[: len(SPECIALS)] = True
-    word[~seen] = word[UNKNOWN]
+    trained = np.zeros(len(word), bool)
+    trained[np.concatenate(rows)] = True
+    trained[: len(SPECIALS)] = True
+    word[~trained] = word[UNKNOWN]
     weight.set_value(word)

@@ -1,4 +1,4 @@
-"""The demo's trained weights, kept with the project so that nobody has to train before the first request."""
+"""The trained weights of the demo, stored with the project so that a service runs without training."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def save_weights(model: Any, path: Path) -> None:
 
 
 def load_model(path: Path, vocabulary: Sequence[str]) -> Any:
-    """A BertClassifier in evaluation mode with the weights of `save_weights`, as float32.
+    """Load a BertClassifier in evaluation mode with the weights of `save_weights`, as float32.
 
     Raises ConversionError for a file that is damaged or of a model of another shape.
     """
     model = BertClassifier(BertSize(len(vocabulary), len(LABELS)))
     parameters = model.state_dict()
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:
-            arrays = {name: kept[name].astype(np.float32) for name in kept.files}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+            arrays = {name: stored[name].astype(np.float32) for name in stored.files}
     except (OSError, ValueError, zipfile.BadZipFile) as exc:
         raise ConversionError(f"{path} can't be read ({exc}); {_REMEDY}") from exc
     shapes = {name: tuple(value.shape) for name, value in parameters.items()}

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from convert.from_paddle.export import layer_parity
-from convert.from_paddle.factory import create_layer, own_sources
+from convert.from_paddle.factory import create_layer, find_user_sources
 from convert.from_paddle.pdmodel import Recipe, check_format, export_as, format_settings
 from convert.from_paddle.weights import load_params
 from convert.output.staging import staged
@@ -18,8 +18,8 @@ from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.engines import import_paddle, paddle_version
 from convert.programs.input_spec import ProgramTensor, parse_input_spec
 from convert.proof.stored_reports import write_reports
-from convert.proof.target import target_of_specs
-from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
+from convert.proof.target import create_specs_target
+from convert.result import FORMATS, Conversion, ConversionOptions, find_current_result
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
 
@@ -35,11 +35,10 @@ def convert_paddle(
 ) -> Conversion:
     """Export the Layer that `module:factory` returns to `out` (inference.json, inference.pdiparams).
 
-    `program_format` is one of FORMATS; "pdmodel" has inference.pdmodel written in place of inference.json.
-
-    `factory` is called without arguments; `params` is a .pdparams file for its weights; `input_spec` is
-    text as `parse_input_spec` reads it, in the order of the arguments of `forward`. Raises ConversionError
-    for what can't be used and ParityError when static and dynamic outputs differ; then nothing is written.
+    `program_format` is one of FORMATS; "pdmodel" writes inference.pdmodel in place of inference.json.
+    `factory` is called without arguments; `params` is a .pdparams file for its weights. `input_spec` has the
+    form of `parse_input_spec`, in the order of the arguments of `forward`. Raises ConversionError for an
+    unusable argument and ParityError when static and dynamic outputs differ; then nothing is written.
     """
     options = options or ConversionOptions()
     steps = options.steps
@@ -54,29 +53,29 @@ def convert_paddle(
     layer.eval()
     _check_arguments(layer, feeds)
     fingerprint = _fingerprint(layer, module, feeds, options, format_settings(program_format))
-    kept = as_it_is(out, fingerprint, f"would export {factory} to {out}", options)
-    if kept is not None:
-        return kept
-    with staged(out) as made:
+    current = find_current_result(out, fingerprint, f"would export {factory} to {out}", options)
+    if current is not None:
+        return current
+    with staged(out) as folder:
         steps.step("Dynamic to static")
         recipe = Recipe(f"{__name__}:load_layer", {"factory": factory})
-        program = export_as(program_format, layer, recipe, feeds, made, options.step_timeout_s)
+        program = export_as(program_format, layer, recipe, feeds, folder, options.step_timeout_s)
         steps.step("Parity of dynamic and static")
-        batches = options.inputs.batches(target_of_specs(factory, feeds, program.id_limits))
+        batches = options.inputs.batches(create_specs_target(factory, feeds, program.id_limits))
         report = layer_parity(layer, program, feeds, batches, options.tolerance)
         report.require()
-        write_reports(made / PARITY_FILE, [report])
-        write_stamp(made, fingerprint, {"source": factory})
+        write_reports(folder / PARITY_FILE, [report])
+        write_stamp(folder, fingerprint, {"source": factory})
     return Conversion(out, True, f"{out} holds the inference model", (report,))
 
 
 def load_layer(factory: str) -> Any:
-    """The Layer of "module:factory", with the weights that it begins with."""
+    """Create the Layer of "module:factory", with its initial weights."""
     return create_layer(factory)[1]
 
 
 def _check_arguments(layer: Any, feeds: Sequence[ProgramTensor]) -> None:
-    """Raise ConversionError unless forward() can be called with so many tensors."""
+    """Raise ConversionError unless forward() takes this number of tensors."""
     try:
         inspect.signature(layer.forward).bind(*feeds)
     except TypeError:
@@ -86,7 +85,7 @@ def _check_arguments(layer: Any, feeds: Sequence[ProgramTensor]) -> None:
             f"--input-spec names {named}, but forward() takes {takes}; name one for each, in this order."
         ) from None
     except ValueError:
-        return  # it tells nothing
+        return  # no signature
 
 
 def _fingerprint(
@@ -96,7 +95,7 @@ def _fingerprint(
     options: ConversionOptions,
     written_as: Mapping[str, str],
 ) -> str:
-    """Of the weights and of every imported source file outside the installed packages."""
+    """Hash the weights and every imported source file outside the installed packages."""
     weights = hashlib.sha256()
     for name, tensor in sorted(layer.state_dict().items()):
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
@@ -109,4 +108,4 @@ def _fingerprint(
         "lengths": options.lengths,
         **written_as,
     }
-    return hash_sources([*own_sources(module), *options.sample], settings)
+    return hash_sources([*find_user_sources(module), *options.sample], settings)

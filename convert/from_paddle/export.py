@@ -1,4 +1,4 @@
-"""The static program of a Layer, and whether it gives the outputs of the dynamic one."""
+"""The export of a Layer to a static program, and the comparison of both."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_static(layer: Any, arguments: Arguments, directory: Path) -> None:
 
 
 def read_back(directory: Path, arguments: Arguments) -> InferenceProgram:
-    """The program that was written; raises ConversionError unless it is whole and takes all arguments."""
+    """Read the written program; raise ConversionError unless it is complete and takes all arguments."""
     try:
         program = read_program(directory)
     except ConversionError as exc:

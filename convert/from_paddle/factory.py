@@ -1,4 +1,4 @@
-"""What module:factory names: the user's code, imported and called, and its source files."""
+"""The user's module:factory: imported, called, and its source files found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.process.app_modules import lead_import_path
 
 
 def create_layer(factory: str) -> tuple[ModuleType, Any]:
-    """Import `module` and call `factory` of "module:factory"; raises ConversionError unless a Layer comes."""
+    """Import `module` and call `factory` of "module:factory"; raise ConversionError unless it is a Layer."""
     module, layer = call_factory(factory)
     if not isinstance(layer, import_paddle().nn.Layer):
         raise ConversionError(f"{factory} returned a {type(layer).__name__}, not a paddle.nn.Layer.")
@@ -49,8 +49,8 @@ def call_factory(factory: str) -> tuple[ModuleType, Any]:
         raise ConversionError(f"calling {factory} without arguments failed ({first_line(exc)}).") from exc
 
 
-def own_sources(*modules: ModuleType) -> list[Path]:
-    """The source files of `modules` and of every imported one that is not of an installed package."""
+def find_user_sources(*modules: ModuleType) -> list[Path]:
+    """Return the source files of `modules` and of all imported modules outside installed packages."""
     installed = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
     files = {getattr(m, "__file__", None) for m in [*sys.modules.values(), *modules]}
     sources = (Path(f) for f in files if f and f.endswith(".py") and not f.startswith(installed))

@@ -1,4 +1,4 @@
-"""Reading a .pdparams file without running what a pickle could ask for."""
+"""The reader of .pdparams files, which runs no code of the pickle."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def read_params(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The arrays of a `paddle.save(layer.state_dict(), path)`; bfloat16 ones come as uint16.
+    """Read the arrays of `paddle.save(layer.state_dict(), path)`; bfloat16 arrays come as uint16.
 
-    Raises ConversionError when the file is absent, no such dictionary, or holds anything but arrays.
+    Raises ConversionError when the file is absent or anything but a dictionary of arrays.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -60,10 +60,10 @@ def read_params(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise ConversionError(
             f"{path} is not a file of paddle.save(layer.state_dict(), ...): {' '.join(str(exc).split())}."
         ) from exc
-    return _arrays(content, path)
+    return _check_arrays(content, path)
 
 
-def _arrays(content: object, path: Path) -> dict[str, npt.NDArray[Any]]:
+def _check_arrays(content: object, path: Path) -> dict[str, npt.NDArray[Any]]:
     if not isinstance(content, dict):
         raise ConversionError(f"{path} holds a {type(content).__name__}, not a state_dict; save that.")
     arrays: dict[str, npt.NDArray[Any]] = {}

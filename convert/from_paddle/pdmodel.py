@@ -1,7 +1,7 @@
-"""A Layer as a .pdmodel program, which Paddle's TensorRT engine asks for: written by an older Paddle.
+"""The export of a Layer to a .pdmodel program, for Paddle's TensorRT engine, by an older Paddle.
 
-Today's Paddle writes .json programs alone. The older one has a process of its own, which builds the Layer
-again and takes its weights.
+Paddle 3 writes .json programs alone. The older Paddle runs in a process of its own, which builds the Layer
+again and loads its weights.
 """
 
 from __future__ import annotations
@@ -30,14 +30,11 @@ _WEIGHTS = "weights.pdparams"
 
 @dataclass(frozen=True)
 class Recipe:
-    """How another process builds a Layer: `function` ("module:name") of `arguments`, which JSON can hold.
+    """A function call by which another process builds a Layer, perhaps with other weights."""
 
-    `needs` are the packages that it imports. Its weights may be others.
-    """
-
-    function: str
-    arguments: Mapping[str, object] = field(default_factory=dict)
-    needs: tuple[str, ...] = ("paddle",)
+    function: str  # "module:name"
+    arguments: Mapping[str, object] = field(default_factory=dict)  # JSON values
+    needs: tuple[str, ...] = ("paddle",)  # packages that the function imports
 
 
 def check_format(name: str) -> None:
@@ -49,7 +46,7 @@ def check_format(name: str) -> None:
 
 
 def format_settings(name: str) -> dict[str, str]:
-    """What the fingerprint of a conversion has of the format; for .json nothing, which is today's own."""
+    """Return the fingerprint's settings of a format; none for .json, the format of Paddle 3."""
     return {"format": name, "written_by": pdmodel_paddle().version} if name == "pdmodel" else {}
 
 
@@ -63,8 +60,8 @@ def export_as(
 ) -> InferenceProgram:
     """Write the static program of an evaluated Layer in one of FORMATS, and read it back with today's Paddle.
 
-    `recipe` is for another process to build the Layer, which takes `timeout_s` at most. Raises
-    ConversionError when the Layer can't be built there, or made static.
+    Another process builds the Layer by `recipe`, within `timeout_s`. Raises ConversionError when the Layer
+    can't be built there, or can't be made static.
     """
     if program_format == "json":
         return export_layer(layer, arguments, directory)
@@ -79,7 +76,7 @@ def _export_pdmodel(
     older = pdmodel_paddle()
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         paddle.save(layer.state_dict(), str(Path(scratch, _WEIGHTS)))
-        asked = {
+        step_arguments = {
             "function": recipe.function,
             "built_of": dict(recipe.arguments),
             "feeds": [feed and str(feed) for feed in arguments],
@@ -89,7 +86,7 @@ def _export_pdmodel(
         try:
             run_isolated(
                 f"{__name__}:write_step",
-                asked,
+                step_arguments,
                 converter=f"Paddle {older.version}",
                 needs=recipe.needs,
                 timeout_s=timeout_s,
@@ -119,13 +116,13 @@ def write_step(
 
 
 def _leave_out_call_stacks(program: Path) -> None:
-    """Where in Python each operator came from: paths of this machine, and most of the file."""
+    """Remove the Python call stack of each operator: paths of this machine, and most of the file."""
     from paddle.base.proto import framework_pb2
 
     desc = framework_pb2.ProgramDesc.FromString(program.read_bytes())
     for block in desc.blocks:
         for op in block.ops:
-            kept = [attr for attr in op.attrs if attr.name != "op_callstack"]
+            attributes = [attr for attr in op.attrs if attr.name != "op_callstack"]
             del op.attrs[:]
-            op.attrs.extend(kept)
+            op.attrs.extend(attributes)
     program.write_bytes(desc.SerializeToString())

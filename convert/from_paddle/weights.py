@@ -19,9 +19,9 @@ def load_params(layer: Any, path: Path, *, allow_extra: bool = False) -> list[st
 def set_weights(
     layer: Any, arrays: Mapping[str, Array], path: Path, *, allow_extra: bool = False
 ) -> list[str]:
-    """Set every weight of `layer` from the arrays of the file `path`; returns the names of those it lacks.
+    """Set every weight of `layer` from the arrays of the file `path`; return the names of extra arrays.
 
-    Raises ConversionError unless names and shapes match; those it lacks are let pass by `allow_extra`.
+    Raises ConversionError unless names and shapes match; `allow_extra` accepts extra arrays.
     """
     state = layer.state_dict()
     absent, extra = sorted(state.keys() - arrays.keys()), sorted(arrays.keys() - state.keys())

@@ -1,4 +1,4 @@
-"""From a PaddleNLP model, by name, folder or configuration, to an inference program and notes about it."""
+"""The conversion of a PaddleNLP model, by name, folder or configuration, to a program with notes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
 from convert.proof.stored_reports import parse_report, write_reports
-from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
+from convert.result import FORMATS, Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, text_padding, write_notes
@@ -42,11 +42,10 @@ def convert_paddlenlp(
     """Export the PaddleNLP model `source` to `out`, with its notes and tokenizer files beside the program.
 
     `source` is a folder (config.json or model_config.json, weights), a configuration file, or a name that
-    PaddleNLP knows; nothing is downloaded. `task` is one of TASKS; without it the class that the
-    configuration names decides, else the first. `num_labels` or `labels` give the head its classes, where
-    the configuration has others; `input_spec` is as `parse_input_spec` reads it, without it ids, types and
-    mask as the architecture has them; `program_format` is one of FORMATS. Raises ConversionError and
-    ParityError; then nothing is written.
+    PaddleNLP knows; nothing is downloaded. `task` is one of TASKS; by default the class in the configuration
+    decides, else the first task. `num_labels` or `labels` replace the classes of the configuration.
+    `input_spec` has the form of `parse_input_spec`; by default it is ids, types and mask of the architecture.
+    `program_format` is one of FORMATS. Raises ConversionError and ParityError; then nothing is written.
     """
     options = options or ConversionOptions()
     refuse_script(source)
@@ -55,30 +54,32 @@ def convert_paddlenlp(
     if input_spec:
         positional(parse_input_spec(input_spec))
     _check_classes(labels, num_labels)
-    found = find_source(source, random_weights=random_weights)
-    task = task or _find_task(found.config)
-    names = tuple(labels) or (get_labels(found.config or {}) if not num_labels else ())
+    model = find_source(source, random_weights=random_weights)
+    task = task or _find_task(model.config)
+    names = tuple(labels) or (get_labels(model.config or {}) if not num_labels else ())
     conversion_python(_NEEDS)
-    asked = {"task": task, "input_spec": input_spec}
+    head_arguments = {"task": task, "input_spec": input_spec}
     proof = {"tolerance": options.tolerance, "lengths": list(options.lengths)}
-    made_with = {"name": found.name, "random_weights": random_weights, "paddle": paddle_version()}
+    made_with = {"name": model.name, "random_weights": random_weights, "paddle": paddle_version()}
     written_as = format_settings(program_format)
-    settings = {**asked, **proof, **made_with, **written_as, "labels": [*names, num_labels]}
-    fingerprint = hash_sources([*found.files, *found.tokenizer, *options.sample], settings)
-    kept = as_it_is(out, fingerprint, f"would export {source} ({task}) to {out}", options)
-    if kept is not None:
-        return kept
-    with staged(out) as made:
+    settings = {**head_arguments, **proof, **made_with, **written_as, "labels": [*names, num_labels]}
+    fingerprint = hash_sources([*model.files, *model.tokenizer, *options.sample], settings)
+    current = find_current_result(out, fingerprint, f"would export {source} ({task}) to {out}", options)
+    if current is not None:
+        return current
+    with staged(out) as folder:
         head = {"labels": num_labels or len(labels), "program_format": program_format}
-        told = _export(found, made, {**asked, **proof, **head}, options)
-        report = parse_report(told["report"])
+        exported = _export(model, folder, {**head_arguments, **proof, **head}, options)
+        report = parse_report(exported["report"])
         report.require()
-        write_reports(made / PARITY_FILE, [report])
-        for file in found.tokenizer:
-            shutil.copyfile(file, made / file.name)
-        write_notes(made, _notes(told, task, names, found))
-        write_stamp(made, fingerprint, {"source": source, "feeds": told["feeds"]})
-    return Conversion(out, True, f"{out} holds the inference model ({'; '.join(told['feeds'])})", (report,))
+        write_reports(folder / PARITY_FILE, [report])
+        for file in model.tokenizer:
+            shutil.copyfile(file, folder / file.name)
+        write_notes(folder, _notes(exported, task, names, model))
+        write_stamp(folder, fingerprint, {"source": source, "feeds": exported["feeds"]})
+    return Conversion(
+        out, True, f"{out} holds the inference model ({'; '.join(exported['feeds'])})", (report,)
+    )
 
 
 def _check_classes(labels: Sequence[str], number: int) -> None:
@@ -89,24 +90,24 @@ def _check_classes(labels: Sequence[str], number: int) -> None:
 
 
 def _export(
-    found: PaddleNLPSource, made: Path, asked: dict[str, Any], options: ConversionOptions
+    model: PaddleNLPSource, folder: Path, arguments: dict[str, Any], options: ConversionOptions
 ) -> dict[str, Any]:
-    """What `export_step` tells of the program that it has put into the folder `made`."""
-    built_from = {"config": found.config, "weights": str(found.weights or "")}
-    source = {"name": found.name} if found.config is None else built_from
-    told: dict[str, Any] = run_isolated(
+    """Export the program to `folder`; return the result of `export_step`."""
+    built_from = {"config": model.config, "weights": str(model.weights or "")}
+    source = {"name": model.name} if model.config is None else built_from
+    exported: dict[str, Any] = run_isolated(
         "convert.from_paddlenlp.encoder:export_step",
-        {**asked, "source": source, "out": str(made), **_sample(found, options)},
+        {**arguments, "source": source, "out": str(folder), **_sample(model, options)},
         converter=_CONVERTER,
         needs=_NEEDS,
         steps=options.steps,
         timeout_s=options.step_timeout_s,
     )
-    return told
+    return exported
 
 
-def _sample(found: PaddleNLPSource, options: ConversionOptions) -> dict[str, Any]:
-    folder = str(found.tokenizer[0].parent) if found.tokenizer else None
+def _sample(model: PaddleNLPSource, options: ConversionOptions) -> dict[str, Any]:
+    folder = str(model.tokenizer[0].parent) if model.tokenizer else None
     return {"sample": [str(path) for path in options.sample], "tokenizer": folder}
 
 
@@ -115,14 +116,16 @@ def _find_task(config: dict[str, Any] | None) -> str:
     return next((task for task, head in HEADS.items() if named.endswith(head)), TASKS[0])
 
 
-def _notes(told: dict[str, Any], task: str, labels: tuple[str, ...], found: PaddleNLPSource) -> ModelNotes:
-    feeds = [feed.partition(":")[0] for feed in told["feeds"]]
+def _notes(
+    exported: dict[str, Any], task: str, labels: tuple[str, ...], model: PaddleNLPSource
+) -> ModelNotes:
+    feeds = [feed.partition(":")[0] for feed in exported["feeds"]]
     return ModelNotes(
         task=task,
-        architecture=told["architecture"],
+        architecture=exported["architecture"],
         labels=labels,
-        padding=text_padding(feeds, told["pad_id"]),
+        padding=text_padding(feeds, exported["pad_id"]),
         outputs=("logits",),
-        files=tuple(file.name for file in found.tokenizer),
-        multi_label=is_multi_label(found.config or {}),
+        files=tuple(file.name for file in model.tokenizer),
+        multi_label=is_multi_label(model.config or {}),
     )

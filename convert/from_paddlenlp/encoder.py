@@ -1,4 +1,4 @@
-"""A PaddleNLP encoder with its head: built, made static and compared. Runs in the conversion environment."""
+"""The step that builds, exports and compares a PaddleNLP encoder, in the conversion environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convert.from_paddlenlp.paddlenlp_source import FAMILIES, HEADS
 from convert.programs.engines import import_paddle
 from convert.programs.input_spec import ProgramTensor, parse_input_spec
 from convert.proof.proof_inputs import Inputs
-from convert.proof.target import target_of_specs
+from convert.proof.target import create_specs_target
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 
@@ -38,13 +38,13 @@ def export_step(
 ) -> dict[str, Any]:
     """Write the static program of a PaddleNLP model to `out`, in one of FORMATS.
 
-    `source` has either "name", of a configuration that PaddleNLP brings, or "config", a dictionary, with
-    "weights", a file or "" for random ones. `sample` are files with inputs, of which texts are read with the
-    tokenizer in the folder `tokenizer`. Returns the parity report as a dictionary, the feeds as text, the
-    name of the class, and the id that pads.
+    `source` has either "name", of a configuration in PaddleNLP, or "config", a dictionary, and "weights", a
+    file or "" for random weights. `sample` are files with inputs. The tokenizer in the folder `tokenizer`
+    reads texts among them. Returns the parity report as a dictionary, the feeds as text, the name of the
+    class, and the padding id.
     """
     steps.step("Building the model")
-    config, model = _built(source, task, labels)
+    config, model = _build(source, task, labels)
     if source.get("weights"):
         _load_weights(model, Path(source["weights"]), steps)
     model.eval()
@@ -53,10 +53,10 @@ def export_step(
     steps.step("Dynamic to static")
     built_of = {"source": source, "task": task, "labels": labels}
     recipe = Recipe(f"{__name__}:exported_layer", built_of, ("paddlenlp",))
-    program = export_as(program_format, _made_static(model, task), recipe, arguments, Path(out))
+    program = export_as(program_format, _create_exportable(model, task), recipe, arguments, Path(out))
     steps.step("Parity of dynamic and static")
     folder = Path(tokenizer) if tokenizer else None
-    target = target_of_specs(type(model).__name__, program.feeds, program.id_limits, folder)
+    target = create_specs_target(type(model).__name__, program.feeds, program.id_limits, folder)
     batches = Inputs(tuple(lengths), tuple(map(Path, sample))).batches(target)
     report = layer_parity(model, program, arguments, batches, tolerance)
     return {
@@ -68,12 +68,12 @@ def export_step(
 
 
 def exported_layer(source: dict[str, Any], task: str, labels: int) -> Any:
-    """What `export_step` makes static, with random weights."""
-    return _made_static(_built(source, task, labels)[1], task)
+    """Build the Layer that `export_step` makes static, with random weights."""
+    return _create_exportable(_build(source, task, labels)[1], task)
 
 
-def _built(source: dict[str, Any], task: str, labels: int) -> tuple[Any, Any]:
-    """The model's configuration, and the model with random weights."""
+def _build(source: dict[str, Any], task: str, labels: int) -> tuple[Any, Any]:
+    """Build the configuration, and the model with random weights."""
     paddle = import_paddle()
     from paddlenlp import transformers
 
@@ -83,13 +83,13 @@ def _built(source: dict[str, Any], task: str, labels: int) -> tuple[Any, Any]:
 
 
 def default_inputs(config: dict[str, Any]) -> tuple[ProgramTensor, ...]:
-    """Ids and mask, and token types where the configuration has more than one."""
+    """Return ids and mask, and token types if the configuration has more than one."""
     types = ("token_type_ids",) if int(config.get("type_vocab_size") or 0) > 1 else ()
     return tuple(ProgramTensor(name, "int64", (-1, -1)) for name in ("input_ids", *types, "attention_mask"))
 
 
 def positional(specs: tuple[ProgramTensor, ...]) -> list[ProgramTensor | None]:
-    """The specs at the places of forward()'s arguments, None between; raises ConversionError for others."""
+    """Order specs as the arguments of forward(), None between; raise ConversionError for other names."""
     by_name = {spec.name: spec for spec in specs}
     for name in by_name:
         if name not in INPUTS:
@@ -102,8 +102,8 @@ def positional(specs: tuple[ProgramTensor, ...]) -> list[ProgramTensor | None]:
     return [by_name.get(name) for name in INPUTS[: last + 1]]
 
 
-def _made_static(model: Any, task: str) -> Any:
-    """What the model's forward() computes, in a form that Paddle can make static for RoBERTa, too."""
+def _create_exportable(model: Any, task: str) -> Any:
+    """Return a Layer that computes the model's forward() and can be made static, also for RoBERTa."""
     if task != "token-classification":
         return model
     paddle: Any = import_paddle()
@@ -133,7 +133,7 @@ def _made_static(model: Any, task: str) -> Any:
 
 
 def _configuration(transformers: Any, source: dict[str, Any], labels: int) -> Any:
-    """PaddleNLP's configuration object."""
+    """Create the configuration object of PaddleNLP."""
     if "name" in source:
         family, values = _built_in(transformers, source["name"])
     else:
@@ -149,16 +149,16 @@ def _configuration(transformers: Any, source: dict[str, Any], labels: int) -> An
 
 
 def _built_in(transformers: Any, name: str) -> tuple[str, dict[str, Any]]:
-    """Family and values of a configuration that PaddleNLP brings under a name."""
-    known: dict[str, tuple[str, dict[str, Any]]] = {}
+    """Return family and values of a configuration in PaddleNLP, by its name."""
+    built_in: dict[str, tuple[str, dict[str, Any]]] = {}
     for family in dict.fromkeys(FAMILIES.values()):
         for key, values in getattr(transformers, f"{family}Model").pretrained_init_configuration.items():
-            known.setdefault(key, (family, values))
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            built_in.setdefault(key, (family, values))
+    if name not in built_in:
+        near = difflib.get_close_matches(name, built_in, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else "name a folder or a config.json."
         raise ConversionError(f"PaddleNLP brings no configuration {name!r} of {', '.join(FAMILIES)}; {hint}")
-    family, values = known[name]
+    family, values = built_in[name]
     return family, dict(values)
 
 
@@ -168,7 +168,7 @@ def _model_class(transformers: Any, config: Any, task: str) -> Any:
 
 
 def _load_weights(model: Any, path: Path, steps: Steps) -> None:
-    """Every weight of the model from the file; of others it only says that they were left out."""
+    """Load every weight of the model from the file; report extra weights in one line."""
     if path.suffix == ".pdparams":
         extra = load_params(model, path, allow_extra=True)
     else:

@@ -1,4 +1,4 @@
-"""Which models of PaddleNLP can be converted, and where one comes from; read without PaddleNLP."""
+"""The source of a PaddleNLP model: supported models and their files, read without PaddleNLP."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeline.errors import ConversionError
 CONFIG_FILES = ("config.json", "model_config.json")
 WEIGHTS_FILES = ("model_state.pdparams", "model.safetensors")
 
-# Which models can be converted. By the task: how the name of a class ends.
+# Supported models. By task: the end of a class name.
 HEADS = {
     "sequence-classification": "ForSequenceClassification",
     "token-classification": "ForTokenClassification",
@@ -22,7 +22,7 @@ HEADS = {
 TASKS = tuple(HEADS)
 # By `model_type`; XLM-R is RoBERTa with a larger vocabulary.
 FAMILIES = {"bert": "Bert", "ernie": "Ernie", "roberta": "Roberta", "xlm-roberta": "Roberta"}
-# By what the name of a class starts with; longer ones first.
+# By the start of a class name; longer names first.
 _PREFIXES = {"XLMRoberta": "xlm-roberta", "Roberta": "roberta", "Ernie": "ernie", "Bert": "bert"}
 
 _MAX_CONFIG_BYTES = 16 << 20
@@ -31,7 +31,7 @@ _MAX_HEADER_BYTES = 100 << 20
 
 @dataclass(frozen=True)
 class PaddleNLPSource:
-    """A model to be built: the name of a configuration of PaddleNLP, or one read from a file, and weights."""
+    """A model to build: a configuration by name or from a file, and its weights."""
 
     name: str
     config: dict[str, Any] | None = None
@@ -41,7 +41,7 @@ class PaddleNLPSource:
 
 
 def find_source(source: str, *, random_weights: bool) -> PaddleNLPSource:
-    """What `source` names. Raises ConversionError, with the remedy, for what isn't there or can't be read."""
+    """Find the files of `source`. Raise ConversionError, with a hint, for missing or unreadable files."""
     path = Path(source)
     if path.is_file():
         if not random_weights:
@@ -58,17 +58,17 @@ def find_source(source: str, *, random_weights: bool) -> PaddleNLPSource:
     if random_weights:
         return PaddleNLPSource(source)
     home = Path(os.environ.get("PPNLP_HOME") or Path.home() / ".paddlenlp")
-    kept = home / "models" / source
-    if kept.is_dir():
-        return _from_folder(kept, random_weights)
+    downloaded = home / "models" / source
+    if downloaded.is_dir():
+        return _from_folder(downloaded, random_weights)
     raise ConversionError(
-        f"{source} is neither a folder here nor among PaddleNLP's downloads ({kept}), and nothing is "
+        f"{source} is neither a folder here nor among PaddleNLP's downloads ({downloaded}), and nothing is "
         "downloaded; name a folder with its files, write module:factory, or add --random-weights for a trial."
     )
 
 
 def refuse_script(source: str) -> None:
-    """Raise ConversionError for a file of Python, which is to be named as a module with its factory."""
+    """Raise ConversionError for a Python file; users must write module:factory."""
     path = Path(source)
     if path.suffix == ".py":
         raise ConversionError(
@@ -77,7 +77,7 @@ def refuse_script(source: str) -> None:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A configuration as PaddleNLP of today writes it; `model_type` is one of FAMILIES."""
+    """Read a configuration in the form of current PaddleNLP; `model_type` is one of FAMILIES."""
     try:
         with path.open("rb") as file:
             config = json.loads(file.read(_MAX_CONFIG_BYTES))
@@ -125,8 +125,10 @@ def _from_folder(folder: Path, random_weights: bool) -> PaddleNLPSource:
 
 
 def is_written_by_paddle(path: Path) -> bool:
-    """Whether a safetensors file has Paddle's layout: PyTorch's linear weights are transposed, which a square
-    one would hide. Raises ConversionError for another file."""
+    """Return whether a safetensors file has Paddle's layout. Raise ConversionError for another file.
+
+    PyTorch's linear weights are transposed, which a square weight would hide.
+    """
     return _writer(path) in ("pd", "paddle")
 
 
@@ -139,7 +141,7 @@ def _require_paddle_layout(path: Path) -> None:
 
 
 def _writer(path: Path) -> str:
-    """The framework that a safetensors file names."""
+    """Return the framework that a safetensors file names."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")

@@ -1,4 +1,4 @@
-"""From a model of tables to an ONNX model, with its columns and classes as notes."""
+"""The conversion of a table model to an ONNX model, with its columns and classes as notes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.input_spec import parse_input_spec
 from convert.proof.stored_reports import parse_report, write_reports
-from convert.result import Conversion, ConversionOptions, as_it_is
+from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, write_notes
@@ -20,7 +20,7 @@ from pipeline.models.additions import PARITY_FILE
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY
 
 MODEL_FILE = "model.onnx"
-ROWS_FILE = "proof_rows.npz"  # rows that the model takes: it refuses texts that it has never seen
+ROWS_FILE = "proof_rows.npz"  # rows that the model accepts: it rejects unknown texts
 
 
 def convert_table(
@@ -31,11 +31,11 @@ def convert_table(
     trusted: bool = False,
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Write model.onnx, its notes and the rows that it was proven on to `out`.
+    """Write model.onnx, its notes and the rows of its proof to `out`.
 
-    `input_spec` names the columns and their dtypes where the model does not. `trusted` allows a pickle to be
-    loaded, which runs code. Raises ConversionError for what can't be used or converted, ParityError when the
-    outputs differ.
+    `input_spec` names the columns and their dtypes where the model does not. `trusted` allows loading a
+    pickle, which runs code. Raises ConversionError for an unusable model, ParityError when the outputs
+    differ.
     """
     options = options or ConversionOptions()
     require_trust(source, trusted)
@@ -44,16 +44,16 @@ def convert_table(
     conversion_python(source.needs)
     settings = {"input_spec": input_spec, "tolerance": options.tolerance, "library": source.library}
     fingerprint = hash_sources([source.path, *options.sample], settings)
-    kept = as_it_is(out, fingerprint, f"would convert {source.path} to {out}", options)
-    if kept is not None:
-        return kept
-    with staged(out) as made:
-        told = run_isolated(
+    current = find_current_result(out, fingerprint, f"would convert {source.path} to {out}", options)
+    if current is not None:
+        return current
+    with staged(out) as folder:
+        exported = run_isolated(
             "convert.from_tables.table_steps:table_step",
             {
                 "source": str(source.path.resolve()),
                 "library": source.library,
-                "out": str(made),
+                "out": str(folder),
                 "columns": [[spec.name, spec.dtype] for spec in specs],
                 "sample": [str(path.resolve()) for path in options.sample],
                 "tolerance": options.tolerance,
@@ -63,26 +63,25 @@ def convert_table(
             steps=options.steps,
             timeout_s=options.step_timeout_s,
         )
-        report = parse_report(told["report"])
+        report = parse_report(exported["report"])
         report.require()
-        write_reports(made / PARITY_FILE, [report])
-        write_notes(made, _notes(told))
-        write_stamp(made, fingerprint, {"source": str(source.path)})
+        write_reports(folder / PARITY_FILE, [report])
+        write_notes(folder, _notes(exported))
+        write_stamp(folder, fingerprint, {"source": str(source.path)})
     return Conversion(out, True, f"{out / MODEL_FILE} holds the ONNX model", (report,))
 
 
 def with_rows(folder: Path, options: ConversionOptions) -> ConversionOptions:
-    """The options with the rows beside the model, where there are any: those of the sample, under the names
-    of the feeds."""
+    """Return the options with the rows beside the model as their sample, if there are such rows."""
     rows = folder / ROWS_FILE
     return replace(options, sample=(rows,)) if rows.is_file() else options
 
 
-def _notes(told: dict[str, Any]) -> ModelNotes:
-    labels: Sequence[str] = told["labels"]
+def _notes(exported: dict[str, Any]) -> ModelNotes:
+    labels: Sequence[str] = exported["labels"]
     return ModelNotes(
         task="tabular-classification" if labels else "tabular-regression",
-        architecture=told["class"],
+        architecture=exported["class"],
         labels=tuple(labels),
-        described={INPUTS_KEY: told["inputs"], OUTPUTS_KEY: told["outputs"]},
+        described={INPUTS_KEY: exported["inputs"], OUTPUTS_KEY: exported["outputs"]},
     )

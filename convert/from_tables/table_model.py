@@ -1,4 +1,4 @@
-"""A model of tables as it was saved: columns, classes, answers. For the conversion environment."""
+"""A table model as it was saved: columns, classes, answers. For the conversion environment."""
 
 from __future__ import annotations
 
@@ -17,48 +17,44 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass
 class Column:
-    """A column. values: texts that the model knows; empty for numbers. feed: its own input of the ONNX model,
-    where each column has one."""
+    """A column of the table."""
 
     name: str
     type: str = "number"
-    values: list[str] = field(default_factory=list)
-    takes_others: bool = False  # whether texts that it does not know are answered
+    values: list[str] = field(default_factory=list)  # texts that the model knows; empty for numbers
+    accepts_unknown: bool = False  # whether the model answers unknown texts
     missing: str = "refuse"
-    feed: str = ""
+    feed: str = ""  # the column's own input of the ONNX model, if each column has one
 
 
 @dataclass
 class TableModel:
-    """A model with its columns.
-
-    named: it takes a table with names, not a matrix. classes: those of a classifier, in the order of its
-    scores. scored: it gives such; one that does not tells its class alone.
-    """
+    """A model with its columns."""
 
     model: Any
     columns: list[Column]
-    named: bool
-    classes: list[Any]
+    named: bool  # whether the model takes a table with names, not a matrix
+    classes: list[Any]  # of a classifier, in the order of its scores
 
     @property
     def scored(self) -> bool:
+        """Whether the model returns scores or values, not only a class."""
         return hasattr(self.model, "predict_proba") or not hasattr(self.model, "classes_")
 
     def answer(self, rows: Mapping[str, Array]) -> Array:
-        """A classifier's probabilities [rows, classes], or its classes [rows]; else predictions [rows, 1]."""
-        given = self.given(rows)
+        """Return probabilities [rows, classes] or classes [rows] of a classifier, or values [rows, 1]."""
+        batch = self.create_input(rows)
         if hasattr(self.model, "predict_proba"):
-            return np.asarray(self.model.predict_proba(given))
+            return np.asarray(self.model.predict_proba(batch))
         if not self.scored:
-            return np.asarray(self.model.predict(given))
-        answer = np.asarray(self.model.predict(given), np.float64)
+            return np.asarray(self.model.predict(batch))
+        answer = np.asarray(self.model.predict(batch), np.float64)
         if len(self.classes) == 2 and answer.ndim == 1:  # a booster's, of the second class
             return np.stack([1 - answer, answer], axis=1)
         return answer.reshape(len(answer), -1)
 
-    def given(self, rows: Mapping[str, Array]) -> Any:
-        """Rows in the form that the model takes."""
+    def create_input(self, rows: Mapping[str, Array]) -> Any:
+        """Convert rows to the input type of the model."""
         if self.named:
             import pandas
 
@@ -72,7 +68,7 @@ class TableModel:
 
 
 def load_table_model(source: str, library: str, columns: Sequence[Sequence[str]]) -> TableModel:
-    """Load the model. columns: names and dtypes that were given. Raises ConversionError."""
+    """Load the model. columns: names and dtypes of --input-spec. Raises ConversionError."""
     try:
         model = _LOADERS[library](source)
     except ConversionError:
@@ -82,18 +78,20 @@ def load_table_model(source: str, library: str, columns: Sequence[Sequence[str]]
     model = getattr(model, "best_estimator_", model)  # of a search over parameters
     if not hasattr(model, "predict"):
         raise ConversionError(f"{source} holds a {type(model).__name__}, which has no predict().")
-    known = _text_columns(model)
+    text_columns = _text_columns(model)
     names = [name for name, _ in columns] or _names(model)
     count = _count(model)
     if count and len(names) != count:
         raise ConversionError(f"--input-spec names {len(names)} columns, the model takes {count}.")
-    dtypes = {given[0]: given[1] for given in columns}
-    made = [
-        Column(name, "text", *known[name]) if name in known else Column(name, _type(dtypes.get(name, "")))
+    dtypes = {entry[0]: entry[1] for entry in columns}
+    table_columns = [
+        Column(name, "text", *text_columns[name])
+        if name in text_columns
+        else Column(name, _type(dtypes.get(name, "")))
         for name in names
     ]
-    named = any(column.type == "text" for column in made) or _transforms_columns(model)
-    return TableModel(model, made, named, _classes(model))
+    named = any(column.type == "text" for column in table_columns) or _transforms_columns(model)
+    return TableModel(model, table_columns, named, _classes(model))
 
 
 def _load_sklearn(source: str) -> Any:
@@ -120,19 +118,19 @@ _LOADERS = {"scikit-learn": _load_sklearn, "LightGBM": _load_lightgbm, "XGBoost"
 
 
 def _names(model: Any) -> list[str]:
-    """The columns' names, those that the model was trained on, else x0, x1, ..."""
-    found = getattr(model, "feature_names_in_", None)
-    if found is None and hasattr(model, "feature_name") and callable(model.feature_name):
-        found = [name for name in model.feature_name() if not name.startswith("Column_")]
-    if found is None or not len(found):
-        found = getattr(model, "feature_names", None)
-    if found is not None and len(found):
-        return [str(name) for name in found]
+    """Return the column names of the training, else x0, x1, ..."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None and hasattr(model, "feature_name") and callable(model.feature_name):
+        names = [name for name in model.feature_name() if not name.startswith("Column_")]
+    if names is None or not len(names):
+        names = getattr(model, "feature_names", None)
+    if names is not None and len(names):
+        return [str(name) for name in names]
     return [f"x{number}" for number in range(_count(model))]
 
 
 def _count(model: Any) -> int:
-    """How many columns the model takes."""
+    """Return how many columns the model takes."""
     for name in ("n_features_in_", "num_feature", "num_features"):
         value = getattr(model, name, None)
         if value is not None:
@@ -144,10 +142,10 @@ def _count(model: Any) -> int:
 
 
 def _classes(model: Any) -> list[Any]:
-    """The classes, of a classifier; of a booster their numbers."""
-    found = getattr(model, "classes_", None)
-    if found is not None:
-        return list(np.asarray(found).tolist())
+    """Return the classes of a classifier; of a booster their numbers."""
+    classes = getattr(model, "classes_", None)
+    if classes is not None:
+        return list(np.asarray(classes).tolist())
     if type(model).__name__ != "Booster":
         return []
     if type(model).__module__.startswith("lightgbm"):
@@ -163,7 +161,7 @@ def _classes(model: Any) -> list[Any]:
 
 
 def _steps(model: Any) -> list[Any]:
-    """Those of a pipeline."""
+    """Return the steps of a pipeline."""
     return [step for _, step in getattr(model, "steps", [])]
 
 
@@ -172,19 +170,21 @@ def _transforms_columns(model: Any) -> bool:
 
 
 def _text_columns(model: Any) -> dict[str, tuple[list[str], bool]]:
-    """By name the columns of texts, with the texts that an encoder knows, and whether it takes others."""
-    found: dict[str, tuple[list[str], bool]] = {}
+    """Return text columns by name: the texts that an encoder knows, and whether it accepts unknown texts."""
+    texts: dict[str, tuple[list[str], bool]] = {}
     for transformer in (step for step in (model, *_steps(model)) if hasattr(step, "transformers_")):
         for _, step, columns in transformer.transformers_:
             names = [columns] if isinstance(columns, str) else list(columns)
-            encoder = next((one for one in (step, *_steps(step)) if hasattr(one, "categories_")), None)
+            encoder = next(
+                (candidate for candidate in (step, *_steps(step)) if hasattr(candidate, "categories_")), None
+            )
             if encoder is None or not all(isinstance(name, str) for name in names):
                 continue
             lenient = getattr(encoder, "handle_unknown", "error") != "error"
             for name, values in zip(names, encoder.categories_, strict=False):
                 if np.asarray(values).dtype.kind in "OUS":
-                    found[name] = ([str(value) for value in values], lenient)
-    return found
+                    texts[name] = ([str(value) for value in values], lenient)
+    return texts
 
 
 def _type(dtype: str) -> str:

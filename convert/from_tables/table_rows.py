@@ -1,4 +1,4 @@
-"""Rows that a model of tables is tried on: those of CSV files, or made up."""
+"""The rows that prove a table model: rows of CSV files, or generated rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from pipeline.errors import ConversionError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-MOST_ROWS = 2048  # of a sample: as many as are left beside the model
+MAX_ROWS = 2048  # of a sample: as many as stay beside the model
 _MADE_ROWS = 64
-_SIZES = (1, 10, 100)  # of numbers that are made up
 _UNSEEN = "never seen"
 
 
-def rows_of_sample(paths: Sequence[str], columns: Sequence[Column]) -> dict[str, Array]:
-    """The rows of CSV files, by column. Raises ConversionError for a file without them."""
+def read_rows(paths: Sequence[str], columns: Sequence[Column]) -> dict[str, Array]:
+    """Read rows of CSV files, by column. Raise ConversionError for a file without such columns."""
     cells: dict[str, list[str]] = {column.name: [] for column in columns}
     for path in paths:
         if Path(path).suffix.lower() != ".csv":
@@ -32,17 +31,17 @@ def rows_of_sample(paths: Sequence[str], columns: Sequence[Column]) -> dict[str,
                     raise ConversionError(f"{path}, line {number} has no column {lacking[0]!r}.")
                 for name, values in cells.items():
                     values.append(str(row[name]))
-    return {column.name: _cells(column, cells[column.name][:MOST_ROWS]) for column in columns}
+    return {column.name: _parse_cells(column, cells[column.name][:MAX_ROWS]) for column in columns}
 
 
-def made_up_rows(columns: Sequence[Column]) -> dict[str, Array]:
-    """Rows of numbers of several sizes, and of texts that the model knows; the same on every call."""
+def generate_rows(columns: Sequence[Column]) -> dict[str, Array]:
+    """Generate rows of numbers of several sizes, and of known texts; the same on every call."""
     random = np.random.default_rng(7)
     rows: dict[str, Array] = {}
     for column in columns:
         if column.type == "text":
-            known = [*column.values, *([_UNSEEN] if column.takes_others else [])]
-            rows[column.name] = random.choice(np.array(known or [_UNSEEN], object), _MADE_ROWS)
+            texts = [*column.values, *([_UNSEEN] if column.accepts_unknown else [])]
+            rows[column.name] = random.choice(np.array(texts or [_UNSEEN], object), _MADE_ROWS)
             continue
         kinds = random.permutation(np.arange(_MADE_ROWS) % 3)
         values = np.choose(
@@ -57,7 +56,7 @@ def made_up_rows(columns: Sequence[Column]) -> dict[str, Array]:
     return rows
 
 
-def _cells(column: Column, cells: Sequence[str]) -> Array:
+def _parse_cells(column: Column, cells: Sequence[str]) -> Array:
     if column.type == "text":
         return np.array(cells, object)
     try:

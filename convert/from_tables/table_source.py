@@ -1,4 +1,4 @@
-"""Files with models of tables: which library wrote one, told without loading it."""
+"""The source file of a table model, and the library that wrote it, found without loading it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _HEAD_BYTES = 64
 
 @dataclass(frozen=True)
 class TableSource:
-    """A file with a model. needs: what its conversion imports. runs_code: whether loading it does that."""
+    """A file with a table model."""
 
     path: Path
     library: str
-    needs: tuple[str, ...]
-    runs_code: bool = False
+    needs: tuple[str, ...]  # packages that the conversion imports
+    runs_code: bool = False  # whether loading the file runs code
 
 
 def table_source(path: Path) -> TableSource | None:
-    """What the file holds; None for what is no model of a table."""
+    """Detect the table model in a file; return None for another file."""
     suffix = path.suffix.lower()
     if suffix in PICKLES:
         return TableSource(path, "scikit-learn", ("sklearn", "skl2onnx", "joblib", "onnx"), runs_code=True)
@@ -39,7 +39,7 @@ def table_source(path: Path) -> TableSource | None:
 
 
 def require_trust(source: TableSource, trusted: bool) -> None:
-    """Raises ConversionError for a file that runs code when it is loaded, unless that was allowed."""
+    """Raise ConversionError for a file that runs code when it is loaded, unless it is trusted."""
     if source.runs_code and not trusted:
         raise ConversionError(
             f"{source.path} is a pickle: loading it runs whatever code stands in it. Where you know who "

@@ -1,5 +1,4 @@
-"""A model of tables as ONNX, by skl2onnx or onnxmltools, and what it says of itself. In the conversion
-environment."""
+"""The step that writes a table model as ONNX, by skl2onnx or onnxmltools, in the conversion environment."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ import onnxruntime
 
 from convert.from_tables.convert_table import MODEL_FILE, ROWS_FILE
 from convert.from_tables.table_model import Array, TableModel, load_table_model
-from convert.from_tables.table_rows import made_up_rows, rows_of_sample
+from convert.from_tables.table_rows import generate_rows, read_rows
 from convert.programs.engines import first_line
 from convert.proof.parity import compare
 from convert.steps.progress import Steps
@@ -27,7 +26,7 @@ FEED = "x"  # of all columns
 SCORES, VALUE, LABEL = "probabilities", "prediction", "label"
 _OPSETS = {"": 17, "ai.onnx.ml": 3}
 _OPSET_OF_BOOSTERS = 15  # the latest that onnxmltools writes
-_NEAR = 1e-5  # scores so near each other tell no class
+_NEAR = 1e-5  # scores closer than this determine no class
 
 
 def table_step(
@@ -39,29 +38,29 @@ def table_step(
     sample: Sequence[str],
     tolerance: float,
 ) -> dict[str, Any]:
-    """Write model.onnx and the rows of its proof to `out`; returns the report, and what serving.yml says."""
+    """Write model.onnx and the rows of its proof to `out`; return the report and serving.yml's entries."""
     steps.step(f"Reading the model of {library}")
     model = load_table_model(source, library, columns)
-    rows = rows_of_sample(sample, model.columns) if sample else made_up_rows(model.columns)
+    rows = read_rows(sample, model.columns) if sample else generate_rows(model.columns)
     steps.step(f"{library} to ONNX")
     try:
-        made = _converted(model)
+        onnx_model = _convert_to_onnx(model)
     except ConversionError:
         raise
     except Exception as exc:
         raise ConversionError(
             f"{source}: a {type(model.model).__name__} can't be written as ONNX ({first_line(exc)})."
         ) from exc
-    _name_feeds(made, model)
-    outputs = _name_outputs(made, model, rows)
+    _name_feeds(onnx_model, model)
+    outputs = _name_outputs(onnx_model, model, rows)
     file = Path(out, MODEL_FILE)
-    onnx.save(made, str(file))
+    onnx.save(onnx_model, str(file))
     steps.step(f"Parity of {library} and ONNX")
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     name = outputs[-1]
 
-    def answers(given: Mapping[str, Array]) -> list[Array]:
-        return [_comparable(model, session.run([name], dict(given))[0])]
+    def answers(feeds_by_name: Mapping[str, Array]) -> list[Array]:
+        return [_comparable(model, session.run([name], dict(feeds_by_name))[0])]
 
     _allow_missing(model, rows, answers, tolerance)
     feeds = _feeds(model, rows)
@@ -79,9 +78,11 @@ def table_step(
 
 
 def _comparable(model: TableModel, answer: Any) -> Array:
-    """The numbers of an answer; a class by its place among the classes."""
+    """Convert an answer to numbers; a class becomes its index."""
     if model.classes and not model.scored:
-        return np.array([model.classes.index(one) for one in np.asarray(answer).ravel().tolist()], np.float64)
+        return np.array(
+            [model.classes.index(label) for label in np.asarray(answer).ravel().tolist()], np.float64
+        )
     return np.asarray(answer, np.float64)
 
 
@@ -91,9 +92,9 @@ def _allow_missing(
     answers: Callable[[Mapping[str, Array]], list[Array]],
     tolerance: float,
 ) -> None:
-    """Note whether numbers may be missing: both answer alike without any, and then the last row has none.
+    """Allow missing numbers if both models answer alike without them; the last row then has none.
 
-    A forest of scikit-learn has a way for such rows that ONNX's trees have not.
+    A forest of scikit-learn has a branch for missing numbers that ONNX's trees lack.
     """
     numbers = [column for column in model.columns if column.type == "number"]
     tried = {name: array.copy() for name, array in rows.items()}
@@ -101,20 +102,20 @@ def _allow_missing(
         tried[column.name][-1] = np.nan
     try:
         expected = _comparable(model, model.answer(tried))
-        (found,) = answers(_feeds(model, tried))
-    except Exception:  # each library refuses in its own words
+        (actual,) = answers(_feeds(model, tried))
+    except Exception:  # each library has its own errors
         return
-    if numbers and np.allclose(expected, found, rtol=0, atol=tolerance):
+    if numbers and np.allclose(expected, actual, rtol=0, atol=tolerance):
         rows.update(tried)
         for column in numbers:
             column.missing = "nan"
 
 
-def _converted(model: TableModel) -> Any:
-    """The ONNX model."""
+def _convert_to_onnx(model: TableModel) -> Any:
+    """Convert the model to ONNX."""
     library = type(model.model).__module__.partition(".")[0]
     if library in ("lightgbm", "xgboost"):
-        return _converted_booster(model, library)
+        return _convert_booster(model, library)
     from skl2onnx import to_onnx
     from skl2onnx.common import data_types
 
@@ -126,7 +127,7 @@ def _converted(model: TableModel) -> Any:
     )
 
 
-def _converted_booster(model: TableModel, library: str) -> Any:
+def _convert_booster(model: TableModel, library: str) -> Any:
     import onnxmltools
     from onnxmltools.convert.common import data_types
 
@@ -144,7 +145,7 @@ def _converted_booster(model: TableModel, library: str) -> Any:
 
 
 def _types(model: TableModel, types: Any) -> list[tuple[str, Any]]:
-    """The feeds in the converter's own types: all numbers in one, or one for each column."""
+    """Return the feeds in the converter's types: one matrix, or one feed for each column."""
     kinds = {
         "number": types.FloatTensorType,
         "integer": types.Int64TensorType,
@@ -161,8 +162,8 @@ def _store_whole_numbers() -> None:
 
     add_node = tree_ensemble.add_node
 
-    def add(*given: Any, nodes_missing_value_tracks_true: int = 0, **named: Any) -> Any:
-        return add_node(*given, nodes_missing_value_tracks_true=int(nodes_missing_value_tracks_true), **named)
+    def add(*args: Any, nodes_missing_value_tracks_true: int = 0, **kwargs: Any) -> Any:
+        return add_node(*args, nodes_missing_value_tracks_true=int(nodes_missing_value_tracks_true), **kwargs)
 
     tree_ensemble.add_node = add
 
@@ -190,80 +191,82 @@ def _register(library: Any, prefix: str, convert: Any) -> None:
     update_registered_converter(regressor, f"{prefix}ROfPaddlewheel", of_values, convert)
 
 
-def _name_outputs(made: Any, model: TableModel, rows: Mapping[str, Array]) -> list[str]:
-    """Name the outputs, free their rows, and leave out what the others tell. Returns the names.
+def _name_outputs(onnx_model: Any, model: TableModel, rows: Mapping[str, Array]) -> list[str]:
+    """Name the outputs, free their batch axis, and remove redundant outputs. Return the names.
 
-    A label is left out where it is always that of the best score, and scores that are no probabilities.
+    A label is redundant if the best score always has it. Scores that are no probabilities are removed.
     """
-    outputs = made.graph.output
+    outputs = onnx_model.graph.output
     if not model.classes:
-        kept = {VALUE: outputs[0]}
+        renamed = {VALUE: outputs[0]}
     elif not model.scored:
-        kept = {LABEL: outputs[0]}
+        renamed = {LABEL: outputs[0]}
     elif _chooses_by_score(model, rows):
-        kept = {SCORES: outputs[-1]}
+        renamed = {SCORES: outputs[-1]}
     else:
-        kept = {LABEL: outputs[0], SCORES: outputs[-1]}
+        renamed = {LABEL: outputs[0], SCORES: outputs[-1]}
     for output in list(outputs):
-        if output not in kept.values():
+        if output not in renamed.values():
             outputs.remove(output)
-    for name, output in kept.items():
-        _rename(made.graph, output, name)
+    for name, output in renamed.items():
+        _rename(onnx_model.graph, output, name)
         shape = output.type.tensor_type.shape
         del shape.dim[:]
         shape.dim.add().dim_param = "batch"
         if name != LABEL:
             shape.dim.add().dim_value = len(model.classes) or 1
-    return list(kept)
+    return list(renamed)
 
 
-def _name_feeds(made: Any, model: TableModel) -> None:
-    """Note the feed of each column. skl2onnx, which keeps their order, calls many otherwise than the columns:
-    without blanks, say. One that is called as an output will be, gets another name here."""
+def _name_feeds(onnx_model: Any, model: TableModel) -> None:
+    """Record the feed of each column; rename feeds with the name of an output.
+
+    skl2onnx keeps the order of columns but changes names, for example those with blanks.
+    """
     if not model.named:
         return
-    graph = made.graph
+    graph = onnx_model.graph
     for column, feed in zip(model.columns, graph.input, strict=True):
         if feed.name in (SCORES, VALUE, LABEL):
-            free = _free_name(graph, feed.name)
-            _rename_in_nodes(graph, {feed.name: free})
-            feed.name = free
+            unused = _free_name(graph, feed.name)
+            _rename_in_nodes(graph, {feed.name: unused})
+            feed.name = unused
         column.feed = feed.name
 
 
 def _rename(graph: Any, output: Any, name: str) -> None:
-    """Give an output this name; a tensor within the graph that has it gets another."""
+    """Rename an output; an inner tensor of the same name gets another name."""
     _rename_in_nodes(graph, {name: _free_name(graph, name), output.name: name})
     output.name = name
 
 
 def _free_name(graph: Any, name: str) -> str:
-    """This name with a number, so that nothing in the graph has it."""
-    known = {own for node in graph.node for own in (*node.input, *node.output)}
-    known.update(feed.name for feed in graph.input)
-    return next(other for number in itertools.count() if (other := f"{name}_{number}") not in known)
+    """Return this name with a number that makes it unused in the graph."""
+    used = {tensor for node in graph.node for tensor in (*node.input, *node.output)}
+    used.update(feed.name for feed in graph.input)
+    return next(other for number in itertools.count() if (other := f"{name}_{number}") not in used)
 
 
 def _rename_in_nodes(graph: Any, renamed: Mapping[str, str]) -> None:
     for node in graph.node:
         for names in (node.input, node.output):
-            names[:] = [renamed.get(own, own) for own in names]
+            names[:] = [renamed.get(name, name) for name in names]
 
 
 def _chooses_by_score(model: TableModel, rows: Mapping[str, Array]) -> bool:
-    """Whether the class that the model predicts is always that of the best score."""
+    """Return whether the predicted class is always the class of the best score."""
     if not hasattr(model.model, "classes_"):
         return True
     scores = model.answer(rows)
     best_two = np.sort(scores, axis=1)[:, -2:]
     clear = best_two[:, 1] - best_two[:, 0] > _NEAR
-    predicted = np.asarray(model.model.predict(model.given(rows)))
+    predicted = np.asarray(model.model.predict(model.create_input(rows)))
     by_score = np.asarray(model.classes)[scores.argmax(1)]
     return bool((predicted == by_score)[clear].all())
 
 
 def _feeds(model: TableModel, rows: Mapping[str, Array]) -> dict[str, Array]:
-    """The rows as the ONNX model takes them."""
+    """Convert rows to feeds of the ONNX model."""
     if not model.named:
         matrix = np.stack([rows[column.name] for column in model.columns], axis=1)
         return {FEED: matrix.astype(np.float32)}
@@ -276,17 +279,17 @@ def _storable(array: Array) -> Array:
 
 
 def _described_columns(model: TableModel, rows: Mapping[str, Array]) -> list[dict[str, Any]]:
-    """The columns as serving.yml has them, each with the first row's cell as its example."""
+    """Return the columns for serving.yml, each with a cell of the first row as its example."""
     described = []
     for column in model.columns:
         value = column.values[0] if column.values else rows[column.name][0]
         shown = f"{value:.3g}" if column.type == "number" else str(value)
-        told = {"name": column.name, "type": column.type, "example": shown}
+        description = {"name": column.name, "type": column.type, "example": shown}
         if model.named:
-            told["feed"] = column.feed
+            description["feed"] = column.feed
         if column.missing != "refuse":
-            told["missing"] = column.missing
-        described.append(told)
+            description["missing"] = column.missing
+        described.append(description)
     return described
 
 
@@ -294,7 +297,7 @@ def _described_outputs(outputs: Sequence[str]) -> dict[str, Any]:
     if LABEL not in outputs:
         kind = {"kind": "classes", "activation": "none"} if SCORES in outputs else {"kind": "tensor"}
         return {outputs[0]: kind}
-    # Of a label that is a number nobody has a name but the number itself.
+    # A numeric label has no name but its number.
     return {
         name: {"kind": "label", "labels": []} if name == LABEL else {"kind": "tensor"} for name in outputs
     }

@@ -1,7 +1,7 @@
-"""The attention masks of transformers, made so that they can be exported. In the conversion environment only.
+"""Attention masks for transformers that can be exported. In the conversion environment only.
 
-Its own come of torch.vmap, which the exporters of ONNX and TorchScript can't follow: it fails with
-"unordered_map::at", or keeps the lengths of the example. By broadcasting they are the same.
+transformers makes masks by torch.vmap. The exporters of ONNX and TorchScript can't follow it: they fail with
+"unordered_map::at" or keep the lengths of the example. Broadcasting makes equal masks.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-_MODULE, _MASK = "transformers.masking_utils", "sdpa_mask"  # that of eager attention is made of it
+_MODULE, _MASK = "transformers.masking_utils", "sdpa_mask"  # eager attention uses it, too
 
 
 def make_masks_by_broadcasting() -> None:
-    """Replace what transformers makes masks with in this process, where it has such a function."""
+    """Replace the mask function of transformers in this process, if it has one."""
     try:
         masking = importlib.import_module(_MODULE)
     except ImportError:  # before 4.53 there is none
@@ -35,7 +35,7 @@ def _by_broadcasting(masking: Any) -> Callable[..., Any]:
         attention_mask: Any = None,
         **_: Any,
     ) -> Any:
-        """True where a position of the queries may see one of the keys: [batch, 1, queries, keys]."""
+        """Return True where a query may attend to a key: [batch, 1, queries, keys]."""
         padding = masking.prepare_padding_mask(attention_mask, kv_length, kv_offset, _slice=False)
         if padding is not None:
             mask_function = masking.and_masks(mask_function, masking.padding_mask_function(padding))

@@ -1,4 +1,4 @@
-"""From a PyTorch model to Paddle, ONNX or TorchScript, by the first route whose outputs are the same."""
+"""The conversion of a PyTorch model to Paddle, ONNX or TorchScript, by the first route with equal outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
 from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import parse_report, write_reports
-from convert.result import FORMATS, Conversion, ConversionOptions, as_it_is
+from convert.result import FORMATS, Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.steps.progress import Steps
@@ -43,12 +43,11 @@ def convert_torch(
 ) -> Conversion:
     """Write the model of `source`, a Hugging Face directory or "module:factory", to the folder `out`.
 
-    `to` is one of ROUTES; without it they are tried in their order, and with it an error names the others to
-    try (`advise`). `input_spec` is text as `parse_input_spec` reads it, and may be left out for text models
-    of transformers. A Paddle program is written in `program_format`, one of FORMATS; "pdmodel" leaves the
-    route to Paddle alone. `described` is what `describe_torch` said, if it was asked before. Raises
-    ConversionError for what can't be used or converted, ParityError when the outputs differ on the only or
-    last route.
+    `to` is one of ROUTES; by default all routes are tried in order. With `advise`, an error of a single route
+    names the other routes. `input_spec` has the form of `parse_input_spec`, and is optional for text models
+    of transformers. A Paddle program is written in `program_format`, one of FORMATS; "pdmodel" allows only
+    the route to Paddle. `described` is an earlier result of `describe_torch`. Raises ConversionError for an
+    unusable model, ParityError when the outputs differ on the only or last route.
     """
     options = options or ConversionOptions()
     _check_target(to, opset)
@@ -64,31 +63,31 @@ def convert_torch(
     files = [*tokenizer, *sentence.paths, *options.sample]
     fingerprint = hash_sources(files, {**settings, "sentence": sentence.settings})
     names = " or ".join(ROUTES[name].name for name in routes)
-    kept = as_it_is(out, fingerprint, f"would convert {source} to {names} in {out}", options)
-    if kept is not None:
-        return kept
+    current = find_current_result(out, fingerprint, f"would convert {source} to {names} in {out}", options)
+    if current is not None:
+        return current
     sample = [str(path) for path in options.sample]
-    asked = {"source": source, "input_spec": input_spec, "program_format": program_format}
-    arguments = {**asked, **proof, "sample": sample}
+    source_arguments = {"source": source, "input_spec": input_spec, "program_format": program_format}
+    arguments = {**source_arguments, **proof, "sample": sample}
     outputs = list(facts["outputs"])
 
     with tempfile.TemporaryDirectory(prefix="paddlewheel.") as work:
         encoder = read_encoder(Path(source), Path(work), options) if sentence.settings else SentenceEncoder()
 
-        def make(name: str) -> list[ParityReport]:
-            with staged(out) as made:
-                reports = _take_route(ROUTES[name], {**arguments, "out": str(made)}, options)
-                write_reports(made / PARITY_FILE, reports)
-                _write_notes(made, facts["notes"], encoder, tokenizer)
-                write_stamp(made, fingerprint, {"source": source, "to": name, "outputs": outputs})
+        def export_by_route(name: str) -> list[ParityReport]:
+            with staged(out) as folder:
+                reports = _run_route(ROUTES[name], {**arguments, "out": str(folder)}, options)
+                write_reports(folder / PARITY_FILE, reports)
+                _write_notes(folder, facts["notes"], encoder, tokenizer)
+                write_stamp(folder, fingerprint, {"source": source, "to": name, "outputs": outputs})
                 return reports
 
         try:
-            taken, reports = _first_that_goes(routes, make, options.steps)
+            chosen, reports = _run_first_possible(routes, export_by_route, options.steps)
         except ServingError as exc:
             advise = advise and program_format == FORMATS[0]
             raise _add_routes(exc, source, routes[-1], only=len(routes) == 1, advise=advise) from exc
-    message = f"{out} holds the {ROUTES[taken].made}; outputs: {', '.join(outputs)}"
+    message = f"{out} holds the {ROUTES[chosen].product}; outputs: {', '.join(outputs)}"
     return Conversion(out, True, message, tuple(reports))
 
 
@@ -100,7 +99,7 @@ def _check_target(to: str | None, opset: int) -> None:
 
 
 def _routes(to: str | None, program_format: str) -> list[str]:
-    """The routes to try. Raises ConversionError for one that makes no program of Paddle's."""
+    """Return the routes to try. Raise ConversionError for a route that can't write the format."""
     if program_format == FORMATS[0]:
         return [to] if to else list(ROUTES)
     if to not in (None, "paddle"):
@@ -108,48 +107,48 @@ def _routes(to: str | None, program_format: str) -> list[str]:
     return ["paddle"]
 
 
-def _first_that_goes(
-    routes: Sequence[str], make: Callable[[str], list[ParityReport]], steps: Steps
+def _run_first_possible(
+    routes: Sequence[str], export: Callable[[str], list[ParityReport]], steps: Steps
 ) -> tuple[str, list[ParityReport]]:
-    """The name of the first route by which a model could be made, and what `make` returned for it.
+    """Return the name of the first route without an error, and the reports of `export` for it.
 
-    Raises the ServingError of the last.
+    Raises the ServingError of the last route.
     """
     for name, following in itertools.pairwise(routes):
         try:
-            return name, make(name)
+            return name, export(name)
         except ServingError as exc:
             why = exc.message.rstrip(".")
             steps.say(f"{ROUTES[name].name}: {why}. Trying {ROUTES[following].name}.")
-    return routes[-1], make(routes[-1])
+    return routes[-1], export(routes[-1])
 
 
 def describe_torch(source: str, input_spec: str, options: ConversionOptions) -> dict[str, Any]:
-    """What `convert_torch` has to know of the model, which is loaded for it. Raises ConversionError."""
+    """Load the model and describe it for `convert_torch`. Raises ConversionError."""
     if input_spec:
         parse_input_spec(input_spec)
     check_source(source)
     sample = [str(path) for path in options.sample]
-    asked = {"source": source, "input_spec": input_spec, "sample": sample}
-    facts: dict[str, Any] = _run("describe_step", asked, options)
+    arguments = {"source": source, "input_spec": input_spec, "sample": sample}
+    facts: dict[str, Any] = _run_torch_step("describe_step", arguments, options)
     return facts
 
 
-def _take_route(route: Route, arguments: dict[str, Any], options: ConversionOptions) -> list[ParityReport]:
-    told = _run(route.step, arguments, options, route.needs, f"PyTorch to {route.name}")
-    reports = [parse_report(fields) for fields in told]
+def _run_route(route: Route, arguments: dict[str, Any], options: ConversionOptions) -> list[ParityReport]:
+    results = _run_torch_step(route.step, arguments, options, route.needs, f"PyTorch to {route.name}")
+    reports = [parse_report(fields) for fields in results]
     for report in reports:
         report.require()
     return reports
 
 
 def _write_notes(
-    made: Path, facts: Mapping[str, Any], encoder: SentenceEncoder, tokenizer: Sequence[Path]
+    folder: Path, facts: Mapping[str, Any], encoder: SentenceEncoder, tokenizer: Sequence[Path]
 ) -> None:
     """Write the notes of a model with the files they name, for `convert serving --with-notes`."""
     files = [*tokenizer, *encoder.files]
     for file in files:
-        shutil.copyfile(file, made / file.name)
+        shutil.copyfile(file, folder / file.name)
     notes = ModelNotes(
         task=facts["task"],
         architecture=facts["architecture"],
@@ -160,10 +159,10 @@ def _write_notes(
         multi_label=facts["multi_label"],
         sentence=encoder.notes,
     )
-    write_notes(made, notes)
+    write_notes(folder, notes)
 
 
-def _run(
+def _run_torch_step(
     step: str,
     arguments: dict[str, Any],
     options: ConversionOptions,
@@ -182,7 +181,7 @@ def _run(
 
 
 def _add_routes(error: ServingError, source: str, route: str, *, only: bool, advise: bool) -> ServingError:
-    """The last route's error, with the other routes where they weren't tried."""
+    """Add the routes that were not tried to the error of the last route."""
     if isinstance(error, ParityError):
         return error
     why = error.message.rstrip(".")
@@ -190,5 +189,5 @@ def _add_routes(error: ServingError, source: str, route: str, *, only: bool, adv
         return ConversionError(f"{source}: no route is left, the last said: {why}.")
     if not advise:
         return ConversionError(f"{source}: {why}.")
-    others = " or ".join(f"--to {name}" for name in ROUTES if name != route)
-    return ConversionError(f"{source}: {why}; {others} may go.")
+    alternatives = " or ".join(f"--to {name}" for name in ROUTES if name != route)
+    return ConversionError(f"{source}: {why}; {alternatives} may go.")

@@ -1,4 +1,4 @@
-"""A model of transformers, loaded from its directory, and its feeds. In the conversion environment only."""
+"""The loader of models of transformers, and their feeds. In the conversion environment only."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _MAX_NAMED = 3
 
 
 def is_pretrained(model: Any) -> bool:
-    """Whether it is a model of transformers, without importing them."""
+    """Return whether this is a model of transformers, without importing transformers."""
     transformers = sys.modules.get("transformers")
     return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
 
 def load_pretrained(directory: Path) -> Any:
-    """By the class that config.json names, in fp32; every weight must come from the files."""
+    """Load the class that config.json names, in fp32; every weight must come from the files."""
     make_masks_by_broadcasting()
     create = _transformers_class(directory)
     try:
-        model, info = _load(create, directory)
+        model, info = _load_model(create, directory)
         missing = sorted(info["missing_keys"])
         if missing and all("pooler." in name for name in missing):
-            model, info = _load(create, directory, add_pooling_layer=False)
+            model, info = _load_model(create, directory, add_pooling_layer=False)
             missing = sorted(info["missing_keys"])
     except Exception as exc:
         raise ConversionError(
@@ -49,7 +49,7 @@ def load_pretrained(directory: Path) -> Any:
     return model
 
 
-def _load(create: Any, directory: Path, **settings: object) -> Any:
+def _load_model(create: Any, directory: Path, **settings: object) -> Any:
     return create.from_pretrained(
         directory,
         local_files_only=True,
@@ -83,7 +83,7 @@ def _transformers_class(directory: Path) -> Any:
 
 
 def text_feeds(model: Any, source: str) -> tuple[ProgramTensor, ...]:
-    """The feeds of a text model of transformers, segments where it has more than one."""
+    """Return the feeds of a text model of transformers, with token types if it has more than one."""
     takes = inspect.signature(model.forward).parameters if is_pretrained(model) else ()
     if "input_ids" not in takes:
         raise ConversionError(

@@ -16,7 +16,7 @@ from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 
 TEXTS = ("rain", "A man is eating food.", "国足客场取胜, 3.14")
-_MOST_PROMPTS = 8  # that are tried, the default besides
+_MAX_PROMPTS = 8  # that are compared besides the default
 
 
 def sentence_step(
@@ -53,7 +53,7 @@ def _requests(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
     longest = settings.get("max_tokens")
     default = settings.get("default_prompt", "")
     texts = [*TEXTS, *(["a longer text " * longest] if longest else [])]
-    names = [name for name in settings.get("prompts", {}) if name != default][:_MOST_PROMPTS]
+    names = [name for name in settings.get("prompts", {}) if name != default][:_MAX_PROMPTS]
     return [(default, text) for text in texts] + [(name, TEXTS[1]) for name in names]
 
 

@@ -1,4 +1,4 @@
-"""A PyTorch model with its feeds and outputs by name; imported in the conversion environment only."""
+"""A PyTorch model with its feeds and outputs by name. In the conversion environment only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from convert.from_paddle.factory import call_factory, own_sources
+from convert.from_paddle.factory import call_factory, find_user_sources
 from convert.from_torch.pretrained import TEXT_FEEDS, is_pretrained, load_pretrained, text_feeds
 from convert.from_torch.torch_source import is_factory
 from convert.output.stamp import hash_sources
@@ -21,7 +21,7 @@ from convert.programs.input_spec import ProgramTensor, parse_input_spec
 from convert.programs.program_feeds import OTHER_INPUTS, Array
 from convert.programs.runners import Runner
 from convert.proof.proof_inputs import Inputs
-from convert.proof.target import Target, target_of_specs
+from convert.proof.target import Target, create_specs_target
 from convert.to_serving.notes import text_padding
 from pipeline.errors import ConversionError
 from pipeline.models.pretrained_config import get_labels, get_task, is_multi_label
@@ -30,21 +30,19 @@ from pipeline.models.signature import sized
 
 @dataclass(frozen=True)
 class TorchModel:
-    """A model in evaluation mode. `positional` takes tensors in the order of `feeds` and returns a tuple in
-    that of `outputs`. `id_limits` gives the rows of the embedding that looks up a feed. `examples` are inputs
-    that it runs, by position, and `others` such of other shapes, of which it may not run all."""
+    """A model in evaluation mode, with its feeds, outputs and example inputs."""
 
     model: Any
-    positional: Any
+    positional: Any  # takes tensors in the order of `feeds`, returns a tuple in the order of `outputs`
     feeds: tuple[ProgramTensor, ...]
     outputs: tuple[str, ...]
-    id_limits: Mapping[str, int]
-    examples: tuple[Any, ...]
-    others: tuple[tuple[Any, ...], ...]
+    id_limits: Mapping[str, int]  # rows of the embedding that looks up a feed
+    examples: tuple[Any, ...]  # inputs by position that the model runs
+    other_examples: tuple[tuple[Any, ...], ...]  # of other shapes; the model may reject some
 
 
 class Positional(torch.nn.Module):  # type: ignore[misc]
-    """A model that takes and returns tensors by position, as the exporters want it."""
+    """A model that takes and returns tensors by position, as exporters require."""
 
     def __init__(self, model: Any, names: Sequence[str]) -> None:
         super().__init__()
@@ -65,26 +63,28 @@ class Positional(torch.nn.Module):  # type: ignore[misc]
 def load_torch_model(source: str, input_spec: str, sample: Sequence[str] = ()) -> TorchModel:
     """Load a Hugging Face directory or what module:factory returns, and run it once.
 
-    `input_spec` may be empty for models of transformers that take token ids; `sample` are files with inputs
-    for the run. Raises ConversionError.
+    `input_spec` is optional for models of transformers with token ids; `sample` are files with inputs for the
+    run. Raises ConversionError.
     """
     model = _from_factory(source) if is_factory(source) else load_pretrained(Path(source))
     feeds = parse_input_spec(input_spec) if input_spec else text_feeds(model, source)
-    # All of it: the exporter of ONNX gives every part back the mode of the whole.
+    # eval() on all parts: the ONNX exporter sets every part to the mode of the root.
     positional = Positional(model, [feed.name for feed in feeds]).eval()
-    examples, *others = _examples(source, feeds, sample)
+    examples, *other_examples = _examples(source, feeds, sample)
     outputs, limits = _first_run(positional, feeds, examples)
-    return TorchModel(model, positional, feeds, outputs, limits, examples, tuple(others))
+    return TorchModel(model, positional, feeds, outputs, limits, examples, tuple(other_examples))
 
 
 def torch_target(source: str, feeds: tuple[ProgramTensor, ...], id_limits: Mapping[str, int]) -> Target:
-    """What inputs are found for; a tokenizer stands in a Hugging Face directory."""
-    return target_of_specs(source, feeds, id_limits, None if is_factory(source) else Path(source))
+    """Describe the model for its inputs; a Hugging Face directory has a tokenizer."""
+    return create_specs_target(source, feeds, id_limits, None if is_factory(source) else Path(source))
 
 
 def _examples(source: str, feeds: tuple[ProgramTensor, ...], sample: Sequence[str]) -> list[tuple[Any, ...]]:
-    """A batch of the sample, of two rows where that goes, then it with all open axes twice as long, and with
-    the batch alone twice as large."""
+    """Return a batch of the sample, the batch with all open axes doubled, and with the batch axis doubled.
+
+    A batch with two rows or more is preferred.
+    """
     if not sample:
         return [example_inputs(feeds, batch=2, length=4), example_inputs(feeds, batch=3, length=7)]
     batches = Inputs(sample=tuple(map(Path, sample))).batches(torch_target(source, feeds, {}))
@@ -103,7 +103,7 @@ def _examples(source: str, feeds: tuple[ProgramTensor, ...], sample: Sequence[st
 
 
 def torch_runner(loaded: Any, feeds: Sequence[ProgramTensor]) -> Runner:
-    """Run a module, or a TorchScript program, that takes and returns tensors by position."""
+    """Create the Runner of a module or TorchScript program with positional tensors."""
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
         tensors = [torch.from_numpy(arrays[feed.name].copy()) for feed in feeds]
@@ -123,18 +123,18 @@ def torch_runner(loaded: Any, feeds: Sequence[ProgramTensor]) -> Runner:
 
 
 def example_inputs(feeds: Sequence[ProgramTensor], batch: int, length: int) -> tuple[Any, ...]:
-    """Zeros for integers, ones for others: valid ids of any embedding."""
-    made = []
+    """Create zeros for integers, valid ids of any embedding, and ones for floats."""
+    tensors = []
     for feed in feeds:
         shape, dtype = sized(feed.shape, batch, length), getattr(torch, feed.dtype)
-        made.append(
+        tensors.append(
             torch.ones(shape, dtype=dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
         )
-    return tuple(made)
+    return tuple(tensors)
 
 
 def model_fingerprint(model: TorchModel) -> str:
-    """Of class, config, weights, and the user's own source files."""
+    """Return the hash of class, config, weights, and the user's own source files."""
     weights = hashlib.sha256()
     for name, tensor in sorted(model.model.state_dict().items()):
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
@@ -147,11 +147,11 @@ def model_fingerprint(model: TorchModel) -> str:
         "torch": torch.__version__,
         "weights": weights.hexdigest(),
     }
-    return hash_sources(own_sources(), facts)
+    return hash_sources(find_user_sources(), facts)
 
 
 def model_notes(model: TorchModel) -> dict[str, Any]:
-    """The fields of ModelNotes but for the tokenizer's files; empty where the model doesn't tell."""
+    """Return the fields of ModelNotes except the tokenizer's files; empty where the model has none."""
     architecture, config = "", {}
     if is_pretrained(model.model):
         architecture = type(model.model).__name__
@@ -178,17 +178,17 @@ def _from_factory(factory: str) -> Any:
 def _first_run(
     positional: Positional, feeds: Sequence[ProgramTensor], inputs: Sequence[Any]
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """The outputs' names, and the limits of the feeds that embeddings look up as they came."""
+    """Run the model; return the outputs' names, and the id limits of feeds that embeddings look up."""
     places = {tensor.data_ptr(): feed.name for tensor, feed in zip(inputs, feeds, strict=True)}
     limits: dict[str, int] = {}
 
-    def note(embedding: Any, arguments: tuple[Any, ...]) -> None:
+    def record_limit(embedding: Any, arguments: tuple[Any, ...]) -> None:
         name = places.get(arguments[0].data_ptr()) if arguments else None
         if name is not None:
             limits[name] = min(embedding.num_embeddings, limits.get(name, embedding.num_embeddings))
 
     embeddings = [module for module in positional.modules() if isinstance(module, torch.nn.Embedding)]
-    hooks = [embedding.register_forward_pre_hook(note) for embedding in embeddings]
+    hooks = [embedding.register_forward_pre_hook(record_limit) for embedding in embeddings]
     try:
         with torch.no_grad():
             outputs = positional.named(*inputs)
@@ -209,7 +209,7 @@ def _first_run(
 
 
 def _named_tensors(outputs: Any) -> dict[str, Any]:
-    """The tensors that forward() returned; what else it returns (caches) is left out."""
+    """Return the tensors among the results of forward(), without caches and the like."""
     if isinstance(outputs, torch.Tensor):
         return {"output": outputs}
     if isinstance(outputs, Mapping):

@@ -1,4 +1,4 @@
-"""The ways from PyTorch, in the order in which they are tried."""
+"""The routes from PyTorch, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ OPSET = 16
 
 @dataclass(frozen=True)
 class Route:
-    """One way from PyTorch: its step, the packages that it imports, and what it makes."""
+    """One route from PyTorch: its step and its product."""
 
     step: str
-    needs: tuple[str, ...]
+    needs: tuple[str, ...]  # packages that the step imports
     name: str
-    made: str
+    product: str
 
 
 ROUTES = {

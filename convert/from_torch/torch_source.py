@@ -1,4 +1,4 @@
-"""Where a PyTorch model comes from: a Hugging Face directory, checked without PyTorch, or module:factory."""
+"""The source of a PyTorch model: a Hugging Face directory, checked without PyTorch, or module:factory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pipeline.errors import ConversionError
 
 CONFIG_FILE = "config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-_HEADER_BYTES = 100 << 20  # what the safetensors format allows
+_HEADER_BYTES = 100 << 20  # limit of the safetensors format
 _LFS_POINTER = b"version https://git-lfs"
 
 
 def is_factory(source: str) -> bool:
-    """Whether `source` is written module:factory; a folder of that name comes first."""
+    """Return whether `source` is module:factory and no existing folder."""
     return ":" in source and not Path(source).exists()
 
 
@@ -30,7 +30,7 @@ def check_source(source: str) -> None:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """What config.json says, `model_type` at least."""
+    """Read config.json, which must have `model_type`."""
     path = directory / CONFIG_FILE
     if not directory.is_dir():
         raise ConversionError(
@@ -51,7 +51,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """The files with the weights; of several forms the one that transformers would take."""
+    """Return the files with the weights; of several forms, the form that transformers prefers."""
     for name in WEIGHTS:
         if (directory / name).is_file():
             return [directory / name]
@@ -77,28 +77,32 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _check_weights(file: Path) -> None:
-    """Raise ConversionError for a file that was cut off on its way here, or never fetched."""
+    """Raise ConversionError for a truncated file, or a Git LFS pointer."""
     try:
         with file.open("rb") as opened:
             start = opened.read(len(_LFS_POINTER))
             if start == _LFS_POINTER:
                 raise ConversionError(f"{file} is a Git LFS pointer, not weights; run `git lfs pull` there.")
             opened.seek(0)
-            whole = _safetensors_bytes(opened.read(8), opened) if file.suffix == ".safetensors" else None
+            expected_bytes = (
+                _safetensors_bytes(opened.read(8), opened) if file.suffix == ".safetensors" else None
+            )
     except OSError as exc:
         raise ConversionError(f"{file} can't be read ({exc.strerror}).") from exc
     except (ValueError, KeyError, TypeError, struct.error) as exc:
         raise ConversionError(f"{file} is not a safetensors file; fetch it again.") from exc
     size = file.stat().st_size
-    if whole is not None and size != whole:
-        raise ConversionError(f"{file} has {size} bytes where its header tells of {whole}; fetch it again.")
-    # Files of PyTorch before 1.6 are no zip archives; PyTorch itself tells what is wrong with one.
-    if whole is None and start[:2] == b"PK" and not zipfile.is_zipfile(file):
+    if expected_bytes is not None and size != expected_bytes:
+        raise ConversionError(
+            f"{file} has {size} bytes where its header tells of {expected_bytes}; fetch it again."
+        )
+    # Files of PyTorch before 1.6 are no zip archives; PyTorch itself reports their errors.
+    if expected_bytes is None and start[:2] == b"PK" and not zipfile.is_zipfile(file):
         raise ConversionError(f"{file} is cut off after {size} bytes; fetch it again.")
 
 
 def _safetensors_bytes(prefix: bytes, opened: Any) -> int:
-    """The size that the header gives: 8 bytes of its length, itself, and the last tensor's end."""
+    """Return the file size by the header: 8 bytes of its length, the header, and the last tensor's end."""
     (length,) = struct.unpack("<Q", prefix)
     if length > _HEADER_BYTES:
         raise ValueError(length)

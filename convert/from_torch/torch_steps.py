@@ -1,4 +1,4 @@
-"""The routes of a PyTorch model, one function each; they run in the conversion environment."""
+"""The steps of a PyTorch model, a function for each route, in the conversion environment."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PADDLE, ONNX, TORCHSCRIPT = "PyTorch to Paddle", "PyTorch to ONNX", "PyTorch to 
 
 
 def describe_step(steps: Steps, source: str, input_spec: str, sample: Sequence[str] = ()) -> dict[str, Any]:
-    """Load the model. Returns its fingerprint, its outputs' names, its notes, and whether it has a twin."""
+    """Load the model; return its fingerprint, its outputs' names, its notes, and whether it has a twin."""
     steps.step("Reading the PyTorch model")
     model = load_torch_model(source, input_spec, sample)
     return {
@@ -67,9 +67,9 @@ def paddle_step(
     """
     steps.step("Mapping the weights into PaddleNLP's model")
     model = load_torch_model(source, input_spec, sample)
-    twin = _twin(model)
+    twin = _build_twin(model)
     steps.step("Parity of PyTorch and Paddle")
-    batches = _batches(model, source, lengths, sample)
+    batches = _proof_batches(model, source, lengths, sample)
     dynamic = _compare(PADDLE, model, layer_runner(twin, model.feeds), batches, tolerance)
     if not dynamic.passed:
         return _as_json([dynamic])
@@ -83,12 +83,12 @@ def paddle_step(
 
 
 def twin_layer(source: str, input_spec: str, sample: Sequence[str] = ()) -> Any:
-    """The Layer that `paddle_step` makes static."""
-    return _twin(load_torch_model(source, input_spec, sample))
+    """Build the Layer that `paddle_step` makes static."""
+    return _build_twin(load_torch_model(source, input_spec, sample))
 
 
-def _twin(model: TorchModel) -> Any:
-    """PaddleNLP's model of the same architecture, with the weights."""
+def _build_twin(model: TorchModel) -> Any:
+    """Build PaddleNLP's model of the same architecture, with the weights."""
     import_paddle()
     from convert.from_torch.twin import paddle_twin
 
@@ -129,7 +129,7 @@ def onnx_step(
         raise ConversionError(f"forward() doesn't use {unused[0]!r}; give --input-spec without it.")
     steps.step("Parity of PyTorch and ONNX")
     runner = program_runner(program)
-    batches = _batches(model, source, lengths, sample)
+    batches = _proof_batches(model, source, lengths, sample)
     return _as_json([_compare(ONNX, model, runner, batches, tolerance)])
 
 
@@ -151,12 +151,12 @@ def torchscript_step(
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         inputs = model.examples
-        # Its own check is left out: parity tries more shapes.
+        # No check by the tracer: parity runs more shapes.
         torch.jit.trace(model.positional, inputs, strict=False, check_trace=False).save(file)
         loaded = torch.jit.load(file, map_location="cpu")
     steps.step("Parity of PyTorch and TorchScript")
     runner = torch_runner(loaded, model.feeds)
-    batches = _batches(model, source, lengths, sample)
+    batches = _proof_batches(model, source, lengths, sample)
     return _as_json([_compare(TORCHSCRIPT, model, runner, batches, tolerance)])
 
 
@@ -164,7 +164,9 @@ def _as_json(reports: Sequence[ParityReport]) -> list[dict[str, Any]]:
     return [asdict(report) for report in reports]
 
 
-def _batches(model: TorchModel, source: str, lengths: Sequence[int], sample: Sequence[str]) -> list[Feeds]:
+def _proof_batches(
+    model: TorchModel, source: str, lengths: Sequence[int], sample: Sequence[str]
+) -> list[Feeds]:
     target = torch_target(source, model.feeds, model.id_limits)
     return Inputs(tuple(lengths), tuple(map(Path, sample))).batches(target)
 
@@ -182,10 +184,10 @@ def _open_axes(shape: Sequence[int]) -> dict[int, str]:
 
 
 def _output_axes(model: TorchModel) -> dict[str, dict[int, str]]:
-    """The axes of each output that change with the inputs' batch size or length."""
-    one_run = _shapes(model, model.examples)
+    """Find the axes of each output that change with the inputs' batch size or length."""
+    first_run = _shapes(model, model.examples)
     other_run, why = None, ""
-    for inputs in model.others:
+    for inputs in model.other_examples:
         try:
             other_run = _shapes(model, inputs)
             break
@@ -194,8 +196,8 @@ def _output_axes(model: TorchModel) -> dict[str, dict[int, str]]:
     if other_run is None:
         raise ConversionError(f"the PyTorch model can't run other shapes ({why}).")
     axes = {}
-    for name, one, other in zip(model.outputs, one_run, other_run, strict=True):
-        open_ = [-1 if a != b else a for a, b in zip(one, other, strict=True)]
+    for name, dims, other_dims in zip(model.outputs, first_run, other_run, strict=True):
+        open_ = [-1 if a != b else a for a, b in zip(dims, other_dims, strict=True)]
         axes[name] = _open_axes(open_)
     return axes
 

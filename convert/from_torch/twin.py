@@ -1,4 +1,4 @@
-"""The PaddleNLP twin of a PyTorch encoder: the same architecture, filled with its weights.
+"""The PaddleNLP twin of a PyTorch encoder: the same architecture with the same weights.
 
 Imported in the conversion environment only.
 """
@@ -61,9 +61,9 @@ _ACTIVATIONS = {
 
 
 class Twin(paddle.nn.Layer):  # type: ignore[misc]
-    """A PaddleNLP model that takes the feeds of its PyTorch original and returns as many outputs.
+    """A PaddleNLP model with the feeds and the number of outputs of its PyTorch original.
 
-    The heads are called here: the branches around them in PaddleNLP's forward() can't be made static.
+    It calls the heads itself: the branches around them in PaddleNLP's forward() can't be made static.
     """
 
     def __init__(self, model: Any, outputs: int) -> None:
@@ -85,12 +85,12 @@ class Twin(paddle.nn.Layer):  # type: ignore[misc]
 
 
 def paddle_twin(original: Any, outputs: int) -> Twin:
-    """The twin of a model of transformers; raises ConversionError when PaddleNLP has none that is equal."""
+    """Build the twin of a model of transformers; raise ConversionError if PaddleNLP has no equal model."""
     return Twin(paddlenlp_model(original), outputs)
 
 
 def paddlenlp_model(original: Any) -> Any:
-    """The model of PaddleNLP with the weights and settings of one of transformers."""
+    """Build PaddleNLP's model with the weights and settings of a model of transformers."""
     name = twin_name(type(original).__name__)
     _check_config(original.config)
     twin = _create(name, original.config)
@@ -102,9 +102,9 @@ def paddlenlp_model(original: Any) -> Any:
 
 
 def map_weights(weights: Mapping[str, Array], twin: Any) -> dict[str, Array]:
-    """The twin's state_dict; raises ConversionError unless each weight finds its place and shape.
+    """Map weights to the twin's state_dict; raise ConversionError unless names and shapes match.
 
-    A pooler that the original lacks stays as it is: nothing that the original returns depends on it.
+    A pooler that the original lacks is not set: no output of the original depends on it.
     """
     linear = {
         f"{name}.weight" for name, layer in twin.named_sublayers() if isinstance(layer, paddle.nn.Linear)
@@ -124,9 +124,9 @@ def map_weights(weights: Mapping[str, Array], twin: Any) -> dict[str, Array]:
                 f"{type(twin).__name__} {list(places[place].shape)}"
             )
         mapped[place] = value
-    left = sorted(name for name in places.keys() - mapped.keys() if "pooler." not in name)
-    if left:
-        raise ConversionError(f"the PyTorch model has no weight for {left[0]!r} of {type(twin).__name__}")
+    unset = sorted(name for name in places.keys() - mapped.keys() if "pooler." not in name)
+    if unset:
+        raise ConversionError(f"the PyTorch model has no weight for {unset[0]!r} of {type(twin).__name__}")
     return mapped
 
 
@@ -137,7 +137,7 @@ def _renamed(name: str) -> str:
 
 
 def _check_config(config: Any) -> None:
-    """Raise ConversionError for what transformers can do and PaddleNLP's classes can't."""
+    """Raise ConversionError for settings of transformers that PaddleNLP's classes lack."""
     if config.hidden_act not in _ACTIVATIONS:
         raise ConversionError(
             f"hidden_act {config.hidden_act!r} has no counterpart in Paddle ({', '.join(_ACTIVATIONS)} have)"
@@ -162,12 +162,12 @@ def _create(name: str, config: Any) -> Any:
 
 
 def _carry_settings(twin: Any, config: Any) -> None:
-    """What PaddleNLP's configs don't hand on: activation, epsilon, and the padding's row."""
+    """Set activation, epsilon and padding row, which PaddleNLP's configs don't carry."""
     for layer in twin.sublayers():
         if isinstance(layer, paddle.nn.TransformerEncoderLayer):
             layer.activation = _ACTIVATIONS[config.hidden_act]
         elif isinstance(layer, paddle.nn.LayerNorm):
             layer._epsilon = config.layer_norm_eps
         elif isinstance(layer, paddle.nn.Embedding):
-            # Paddle answers zeros for it; PyTorch answers the row, and only leaves it out of training.
+            # For the padding id Paddle returns zeros; PyTorch returns the row, excluded from training.
             layer._padding_idx = None

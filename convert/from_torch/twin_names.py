@@ -1,4 +1,4 @@
-"""Which models of transformers have a twin in PaddleNLP, by the names of their classes."""
+"""Class names of transformers and of their twins in PaddleNLP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def has_twin(name: str) -> bool:
 
 
 def twin_name(name: str) -> str:
-    """The class of PaddleNLP for one of transformers: XLMRobertaModel gives RobertaModel."""
+    """Return PaddleNLP's class for a class of transformers: RobertaModel for XLMRobertaModel."""
     for family, twin in _FAMILIES.items():
         for head in _HEADS:
             if name == family + head:

@@ -1,1 +1,1 @@
-"""`paddlewheel convert check` and `shapes`: what can be told of a model."""
+"""`paddlewheel convert check` and `shapes`: comparisons and shapes of models."""

@@ -1,4 +1,4 @@
-"""The check of a model: whether it answers as another does, alone, padded and beside others."""
+"""The check of a model: a comparison of its answers with another model, alone, padded and in batches."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from convert.inspection.pairing import as_asked, candidate_target, common_target
+from convert.inspection.pairing import candidate_target, common_target, create_candidate_runner
 from convert.inspection.record import get_source_name, read_record, recorded_source
 from convert.inspection.subject import Subject, open_program, open_subject
 from convert.output.stamp import restamp
 from convert.programs.inference_program import serving_folder
 from convert.proof.padding import answers_by_row, parse_padding, prove_declared
 from convert.proof.parity import compare
-from convert.proof.parity_report import TOLERANCE, ParityReport, held_to
+from convert.proof.parity_report import TOLERANCE, ParityReport, judge_by
 from convert.proof.stored_reports import parse_bounds, summaries
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConversionError
@@ -29,13 +29,12 @@ PARITY, PADDING, BATCH, FILES = "check", "check padding", "check batch", "check 
 def check_serving(directory: Path, *, options: ConversionOptions | None = None) -> Conversion:
     """Compare a serving model with the model that it was made of, and store the reports in its parity.json.
 
-    One of another precision may be off as far as it was allowed to when it was made, unless `options` name a
-    tolerance of their own; its top-1 agreement counts on a sample, for random inputs are of no class.
-    A failed one keeps the service from starting until a later check passes or the model is converted again.
-    Where the source can't be run here (the demo's training, a Layer), it is compared with its own program as
-    it is written, and fails if its files are no longer those that were proved; with a source the comparison
-    is the proof of the files that are there. Raises ConversionError when the source is not recorded or gone,
-    or the report can't be written.
+    A model of another precision keeps the bounds of its conversion, unless `options` have a tolerance. Its
+    top-1 agreement counts only on a sample: random inputs have no class. After a failed check the service
+    does not start, until a later check passes or the model is converted again. If the source can't run here
+    (the demo's training, a Layer), the model is compared with its own unoptimised program. The check then
+    fails if files differ from the proved files. Raises ConversionError when the source is not recorded or
+    missing, or the report can't be written.
     """
     options = options or ConversionOptions()
     folder = serving_folder(directory)
@@ -48,27 +47,27 @@ def check_serving(directory: Path, *, options: ConversionOptions | None = None) 
     options.steps.step("Loading both models")
     source, candidate = recorded_source(root), open_subject(directory)
     reference = open_program(folder) if source is None else open_subject(source)
-    reports = _check(reference, candidate, "", options)
+    reports = _compare_subjects(reference, candidate, "", options)
     stamp = read_record(root)
     if options.tolerance == TOLERANCE and "bounds" in stamp:
         bounds = parse_bounds(stamp["bounds"])
         bounds = bounds if options.sample else replace(bounds, top1_needed=0.0)
-        reports = tuple(held_to(report, bounds) for report in reports)
+        reports = tuple(judge_by(report, bounds) for report in reports)
     options.steps.step("Digests of its files")
-    told = f"{source} does"
+    reference_answer = f"{source} does"
     if source is None:
         files, are_proved = _files_report(folder, options)
         reports += files
-        told = (
+        reference_answer = (
             "its own program does without optimisation (what it was made of, "
             f"{get_source_name(root)}, can't be run); {are_proved}"
         )
     passed = all(report.passed for report in reports)
     if passed and source is not None:
         record_digests(folder)
-    _store(target, reports)
+    _store_reports(target, reports)
     restamp(root, current=passed)
-    return _outcome(directory, reports, f"{directory} answers as {told}")
+    return _outcome(directory, reports, f"{directory} answers as {reference_answer}")
 
 
 def check_models(
@@ -81,21 +80,21 @@ def check_models(
 ) -> Conversion:
     """Compare two models, each a Paddle inference folder, a serving model or an ONNX model.
 
-    `padding` ("input_ids=0,...") names feeds of a candidate that declares none; `report` is a file for the
-    reports. A sample of `options` has the names of the reference's feeds.
+    `padding` ("input_ids=0,...") names feeds of a candidate without declared padding; `report` is a file for
+    the reports. A sample of `options` has the names of the reference's feeds.
     """
     options = options or ConversionOptions()
     options.steps.step("Loading both models")
-    reports = _check(open_subject(reference), open_subject(candidate), padding, options)
+    reports = _compare_subjects(open_subject(reference), open_subject(candidate), padding, options)
     if report is not None:
-        _store(report, reports)
+        _store_reports(report, reports)
     return _outcome(candidate, reports, f"{candidate} answers as {reference} does")
 
 
-def _check(
+def _compare_subjects(
     reference: Subject, candidate: Subject, padding: str, options: ConversionOptions
 ) -> tuple[ParityReport, ...]:
-    run = as_asked(candidate, reference)
+    run = create_candidate_runner(candidate, reference)
     names = [fetch.alias for fetch in reference.fetches]
     options.steps.step("Parity")
     batches = options.inputs.batches(common_target(reference, candidate))
@@ -105,7 +104,7 @@ def _check(
 
 
 def _files_report(folder: Path, options: ConversionOptions) -> tuple[tuple[ParityReport, ...], str]:
-    """The report of a model whose files are no longer those that were proved, and what to say of others."""
+    """Compare the files with the proved digests; return the report, and a remark for equal files."""
     replaced = replaced_files(load_serving_model(folder), SHA256)
     if replaced is None:
         return (), "it has no digests, so whether its files are those that were proved is not known"
@@ -121,15 +120,15 @@ def _files_report(folder: Path, options: ConversionOptions) -> tuple[tuple[Parit
 def _rows_check(
     reference: Subject, candidate: Subject, padding: str, options: ConversionOptions
 ) -> list[ParityReport]:
-    """Rows of different length where they may be padded, else of the same length."""
+    """Compare rows alone and in a batch, of different lengths if they may be padded."""
     target = candidate_target(reference, candidate)
     if not target.by_row:
-        return []  # its requests run alone
+        return []  # requests run alone
     pads = dict(candidate.padding.feeds) if candidate.padding else parse_padding(padding, target.specs)
     rows = options.inputs.rows(target, pads)
     names = [fetch.alias for fetch in candidate.fetches]
     if not pads and not answers_by_row(candidate.run, rows):
-        return []  # they can't be cut apart here
+        return []  # outputs can't be split into rows
     report, proven = prove_declared(
         candidate.run, names, target, rows, pads,
         checks_ids=candidate.checks_ids, tolerance=options.tolerance, step=PADDING if pads else BATCH,
@@ -142,16 +141,18 @@ def _rows_check(
     return [report]
 
 
-def _store(path: Path, reports: Sequence[ParityReport]) -> None:
-    """Replace the reports of an earlier check; those of the conversion stay."""
+def _store_reports(path: Path, reports: Sequence[ParityReport]) -> None:
+    """Replace the reports of an earlier check; keep the reports of the conversion."""
     try:
         earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        kept = [old for old in earlier if old["step"] not in (PARITY, PADDING, BATCH, FILES)]
+        conversion_reports = [old for old in earlier if old["step"] not in (PARITY, PADDING, BATCH, FILES)]
     except (OSError, ValueError, KeyError, TypeError):
-        kept = []  # no report that could be kept
+        conversion_reports = []  # unreadable reports are dropped
     partial = path.with_name(f".{path.name}.new")
     try:
-        partial.write_text(json.dumps([*kept, *summaries(reports)], indent=2) + "\n", encoding="utf-8")
+        partial.write_text(
+            json.dumps([*conversion_reports, *summaries(reports)], indent=2) + "\n", encoding="utf-8"
+        )
         partial.replace(path)
     except OSError as exc:
         raise ConversionError(f"{path} can't be written ({exc.strerror}).") from exc

@@ -1,4 +1,4 @@
-"""What a serving model's stamp records of the model that it was made of."""
+"""The source of a serving model, as its stamp records it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 from convert.output.stamp import STAMP_FILE
 from pipeline.errors import ConversionError
 
-DEMO = "demo"  # what the demo's stamp has for a source
+DEMO = "demo"  # the source in the stamp of the demo
 
 
 def recorded_source(directory: Path) -> Path | None:
-    """The model that a serving model was made of; None where that was none in a file."""
+    """Return the source of a serving model; None for a source without a file."""
     stamp = read_record(directory)
     if "source" not in stamp or stamp["source"] == DEMO:
         return None
@@ -27,13 +27,13 @@ def recorded_source(directory: Path) -> Path | None:
 
 
 def get_source_name(directory: Path) -> str:
-    """What a sentence calls the source by."""
+    """Return the name of the source for messages."""
     stamp = read_record(directory)
     return str(stamp.get("made_of") or stamp["source"])
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """The stamp of a result. Raises ConversionError where it does not tell the source."""
+    """Read the stamp of a result. Raise ConversionError if it has no source."""
     try:
         stamp = json.loads((directory / STAMP_FILE).read_text(encoding="utf-8"))
         if stamp.keys() & {"source", "made_of"}:

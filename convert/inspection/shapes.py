@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, ConversionError, ModelFailed
 from pipeline.models.serving_model import SERVER_FOLDER
 
 _HEAD = "Made by `paddlewheel convert shapes`: "
-_OF_PADDLE = "shape_range_info {"  # how a file begins that Paddle wrote
+_PADDLE_START = "shape_range_info {"  # of a file that Paddle wrote
 
 
 def convert_shapes(
@@ -32,10 +32,10 @@ def convert_shapes(
     """Write the file for `tensorrt.shapes` of the model in the folder `model` to `out`.
 
     Random feeds of `options.lengths` x `batches` rows are run, or else what the files `options.sample` hold.
-    The likeliest shape is that of the median length with the most rows. The file
-    has the feeds and each inner tensor whose shape depends on theirs, in a .json program by its place there,
-    for its name is another in each process; of an ONNX model the feeds alone, for TensorRT asks for no
-    others there. Raises ConversionError for what can't be used.
+    The likeliest shape has the median length and the most rows. The file has the feeds and each inner tensor
+    whose shape depends on the feeds. Inner tensors of a .json program stand under their position, because
+    their names differ in each process. For an ONNX model the file has only the feeds, as TensorRT requires.
+    Raises ConversionError for an unusable model.
     """
     options = options or ConversionOptions(lengths=SHAPE_LENGTHS)
     options.steps.step("Reading the model")
@@ -49,14 +49,14 @@ def convert_shapes(
         )
     if not batches or min(batches) < 1 or max(batches) > 1 << 16:
         raise ConversionError(f"the batch sizes {tuple(batches)} are not whole numbers from 1 to {1 << 16}.")
-    made = _batches(program, batches, options)
+    feeds = _create_batches(program, batches, options)
     settings = {"lengths": options.lengths, "batches": list(batches), "paddle": paddle_version()}
     head = _HEAD + hash_sources([*program.files, *options.sample], settings)
     if options.dry_run:
-        return Conversion(out, False, f"would run {len(made)} batches and write {out}; nothing was written")
+        return Conversion(out, False, f"would run {len(feeds)} batches and write {out}; nothing was written")
     if not options.force and _first_line(out) == f"# {head}":
         return Conversion(out, False, f"{out} is up to date", shown=_shown(out, program))
-    _collect(program, made, out, head, options)
+    _collect(program, feeds, out, head, options)
     return Conversion(
         out, True, f"{out} is for local_service_conf.tensorrt.shapes", shown=_shown(out, program)
     )
@@ -65,7 +65,7 @@ def convert_shapes(
 def _collect(
     program: InferenceProgram, batches: Sequence[Feeds], out: Path, head: str, options: ConversionOptions
 ) -> None:
-    # Here, for it imports Paddle.
+    # A late import: it imports Paddle.
     from pipeline.engines.dynamic_shape import format_ranges
     from pipeline.engines.shape_collection import collect_ranges, feed_ranges, likeliest, write_atomically
 
@@ -73,7 +73,7 @@ def _collect(
     feeds = {feed.name: feed.shape for feed in program.feeds}
     try:
         if program.format == "onnx":
-            _try(program, batches, options)
+            _run_batches(program, batches, options)
             ranges = feed_ranges(batches, likeliest(batches))
         else:
             ranges = collect_ranges(
@@ -94,8 +94,8 @@ def _collect(
         raise ConversionError(f"{out} can't be written ({exc.strerror}); name another place.") from exc
 
 
-def _try(program: InferenceProgram, batches: Sequence[Feeds], options: ConversionOptions) -> None:
-    """Run them: a model or a shape that can't be run is told now, not when TensorRT builds its engines."""
+def _run_batches(program: InferenceProgram, batches: Sequence[Feeds], options: ConversionOptions) -> None:
+    """Run the batches, so that errors appear now and not when TensorRT builds its engines."""
     run = program_runner(program)
     for batch in batches:
         run(batch)
@@ -113,7 +113,9 @@ def _shown(out: Path, program: InferenceProgram) -> tuple[object, ...]:
     return ranges_table(ranges), shape_info_code(ranges, feeds)
 
 
-def _batches(program: InferenceProgram, sizes: Sequence[int], options: ConversionOptions) -> list[Feeds]:
+def _create_batches(
+    program: InferenceProgram, sizes: Sequence[int], options: ConversionOptions
+) -> list[Feeds]:
     if options.sample:
         return options.inputs.batches(create_target(program), sizes=())
     rng = np.random.default_rng(0)
@@ -125,7 +127,7 @@ def _check_replaceable(out: Path) -> None:
     """Raise ConversionError unless `out` is absent or a file of shapes."""
     if out.is_dir():
         raise ConversionError(f"{out} is a folder; name a file, such as {out / 'shapes.pbtxt'}.")
-    if out.exists() and not _first_line(out).startswith(("# Made by `", _OF_PADDLE)):
+    if out.exists() and not _first_line(out).startswith(("# Made by `", _PADDLE_START)):
         raise ConversionError(f"{out} is not a file of collected shapes; name another place for the result.")
 
 

@@ -1,4 +1,4 @@
-"""Shape ranges as a person reads them: a table, and the hook of an Op that gives them to TensorRT."""
+"""Shape ranges as a table, and as the hook of an Op for TensorRT."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ BOUNDS = ("min", "opt", "max")
 
 
 def ranges_table(ranges: Mapping[str, TensorRange]) -> Table:
-    """A row for each tensor; `-> 1 16` tells which shape a tensor of numbers held."""
+    """Return a table with a row for each tensor; `-> 1 16` is the content of a shape tensor."""
     table = Table(title=f"Shapes of {len(ranges)} tensors", title_justify="left")
     table.add_column("tensor", overflow="fold")
     for bound in BOUNDS:
         table.add_column(bound, justify="right", overflow="fold")
-    for name, found in ranges.items():
-        table.add_row(name, *(_cell(found, bound) for bound in BOUNDS))
+    for name, tensor_range in ranges.items():
+        table.add_row(name, *(_cell(tensor_range, bound) for bound in BOUNDS))
     return table
 
 
-def _cell(found: TensorRange, bound: str) -> str:
-    shape = " x ".join(map(str, getattr(found, bound))) or "scalar"
-    values = getattr(found, f"{bound}_values")
+def _cell(tensor_range: TensorRange, bound: str) -> str:
+    shape = " x ".join(map(str, getattr(tensor_range, bound))) or "scalar"
+    values = getattr(tensor_range, f"{bound}_values")
     return f"{shape} -> {' '.join(map(str, values))}" if values else shape
 
 
 def shape_info_code(ranges: Mapping[str, TensorRange], feeds: Collection[str]) -> str:
-    """`set_dynamic_shape_info` of an Op.
+    """Return the code of `set_dynamic_shape_info` of an Op.
 
-    Left out are inner tensors that hold shapes, for it can't tell what they hold, empty ones, which an Op's
-    shapes can't be, and places in a .json program, which are no names.
+    The hook has no place for the content of inner shape tensors, for empty tensors, and for positions in a
+    .json program, which are no names. They are omitted.
     """
-    kept = {
-        name: found
-        for name, found in ranges.items()
-        if (name in feeds or not found.min_values) and 0 not in found.min and not is_place(name)
+    listed = {
+        name: tensor_range
+        for name, tensor_range in ranges.items()
+        if (name in feeds or not tensor_range.min_values) and 0 not in tensor_range.min and not is_place(name)
     }
     lines = ["def set_dynamic_shape_info(self):", "    self.dynamic_shape_info = {"]
     for bound in BOUNDS:
         lines.append(f'        "{bound}_input_shape": {{')
-        lines += [f'            "{name}": {list(getattr(r, bound))},' for name, r in kept.items()]
+        lines += [f'            "{name}": {list(getattr(r, bound))},' for name, r in listed.items()]
         lines.append("        },")
     return "\n".join([*lines, "    }"])

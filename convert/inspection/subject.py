@@ -1,4 +1,4 @@
-"""One side of a check: a Paddle program, an ONNX model or a serving model, run by the names callers use."""
+"""One side of a check: a Paddle program, an ONNX model or a serving model."""
 
 from __future__ import annotations
 
@@ -14,25 +14,20 @@ from pipeline.models.serving_model import Padding, Variable, load_serving_model
 
 @dataclass(frozen=True)
 class Subject:
-    """A model that can be run.
-
-    `run` takes feeds by their aliases. `folder` holds its files, those of a tokenizer among them. `padding`
-    is what a serving model declares. `id_limits` (by alias) are the lengths of the embeddings that feeds are
-    looked up in. `checks_ids`: its engine refuses ids beyond them.
-    """
+    """A model of a check, with its runner."""
 
     source: Path
     feeds: tuple[Variable, ...]
     fetches: tuple[Variable, ...]
-    id_limits: Mapping[str, int]
-    run: Runner
-    folder: Path
-    padding: Padding | None = None
-    checks_ids: bool = False
+    id_limits: Mapping[str, int]  # by alias: rows of the embedding that looks up a feed
+    run: Runner  # takes feeds by their aliases
+    folder: Path  # of its files, with the tokenizer's
+    padding: Padding | None = None  # as a serving model declares it
+    checks_ids: bool = False  # whether its engine rejects ids beyond the limits
 
 
 def open_subject(source: Path) -> Subject:
-    """Load a model. Raises ConversionError or ConfigError for what is none."""
+    """Load a model. Raises ConversionError or ConfigError for another file."""
     folder = serving_folder(source)
     if folder is not None:
         return _serving_subject(source, folder)
@@ -42,11 +37,11 @@ def open_subject(source: Path) -> Subject:
         for specs in (program.feeds, program.fetches)
     )
     dtypes = {feed.name: feed.numpy_dtype for feed in feeds}
-    own = program_runner(program)
+    program_run = program_runner(program)
 
     def run(arrays: Mapping[str, Array]) -> Sequence[Array]:
-        # The other side's feeds may be of int32 where these are of int64.
-        return own({name: array.astype(dtypes[name], copy=False) for name, array in arrays.items()})
+        # The other model's feeds may be int32 where these are int64.
+        return program_run({name: array.astype(dtypes[name], copy=False) for name, array in arrays.items()})
 
     checks = program.format == "onnx"
     folder = program.program.parent
@@ -54,16 +49,16 @@ def open_subject(source: Path) -> Subject:
 
 
 def open_program(folder: Path) -> Subject:
-    """The program in a serving model's folder, run as it is written, by the names that callers use."""
-    return _described(folder, folder, program_runner(read_program(folder)))
+    """Load the unoptimised program in a serving model's folder, with feeds by their aliases."""
+    return _create_subject(folder, folder, program_runner(read_program(folder)))
 
 
 def _serving_subject(source: Path, folder: Path) -> Subject:
-    return _described(source, folder, serving_runner(folder))
+    return _create_subject(source, folder, serving_runner(folder))
 
 
-def _described(source: Path, folder: Path, own: Runner) -> Subject:
-    """As the serving model in `folder` describes it; `own` takes feeds by the program's names."""
+def _create_subject(source: Path, folder: Path, run: Runner) -> Subject:
+    """Create the Subject of the serving model in `folder`; `run` takes feeds by the program's names."""
     model = load_serving_model(folder)
     program = read_program(folder)
     limits = program.id_limits
@@ -73,7 +68,7 @@ def _described(source: Path, folder: Path, own: Runner) -> Subject:
         model.feeds,
         model.fetches,
         {alias: limits[name] for alias, name in names.items() if name in limits},
-        lambda arrays: own({names[alias]: array for alias, array in arrays.items()}),
+        lambda arrays: run({names[alias]: array for alias, array in arrays.items()}),
         folder,
         model.padding,
         program.format == "onnx",

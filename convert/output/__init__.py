@@ -1,1 +1,1 @@
-"""The folder of a result: put there whole, stamped with what it was made of."""
+"""The output of a conversion: atomic folders, stamps, and terminal streams."""

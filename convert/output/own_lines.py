@@ -1,4 +1,4 @@
-"""Which lines a conversion shows: its own, and with --debug those of the libraries that it calls."""
+"""The terminal streams of a conversion, without the lines of the libraries that it calls."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _OURS = ("pipeline", "convert")
 
 
 class Streams(NamedTuple):
-    """Standard output and standard error as our own lines find them."""
+    """Standard output and standard error of our own lines."""
 
     out: TextIO
     err: TextIO
 
 
-def as_they_are() -> Streams:
+def process_streams() -> Streams:
     return Streams(sys.stdout, sys.stderr)
 
 
 @contextlib.contextmanager
-def without_libraries() -> Iterator[Streams]:
-    """Streams for our own lines; what else is written meanwhile, natively or by Python, is left out.
+def silence_libraries() -> Iterator[Streams]:
+    """Yield streams for our own lines; drop everything else that native code or Python writes meanwhile.
 
-    A crash in native code still tells on standard error where it was.
+    A crash in native code still prints its place to standard error.
     """
     streams = Streams(*(os.fdopen(os.dup(fd), "w", 1) for fd in (1, 2)))
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -37,10 +37,10 @@ def without_libraries() -> Iterator[Streams]:
         os.dup2(nowhere, fd)
     os.close(nowhere)
     faulthandler.enable(streams.err)
-    told = logging.StreamHandler(streams.err)
-    told.setLevel(logging.WARNING)
+    handler = logging.StreamHandler(streams.err)
+    handler.setLevel(logging.WARNING)
     for name in _OURS:
-        logging.getLogger(name).addHandler(told)
+        logging.getLogger(name).addHandler(handler)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

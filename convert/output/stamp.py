@@ -1,4 +1,4 @@
-"""The stamp of a result, convert.json: what it was made from, so that it is known again."""
+"""The stamp of a result, convert.json, with the fingerprint of its sources."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_replaceable(out: Path) -> None:
 
 
 def write_stamp(directory: Path, fingerprint: str, facts: Mapping[str, object]) -> None:
-    """Store what a result was made from, and `facts` about it, in its convert.json."""
+    """Write convert.json with the fingerprint of a result's sources and `facts` about it."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     sizes = {path.relative_to(directory).as_posix(): path.stat().st_size for path in files}
     stamp = {"fingerprint": fingerprint, **facts, "files": sizes}
@@ -31,7 +31,7 @@ def write_stamp(directory: Path, fingerprint: str, facts: Mapping[str, object]) 
 
 
 def restamp(directory: Path, *, current: bool) -> None:
-    """Bring the stamp of a result up to its files as they are now; not `current`: it is to be made again."""
+    """Update the stamp to the present files; without `current` the next conversion writes it again."""
     path = directory / STAMP_FILE
     if not path.is_file():
         return
@@ -42,7 +42,7 @@ def restamp(directory: Path, *, current: bool) -> None:
 
 
 def is_current(out: Path, fingerprint: str) -> bool:
-    """Whether `out` was made from exactly this, and all its files still stand."""
+    """Return whether `out` has this fingerprint and all its files."""
     try:
         stamp = json.loads((out / STAMP_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -58,7 +58,7 @@ def _has_size(path: Path, size: object) -> bool:
 
 
 def hash_sources(files: Iterable[Path], settings: Mapping[str, object]) -> str:
-    """A SHA-256 over the contents of files, in the order given, and over settings that JSON can hold."""
+    """Return a SHA-256 of the contents of files, in order, and of JSON settings."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for path in files:
         digest.update(f"\n{path.name} {path.stat().st_size}\n".encode())

@@ -1,4 +1,4 @@
-"""The ONNX form of a serving model beside its Paddle program, for engines that do not run that."""
+"""The ONNX form of a serving model beside its Paddle program, for other engines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from convert.proof.padding import prove_declared
 from convert.proof.parity import compare
 from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import write_reports
-from convert.proof.target import named_padding, target_of_model
+from convert.proof.target import create_model_target, named_padding
 from convert.result import ConversionOptions
 from convert.steps.conversion_environment import conversion_python, missing_packages
 from pipeline.errors import ConversionError, ServingError
@@ -26,18 +26,18 @@ _ENGINE = "onnxruntime"
 
 
 def can_make_onnx() -> bool:
-    """Whether the converter is here, or in the conversion environment."""
+    """Return whether the converter is installed, here or in the conversion environment."""
     try:
         return bool(conversion_python(NEEDS))
     except ConversionError:
         return False
 
 
-def add_onnx_variant(model: Path, told: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
-    """Write the ONNX form of the serving model in `model` beside its program, and what proves it.
+def add_onnx_variant(model: Path, shown_path: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
+    """Write the ONNX form of the serving model in `model` beside its program; return its reports.
 
-    told: the folder's later name, for sentences. Where there is none to be had, or it answers otherwise, the
-    model is served as it is, and a line says why; then there are no reports.
+    shown_path: the folder's later name, for messages. If the form can't be made or its outputs differ, a line
+    says why, the model has no ONNX form, and there are no reports.
     """
     if not can_make_onnx():
         options.steps.say(
@@ -48,24 +48,26 @@ def add_onnx_variant(model: Path, told: Path, options: ConversionOptions) -> tup
     place = model / SERVER_FOLDER / FOLDER / NAME
     try:
         place.mkdir(parents=True)
-        return _write(model, place, options)
+        return _write_variant(model, place, options)
     except ServingError as exc:
         shutil.rmtree(place.parent)
-        why = exc.message.replace(str(model), str(told)).rstrip(".").removesuffix("; nothing was written")
+        why = (
+            exc.message.replace(str(model), str(shown_path)).rstrip(".").removesuffix("; nothing was written")
+        )
         options.steps.say(f"There is no ONNX form beside the model: {why}.")
         return ()
 
 
-def _write(directory: Path, place: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
+def _write_variant(directory: Path, place: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
     program = readable_program(directory)
     model = load_serving_model(directory)
     export_onnx(program, place / MODEL_FILE, OPSET, options)
     options.steps.step("Parity of Paddle and ONNX")
-    target, names = target_of_model(model, program), [fetch.alias for fetch in model.fetches]
+    target, names = create_model_target(model, program), [fetch.alias for fetch in model.fetches]
     onnx = ModelRunner(as_variant(model, NAME, find_model_files(place, _ENGINE)))
-    kept = model.directory / SAMPLE_FILE
-    if options.sample and kept.is_file():  # texts would need the tokenizer of the source, which is not here
-        options = replace(options, sample=(kept,))
+    stored_sample = model.directory / SAMPLE_FILE
+    if options.sample and stored_sample.is_file():  # texts would need the tokenizer of the source
+        options = replace(options, sample=(stored_sample,))
     batches = options.inputs.batches(target)
     reports = [compare("Paddle to ONNX", names, program_runner(program), onnx, batches, options.tolerance)]
     if padding := named_padding(model):

@@ -1,8 +1,9 @@
-"""What paddle2onnx gets wrong: operators it lacks, GELU by tanh, names. Runs in the conversion environment.
+"""Workarounds for paddle2onnx: missing operators, GELU by tanh, names. In the conversion environment.
 
-On an operator it lacks it aborts its process without a name, and its list of those it has uses the names of
-old programs here and of new ones there. Of GELU it writes the form by erf, whatever the program says: outputs
-are then off by some 1e-4. The outputs of a .pdmodel it calls fetch_name_0 and so on.
+- A missing operator aborts its process without a message. Its list of operators mixes names of old and new
+  programs.
+- It writes every GELU by erf, also GELU by tanh: outputs are then off by about 1e-4.
+- It names the outputs of a .pdmodel fetch_name_0 and so on.
 """
 
 from __future__ import annotations
@@ -45,13 +46,23 @@ _LISTED_AS = {
     "topk": "top_k_v2",
     "unsqueeze": "unsqueeze2",
 }
-# Of the program's frame, or handled apart from the list.
-_FRAME = {"p", "data", "feed", "fetch", "shadow_output", "parameter", "constant", "set_parameter", "yield"}
-_FRAME |= {"if", "while", "tuple_pop", "tuple_push", "increment_", "assign_value_", "full_"}
+# Operators of the program's frame, or outside the list.
+_FRAME_OPERATORS = {
+    "p",
+    "data",
+    "feed",
+    "fetch",
+    "shadow_output",
+    "parameter",
+    "constant",
+    "set_parameter",
+    "yield",
+}
+_FRAME_OPERATORS |= {"if", "while", "tuple_pop", "tuple_push", "increment_", "assign_value_", "full_"}
 
 
 def iterate_operators(program: Path) -> Iterator[tuple[str, bool]]:
-    """The operators of a program file of either format, in order: name, and attribute `approximate`."""
+    """Yield name and attribute `approximate` of each operator of a program file, in order."""
     if program.suffix == ".json":
         yield from _pir_operators(json.loads(program.read_text("utf-8"))["program"])
         return
@@ -65,19 +76,19 @@ def iterate_operators(program: Path) -> Iterator[tuple[str, bool]]:
 
 
 def unsupported(program: Path) -> list[str]:
-    """The program's operators that paddle2onnx lists under no name, in alphabetical order."""
+    """Return the operators of the program that paddle2onnx lacks, in alphabetical order."""
     from paddle2onnx import paddle2onnx_cpp2py_export as native
 
-    known = {*native.get_all_supported_operators_pir(), *native.get_all_supported_operators()}
-    names = {name for name, _ in iterate_operators(program)} - _FRAME
-    return sorted(name for name in names if name not in known and _LISTED_AS.get(name, "") not in known)
+    listed = {*native.get_all_supported_operators_pir(), *native.get_all_supported_operators()}
+    names = {name for name, _ in iterate_operators(program)} - _FRAME_OPERATORS
+    return sorted(name for name in names if name not in listed and _LISTED_AS.get(name, "") not in listed)
 
 
 def restore_tanh_gelu(model: Any, program: Path) -> None:
-    """Give each GELU of an ONNX model (a ModelProto) that is by tanh in the program that form again.
+    """Rewrite each GELU of an ONNX model (a ModelProto) by tanh if the program has it by tanh.
 
     paddle2onnx numbers them in order; x * (1 + erf(x / sqrt 2)) / 2 becomes x * (1 + tanh(c x + d x^3)) / 2.
-    Raises ValueError where the graph is not as it writes it.
+    Raises ValueError for a graph that paddle2onnx has not written.
     """
     forms = [approximate for name, approximate in iterate_operators(program) if name == "gelu"]
     made_by = {output: node for node in model.graph.node for output in node.output}
@@ -98,18 +109,18 @@ def restore_tanh_gelu(model: Any, program: Path) -> None:
 
 
 def name_outputs(model: Any, names: list[str]) -> None:
-    """Give the outputs of an ONNX model (a ModelProto) these names, in order."""
+    """Rename the outputs of an ONNX model (a ModelProto), in order."""
     from onnx import helper
 
     for output, name in zip(model.graph.output, names, strict=True):
         if output.name != name:
-            # Constant folding takes it out again.
+            # Constant folding removes it.
             model.graph.node.append(helper.make_node("Identity", [output.name], [name]))
             output.name = name
 
 
 def _replace_division(graph: Any, division: Any, number: int) -> None:
-    """Write x * (c + d * x * x) where x / sqrt 2 stood."""
+    """Replace x / sqrt 2 by x * (c + d * x * x)."""
     from onnx import TensorProto, helper
 
     x, _ = division.input
@@ -132,7 +143,7 @@ def _replace_division(graph: Any, division: Any, number: int) -> None:
 
 
 def _pir_operators(part: Any) -> Iterator[tuple[str, bool]]:
-    """Those below "ops", without the number of their dialect: "1.matmul" is matmul."""
+    """Yield the operators below "ops", without the number of their dialect: "1.matmul" is matmul."""
     if isinstance(part, list):
         for item in part:
             yield from _pir_operators(item)

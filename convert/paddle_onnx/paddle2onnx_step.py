@@ -1,4 +1,4 @@
-"""A Paddle program as an ONNX file by paddle2onnx. Runs in the conversion environment."""
+"""The step that writes a Paddle program as ONNX by paddle2onnx, in the conversion environment."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ def export_step(
     out: str,
     opset: int,
 ) -> int:
-    """Runs in the conversion environment. Returns the opset of the file written to `out`, whose outputs have
-    the names `fetches`."""
+    """Write an ONNX file with outputs named `fetches` to `out`; return its opset."""
     steps.step("Paddle to ONNX")
     import onnx
     import paddle2onnx
 
     raw = Path(out).with_name("raw.onnx")
-    # Its own optimisers install packages on their way, or leave names used twice.
+    # Its optimisers install packages, or leave duplicate names.
     paddle2onnx.export(
         program,
         params,
@@ -47,16 +46,16 @@ def export_step(
     steps.step("Constant folding")
     _fold_constants(raw, Path(out))
     raw.unlink()
-    return _tidy(Path(out))
+    return _check_and_clean(Path(out))
 
 
 def unsupported_step(steps: Steps, program: str) -> dict[str, Any]:
-    """Runs in the conversion environment. The program's operators that paddle2onnx doesn't know."""
+    """Return the operators of the program that paddle2onnx lacks, and its version."""
     return {"version": metadata.version("paddle2onnx"), "operators": unsupported(Path(program))}
 
 
 def _fold_constants(raw: Path, out: Path) -> None:
-    """By ONNX Runtime's basic level, which keeps to operators of the standard."""
+    """Fold constants by ONNX Runtime's basic level, which writes only standard operators."""
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -66,15 +65,15 @@ def _fold_constants(raw: Path, out: Path) -> None:
     onnxruntime.InferenceSession(str(raw), settings, providers=["CPUExecutionProvider"])
 
 
-def _tidy(file: Path) -> int:
-    """Check the file and leave out the operator sets that ONNX Runtime names and nothing uses."""
+def _check_and_clean(file: Path) -> int:
+    """Remove unused operator sets of ONNX Runtime and check the file; return the opset."""
     import onnx
 
     model = onnx.load(str(file))
     used = {node.domain for node in model.graph.node} | {""}
-    kept = [entry for entry in model.opset_import if entry.domain in used]
+    opset_imports = [entry for entry in model.opset_import if entry.domain in used]
     del model.opset_import[:]
-    model.opset_import.extend(kept)
+    model.opset_import.extend(opset_imports)
     onnx.save(model, str(file))
     onnx.checker.check_model(str(file), full_check=True)
-    return next(int(entry.version) for entry in kept if entry.domain == "")
+    return next(int(entry.version) for entry in opset_imports if entry.domain == "")

@@ -1,4 +1,4 @@
-"""From a Paddle program to an ONNX file that gives the same outputs."""
+"""The conversion of a Paddle program to an ONNX model with equal outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from convert.programs.runners import program_runner
 from convert.proof.parity import compare
 from convert.proof.stored_reports import write_reports
 from convert.proof.target import create_target
-from convert.result import Conversion, ConversionOptions, as_it_is
+from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.steps.step_process import ConverterCrashed
@@ -32,8 +32,8 @@ def convert_to_onnx(
 ) -> Conversion:
     """Write the program of `source`, an inference directory or a serving model, to `out` as model.onnx.
 
-    Inputs and outputs keep the program's names. `opset` is raised where an operator needs a later one.
-    Raises ConversionError for what can't be used or converted, ParityError when the outputs differ.
+    Inputs and outputs keep the program's names. `opset` is raised if an operator needs a later opset. Raises
+    ConversionError for an unusable program, ParityError when the outputs differ.
     """
     options = options or ConversionOptions()
     steps = options.steps
@@ -54,28 +54,28 @@ def convert_to_onnx(
         "lengths": options.lengths,
     }
     notes = program.program.parent / NOTES_FILE
-    beside = [*([notes] if notes.is_file() else []), *options.sample]
-    fingerprint = hash_sources([*program.files, *beside], settings)
-    kept = as_it_is(out, fingerprint, f"would convert {program.program} to {out}", options)
-    if kept is not None:
-        return kept
-    with staged(out) as made:
-        export_onnx(program, made / MODEL_FILE, opset, options)
+    extra_files = [*([notes] if notes.is_file() else []), *options.sample]
+    fingerprint = hash_sources([*program.files, *extra_files], settings)
+    current = find_current_result(out, fingerprint, f"would convert {program.program} to {out}", options)
+    if current is not None:
+        return current
+    with staged(out) as folder:
+        export_onnx(program, folder / MODEL_FILE, opset, options)
         steps.step("Parity of Paddle and ONNX")
         names = [fetch.name for fetch in program.fetches]
         batches = options.inputs.batches(create_target(program))
-        paddle, onnx = program_runner(program), program_runner(read_program(made / MODEL_FILE))
+        paddle, onnx = program_runner(program), program_runner(read_program(folder / MODEL_FILE))
         report = compare("Paddle to ONNX", names, paddle, onnx, batches, options.tolerance)
         report.require()
-        write_reports(made / PARITY_FILE, [report])
+        write_reports(folder / PARITY_FILE, [report])
         if notes.is_file():
-            carry_notes(notes.parent, made, names)
-        write_stamp(made, fingerprint, {"source": str(source)})
+            carry_notes(notes.parent, folder, names)
+        write_stamp(folder, fingerprint, {"source": str(source)})
     return Conversion(out, True, f"{out / MODEL_FILE} holds the ONNX model", (report,))
 
 
 def readable_program(source: Path) -> InferenceProgram:
-    """The program of an inference directory or a serving model, if it is one that ONNX can express."""
+    """Read the program of an inference directory or a serving model; it must be possible in ONNX."""
     served = source / SERVER_FOLDER
     program = read_program(served if served.is_dir() else source)
     if program.format == "onnx":
@@ -100,7 +100,7 @@ def readable_program(source: Path) -> InferenceProgram:
 
 
 def export_onnx(program: InferenceProgram, file: Path, opset: int, options: ConversionOptions) -> None:
-    """Convert in the conversion environment; a failure is told with the operators that caused it."""
+    """Convert in the conversion environment; an error names the operators that caused it."""
     try:
         written = run_isolated(
             "convert.paddle_onnx.paddle2onnx_step:export_step",

@@ -1,4 +1,4 @@
-"""From an ONNX file to a Paddle program with the same outputs, or, where that can't be, served as ONNX."""
+"""The conversion of an ONNX model to a Paddle program with equal outputs, or to a folder with the model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from convert.proof.parity import compare
 from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import write_reports
 from convert.proof.target import create_target
-from convert.result import Conversion, ConversionOptions, as_it_is
+from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import NOTES_FILE, carry_notes
@@ -33,10 +33,10 @@ def convert_onnx(
 ) -> Conversion:
     """Write the Paddle program of `source`, a .onnx file or its folder, to `out`, checked by ONNX Runtime.
 
-    Feeds keep their names; the outputs' names stand in the notes beside the program. Where x2paddle can't
-    convert it, or the outputs differ, `out` becomes a folder with the ONNX model as it is, and the message
-    says why; without `fallback` that raises ConversionError or ParityError. Raises ConversionError as well
-    for what is no ONNX model, or none that ONNX Runtime can run.
+    Feeds keep their names; the notes beside the program have the outputs' names. If x2paddle fails, or the
+    outputs differ, `out` becomes a folder with the unchanged ONNX model, and the message says why. Without
+    `fallback` these cases raise ConversionError or ParityError. Raises ConversionError for a source that is
+    no ONNX model or that ONNX Runtime can't run.
     """
     options = options or ConversionOptions()
     steps = options.steps
@@ -54,39 +54,39 @@ def convert_onnx(
         "lengths": options.lengths,
     }
     notes = model.program.parent / NOTES_FILE
-    beside = [*([notes] if notes.is_file() else []), *options.sample]
-    fingerprint = hash_sources([*model.files, *beside], settings)
-    kept = as_it_is(out, fingerprint, f"would convert {model.program} to {out}", options)
-    if kept is not None:
-        return kept
+    extra_files = [*([notes] if notes.is_file() else []), *options.sample]
+    fingerprint = hash_sources([*model.files, *extra_files], settings)
+    current = find_current_result(out, fingerprint, f"would convert {model.program} to {out}", options)
+    if current is not None:
+        return current
     batches = options.inputs.batches(create_target(model))
     reference = program_runner(model)
     for batch in batches:
         reference(batch)  # a model that can't be run has no fall-back either
-    with staged(out) as made:
-        carry_notes(model.program.parent, made, [fetch.name for fetch in model.fetches])
+    with staged(out) as folder:
+        carry_notes(model.program.parent, folder, [fetch.name for fetch in model.fetches])
         reports: tuple[ParityReport, ...] = ()
         try:
-            reports = (_to_paddle(model, made, reference, batches, options),)
+            reports = (_convert_to_paddle(model, folder, reference, batches, options),)
             message = f"{out} holds the Paddle model"
         except (ConversionError, ParityError) as exc:
             if not fallback:
                 raise
-            _keep_onnx(model, made)
+            _copy_onnx(model, folder)
             why = exc.message.rstrip(".").removesuffix("; nothing was written")
             message = f"{why}; {out} holds the ONNX model as it is, for ONNX Runtime to serve"
-        write_stamp(made, fingerprint, {"source": str(source)})
+        write_stamp(folder, fingerprint, {"source": str(source)})
     return Conversion(out, True, message, reports)
 
 
-def _to_paddle(
+def _convert_to_paddle(
     model: InferenceProgram,
-    made: Path,
+    folder: Path,
     reference: Runner,
     batches: Sequence[Feeds],
     options: ConversionOptions,
 ) -> ParityReport:
-    """Convert in the conversion environment, compare here."""
+    """Convert in the conversion environment and compare the outputs."""
     names = [fetch.name for fetch in model.fetches]
     size = sum(file.stat().st_size for file in model.files)
     if size > PROTOBUF_BYTES:
@@ -97,7 +97,7 @@ def _to_paddle(
     try:
         unused = run_isolated(
             "convert.paddle_onnx.x2paddle_step:export_step",
-            {"model": str(model.program), "out": str(made)},
+            {"model": str(model.program), "out": str(folder)},
             converter=_CONVERTER,
             needs=_NEEDS,
             steps=options.steps,
@@ -109,16 +109,16 @@ def _to_paddle(
     if unused:
         options.steps.say(f"The model doesn't use {', '.join(unused)}; the Paddle model is without.")
     options.steps.step("Parity of ONNX and Paddle")
-    paddle = program_runner(read_program(made))
+    paddle = program_runner(read_program(folder))
     report = compare("ONNX to Paddle", names, reference, paddle, batches, options.tolerance)
     report.require()
-    write_reports(made / PARITY_FILE, [report])
+    write_reports(folder / PARITY_FILE, [report])
     return report
 
 
-def _keep_onnx(model: InferenceProgram, made: Path) -> None:
-    """Put the ONNX model where the Paddle program would have been."""
+def _copy_onnx(model: InferenceProgram, folder: Path) -> None:
+    """Replace the failed Paddle program by the ONNX model."""
     for name in (*(f"{PROGRAM_NAME}{suffix}" for suffix in (".json", ".pdiparams")), PARITY_FILE):
-        (made / name).unlink(missing_ok=True)
+        (folder / name).unlink(missing_ok=True)
     for file in model.files:
-        shutil.copyfile(file, made / file.name)
+        shutil.copyfile(file, folder / file.name)

@@ -1,8 +1,8 @@
-"""What x2paddle gets wrong, put right in the ONNX model before. Runs in the conversion environment.
+"""Workarounds for x2paddle, applied to the ONNX model before. In the conversion environment.
 
-It knows the operators of opset 15. Later ones are written as those of 15 where that keeps their meaning, one
-by one: `onnx.version_converter` would corrupt reductions in silence. Names go into Python code that x2paddle
-writes and runs, so all of them are replaced.
+x2paddle knows the operators of opset 15. Later operators are rewritten to opset 15 one by one, where their
+meaning stays: `onnx.version_converter` would corrupt reductions silently. x2paddle writes and runs Python
+code with the model's names, so all names are replaced.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from pipeline.errors import ConversionError
 OPSETS = range(7, 22)
 KNOWN = 15
 FEED, FETCH = "feed", "fetch"
-# Since opset 16 these take more types, and mean the same.
+# Opset 16 and later only add types to these.
 _SAME = {
     *("Cast", "Constant", "ConstantOfShape", "Equal", "Flatten", "GreaterOrEqual", "Identity", "LessOrEqual"),
     *("PRelu", "Reshape", "Shape", "Size", "Squeeze", "Transpose", "Unsqueeze", "Where"),
 }
-# Of these x2paddle makes layers, each of which takes its weights away from the rest of the graph.
+# x2paddle makes layers of these, which remove their weights from the rest of the graph.
 _LAYERS = {"BatchNormalization", "Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "PRelu"}
 _REDUCTIONS = {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"}
 _PLAIN = re.compile(r"[A-Za-z0-9_ ]*")
 
 
 def prepare(model: Any) -> Any:
-    """The ModelProto as x2paddle converts it to the same arithmetic; its feeds are feed_0, feed_1, ...
+    """Rewrite a ModelProto so that x2paddle keeps its arithmetic; its feeds become feed_0, feed_1, ...
 
     Raises ConversionError with the operator or opset that stands in the way.
     """
@@ -55,7 +55,7 @@ def prepare(model: Any) -> Any:
 
 
 class _Graph:
-    """The graph, its constants by name, and the types that are known."""
+    """A graph with its constants and inferred types by name."""
 
     def __init__(self, model: Any) -> None:
         from onnx import numpy_helper
@@ -71,12 +71,12 @@ class _Graph:
         self._made = 0
 
     def values(self, name: str) -> Any:
-        """A constant as an array, None for what is computed."""
+        """Return a constant as an array; None for a computed tensor."""
         tensor = self.constants.get(name)
         return None if tensor is None else self._read(tensor)
 
     def constant(self, value: Any) -> str:
-        """The name of a new initializer."""
+        """Add an initializer; return its name."""
         from onnx import numpy_helper
 
         name = self.name()
@@ -88,11 +88,11 @@ class _Graph:
         return f"lowered.{self._made}"
 
     def replace(self, node: Any, nodes: Sequence[Any]) -> None:
-        """Put nodes where one stood."""
+        """Replace a node by several."""
         at = list(self.graph.node).index(node)
         self.graph.node.remove(node)
-        for made in reversed(nodes):
-            self.graph.node.insert(at, made)
+        for new_node in reversed(nodes):
+            self.graph.node.insert(at, new_node)
 
     def chain(self, node: Any, *steps: tuple[Any, ...]) -> None:
         """Replace a node by steps (operator, input, ..., {attributes}); None stands for the step before."""
@@ -109,7 +109,7 @@ class _Graph:
 
 
 def _layer_normalization(graph: _Graph, node: Any) -> None:
-    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the axes from `axis` on."""
+    """Rewrite as (x - mean) / sqrt(variance + epsilon) * scale + bias over the axes from `axis` on."""
     import numpy as np
 
     attributes = _attributes(node)
@@ -135,12 +135,12 @@ def _layer_normalization(graph: _Graph, node: Any) -> None:
 
 
 def _gelu(graph: _Graph, node: Any) -> None:
-    """x / 2 * (1 + erf(x / sqrt 2)), or the form by tanh."""
+    """Rewrite as x / 2 * (1 + erf(x / sqrt 2)), or by tanh."""
     import numpy as np
 
     x = node.input[0]
-    half, one = graph.constant(np.array(0.5, np.float32)), graph.constant(np.array(1.0, np.float32))
-    end = (("Add", None, one), ("Mul", None, x), ("Mul", None, half))
+    half, unit = graph.constant(np.array(0.5, np.float32)), graph.constant(np.array(1.0, np.float32))
+    end = (("Add", None, unit), ("Mul", None, x), ("Mul", None, half))
     if _attributes(node).get("approximate", b"none") != b"tanh":
         graph.chain(node, ("Div", x, graph.constant(np.array(math.sqrt(2), np.float32))), ("Erf", None), *end)
         return
@@ -152,7 +152,7 @@ def _gelu(graph: _Graph, node: Any) -> None:
 
 
 def _reduction(graph: _Graph, node: Any) -> None:
-    """Axes as an input, as from opset 18, become the attribute that they were."""
+    """Rewrite axes as an attribute; since opset 18 they are an input."""
     from onnx import helper
 
     if len(node.input) < 2 or not node.input[1]:
@@ -171,7 +171,7 @@ def _reduction(graph: _Graph, node: Any) -> None:
 
 
 def _constant_of_shape(graph: _Graph, node: Any) -> None:
-    """As indices of Gather (default token types) its type comes out wrong; Expand keeps it."""
+    """Rewrite indices of Gather (default token types) by Expand, which keeps their type."""
     import numpy as np
     from onnx import numpy_helper
 
@@ -184,14 +184,14 @@ def _constant_of_shape(graph: _Graph, node: Any) -> None:
 
 
 def _cumulative_sum(graph: _Graph, node: Any) -> None:
-    """Paddle's gives int64 for int32, which it then won't multiply with int32."""
+    """Cast back to the input's type: Paddle returns int64 for int32 and can't multiply both."""
     kind = graph.types.get(node.input[0])
     if kind is not None and kind != 7 and kind != 1:  # int64, float
         graph.chain(node, ("CumSum", *node.input, _attributes(node)), ("Cast", None, {"to": kind}))
 
 
 def _max_pool(graph: _Graph, node: Any) -> None:
-    """x2paddle refuses any dilation, that by 1 too, which PyTorch's exporter writes down."""
+    """Remove a dilation of 1, which PyTorch's exporter writes and x2paddle rejects."""
     for attribute in list(node.attribute):
         if attribute.name == "dilations" and set(attribute.ints) == {1}:
             node.attribute.remove(attribute)
@@ -210,15 +210,15 @@ _REWRITES: dict[str, Callable[[_Graph, Any], None]] = {
 def _opset(model: Any) -> int:
     versions = [int(entry.version) for entry in model.opset_import if entry.domain in ("", "ai.onnx")]
     if not versions or versions[0] not in OPSETS:
-        told = versions[0] if versions else "unknown"
+        shown_version = versions[0] if versions else "unknown"
         raise ConversionError(
-            f"opset {told} is not one from {OPSETS[0]} to {OPSETS[-1]}; export it again at {KNOWN}"
+            f"opset {shown_version} is not one from {OPSETS[0]} to {OPSETS[-1]}; export it again at {KNOWN}"
         )
     return versions[0]
 
 
 def _refuse_foreign(model: Any) -> None:
-    """Operators of other domains, those that hold graphs, and texts that would go into code."""
+    """Raise ConversionError for operators of other domains, inner graphs, and texts unsafe in code."""
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx"):
             raise ConversionError(f"{node.op_type} of {node.domain} is no operator of the standard")
@@ -231,7 +231,7 @@ def _refuse_foreign(model: Any) -> None:
 
 
 def _write_as_known(node: Any, opset: int) -> None:
-    """Let pass what means the same in opset 15; raises ConversionError for the rest."""
+    """Accept operators that mean the same in opset 15; raise ConversionError for others."""
     from onnx import defs
 
     since = defs.get_schema(node.op_type, max_inclusive_version=opset).since_version
@@ -242,37 +242,36 @@ def _write_as_known(node: Any, opset: int) -> None:
         raise ConversionError(
             f"{node.op_type} of opset {since} can't be written as that of {KNOWN}; export it again at {KNOWN}"
         )
-    # What only tells of types that came later, such as Cast's `saturate`.
-    known = defs.get_schema(node.op_type, max_inclusive_version=KNOWN).attributes
-    kept = [attribute for attribute in node.attribute if attribute.name in known]
+    # Attributes about later types, such as Cast's `saturate`, are dropped.
+    allowed = defs.get_schema(node.op_type, max_inclusive_version=KNOWN).attributes
+    attributes = [attribute for attribute in node.attribute if attribute.name in allowed]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(attributes)
 
 
 def _part_shared_weights(model: Any) -> None:
-    """Give each layer weights of its own: PyTorch's exporter stores equal ones once, and names the others by
-    Identity."""
+    """Copy weights for each layer: PyTorch's exporter stores equal weights once, with Identity nodes."""
     graph = model.graph
     stored = {tensor.name: tensor for tensor in graph.initializer}
     named = {
         node.output[0]: node for node in graph.node if node.op_type == "Identity" and node.input[0] in stored
     }
-    taken: set[str] = set()
+    used_names: set[str] = set()
     for number, node in enumerate(graph.node):
         for place, name in enumerate(node.input if node.op_type in _LAYERS else ()):
             origin = named[name].input[0] if name in named else name
-            if origin in stored and (origin != name or name in taken):
-                own = graph.initializer.add()
-                own.CopyFrom(stored[origin])
-                own.name = node.input[place] = f"{origin}.of_{number}_{place}"
-            taken.add(name)
+            if origin in stored and (origin != name or name in used_names):
+                copy = graph.initializer.add()
+                copy.CopyFrom(stored[origin])
+                copy.name = node.input[place] = f"{origin}.of_{number}_{place}"
+            used_names.add(name)
     used = {name for node in graph.node for name in node.input} | {value.name for value in graph.output}
     for name in named.keys() - used:
         graph.node.remove(named[name])
 
 
 def _rename(model: Any) -> None:
-    """Plain names for everything, and no input that is a constant."""
+    """Give everything a plain name, and remove constants from the inputs."""
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]

@@ -1,4 +1,4 @@
-"""An ONNX model as a Paddle program by x2paddle. Runs in the conversion environment."""
+"""The step that writes an ONNX model as a Paddle program by x2paddle, in the conversion environment."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _PREFIX = "x2paddle_"
 
 
 def export_step(steps: Steps, model: str, out: str) -> list[str]:
-    """Write the Paddle program of a .onnx file to `out`, with its feeds; returns those it doesn't use.
+    """Write the Paddle program of a .onnx file to `out`, with its feeds; return the unused feeds.
 
-    Raises ConversionError, whose message is the end of a sentence, with the operator or opset in the way.
+    Raises ConversionError with the unsupported operator or opset; its message ends the caller's sentence.
     """
     import onnx
 
@@ -34,7 +34,7 @@ def export_step(steps: Steps, model: str, out: str) -> list[str]:
         onnx.save(prepare(onnx.load(model)), str(file))
         steps.step("ONNX to Paddle")
         import_paddle()
-        layer = _layer(file)
+        layer = _create_layer(file)
         by_name = {f"{_PREFIX}{FEED}_{number}": feed for number, feed in enumerate(feeds)}
         arguments: list[ProgramTensor | None] = [
             by_name[n] for n in inspect.signature(layer.forward).parameters
@@ -44,20 +44,20 @@ def export_step(steps: Steps, model: str, out: str) -> list[str]:
     return [feed.name for feed in feeds if feed.name not in used]
 
 
-def _layer(file: Path) -> Any:
-    """The Layer of the code that x2paddle writes beside the file, with its weights."""
+def _create_layer(file: Path) -> Any:
+    """Create the Layer of the code that x2paddle writes beside the file, with its weights."""
     from x2paddle.decoder.onnx_decoder import ONNXDecoder
     from x2paddle.op_mapper.onnx2paddle.onnx_op_mapper import ONNXOpMapper
     from x2paddle.op_mapper.onnx2paddle.opset15 import OpSet15
     from x2paddle.optimizer.optimizer import GraphOptimizer
 
     decoder = ONNXDecoder(str(file), enable_onnx_checker=True)
-    known = OpSet15(decoder, None)
+    opset = OpSet15(decoder, None)
     kinds = {getattr(decoder.graph.get_node(name), "layer_type", "") for name in decoder.graph.topo_sort}
     lacking = sorted(
         kind
         for kind in kinds - {"place_holder", "create_parameter"}
-        if not hasattr(known, kind) and kind not in {**known.directly_map_ops, **known.elementwise_ops}
+        if not hasattr(opset, kind) and kind not in {**opset.directly_map_ops, **opset.elementwise_ops}
     )
     if lacking:
         raise ConversionError(f"x2paddle has no Paddle form of {', '.join(lacking)}")

@@ -1,4 +1,4 @@
-"""int8 with fixed ranges: an ONNX model, calibrated on given inputs in the conversion environment."""
+"""Reduced precision of ONNX models by onnxruntime, in the conversion environment."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ def quantise(
     calibrating: Sequence[Feeds] = (),
     scratch: Path | None = None,
 ) -> None:
-    """Write the ONNX model `fp32` to `out` by a step of `onnx_steps`, of that name.
+    """Write the ONNX model `fp32` to `out` by the step of this name in `onnx_steps`.
 
-    calibrating: batches with an array for each feed, by its name, for a step that takes them; they are kept
-    in `scratch` meanwhile. Raises ConversionError.
+    calibrating: batches with an array for each feed by name, for calibration; they are stored in `scratch`.
+    Raises ConversionError.
     """
     arguments: dict[str, object] = {"model": str(fp32), "out": str(out)}
     if calibrating and scratch is not None:
         folder = scratch / "calibration"
         folder.mkdir()
-        for number, batch in enumerate(calibrating):  # in their order; of its arrays the order tells the feed
+        for number, batch in enumerate(
+            calibrating
+        ):  # sorted names keep the order; arrays are in the order of feeds
             np.savez(folder / f"{number:06}.npz", *batch.values())
         arguments |= {"calibration": str(folder), "feeds": list(calibrating[0])}
     run_isolated(

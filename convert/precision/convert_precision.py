@@ -1,4 +1,4 @@
-"""A model in a smaller precision, as a serving model that was held against the fp32 one."""
+"""The conversion of a model to a smaller precision, compared with the fp32 model."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from convert.programs.program_feeds import BATCH_SIZES, Feeds
 from convert.programs.runners import program_runner, serving_runner
 from convert.proof.parity_report import Bounds, ParityReport
 from convert.proof.proof_inputs import Inputs
-from convert.proof.target import target_of_model
-from convert.result import Conversion, ConversionOptions, as_it_is
+from convert.proof.target import create_model_target
+from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.additions import PARITY_FILE
@@ -34,7 +34,7 @@ from pipeline.models.serving_model import (
 )
 from pipeline.models.signature import signature_text
 
-_TRIED = 9  # batches of a calibration; as many are generated
+_CHECKED_BATCHES = 9  # of a calibration; as many are generated
 
 
 def convert_precision(
@@ -51,10 +51,10 @@ def convert_precision(
 ) -> Conversion:
     """Write the model `source`, a serving or inference model of fp32, in the precision `to` to `out`.
 
-    It is compared with `source` on the sample of `options`, else on random feeds: outputs may be off by
-    `tolerance` of their largest value, and on a sample the share `top1` of the rows has to keep its top-1
-    class; both have a default for each precision. `calibration` are such files for int8-calibrated. Raises
-    ConversionError for what can't be done, with the other way, and ParityError when the outputs differ more.
+    The result is compared with `source` on the sample of `options`, else on random feeds. Outputs may be off
+    by `tolerance` of their largest value. On a sample the share `top1` of the rows must keep the top-1 class.
+    Both have a default for each precision. `calibration` are sample files for int8-calibrated. Raises
+    ConversionError for an unsupported precision, with an alternative, and ParityError for larger differences.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
@@ -79,26 +79,28 @@ def convert_precision(
         "given": [len(calibration), len(options.sample)],
         "versions": [onnx_runtime_version(), paddle_version()],
     }
-    files = [*original.program.files, *original.beside, *calibration, *options.sample]
+    files = [*original.program.files, *original.extra_files, *calibration, *options.sample]
     fingerprint = hash_sources(files, settings)
-    kept = as_it_is(out, fingerprint, f"would write {source} in {to} for {engine} to {out}", options)
-    if kept is not None:
-        return kept
-    with tempfile.TemporaryDirectory() as scratch, staged(out) as made:
+    current = find_current_result(
+        out, fingerprint, f"would write {source} in {to} for {engine} to {out}", options
+    )
+    if current is not None:
+        return current
+    with tempfile.TemporaryDirectory() as scratch, staged(out) as folder:
         reduced = _reduce(original, to, engine, calibrating, Path(scratch), options)
-        reports, shown = prove_and_write(original, reduced, made, to, bounds, judged, options)
+        reports, shown = prove_and_write(original, reduced, folder, to, bounds, judged, options)
         facts = {"source": str(source.resolve()), "precision": to, "bounds": asdict(bounds)}
-        write_stamp(made, fingerprint, facts)
+        write_stamp(folder, fingerprint, facts)
     message = f"{out} holds the {to} model, for {engine}{_describe_settings(reduced.settings)}"
     return Conversion(out, True, message, reports, shown)
 
 
 def _describe_settings(settings: Mapping[str, Any]) -> str:
-    """What is to be said of settings that the model brings along."""
+    """Describe the settings that the model has in its serving.yml."""
     if not settings:
         return ""
-    told = ", ".join(f"{key}: {str(value).lower()}" for key, value in settings.items())
-    return f"; its serving.yml has {told}, so leave that out of config.yml"
+    entries = ", ".join(f"{key}: {str(value).lower()}" for key, value in settings.items())
+    return f"; its serving.yml has {entries}, so leave that out of config.yml"
 
 
 def _check_calibration(to: str, calibration: Sequence[Path], generated: bool) -> None:
@@ -114,8 +116,8 @@ def _check_calibration(to: str, calibration: Sequence[Path], generated: bool) ->
 
 
 def _bounds(to: str, tolerance: float | None, top1: float | None, *, demands_classes: bool) -> Bounds:
-    """Random feeds are of no class, so that of those the top-1 agreement is only shown unless asked for."""
-    usual = BOUNDS.get(to, Bounds())  # an unknown one is told with the engines
+    """Return the bounds; random feeds have no class, so their top-1 agreement counts only on request."""
+    usual = BOUNDS.get(to, Bounds())  # the engines report an unknown precision
     bounds = Bounds(
         usual.tolerance if tolerance is None else tolerance,
         usual.least_scale,
@@ -149,15 +151,20 @@ def _read_original(source: Path) -> Original:
             signature_text(feeds, fetches)
         except ConfigError as exc:
             raise ConversionError(exc.message) from exc
-        return Original(source, model, program, (), program_runner(program), target_of_model(model, program))
+        return Original(
+            source, model, program, (), program_runner(program), create_model_target(model, program)
+        )
     model = load_serving_model(folder)
     if "precision" in model.additions:
         raise ConversionError(f"{source} is of {model.additions['precision']} already; name the fp32 model.")
-    known = {*program.files, *(folder / name for name in (SERVER_CONF, ADDITIONS, PARITY_FILE, STAMP_FILE))}
-    beside = sorted(path for path in folder.iterdir() if path.is_file() and path not in known)
+    own_files = {
+        *program.files,
+        *(folder / name for name in (SERVER_CONF, ADDITIONS, PARITY_FILE, STAMP_FILE)),
+    }
+    extra_files = sorted(path for path in folder.iterdir() if path.is_file() and path not in own_files)
     described = [path for path in (folder / SERVER_CONF, folder / ADDITIONS) if path.is_file()]
-    target = target_of_model(model, program)
-    return Original(source, model, program, (*beside, *described), serving_runner(folder), target)
+    target = create_model_target(model, program)
+    return Original(source, model, program, (*extra_files, *described), serving_runner(folder), target)
 
 
 def _reduce(
@@ -177,9 +184,9 @@ def _reduce(
         conversion = convert_to_onnx(original.source, scratch / "onnx", options=options)
         fp32, earlier = conversion.out / MODEL_FILE, conversion.reports
     calibrating = calibrating if to == CALIBRATED else ()
-    for batch in calibrating[:_TRIED]:
-        original.run(batch)  # what the model can't run is told as such, not as a flaw of the converter
+    for batch in calibrating[:_CHECKED_BATCHES]:
+        original.run(batch)  # an error here is the model's, not the converter's
     quantise(to, fp32, scratch / MODEL_FILE, options, calibrating, scratch)
-    # Its QuantizeLinear and DequantizeLinear are only fused into products of int8 by that.
+    # Only ir_optim fuses QuantizeLinear and DequantizeLinear into int8 products.
     settings = {"ir_optim": True} if to == CALIBRATED else {}
     return Reduced(scratch / MODEL_FILE, None, settings, earlier, fp32 if program.format != "onnx" else None)

@@ -1,4 +1,4 @@
-"""The int8 form of a serving model beside its program, which `precision: auto` may choose."""
+"""The int8 form of a serving model beside its program, for `precision: auto`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from convert.programs.program_feeds import Feeds
 from convert.programs.runners import ModelRunner
 from convert.proof.padding import padding_parity
 from convert.proof.parity import compare
-from convert.proof.parity_report import ParityReport, held_to
+from convert.proof.parity_report import ParityReport, judge_by
 from convert.proof.stored_reports import write_reports
-from convert.proof.target import named_padding, target_of_model
+from convert.proof.target import create_model_target, named_padding
 from convert.result import ConversionOptions
 from pipeline.errors import ConversionError, ServingError
 from pipeline.models.additions import PARITY_FILE
@@ -28,11 +28,11 @@ from pipeline.models.serving_model import SAMPLE_FILE, SERVER_FOLDER, find_model
 from pipeline.models.variants import FOLDER, INT8, as_variant, load_for_engine, write_record
 
 NAME = "int8"
-_MOST_ROWS, _BATCH_ROWS = 512, 8  # of the sample
+_MAX_ROWS, _BATCH_ROWS = 512, 8  # of the sample
 
 
 def check_sample(options: ConversionOptions) -> None:
-    """Raise ConversionError where there are no real inputs: the ranges of random ones would be no model's."""
+    """Raise ConversionError without real inputs: ranges of random inputs fit no model."""
     if not options.sample:
         raise ConversionError(
             "--int8 finds the ranges of a model in real inputs: name a file of them with --sample, of 256 "
@@ -40,42 +40,44 @@ def check_sample(options: ConversionOptions) -> None:
         )
 
 
-def add_int8_variant(model: Path, told: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
-    """Write the int8 form of the serving model in `model` beside its program, and how far it is off.
+def add_int8_variant(model: Path, shown_path: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
+    """Write the int8 form of the serving model in `model` beside its program; return its reports.
 
-    told: the folder's later name, for sentences. Where there is none to be had, or it is off by more than
-    int8 usually is, a line says why; then there are no reports.
+    shown_path: the folder's later name, for messages. If the form can't be made, or is off by more than int8
+    usually is, a line says why, the model has no int8 form, and there are no reports.
     """
     place = model / SERVER_FOLDER / FOLDER / NAME
     try:
         place.mkdir(parents=True)
-        return _write(model, place, options)
+        return _write_variant(model, place, options)
     except ServingError as exc:
         shutil.rmtree(place)
-        with contextlib.suppress(OSError):  # it holds others
+        with contextlib.suppress(OSError):  # other forms are in it
             place.parent.rmdir()
-        why = exc.message.replace(str(model), str(told)).rstrip(".").removesuffix("; nothing was written")
+        why = (
+            exc.message.replace(str(model), str(shown_path)).rstrip(".").removesuffix("; nothing was written")
+        )
         options.steps.say(f"There is no int8 form beside the model: {why}.")
         return ()
 
 
-def _write(directory: Path, place: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
+def _write_variant(directory: Path, place: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
     fp32 = load_for_engine(directory, ONNX_RUNTIME)
-    kept = fp32.directory / SAMPLE_FILE
-    batches = _batches(kept)
+    stored_sample = fp32.directory / SAMPLE_FILE
+    batches = _read_stored_rows(stored_sample)
     with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch, MODEL_FILE)
-        quantise(CALIBRATED, fp32.program, made, options, batches, Path(scratch))
-        shutil.copyfile(made, place / MODEL_FILE)
+        onnx_file = Path(scratch, MODEL_FILE)
+        quantise(CALIBRATED, fp32.program, onnx_file, options, batches, Path(scratch))
+        shutil.copyfile(onnx_file, place / MODEL_FILE)
     options.steps.step("Parity of fp32 and int8")
     names = [fetch.alias for fetch in fp32.fetches]
     run = ModelRunner(as_variant(fp32, NAME, find_model_files(place, ONNX_RUNTIME), INT8))
     reports = [compare(f"fp32 to {INT8}", names, ModelRunner(fp32), run, batches)]
     if padding := named_padding(fp32):
-        target = target_of_model(fp32, read_program(fp32.program))
-        rows = replace(options, sample=(kept,)).inputs.rows(target, padding)
+        target = create_model_target(fp32, read_program(fp32.program))
+        rows = replace(options, sample=(stored_sample,)).inputs.rows(target, padding)
         reports.append(padding_parity(run, names, rows, padding, step=f"padding in {INT8}")[0])
-    reports = [held_to(report, BOUNDS[CALIBRATED]) for report in reports]
+    reports = [judge_by(report, BOUNDS[CALIBRATED]) for report in reports]
     for report in reports:
         report.require()
     write_reports(place / PARITY_FILE, reports)
@@ -83,13 +85,13 @@ def _write(directory: Path, place: Path, options: ConversionOptions) -> tuple[Pa
     return tuple(reports)
 
 
-def _batches(sample: Path) -> list[Feeds]:
-    """The rows that were left beside the model, some at a time."""
+def _read_stored_rows(sample: Path) -> list[Feeds]:
+    """Read the sample rows beside the model, in batches."""
     if not sample.is_file():
         raise ConversionError("the sample has no rows that could be run by themselves")
     with np.load(sample, allow_pickle=False) as arrays:
         rows = {name: arrays[name] for name in arrays.files}
-    count = min(_MOST_ROWS, len(next(iter(rows.values()))))
+    count = min(_MAX_ROWS, len(next(iter(rows.values()))))
     return [
         {name: array[start : start + _BATCH_ROWS] for name, array in rows.items()}
         for start in range(0, count, _BATCH_ROWS)

@@ -1,4 +1,4 @@
-"""An ONNX model in fp16 or int8: what runs in the conversion environment, which has `onnx`."""
+"""The steps that write an ONNX model in fp16 or int8, in the conversion environment."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 
 _DYNAMIC = ("Attention", "EmbedLayerNormalization", "Gather", "LSTM", "MatMul")
-_CALIBRATED = ("Conv", "Gather", "Gemm", "MatMul")  # of others int8 costs accuracy and saves nothing
+_CALIBRATED = ("Conv", "Gather", "Gemm", "MatMul")  # other operators lose accuracy and save nothing
 _QUANTISED = ("DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger")
 
 
 def fp16_step(steps: Steps, model: str, out: str) -> None:
-    """Weights and arithmetic in fp16; inputs and outputs keep their dtypes."""
+    """Write weights and arithmetic in fp16; inputs and outputs keep their dtypes."""
     steps.step("To fp16")
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
@@ -28,8 +28,8 @@ def fp16_step(steps: Steps, model: str, out: str) -> None:
 
 
 def int8_dynamic_step(steps: Steps, model: str, out: str) -> None:
-    """int8 weights, a scale for each channel; activations are scaled as they come, by tensor."""
-    prepared = _prepared(steps, model, out)
+    """Write int8 weights with a scale per channel; activations are scaled at run time, per tensor."""
+    prepared = _prepare(steps, model, out)
     steps.step("To int8")
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -38,27 +38,27 @@ def int8_dynamic_step(steps: Steps, model: str, out: str) -> None:
         out,
         list(_DYNAMIC),
         per_channel=True,
-        reduce_range=True,  # see below
+        reduce_range=True,  # as in int8_calibrated_step
         weight_type=QuantType.QInt8,
     )
     _require_quantised(model, out, _DYNAMIC, "int8-calibrated, which takes Conv, or serve it as it is")
 
 
 def int8_calibrated_step(steps: Steps, model: str, out: str, calibration: str, feeds: list[str]) -> None:
-    """As above, with fixed scales of the activations: their ranges in the batches of folder `calibration`,
-    which hold an array for each of `feeds`.
+    """Write int8 weights and fixed scales of activations, from their ranges in calibration batches.
 
-    Written as QuantizeLinear and DequantizeLinear, which ONNX Runtime fuses with `ir_optim` and TensorRT
-    reads as well. Activations are uint8: x86 has no fast product of int8 with int8.
+    The folder `calibration` has batches with an array for each of `feeds`. The model has QuantizeLinear and
+    DequantizeLinear, which ONNX Runtime fuses with `ir_optim` and TensorRT reads as well. Activations are
+    uint8: x86 has no fast product of int8 with int8.
     """
-    prepared = _prepared(steps, model, out)
+    prepared = _prepare(steps, model, out)
     files = sorted(Path(calibration).iterdir())
     steps.step("Calibration and int8", total=len(files))
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
     class Batches(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            self._batches = _batches(steps, files, feeds)
+            self._batches = _read_batches(steps, files, feeds)
 
         def get_next(self) -> Feeds | None:
             return next(self._batches, None)
@@ -78,18 +78,18 @@ def int8_calibrated_step(steps: Steps, model: str, out: str, calibration: str, f
     _require_quantised(model, out, _CALIBRATED, "fp16, or serve it as it is")
 
 
-def _prepared(steps: Steps, model: str, out: str) -> Path:
-    """The model with its shapes inferred and batch normalisations folded, as quantisation wants it."""
+def _prepare(steps: Steps, model: str, out: str) -> Path:
+    """Infer shapes and fold batch normalisations, as quantisation requires."""
     steps.step("Preparing")
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    logging.disable(logging.WARNING)  # it advises to do what is done here
-    prepared = Path(out).with_name("prepared.onnx")
-    quant_pre_process(model, str(prepared), skip_symbolic_shape=True)
-    return prepared
+    logging.disable(logging.WARNING)  # it advises this very step
+    preprocessed = Path(out).with_name("prepared.onnx")
+    quant_pre_process(model, str(preprocessed), skip_symbolic_shape=True)
+    return preprocessed
 
 
-def _batches(steps: Steps, files: list[Path], feeds: list[str]) -> Iterator[Feeds]:
+def _read_batches(steps: Steps, files: list[Path], feeds: list[str]) -> Iterator[Feeds]:
     for file in files:
         with np.load(file, allow_pickle=False) as arrays:
             yield {name: arrays[f"arr_{place}"] for place, name in enumerate(feeds)}

@@ -1,4 +1,4 @@
-"""The proof of a precision: the model run against fp32, alone and together, then written with the figures."""
+"""The proof of a precision: a comparison with fp32, alone and in batches, stored with the model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convert.programs.program_feeds import Feeds
 from convert.programs.runners import Runner, serving_runner
 from convert.proof.padding import answers_by_row, padding_parity
 from convert.proof.parity import compare
-from convert.proof.parity_report import Bounds, FailedParity, ParityReport, held_to
+from convert.proof.parity_report import Bounds, FailedParity, ParityReport, judge_by
 from convert.proof.stored_reports import write_reports
 from convert.proof.target import Target, named_padding
 from convert.result import ConversionOptions
@@ -32,31 +32,30 @@ from pipeline.models.serving_model import (
 )
 from pipeline.models.serving_model import KEY as SETTINGS
 
-_OWN = {"labels", "padding", "parity", DIGESTS, SETTINGS}  # keys of serving.yml that are written anew
+_REPLACED_KEYS = {"labels", "padding", "parity", DIGESTS, SETTINGS}  # of serving.yml
 
 
 @dataclass(frozen=True)
 class Original:
-    """The fp32 model as it is described, and what belongs beside it."""
+    """The fp32 model with its description and extra files."""
 
     source: Path
     model: ServingModel
     program: InferenceProgram
-    beside: tuple[Path, ...]
+    extra_files: tuple[Path, ...]
     run: Runner
     target: Target
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """The files of the model in its new precision, and how they are to be run. `fp32` is it before, in the
-    same engine, where the original runs in another."""
+    """The files of the model in its new precision."""
 
     program: Path
     params: Path | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    earlier: tuple[ParityReport, ...] = ()
-    fp32: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # that it runs with
+    earlier: tuple[ParityReport, ...] = ()  # reports of steps before
+    fp32: Path | None = None  # the fp32 model for this engine, if the original is for another
 
 
 def prove_and_write(
@@ -68,12 +67,12 @@ def prove_and_write(
     batches: Sequence[Feeds],
     options: ConversionOptions,
 ) -> tuple[tuple[ParityReport, ...], tuple[object, ...]]:
-    """The reports of the precision, which are stored with those of earlier steps, and a table of figures."""
+    """Prove the reduced model and write it to `out`; return its reports and a table of figures."""
     model = original.model
     names = [fetch.alias for fetch in model.fetches]
     with tempfile.TemporaryDirectory() as folder:
         trial = Path(folder) / "trial"
-        _write(original, reduced, trial)
+        _write_model(original, reduced, trial)
         try:
             run = serving_runner(trial / SERVER_FOLDER)
         except ConfigError as exc:
@@ -81,13 +80,13 @@ def prove_and_write(
                 f"{original.source} in {to} can't be run here: {exc.message.rstrip('.')}."
             ) from exc
         options.steps.step(f"Parity of fp32 and {to}")
-        report = held_to(compare(f"fp32 to {to}", names, original.run, run, batches), bounds)
+        report = judge_by(compare(f"fp32 to {to}", names, original.run, run, batches), bounds)
         _require(report)
         padding, rows = _prove_rows(original, run, bounds, options)
         options.steps.step("Time of a run")
         forms = [timed_form("fp32", original.program.files, original.run, batches)]
         if reduced.fp32 is not None:
-            _write(original, Reduced(reduced.fp32), Path(folder) / "fp32")
+            _write_model(original, Reduced(reduced.fp32), Path(folder) / "fp32")
             fp32 = serving_runner(Path(folder) / "fp32" / SERVER_FOLDER)
             forms.append(timed_form("fp32 as ONNX", [reduced.fp32], fp32, batches))
         files = [path for path in (reduced.program, reduced.params) if path]
@@ -95,10 +94,10 @@ def prove_and_write(
     reports = (report, *rows)
     facts = {
         "precision": to,
-        "parity": {one.step: one.max_abs_diff for one in (*reduced.earlier, *reports)},
+        "parity": {parity.step: parity.max_abs_diff for parity in (*reduced.earlier, *reports)},
         DIGESTS: hash_files(files),
     }
-    _write(original, reduced, out, padding, facts)
+    _write_model(original, reduced, out, padding, facts)
     write_reports(out / SERVER_FOLDER / PARITY_FILE, [*reduced.earlier, *reports])
     return reports, (figures_table(forms),)
 
@@ -106,7 +105,7 @@ def prove_and_write(
 def _prove_rows(
     original: Original, run: Runner, bounds: Bounds, options: ConversionOptions
 ) -> tuple[Padding | None, tuple[ParityReport, ...]]:
-    """Rows alone and together, as scales may depend on the batch; padded where fp32 declares that to be safe.
+    """Compare rows alone and in a batch, as scales may depend on the batch; padded if fp32 declares padding.
 
     A model that doesn't answer row by row has nothing to compare.
     """
@@ -121,7 +120,7 @@ def _prove_rows(
         return None, ()
     step = "batch" if model.padding is None else "padding"
     report, cuts = padding_parity(run, names, rows, pads, step=step)
-    report = held_to(report, bounds)
+    report = judge_by(report, bounds)
     _require(report)
     return replace(model.padding, fetches=cuts) if model.padding else None, (report,)
 
@@ -135,7 +134,7 @@ def _require(report: ParityReport) -> None:
         )
 
 
-def _write(
+def _write_model(
     original: Original,
     reduced: Reduced,
     out: Path,
@@ -143,9 +142,9 @@ def _write(
     facts: Mapping[str, Any] | None = None,
 ) -> None:
     model = original.model
-    kept = {key: value for key, value in model.additions.items() if key not in _OWN}
+    additions = {key: value for key, value in model.additions.items() if key not in _REPLACED_KEYS}
     settings = {**model.additions.get(SETTINGS, {}), **reduced.settings}
-    extra = [path for path in original.beside if path.name not in (SERVER_CONF, ADDITIONS)]
+    extra = [path for path in original.extra_files if path.name not in (SERVER_CONF, ADDITIONS)]
     data_files = original.program.data_files if reduced.program == original.program.program else ()
     try:
         write_serving_model(
@@ -156,7 +155,7 @@ def _write(
             model.fetches,
             padding=padding,
             labels=model.labels,
-            additions={**kept, **({SETTINGS: settings} if settings else {}), **(facts or {})},
+            additions={**additions, **({SETTINGS: settings} if settings else {}), **(facts or {})},
             extra_files=[*data_files, *extra],
         )
     except ConfigError as exc:

@@ -1,4 +1,4 @@
-"""Which engine runs a model in which precision, how far it may be off then, and what to do instead."""
+"""The precisions, their bounds, and the engines that run them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pipeline.errors import ConversionError
 FP16, BF16, DYNAMIC, CALIBRATED = "fp16", "bf16", "int8-dynamic", "int8-calibrated"
 ONNX_RUNTIME, PADDLE = "onnxruntime", "paddle"
 
-# Relative to an output's largest value: some three times what classifiers and encoders were off by. int8
-# of hidden states with outliers is off by more, and so refused.
+# Relative to an output's largest value: about three times the difference of classifiers and encoders. int8
+# hidden states with outliers exceed the bounds.
 BOUNDS = {
     FP16: Bounds(0.005, 0.0, 0.99),
     BF16: Bounds(0.1, 0.0, 0.98),
@@ -23,7 +23,7 @@ _ON_ONNX = (FP16, DYNAMIC, CALIBRATED)
 
 
 def engine_for(to: str, engine: str, program: InferenceProgram) -> str:
-    """The engine asked for, or the one that has this precision. ConversionError tells the other way."""
+    """Return the requested engine, or else one with this precision. ConversionError names an alternative."""
     if to not in PRECISIONS:
         raise ConversionError(f"there is no precision {to!r}; name one of {', '.join(PRECISIONS)}.")
     if engine and engine not in ENGINES:

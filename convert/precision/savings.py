@@ -1,4 +1,4 @@
-"""What a precision saves: the size of the files, and, for information only, the time of a run."""
+"""The savings of a precision: the size of the files and, for information, the time of a run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _RUNS = 30
 
 @dataclass(frozen=True)
 class Form:
-    """One form of the model: bytes on disk, and the median time of a run in ms."""
+    """One form of the model, with its size and speed."""
 
     name: str
-    size: int
-    run_ms: float
+    size: int  # bytes on disk
+    run_ms: float  # median of the runs
 
 
 def timed_form(name: str, files: Sequence[Path], run: Runner, batches: Sequence[Feeds]) -> Form:
-    """Run the first 30 batches, or fewer again and again, once each has been run before."""
+    """Measure 30 runs of the first batches, after one run of each."""
     chosen = [batches[number % len(batches)] for number in range(_RUNS)]
     for batch in batches[:_RUNS]:
         run(batch)
@@ -40,7 +40,7 @@ def timed_form(name: str, files: Sequence[Path], run: Runner, batches: Sequence[
 
 
 def figures_table(forms: Sequence[Form]) -> Table:
-    """The forms beside each other, the original first."""
+    """Return a table of the forms, the original first."""
     table = Table(title="Size and time of a run", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("model", no_wrap=True)
     for column in ("MB", "of fp32", "ms a run", "of fp32"):

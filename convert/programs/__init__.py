@@ -1,1 +1,1 @@
-"""Models that can be run: what they take, inputs for them, their engines."""
+"""Programs: their specs, their inputs, their engines, their runners."""

@@ -1,4 +1,4 @@
-"""The engines: their names and versions, Paddle imported late and without its chatter, its errors."""
+"""The engines: names, versions, errors, and the quiet import of Paddle."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pipeline.models.serving_model import EngineName
 
 ENGINES: dict[EngineName, str] = {"paddle": "Paddle Inference", "onnxruntime": "ONNX Runtime"}
 
-_MOST_CHARS = 400
-# All that C++ says of a key or an index that is not there.
+_MAX_CHARS = 400
+# C++ messages for a missing key or index.
 _LOOKED_UP = re.compile(r"(std::)?(unordered_)?map::at|_Map_base::at|(vector|deque)::_M_range_check.*")
 
 INSTALL_PADDLE = "pip install 'paddlewheel[paddle]'"
@@ -38,7 +38,7 @@ def import_paddle() -> ModuleType:
 
 
 def _restore_signals(paddle: ModuleType) -> None:
-    """Paddle's import takes SIGTERM for a stack dump; Python takes it back to clear files away."""
+    """Restore the handler of SIGTERM, which Paddle's import replaces by a stack dump."""
     if threading.current_thread() is not threading.main_thread():
         return
     handler = signal.getsignal(signal.SIGTERM)
@@ -47,7 +47,7 @@ def _restore_signals(paddle: ModuleType) -> None:
 
 
 def onnx_runtime_version() -> str:
-    """The installed version, found without importing ONNX Runtime."""
+    """Return the installed version, without importing ONNX Runtime."""
     for distribution in ("onnxruntime", "onnxruntime-gpu"):
         try:
             return metadata.version(distribution)
@@ -57,7 +57,7 @@ def onnx_runtime_version() -> str:
 
 
 def paddle_version() -> str:
-    """The installed version, found without importing Paddle."""
+    """Return the installed version, without importing Paddle."""
     for distribution in _DISTRIBUTIONS:
         try:
             return metadata.version(distribution)
@@ -67,12 +67,12 @@ def paddle_version() -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The sentence of an error of a library, without its C++ stack."""
+    """Return the sentence of a library's error, without its C++ stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "Error:" in line or "Hint:" in line or line.startswith("(")]
     text = (telling or lines or [type(error).__name__])[0]
-    if text.endswith(":") and lines[-1] != text:  # what it announces comes below
+    if text.endswith(":") and lines[-1] != text:  # the message is on the next line
         text = f"{text} {lines[lines.index(text) + 1]}"
     if _LOOKED_UP.fullmatch(text):
         text = f"{text}: the library looked up what it does not have, a fault of its own"
-    return f"{type(error).__name__}: {text[:_MOST_CHARS]}".rstrip(".")
+    return f"{type(error).__name__}: {text[:_MAX_CHARS]}".rstrip(".")

@@ -1,4 +1,4 @@
-"""An exported program, of Paddle or ONNX: its feeds and fetches, and which ids the feeds may hold."""
+"""An exported program of Paddle or ONNX: feeds, fetches, and limits of ids."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from pipeline.models.serving_model import (
     find_model_files,
 )
 
-# A protobuf ends at 2 GiB: x2paddle reads one with all weights in it, and paddle2onnx writes an empty file
-# above that, also when it is to put weights apart.
+# A protobuf is limited to 2 GiB: x2paddle reads all weights in one, and paddle2onnx writes an empty file
+# above the limit, also with separate weights.
 PROTOBUF_BYTES = 2_100_000_000
 
 # Between a feed of ids and the embedding that looks them up.
@@ -30,26 +30,20 @@ _SHAPE_ONLY = {"pd_op.cast", "pd_op.reshape", "pd_op.unsqueeze", "pd_op.squeeze"
 
 @dataclass(frozen=True)
 class InferenceProgram:
-    """A program and its parameters on disk.
-
-    Fetches carry the names under which the engine returns them. `id_limits` gives, for each feed
-    that an embedding looks up, the number of its rows: ids from 0 to below that are valid. `ragged` are the
-    feeds that hold sequences (LoD). `data_files` are the files with the weights of an ONNX model, if not all
-    are in its own.
-    """
+    """A program and its parameters on disk."""
 
     program: Path
     params: Path | None
     feeds: tuple[ProgramTensor, ...]
-    fetches: tuple[ProgramTensor, ...]
-    id_limits: Mapping[str, int]
-    ragged: frozenset[str] = frozenset()
+    fetches: tuple[ProgramTensor, ...]  # with the names under which the engine returns them
+    id_limits: Mapping[str, int]  # rows of the embedding that looks up a feed: ids must be below
+    ragged: frozenset[str] = frozenset()  # feeds that hold sequences (LoD)
     format: str = "pir"
-    data_files: tuple[Path, ...] = ()
+    data_files: tuple[Path, ...] = ()  # external weights of an ONNX model
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All that the program consists of."""
+        """All files of the program."""
         return (self.program, *([self.params] if self.params else []), *self.data_files)
 
 
@@ -66,7 +60,7 @@ def read_program(source: Path) -> InferenceProgram:
             "*.pdiparams, or *.onnx."
         )
     try:
-        found = find_model_files(source)
+        model_files = find_model_files(source)
     except ConfigError as exc:
         if (source / SERVER_FOLDER).is_dir():
             raise ConversionError(
@@ -74,12 +68,12 @@ def read_program(source: Path) -> InferenceProgram:
                 "another of its program."
             ) from exc
         raise ConversionError(f"{exc.message.rstrip('.')}.") from exc
-    program, params, kind = found.program, found.params, found.format
+    program, params, kind = model_files.program, model_files.params, model_files.format
     if kind == "onnx":
         return _read_onnx(program)
     import_paddle()
     try:
-        # Of some damage Paddle dies natively, and of a tokenizer beside weights.
+        # Some damaged files, and a tokenizer beside weights, crash Paddle natively.
         model = ServingModel(source, program, params, (), (), format=kind)
         inspect_program(model)
         if operator := find_tokenizer_op(model):
@@ -120,7 +114,7 @@ def _read_onnx(path: Path) -> InferenceProgram:
 
 
 def unoptimised_predictor(program: Path, params: Path | None) -> Any:
-    """A Paddle Inference predictor that runs the program as it is written."""
+    """Create a Paddle Inference predictor without optimisation."""
     import_paddle()
     from paddle import inference
 
@@ -137,7 +131,7 @@ def unoptimised_predictor(program: Path, params: Path | None) -> Any:
 
 
 def fetch_names(program: Path, params: Path | None) -> tuple[str, ...]:
-    """The outputs' names as Paddle Inference gives them."""
+    """Return the outputs' names of Paddle Inference."""
     return tuple(unoptimised_predictor(program, params).get_output_names())
 
 
@@ -159,7 +153,7 @@ def _read_pir(program: Path, params: Path | None, names: tuple[str, ...]) -> Inf
 
 
 def _embedding_rows(value: Any, depth: int) -> int:
-    """Rows of the smallest embedding that looks up `value`; 0 when none does."""
+    """Return the rows of the smallest embedding that looks up `value`; 0 if there is none."""
     rows = []
     for op in value.all_used_ops():
         if op.name() == "pd_op.embedding" and op.operand_source(0).is_same(value):
@@ -175,7 +169,7 @@ def _spec(name: str, dtype: Any, shape: Any) -> ProgramTensor:
 
 
 def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...]) -> InferenceProgram:
-    """Read a .pdmodel as the protobuf it is: today's static API loads only programs of its own format."""
+    """Read a .pdmodel as protobuf: the static API of Paddle 3 loads only .json programs."""
     from paddle.base.proto import framework_pb2
 
     desc = framework_pb2.ProgramDesc()
@@ -193,7 +187,7 @@ def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...
             raise ConversionError(f"{program}: {name} is of type {kind}, which can't be served.")
         return _spec(name, BY_PROGRAM[number].name, tensors[name].dims)
 
-    # They may stand in the reverse order; their column is the place among the arguments.
+    # The operators may be in reverse order; `col` is the position among the arguments.
     columns = {
         op.outputs[0].arguments[0]: next((a.i for a in op.attrs if a.name == "col"), 0)
         for op in block.ops
@@ -205,15 +199,15 @@ def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...
         if op.type in ("lookup_table", "lookup_table_v2"):
             inputs = {i.parameter: i.arguments[0] for i in op.inputs}
             limits[inputs["Ids"]] = int(tensors[inputs["W"]].dims[0])
-    known = {feed.name for feed in feeds}
-    limits = {name: limit for name, limit in limits.items() if name in known}
+    feed_names = {feed.name for feed in feeds}
+    limits = {name: limit for name, limit in limits.items() if name in feed_names}
     fetches = tuple(spec(name) for name in names)
-    ragged = ragged_variables(program) & known
+    ragged = ragged_variables(program) & feed_names
     return InferenceProgram(program, params, feeds, fetches, limits, ragged, format="pdmodel")
 
 
 def serving_folder(source: Path) -> Path | None:
-    """The folder with a serving model's prototxt, at `source` or below it; None if there is none."""
+    """Find the folder with a serving model's prototxt, at `source` or below; None if there is none."""
     for folder in (source, source / SERVER_FOLDER):
         if (folder / SERVER_CONF).is_file():
             return folder

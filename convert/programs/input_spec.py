@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 class ProgramTensor:
     """An input or output of a program that is no serving model yet.
 
-    There it becomes a `Variable`, which has an alias and what is found out about it besides.
+    A serving model has a `Variable` in its place, with an alias and more facts.
     """
 
     name: str

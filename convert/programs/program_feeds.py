@@ -1,4 +1,4 @@
-"""Inputs that a program accepts: random ones, or those of a file."""
+"""Inputs of a program: random inputs, or arrays of a file."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from pipeline.models.signature import sized
 Array = npt.NDArray[Any]
 Feeds = dict[str, Array]
 
-# How the message of a model that can't run what it was given, or has no answer to it, ends.
+# The end of the message for a model that can't run its inputs.
 OTHER_INPUTS = "try other --lengths or inputs that suit the model (--sample FILE)"
 
 BATCH_SIZES = (1, 2, 5)
-LENGTHS = (16, 33, 5)  # an even one first: operators may keep what suited it, and be wrong for the odd ones
+LENGTHS = (16, 33, 5)  # even first: operators may keep a plan that is wrong for odd lengths
 BATCHES, SHAPE_LENGTHS = (1, 8), (16, 64, 128)  # what a service is likely to run
 
 
 def sample_batches(
     feeds: Sequence[ProgramTensor], id_limits: Mapping[str, int], lengths: Sequence[int] = LENGTHS
 ) -> list[Feeds]:
-    """One batch for each length and batch size; the same on every call."""
+    """Generate a batch for each length and batch size; the same on every call."""
     rng = np.random.default_rng(0)
     return [sample_feeds(feeds, id_limits, rng, size, n) for n in lengths for size in BATCH_SIZES]
 
@@ -36,7 +36,7 @@ def sample_batches(
 def sample_rows(
     feeds: Sequence[ProgramTensor], id_limits: Mapping[str, int], lengths: Sequence[int]
 ) -> list[Feeds]:
-    """Batches of one: each length twice, the second time in reverse; the same on every call."""
+    """Generate batches of one: each length twice, in order and in reverse; the same on every call."""
     rng = np.random.default_rng(1)
     return [sample_feeds(feeds, id_limits, rng, 1, n) for n in (*lengths, *reversed(lengths))]
 
@@ -48,19 +48,19 @@ def sample_feeds(
     batch: int,
     length: int,
 ) -> Feeds:
-    """One batch. Every axis that varies, the batch aside, has `length`; a batch axis that doesn't is kept.
+    """Generate one batch. Open axes get `length`, an open batch axis gets `batch`.
 
-    Integers are ids below their limit where an embedding looks them up, and else masks: ones, then zeros.
+    Integers are ids below the limit of their embedding, or else masks: ones, then zeros.
     """
-    made = {}
+    arrays = {}
     for feed in feeds:
         shape = sized(feed.shape, batch, length)
-        made[feed.name] = _values(feed, shape, id_limits.get(feed.name, 0), rng)
-    return made
+        arrays[feed.name] = _values(feed, shape, id_limits.get(feed.name, 0), rng)
+    return arrays
 
 
 def stored_feeds(path: Path) -> Feeds:
-    """The arrays of an .npz file. Raises ConversionError."""
+    """Read the arrays of an .npz file. Raises ConversionError."""
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -86,10 +86,10 @@ def _values(feed: ProgramTensor, shape: tuple[int, ...], limit: int, rng: np.ran
 
 
 def _masks(shape: tuple[int, ...]) -> Array:
-    """Ones on the first part of the second axis, a different part in each row, never none."""
+    """Generate masks: ones, at least one, then zeros, of a different length in each row."""
     if len(shape) < 2:
         return np.ones(shape, np.int64)
     length = shape[1]
-    kept = np.array([max(1, length - row * length // 4 % length) for row in range(shape[0])])
-    mask = np.arange(length)[None, :] < kept[:, None]
+    mask_lengths = np.array([max(1, length - row * length // 4 % length) for row in range(shape[0])])
+    mask = np.arange(length)[None, :] < mask_lengths[:, None]
     return np.broadcast_to(mask.reshape(mask.shape + (1,) * (len(shape) - 2)), shape)

@@ -1,4 +1,4 @@
-"""The three forms of a model that parity compares: dynamic Layer, exported program, serving model."""
+"""Runners of the forms of a model that parity compares: Layer, exported program, serving model."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from pipeline.errors import ConversionError, ServingError
 from pipeline.models.serving_model import ServingModel, Variable, load_serving_model, merge_model_settings
 
 Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
-"""Runs a model: feeds by name in, outputs in the order of its fetches out."""
+"""A function from feeds by name to outputs in the order of the fetches."""
 
 Arguments = Sequence[ProgramTensor | None]
-"""The positional arguments of a Layer's forward(); None where one is left out."""
+"""The positional arguments of a Layer's forward(); None for an omitted argument."""
 
 
 def layer_runner(layer: Any, arguments: Arguments) -> Runner:
@@ -45,8 +45,7 @@ def layer_runner(layer: Any, arguments: Arguments) -> Runner:
 
 
 def program_runner(program: InferenceProgram) -> Runner:
-    """Run an exported program as it is written, without optimisation. The rows of a ragged feed are one
-    sequence."""
+    """Run an exported program without optimisation. The rows of a ragged feed are one sequence."""
     if program.format == "onnx":
         return _onnx_runner(program)
     predictor = unoptimised_predictor(program.program, program.params)
@@ -74,7 +73,7 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4  # errors are raised, too
+    options.log_severity_level = 4  # errors are raised anyway
     try:
         session = onnxruntime.InferenceSession(
             str(program.program), sess_options=options, providers=["CPUExecutionProvider"]
@@ -107,14 +106,14 @@ class ModelRunner:
 
         self._alias_of = {feed.name: feed.alias for feed in model.feeds}
         self._ragged = [feed for feed in model.feeds if feed.is_lod]
-        # A proof in another precision than the model asks for would prove nothing.
-        asked = {"model_config": str(model.directory), "strict_precision": True, "use_mkldnn": onednn}
-        conf = LocalServiceConf.model_validate(asked)
+        # A proof in another precision would prove nothing.
+        settings = {"model_config": str(model.directory), "strict_precision": True, "use_mkldnn": onednn}
+        conf = LocalServiceConf.model_validate(settings)
         self._predictor = create_predictor(model, merge_model_settings(model, conf))
 
     @property
     def fetches(self) -> tuple[Variable, ...]:
-        """The model's, with the shapes that they really have."""
+        """The model's fetches with their real shapes."""
         return self._predictor.fetches
 
     def __call__(self, arrays: Mapping[str, Array]) -> list[Array]:
@@ -128,7 +127,7 @@ class ModelRunner:
 
 
 def flatten_outputs(outputs: Any) -> list[Any]:
-    """The tensors of a Layer's return value, in the order in which export lists them."""
+    """Return the tensors of a Layer's return value, in the order of the export."""
     if isinstance(outputs, list | tuple):
         return [tensor for item in outputs for tensor in flatten_outputs(item)]
     if isinstance(outputs, dict):
@@ -154,5 +153,5 @@ def _float(array: Array, dtype: str) -> Array:
 
 
 def widen_bfloat16(array: Array) -> Array:
-    """uint16 bit patterns of bfloat16 as float32."""
+    """Convert uint16 bit patterns of bfloat16 to float32."""
     return (array.astype(np.uint32) << 16).view(np.float32)

@@ -1,1 +1,1 @@
-"""Comparisons of two forms of a model, and what they found."""
+"""Comparisons of two forms of a model, their inputs and their reports."""

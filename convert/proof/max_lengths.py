@@ -1,4 +1,4 @@
-"""The greatest lengths that a model takes: of a BERT, how many positions it has."""
+"""The maximum lengths of a model's feeds, such as the number of positions of a BERT."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ LONGEST_TRIED = 2048
 
 
 def max_lengths(run: Runner, target: Target, row: Feeds) -> dict[str, tuple[int, int]]:
-    """By feed the axis of its length and the greatest that the model runs; feeds without one are left out.
+    """Find by trial, for each feed, the axis of its length and the maximum length that the model runs.
 
-    Found by trial: `row`, a batch of one that the model runs, is repeated along the only axis, besides the
-    batch, that is open, up to LONGEST_TRIED. Feeds that have to be as long as each other (ids and their mask)
-    grow together.
+    `row` is a batch of one that the model runs. It is repeated along the only open axis besides the batch, up
+    to LONGEST_TRIED. Feeds of equal length, such as ids and their mask, grow together. Feeds without a limit
+    have no entry.
     """
     axes = {feed.name: axis for feed in target.feeds if (axis := _length_axis(feed)) is not None}
     if not target.by_row:
         return {}
     alone = [name for name in axes if _runs(run, row, {name: axes[name]}, row[name].shape[axes[name]] + 1)]
     together = [name for name in axes if name not in alone]
-    found: dict[str, tuple[int, int]] = {}
+    limits: dict[str, tuple[int, int]] = {}
     for names in [*([name] for name in alone), *([together] if together else [])]:
-        own = {name: axes[name] for name in names}
-        greatest = _greatest(run, row, own)
+        group = {name: axes[name] for name in names}
+        greatest = _greatest(run, row, group)
         if greatest is not None:
-            found |= {name: (axis, greatest) for name, axis in own.items()}
-    return found
+            limits |= {name: (axis, greatest) for name, axis in group.items()}
+    return limits
 
 
 def _length_axis(feed: Variable) -> int | None:
-    """The only open axis besides the batch; an image has two."""
+    """Return the only open axis besides the batch; None for an image, which has two."""
     axes = [axis for axis, dim in enumerate(feed.shape) if axis and dim < 0]
     return axes[0] if len(axes) == 1 else None
 
 
 def _greatest(run: Runner, row: Feeds, axes: Mapping[str, int]) -> int | None:
-    """None where no length is too great, or where what fails is something else than its being so great."""
+    """Return the maximum length; None if every length runs or if runs fail for another reason."""
     lengths = {row[name].shape[axis] for name, axis in axes.items()}
     runs = max(lengths)
     if len(lengths) > 1 or not _runs(run, row, axes, runs):
@@ -57,7 +57,7 @@ def _greatest(run: Runner, row: Feeds, axes: Mapping[str, int]) -> int | None:
             runs = middle
         else:
             fails = middle
-    # A model that wants a multiple of something fails in between as well.
+    # A model whose length must be a multiple of a number fails in between as well.
     plain = all(_runs(run, row, axes, max(1, runs - n)) for n in (1, 2, runs // 3)) and not any(
         _runs(run, row, axes, runs + n) for n in (2, 3)
     )

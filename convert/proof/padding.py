@@ -1,4 +1,4 @@
-"""Declared padding: rows filled up and joined, and the proof that their answers stay as they are."""
+"""The proof of declared padding: rows that are padded and joined keep their answers."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def prove_declared(
     tolerance: float = TOLERANCE,
     step: str = "padding",
 ) -> tuple[ParityReport, Padding]:
-    """Prove the padding of a model on the given rows, and then on random rows of all lengths.
+    """Prove the padding of a model on `rows`, and then on random rows of all lengths.
 
-    rows, checks_ids: as in `padding_parity` and `PaddedModel`. Returns the report, whose figures are those of
-    the given rows, and what may be declared where the report has passed.
+    rows, checks_ids: as in `padding_parity` and `PaddedModel`. Returns the report with the figures of `rows`,
+    and the padding that may be declared if the report has passed.
     """
     report, cuts = padding_parity(runner, names, rows, padding, tolerance, step)
     declared = Padding(dict(padding), cuts)
@@ -69,8 +69,8 @@ def padding_parity(
 ) -> tuple[ParityReport, dict[str, int]]:
     """Compare rows run alone with the same rows in one batch, and each padded by itself.
 
-    `rows` are batches of one, of different lengths. Also returns, by output, the axis along which an
-    output grows with its row, and so is to be cut back. Raises ConversionError when no such axis is clear.
+    `rows` are batches of one, of different lengths. Also returns the axis along which an output must be cut
+    back, for each output that grows with its row. Raises ConversionError when that axis is ambiguous.
     """
     alone = [runner(row) for row in rows]
     cuts = {}
@@ -85,10 +85,13 @@ def padding_parity(
     if padding:
         other += [runner(pad_rows([row], padding, lengths=_longest(rows, padding))) for row in rows]
     expected = [*alone, *alone][: len(other)]
-    cut = [_cut_back(names, outputs, own, cuts) for outputs, own in zip(other, expected, strict=True)]
-    left, right = iter(expected), iter(cut)
+    cut = [
+        _cut_back(names, outputs, output_alone, cuts)
+        for outputs, output_alone in zip(other, expected, strict=True)
+    ]
+    reference, candidate = iter(expected), iter(cut)
     fed = [*rows, *rows][: len(other)]
-    report = compare(step, names, lambda _: next(left), lambda _: next(right), fed, tolerance)
+    report = compare(step, names, lambda _: next(reference), lambda _: next(candidate), fed, tolerance)
     return report, cuts
 
 
@@ -97,9 +100,9 @@ def pad_rows(
     padding: Mapping[str, FeedPadding],
     lengths: Mapping[str, int] | None = None,
 ) -> Feeds:
-    """Fill each row up along its declared axis, to the longest unless to `lengths`, and join them.
+    """Pad each row along its declared axis, to `lengths` or else to the longest row, and join the rows.
 
-    Raises ConversionError where rows still differ in shape, for a feed that isn't in `padding`.
+    Raises ConversionError if rows of a feed outside `padding` differ in shape.
     """
     lengths = lengths or _longest(rows, padding)
     joined = {}
@@ -118,19 +121,19 @@ def pad_rows(
 
 
 def answers_by_row(runner: Runner, rows: Sequence[Feeds]) -> bool:
-    """Whether rows run together have one answer each; a detector finds as many boxes as there are."""
+    """Return whether rows in one batch have one answer each; a detector has any number of boxes."""
     return all(output.shape[:1] == (len(rows),) for output in runner(pad_rows(rows, {})))
 
 
 def _cut_back(
     names: Sequence[str], outputs: Sequence[Array], expected: Sequence[Array], cuts: Mapping[str, int]
 ) -> list[Array]:
-    """The outputs of a padded row, as long as those of the row alone."""
+    """Cut the outputs of a padded row to the length of the outputs of the row alone."""
     return [
-        cut_output(output, cuts[name], own.shape[cuts[name]])
-        if name in cuts and output.ndim == own.ndim
+        cut_output(output, cuts[name], reference.shape[cuts[name]])
+        if name in cuts and output.ndim == reference.ndim
         else output
-        for name, output, own in zip(names, outputs, expected, strict=True)
+        for name, output, reference in zip(names, outputs, expected, strict=True)
     ]
 
 
@@ -152,7 +155,7 @@ def _growing_axis(name: str, outputs: Sequence[Array]) -> int | None:
 
 
 def parse_padding(text: str, feeds: Sequence[ProgramTensor]) -> dict[str, FeedPadding]:
-    """Parse "feed=value,..."; the axis is the feed's only axis, the batch aside, that varies."""
+    """Parse "feed=value,..."; a feed is padded along its only open axis besides the batch."""
     pads = {}
     shapes = {feed.name: feed.shape for feed in feeds}
     for part in filter(None, (part.strip() for part in text.split(","))):

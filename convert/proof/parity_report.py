@@ -1,4 +1,4 @@
-"""What a comparison found: how far outputs are off, and whether that is within bounds."""
+"""Parity reports: how far outputs are off, and whether that is within bounds."""
 
 from __future__ import annotations
 
@@ -14,46 +14,36 @@ LEAST_SCALE = 1.0
 
 @dataclass(frozen=True)
 class OutputParity:
-    """How far one output is from its reference, over all batches.
-
-    `largest` is the greatest |value| of the reference, its scale; `unknown` the share of its values that are
-    NaN, with which nothing can be compared.
-    """
+    """How far one output is from its reference, over all batches."""
 
     name: str
     max_abs_diff: float
     mean_abs_diff: float
     cosine: float
     top1_agreement: float | None
-    largest: float = 0.0
-    unknown: float = 0.0
+    largest: float = 0.0  # greatest |value| of the reference, its scale
+    unknown: float = 0.0  # share of NaN in the reference, with which nothing can be compared
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far an output may be off: by `tolerance` times its scale, the largest value that it has.
-
-    A scale below `least_scale` counts as that, so that the tolerance of small outputs is absolute; 0 is for
-    none. `top1_needed` is the share of rows whose largest entry has to be at the same place.
-    """
+    """How far an output may be off: by `tolerance` times its scale, the largest |value| of the reference."""
 
     tolerance: float = TOLERANCE
-    least_scale: float = LEAST_SCALE
-    top1_needed: float = 0.0
+    least_scale: float = LEAST_SCALE  # smaller scales count as this: an absolute tolerance for small outputs
+    top1_needed: float = 0.0  # share of rows whose largest entries must have equal indices
 
 
 @dataclass(frozen=True)
 class ParityReport:
-    """One comparison. `batches` are the shapes of the first feed of each batch that was run; `note` tells why
-    outputs could not be compared at all, if so; `entailment` is that class of an NLI model; the others are
-    as in Bounds."""
+    """The figures of one comparison, with the bounds that judge them."""
 
     step: str
     tolerance: float
     outputs: tuple[OutputParity, ...]
-    batches: tuple[tuple[int, ...], ...]
-    note: str = ""
-    entailment: int | None = None
+    batches: tuple[tuple[int, ...], ...]  # shape of the first feed of each batch
+    note: str = ""  # why outputs could not be compared
+    entailment: int | None = None  # that class of an NLI model
     least_scale: float = LEAST_SCALE
     top1_needed: float = 0.0
 
@@ -68,7 +58,7 @@ class ParityReport:
 
     @property
     def failure(self) -> str:
-        """What is wrong, with the first output that is off; empty where nothing is."""
+        """The error of the first output that is off; empty for a passed report."""
         if self.passed:
             return ""
         why = self.note
@@ -83,7 +73,7 @@ class ParityReport:
         return output.max_abs_diff <= self.allowed(output)
 
     def allowed(self, output: OutputParity) -> float:
-        """How far this output may be off."""
+        """Return how far this output may be off."""
         return self.tolerance * max(output.largest, self.least_scale)
 
     def _same_classes(self, output: OutputParity) -> bool:
@@ -104,12 +94,12 @@ class ParityReport:
             return f"output {output.name!r} is nan where that of the original is not"
         top1 = "" if output.top1_agreement is None else f", top-1 {output.top1_agreement:.1%}"
         scale = f"largest value {output.largest:.3g}"
-        allowed, seen = "", f"{scale}, "
+        allowed, scale_remark = "", f"{scale}, "
         if output.largest > self.least_scale:
-            allowed, seen = f" of its {scale}, that is {self.allowed(output):.3g}", ""
+            allowed, scale_remark = f" of its {scale}, that is {self.allowed(output):.3g}", ""
         return (
             f"output {output.name!r} is off by {output.max_abs_diff:.3g}, over the tolerance of "
-            f"{self.tolerance:g}{allowed} (--tolerance; {seen}cosine {output.cosine:.6f}{top1})"
+            f"{self.tolerance:g}{allowed} (--tolerance; {scale_remark}cosine {output.cosine:.6f}{top1})"
         )
 
     def require(self) -> None:
@@ -126,6 +116,6 @@ class FailedParity(ParityError):
         self.report = report
 
 
-def held_to(report: ParityReport, bounds: Bounds) -> ParityReport:
-    """The same figures, judged by these bounds."""
+def judge_by(report: ParityReport, bounds: Bounds) -> ParityReport:
+    """Return the figures of a report, judged by other bounds."""
     return replace(report, **asdict(bounds))

@@ -1,4 +1,4 @@
-"""What a model is tried on: random inputs, or those of a user's own in files."""
+"""The inputs of a proof: random inputs, or the user's sample files."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from convert.proof.target import Target
 from pipeline.models.serving_model import FeedPadding
 
 _ROWS = 24  # of a file, to be run alone and together
-_ALIKE = 3  # rows of one length, and as many again
+_ALIKE = 3  # rows of one length; twice as many are run
 _BATCH_ROWS = 8
-_CUTS = 4  # lengths made of one
+_CUTS = 4  # lengths that one row is cut to
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Random inputs of `lengths` on the axes that vary, or what the files `sample` hold in place of them."""
+    """Random inputs, or else the inputs of sample files."""
 
-    lengths: tuple[int, ...] = LENGTHS
+    lengths: tuple[int, ...] = LENGTHS  # of random inputs, on the axes that vary
     sample: tuple[Path, ...] = ()
 
     def batches(self, target: Target, sizes: Sequence[int] = BATCH_SIZES) -> list[Feeds]:
-        """Feeds to run. Of files as they are; where those have rows of one size alone, other `sizes` of them,
-        too. Raises ConversionError for files that can't be read or don't fit."""
+        """Return the feeds to run. If all batches of the files have one size, add other `sizes`.
+
+        Raises ConversionError for files that can't be read or don't fit.
+        """
         if not self.sample:
             return sample_batches(target.specs, target.id_limits, self._lengths(target))
         batches, rows = self._read_batches(target)
@@ -36,17 +38,17 @@ class Inputs:
             return batches
         row = _cut_apart(batches[0])[0]
         counts = {len(array) for batch in batches for array in batch.values()}
-        others = sizes[1:] if counts == {1} else [1] if 1 not in counts else []
-        return [*batches, *(pad_rows([row] * size, {}) for size in others)]
+        more_sizes = sizes[1:] if counts == {1} else [1] if 1 not in counts else []
+        return [*batches, *(pad_rows([row] * size, {}) for size in more_sizes)]
 
     def rows(self, target: Target, padding: Mapping[str, FeedPadding]) -> list[Feeds]:
-        """Batches of one: of different lengths where there is `padding`, else of equal shapes.
+        """Return batches of one: of different lengths if there is `padding`, else of equal shapes.
 
-        Rows of a file that are all as long are cut to shorter ones.
+        File rows of equal length are cut to shorter rows.
         """
         if not self.sample:
-            known = self._lengths(target)
-            lengths = known if padding else known[:1] * _ALIKE
+            valid_lengths = self._lengths(target)
+            lengths = valid_lengths if padding else valid_lengths[:1] * _ALIKE
             return sample_rows(target.specs, target.id_limits, lengths)
         rows = self.all_rows(target) if target.by_row else self._read_batches(target)[1]
         if not padding:
@@ -57,19 +59,21 @@ class Inputs:
         return rows[:: max(1, len(rows) // _ROWS)][:_ROWS]
 
     def all_rows(self, target: Target) -> list[Feeds]:
-        """Every row of the files, as a batch of one; none without files, and of a model without rows."""
+        """Return all rows of the files as batches of one; none without files or for a model without rows."""
         if not self.sample or not target.by_row:
             return []
         batches, rows = self._read_batches(target)
         return rows + [row for batch in batches for row in _cut_apart(batch)]
 
     def _lengths(self, target: Target) -> tuple[int, ...]:
-        """Those of `lengths` that the model takes, as far as its serving.yml tells."""
-        most = min((feed.longest[1] for feed in target.feeds if feed.longest), default=max(self.lengths))
-        return tuple(dict.fromkeys(min(length, most) for length in self.lengths))
+        """Limit `lengths` to the maximum length in the model's serving.yml."""
+        max_length = min(
+            (feed.longest[1] for feed in target.feeds if feed.longest), default=max(self.lengths)
+        )
+        return tuple(dict.fromkeys(min(length, max_length) for length in self.lengths))
 
     def _read_batches(self, target: Target) -> tuple[list[Feeds], list[Feeds]]:
-        """The batches of the files, and of others the rows."""
+        """Return the batches of batch files, and the rows of the other files."""
         batches: list[Feeds] = []
         rows: list[Feeds] = []
         for path in self.sample:
@@ -78,7 +82,7 @@ class Inputs:
 
 
 def _joined(rows: Sequence[Feeds], target: Target) -> list[Feeds]:
-    """Rows in batches as a service makes them: padded as may be, else those of equal shapes together."""
+    """Batch rows as a service does: padded where allowed, else only rows of equal shapes."""
     if not target.by_row:
         return list(rows)
     groups: dict[object, list[Feeds]] = {}
@@ -97,7 +101,7 @@ def _cut_apart(batch: Feeds) -> list[Feeds]:
 
 
 def _of_several_lengths(rows: list[Feeds], padding: Mapping[str, FeedPadding]) -> list[Feeds]:
-    """The rows, and where all are of one length each cut to a part of it as well."""
+    """Return the rows; if all have one length, add a shortened copy of each."""
     if len({_length(row, padding) for row in rows}) > 1:
         return rows
     cut = []

@@ -1,4 +1,4 @@
-"""Inputs of a user's own, from a file: arrays, rows of numbers, images or texts."""
+"""Readers of sample files: arrays, rows of numbers, images or texts of the user."""
 
 from __future__ import annotations
 
@@ -22,22 +22,26 @@ _CHANNELS = (1, 3)
 
 
 def read_sample(path: Path, target: Target) -> list[Feeds]:
-    """The inputs in a file, by the program's names of the feeds, in the feeds' dtypes.
+    """Read the inputs of a file, by the program's names of the feeds, in the feeds' dtypes.
 
-    The suffix decides. `.npz` is one batch with an array for each feed, under its name or alias; `.npy` one
-    for a model with a single feed. Of the others each line or image is a row of its own: `.jsonl` has an
-    object with a value for each feed on a line (or the value alone, of a single feed), `.csv` numbers in
-    columns, images are decoded to the shape of the only feed, and anything else holds a text a line.
-    Raises ConversionError for what can't be read or doesn't fit the model.
+    The suffix decides:
+    - `.npz`: one batch, an array for each feed under its name or alias.
+    - `.npy`: one batch, for a model with a single feed.
+    - `.jsonl`: a row on each line, an object with a value for each feed, or the value of a single feed.
+    - `.csv`: a row on each line, numbers in columns.
+    - images: one row, decoded to the shape of the only feed.
+    - other suffixes: a text on each line.
+
+    Raises ConversionError for a file that can't be read or doesn't fit the model.
     """
     return _READERS.get(path.suffix.lower(), text_rows)(path, target)
 
 
-def _npz(path: Path, target: Target) -> list[Feeds]:
+def _read_npz(path: Path, target: Target) -> list[Feeds]:
     return [_fitted(stored_feeds(path), path, target)]
 
 
-def _npy(path: Path, target: Target) -> list[Feeds]:
+def _read_npy(path: Path, target: Target) -> list[Feeds]:
     try:
         array = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as exc:
@@ -45,9 +49,9 @@ def _npy(path: Path, target: Target) -> list[Feeds]:
     return [_fitted({_only_feed(path, "one array", target).alias: np.asarray(array)}, path, target)]
 
 
-def _jsonl(path: Path, target: Target) -> list[Feeds]:
+def _read_jsonl(path: Path, target: Target) -> list[Feeds]:
     rows = []
-    for number, line in enumerate(_text(path).split("\n"), start=1):
+    for number, line in enumerate(_read_text(path).split("\n"), start=1):
         if not line.strip():
             continue
         where = f"{path}, line {number}"
@@ -62,7 +66,7 @@ def _jsonl(path: Path, target: Target) -> list[Feeds]:
 
 
 def _arrays(value: Mapping[str, object], where: str, target: Target) -> dict[str, Array]:
-    """JSON values as arrays; the batch axis, and others of 1, may be left out."""
+    """Convert JSON values to arrays; the batch axis and leading axes of 1 are optional."""
     arrays = {}
     for feed in target.feeds:
         name = feed.name if feed.name in value else feed.alias
@@ -87,8 +91,10 @@ def _with_leading_axes(array: Array, shape: Sequence[int]) -> Array:
     return array
 
 
-def _csv(path: Path, target: Target) -> list[Feeds]:
-    lines = [(n, line) for n, line in enumerate(csv.reader(_text(path).split("\n")), start=1) if any(line)]
+def _read_csv(path: Path, target: Target) -> list[Feeds]:
+    lines = [
+        (n, line) for n, line in enumerate(csv.reader(_read_text(path).split("\n")), start=1) if any(line)
+    ]
     if not lines:
         _not_empty([], path, "numbers")
     columns = _named_columns(path, lines[0][1], target)
@@ -97,10 +103,10 @@ def _csv(path: Path, target: Target) -> list[Feeds]:
     rows = []
     for number, line in lines:
         where = f"{path}, line {number}"
-        own = columns or _ordered_columns(where, len(line), target)
+        row_columns = columns or _ordered_columns(where, len(line), target)
         try:
             arrays = {
-                feed.alias: _from_cells([line[at] for at in own[feed.name]], feed, where)
+                feed.alias: _from_cells([line[at] for at in row_columns[feed.name]], feed, where)
                 for feed in target.feeds
             }
         except IndexError:
@@ -110,7 +116,7 @@ def _csv(path: Path, target: Target) -> list[Feeds]:
 
 
 def _named_columns(path: Path, header: Sequence[str], target: Target) -> dict[str, list[int]] | None:
-    """The columns of each feed: those of its name, or name.0, name.1, ...; None where no name is one."""
+    """Find the columns of each feed by its name, or name.0, name.1, ...; None if no column has one."""
     columns = {
         feed.name: [at for at, cell in enumerate(header) if _names(cell, feed)] for feed in target.feeds
     }
@@ -133,12 +139,14 @@ def _names(cell: str, feed: Variable) -> bool:
 
 
 def _ordered_columns(where: str, count: int, target: Target) -> dict[str, list[int]]:
-    """As many columns as a row of each feed has numbers, in the order of the feeds; the only open one takes
-    what is left."""
+    """Share out columns in the order of the feeds, as many as a row of each feed has numbers.
+
+    The remaining columns go to the only feed with an open axis.
+    """
     sizes = {feed.name: _row_size(feed) for feed in target.feeds}
     open_ = [name for name, size in sizes.items() if size is None]
-    left = count - sum(size for size in sizes.values() if size is not None)
-    if len(open_) > 1 or left < 0 or (left and not open_):
+    remaining = count - sum(size for size in sizes.values() if size is not None)
+    if len(open_) > 1 or remaining < 0 or (remaining and not open_):
         takes = ", ".join(f"{feed.alias} {_describe_feed(feed)}" for feed in target.feeds)
         raise ConversionError(
             f"{where} has {count} columns, which can't be shared out among {takes}; name the columns in a "
@@ -146,14 +154,14 @@ def _ordered_columns(where: str, count: int, target: Target) -> dict[str, list[i
         )
     columns, at = {}, 0
     for name, size in sizes.items():
-        stop = at + (left if size is None else size)
+        stop = at + (remaining if size is None else size)
         columns[name] = list(range(at, stop))
         at = stop
     return columns
 
 
 def _row_size(feed: Variable) -> int | None:
-    """How many numbers a row has; None for any."""
+    """Return how many numbers a row has; None for any number."""
     dims = feed.shape[1:] if feed.has_rows else feed.shape
     return None if -1 in dims else int(np.prod(dims, dtype=np.int64))
 
@@ -191,10 +199,10 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _image(path: Path, target: Target) -> list[Feeds]:
-    """RGB, or grey where the feed has one channel; channels first or last, and resized, as the feed has it.
+def _read_image(path: Path, target: Target) -> list[Feeds]:
+    """Decode an image to RGB, or to grey for one channel, in the size and channel order of the feed.
 
-    float feeds get 0 to 1, those of whole numbers 0 to 255; what else an app does to its images isn't known
+    Float feeds get values from 0 to 1, integer feeds from 0 to 255. The app's own preprocessing is unknown
     here.
     """
     feed = _only_feed(path, "an image", target)
@@ -216,7 +224,7 @@ def _image(path: Path, target: Target) -> list[Feeds]:
 
 
 def _pixels(path: Path, channels: int, height: int, width: int) -> Array:
-    """uint8 [height, width, channels]; a side of -1 is the image's own."""
+    """Decode to uint8 [height, width, channels]; -1 keeps the image's own height or width."""
     try:
         from PIL import Image
     except ModuleNotFoundError as exc:
@@ -232,7 +240,7 @@ def _pixels(path: Path, channels: int, height: int, width: int) -> Array:
 
 
 def _fitted(arrays: Mapping[str, Array], where: object, target: Target) -> Feeds:
-    """An array for each feed, in its dtype; arrays of other names are left out."""
+    """Return an array for each feed, in its dtype; ignore arrays of other names."""
     named = {feed.name: feed.name if feed.name in arrays else feed.alias for feed in target.feeds}
     if not set(named.values()) <= arrays.keys():
         raise ConversionError(
@@ -252,13 +260,13 @@ def _fitted(arrays: Mapping[str, Array], where: object, target: Target) -> Feeds
 
 
 def _holds(feed: Variable, array: Array) -> bool:
-    """Whether an array can be a feed without losing values: int64 for int32 may, if its numbers fit."""
+    """Return whether an array fits a feed without loss of values, such as small int64 values for int32."""
     dtype = feed.numpy_dtype
     # The sides of an image are the engine's to judge.
     bound = 2 if len(feed.shape) >= _IMAGE_RANK else None
     if not feed.is_lod and (
         array.ndim != len(feed.shape)
-        or any(want not in (-1, got) for want, got in zip(feed.shape[:bound], array.shape, strict=False))
+        or any(dim not in (-1, length) for dim, length in zip(feed.shape[:bound], array.shape, strict=False))
     ):
         return False
     if array.dtype.kind in "iu" and dtype.kind in "iu":
@@ -283,7 +291,7 @@ def _only_feed(where: object, what: str, target: Target) -> Variable:
     return target.feeds[0]
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
@@ -302,9 +310,9 @@ def _describe_feed(feed: Variable) -> str:
 
 _Reader = Callable[[Path, Target], list[Feeds]]
 _READERS: dict[str, _Reader] = {
-    ".npz": _npz,
-    ".npy": _npy,
-    ".jsonl": _jsonl,
-    ".csv": _csv,
-    **dict.fromkeys((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"), _image),
+    ".npz": _read_npz,
+    ".npy": _read_npy,
+    ".jsonl": _read_jsonl,
+    ".csv": _read_csv,
+    **dict.fromkeys((".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"), _read_image),
 }

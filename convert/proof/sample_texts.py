@@ -1,4 +1,4 @@
-"""Feeds of a text model made of a file of texts, by the tokenizer that stands beside the model."""
+"""The reader of text files: feeds of a text model, made by the tokenizer beside the model."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PARTS = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "a
 
 
 def text_rows(path: Path, target: Target) -> list[Feeds]:
-    """A batch of one for each line of a UTF-8 file, by the program's names of the feeds.
+    """Tokenize each line of a UTF-8 file to a batch of one, by the program's names of the feeds.
 
-    Raises ConversionError for a file without text, a model without tokenizer or with feeds that texts don't
-    give.
+    Raises ConversionError for a file without text, a model without a tokenizer, or a model with feeds that
+    can't be made of texts.
     """
     foreign = [feed.alias for feed in target.feeds if not _part(feed) or len(feed.shape) != 2]
     if foreign:
@@ -39,7 +39,7 @@ def text_rows(path: Path, target: Target) -> list[Feeds]:
 
 
 def _part(feed: Variable) -> str:
-    """What of an encoded text this feed takes; empty for none."""
+    """Return the attribute of an encoding that this feed takes; empty for none."""
     return _PARTS.get(feed.alias) or _PARTS.get(feed.name, "")
 
 
@@ -55,7 +55,7 @@ def _texts(path: Path) -> list[str]:
 
 
 def _tokenizer(path: Path, target: Target) -> Any:
-    """The one beside the model."""
+    """Load the tokenizer beside the model."""
     directory = target.folder
     if directory is None:
         raise ConversionError(
@@ -66,9 +66,9 @@ def _tokenizer(path: Path, target: Target) -> Any:
         raise ConversionError(
             f"{directory} has neither {' nor '.join(TOKENIZERS)} to make inputs of texts; give a .npz file."
         )
-    given = TextInput()
+    text_input = TextInput()
     try:
-        return load_tokenizer(given, tokenizer_file(given, [directory]))
+        return load_tokenizer(text_input, tokenizer_file(text_input, [directory]))
     except ConfigError as exc:
         raise ConversionError(f"{path} holds texts, which can't be tokenized: {exc.message}.") from exc
 

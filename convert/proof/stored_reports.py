@@ -1,4 +1,4 @@
-"""Reports as JSON, of which parity.json is made and which come from steps in other processes."""
+"""Parity reports as JSON, in parity.json and from steps in other processes."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def write_reports(path: Path, reports: Iterable[ParityReport]) -> None:
 
 
 def parse_report(fields: Mapping[str, Any]) -> ParityReport:
-    """The report that `asdict` of one, gone through JSON, was made of."""
+    """Parse a report that `asdict` and JSON have serialised."""
     outputs = tuple(OutputParity(**output) for output in fields["outputs"])
     batches = tuple(tuple(shape) for shape in fields["batches"])
-    own = {**fields, "outputs": outputs, "batches": batches}
-    return ParityReport(**{field.name: own[field.name] for field in dataclass_fields(ParityReport)})
+    values = {**fields, "outputs": outputs, "batches": batches}
+    return ParityReport(**{field.name: values[field.name] for field in dataclass_fields(ParityReport)})
 
 
 def parse_bounds(fields: Mapping[str, Any]) -> Bounds:
-    """The bounds that a stamp has; those before `least_scale` were relative to the scale alone."""
+    """Parse the bounds of a stamp; older stamps have no `least_scale`, which then is 0."""
     return Bounds(fields["tolerance"], fields.get("least_scale", 0.0), fields["top1_needed"])
 
 
 def summaries(reports: Iterable[ParityReport]) -> list[dict[str, Any]]:
-    """Reports as JSON can hold them: null for what is no number."""
+    """Return reports as JSON values, with null for NaN and infinities."""
     return [
         {**asdict(r), "outputs": [_finite(asdict(o)) for o in r.outputs], "passed": r.passed}
         | _finite({"max_abs_diff": r.max_abs_diff})

@@ -1,4 +1,4 @@
-"""A model as inputs are found for it."""
+"""The description of a model that the inputs of a proof need."""
 
 from __future__ import annotations
 
@@ -15,18 +15,13 @@ from pipeline.models.signature import read_signature
 
 @dataclass(frozen=True)
 class Target:
-    """What has to be known of a model to give it inputs.
+    """The feeds of a model, as far as its inputs depend on them."""
 
-    `source` is how sentences call it. `feeds` have the names under which inputs are given to it, and aliases
-    under which a file may hold them, too. `id_limits` are those of `InferenceProgram`, by name. In `folder`
-    the tokenizer's files are, if there are any. `padding` is what may be padded to run rows together.
-    """
-
-    source: object
-    feeds: tuple[Variable, ...]
-    id_limits: Mapping[str, int]
-    folder: Path | None = None
-    padding: Mapping[str, FeedPadding] = field(default_factory=dict)
+    source: object  # name of the model in messages
+    feeds: tuple[Variable, ...]  # inputs have their names; a file may also use the aliases
+    id_limits: Mapping[str, int]  # as in `InferenceProgram`, by name
+    folder: Path | None = None  # of the tokenizer's files
+    padding: Mapping[str, FeedPadding] = field(default_factory=dict)  # that may join rows
 
     @property
     def specs(self) -> tuple[ProgramTensor, ...]:
@@ -34,12 +29,12 @@ class Target:
 
     @property
     def by_row(self) -> bool:
-        """Whether its inputs can be taken apart into rows."""
+        """Whether its inputs can be split into rows."""
         return all(feed.has_rows and not feed.is_lod for feed in self.feeds)
 
 
 def create_target(program: InferenceProgram) -> Target:
-    """Of a program; a serving model's prototxt beside it tells the aliases."""
+    """Describe a program, with the aliases of a serving model's prototxt beside it."""
     conf = program.program.parent / SERVER_CONF
     aliases = {}
     if conf.is_file():
@@ -54,19 +49,19 @@ def create_target(program: InferenceProgram) -> Target:
     return Target(program.program, feeds, program.id_limits, program.program.parent)
 
 
-def target_of_specs(
+def create_specs_target(
     source: object, specs: tuple[ProgramTensor, ...], id_limits: Mapping[str, int], folder: Path | None = None
 ) -> Target:
-    """Of a model that isn't a program yet."""
+    """Describe a model that is no program yet."""
     return Target(source, tuple(Variable(v.name, v.name, v.dtype, v.shape) for v in specs), id_limits, folder)
 
 
-def target_of_model(model: ServingModel, program: InferenceProgram) -> Target:
-    """Of a model that is described already."""
+def create_model_target(model: ServingModel, program: InferenceProgram) -> Target:
+    """Describe a serving model."""
     return Target(model.directory, model.feeds, program.id_limits, model.directory, named_padding(model))
 
 
 def named_padding(model: ServingModel) -> dict[str, FeedPadding]:
-    """The declared padding by the program's names of the feeds."""
+    """Return the declared padding by the program's names of the feeds."""
     declared = model.padding.feeds if model.padding else {}
     return {feed.name: declared[feed.alias] for feed in model.feeds if feed.alias in declared}

@@ -1,1 +1,1 @@
-"""Steps of a conversion: how they are shown, and how they run in processes of their own."""
+"""Steps of a conversion: their progress, and their processes in the conversion environment."""

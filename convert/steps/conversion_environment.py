@@ -26,20 +26,20 @@ TORCH_REMARK = (
 
 
 def conversion_python(needs: Sequence[str]) -> str:
-    """The interpreter for a step that imports the packages `needs`, by their import names.
+    """Return the interpreter for a step that imports the packages `needs`, by their import names.
 
-    The one that PADDLEWHEEL_CONVERT_PYTHON names; else this one if it has them all; else that of
+    The first of: PADDLEWHEEL_CONVERT_PYTHON; this interpreter, if it has all packages; the interpreter of
     `make convert-env`. Raises ConversionError when there is none.
     """
     named = os.environ.get(CONVERT_PYTHON)
     if named:
-        found = shutil.which(named)
-        if found is None:
+        interpreter = shutil.which(named)
+        if interpreter is None:
             raise ConversionError(
                 f"{CONVERT_PYTHON} names {named!r}, which is no program; "
                 "name a Python interpreter or unset it."
             )
-        return found
+        return interpreter
     missing = missing_packages(needs)
     if not missing:
         return sys.executable
@@ -48,44 +48,44 @@ def conversion_python(needs: Sequence[str]) -> str:
         raise ConversionError(
             f"{', '.join(missing)} can't be imported here, and there is no conversion environment "
             f"({FOLDER if IS_CHECKOUT else CONVERT_PYTHON}); make it with `{_command(missing)}`"
-            f"{_beside(missing)}."
+            f"{_torch_remark(missing)}."
         )
     return str(python)
 
 
 def missing_packages(needs: Sequence[str]) -> list[str]:
-    """Those of `needs` that this interpreter lacks; none of them is imported."""
+    """Return the packages that this interpreter lacks, without importing them."""
     return [name for name in needs if not _is_package(name)]
 
 
 def _is_package(name: str) -> bool:
-    """A plain folder of that name, which the current one may well have, is a package without origin.
+    """Return whether a package is installed; a plain folder of that name has no origin.
 
-    compat's `paddlenlp` has PaddleNLP's tokenizers alone, which convert nothing.
+    compat's `paddlenlp` has only PaddleNLP's tokenizers, which convert nothing.
     """
     spec = importlib.util.find_spec(name)
     return spec is not None and spec.origin is not None and SHIMS not in Path(spec.origin).parts
 
 
 def require_packages(needs: Sequence[str]) -> None:
-    """Raise ConversionError unless this interpreter, chosen by `conversion_python`, has them all."""
+    """Raise ConversionError unless this interpreter, chosen by `conversion_python`, has all packages."""
     missing = missing_packages(needs)
     if missing:
         raise ConversionError(
             f"{sys.executable} lacks {', '.join(missing)}, which this conversion needs; run "
-            f"`{_command(missing)}`{_beside(missing)}."
+            f"`{_command(missing)}`{_torch_remark(missing)}."
         )
 
 
 def _command(missing: Sequence[str]) -> str:
-    """Return the command that adds these packages: of a checkout its Makefile's, else ours."""
+    """Return the command that installs these packages: the Makefile's in a checkout, else ours."""
     torch = "torch" in missing
     if IS_CHECKOUT:
         return "make convert-env TORCH_INDEX=pip" if torch else "make convert-env"
     return "paddlewheel convert-env DIR --torch" if torch else "paddlewheel convert-env DIR"
 
 
-def _beside(missing: Sequence[str]) -> str:
+def _torch_remark(missing: Sequence[str]) -> str:
     return f" ({TORCH_REMARK})" if "torch" in missing else ""
 
 
@@ -104,7 +104,7 @@ class OlderPaddle:
 
 
 def pdmodel_paddle() -> OlderPaddle:
-    """The one that PADDLEWHEEL_PDMODEL_PADDLE names, else that of `make pdmodel-env`.
+    """Find the older Paddle: PADDLEWHEEL_PDMODEL_PADDLE, else `make pdmodel-env`.
 
     Raises ConversionError when there is none.
     """

@@ -1,4 +1,4 @@
-"""The process of one step in the conversion environment: calls a function, tells progress and result."""
+"""The process of one step: calls a function, reports progress and result."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from pipeline.errors import ConversionError, ParityError, ServingError
 from pipeline.process.processes import die_with
 
 
-class ToldSteps(Steps):
+class ReportedSteps(Steps):
     """Progress as lines of JSON, which `convert.steps.isolation` reads and shows."""
 
     def __init__(self, events: int) -> None:
         self._events = os.fdopen(events, "w", encoding="utf-8")
 
     def step(self, name: str, total: int = 1) -> None:
-        self.tell({"step": name, "total": total})
+        self.send_event({"step": name, "total": total})
 
     def advance(self) -> None:
-        self.tell({"advance": 1})
+        self.send_event({"advance": 1})
 
     def say(self, text: str) -> None:
-        self.tell({"say": text})
+        self.send_event({"say": text})
 
     def hear(self, text: str) -> None:
-        """Nothing: what libraries write here goes to the log of this process."""
+        """Do nothing: libraries write to the log of this process."""
 
-    def tell(self, event: dict[str, Any]) -> None:
+    def send_event(self, event: dict[str, Any]) -> None:
         line = json.dumps(event)
         self._events.write(f"{line}\n")
         self._events.flush()
@@ -45,27 +45,27 @@ def main() -> NoReturn:
     events, parent = (int(argument) for argument in sys.argv[1:])
     die_with(parent)
     os.set_inheritable(events, False)
-    steps = ToldSteps(events)
+    steps = ReportedSteps(events)
     try:
-        steps.tell({"result": _run(json.load(sys.stdin), steps)})
+        steps.send_event({"result": _call_function(json.load(sys.stdin), steps)})
     except ServingError as exc:
         kind = ParityError.__name__ if isinstance(exc, ParityError) else ConversionError.__name__
-        steps.tell({"error": exc.message, "kind": kind, "traceback": traceback.format_exc()})
+        steps.send_event({"error": exc.message, "kind": kind, "traceback": traceback.format_exc()})
     except Exception as exc:
         from convert.output.disk import DISK_IS_FULL
         from convert.programs.engines import first_line
 
-        told: dict[str, Any] = {"error": first_line(exc), "kind": "", "traceback": traceback.format_exc()}
+        event: dict[str, Any] = {"error": first_line(exc), "kind": "", "traceback": traceback.format_exc()}
         if isinstance(exc, OSError) and exc.errno in DISK_IS_FULL:
-            told |= {"error": exc.strerror, "kind": OSError.__name__, "errno": exc.errno}
-        steps.tell(told)
-    # What the converter printed may tell why. What native libraries do at exit, crash included, is of no
-    # interest: the result is told.
+            event |= {"error": exc.strerror, "kind": OSError.__name__, "errno": exc.errno}
+        steps.send_event(event)
+    # The converter's output may explain an error. The result is sent: skip the exit of native libraries,
+    # which may crash.
     ctypes.CDLL(None).fflush(None)
     os._exit(0)
 
 
-def _run(request: dict[str, Any], steps: Steps) -> object:
+def _call_function(request: dict[str, Any], steps: Steps) -> object:
     require_packages(request["needs"])
     module, _, name = request["function"].partition(":")
     function = getattr(importlib.import_module(module), name)

@@ -1,4 +1,4 @@
-"""A step of a conversion in a process of its own, with the conversion environment's interpreter."""
+"""A step of a conversion in a process of its own, in the conversion environment."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def run_isolated(
 ) -> Any:
     """Call `function` ("module:name") as `name(steps, **arguments)` in the conversion environment.
 
-    Arguments and result are what JSON can hold; tensors and models go through files. `converter` names the
-    step in messages, `needs` are the packages it imports, by their import names, `variables` are set in
-    its environment. What it prints is kept for the message of a failure. Raises ConversionError (ParityError
-    if that is what the function raised) when it fails, crashes natively, ends without a result or takes
-    longer than `timeout_s`; OSError when the disk is full.
+    Arguments and result are JSON values; tensors and models go through files. `converter` names the step in
+    messages. `needs` are the import names of the packages that it imports. `variables` are added to its
+    environment. An error message quotes the end of its output. Raises ConversionError when the function
+    fails, crashes natively, ends without a result or takes longer than `timeout_s`. Raises ParityError if the
+    function does, and OSError when the disk is full.
     """
     python = conversion_python(needs)
     request = {"function": function, "arguments": dict(arguments), "needs": list(needs)}
@@ -44,14 +44,14 @@ def run_isolated(
     with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
         json.dump(request, file)
         file.seek(0)
-        events, theirs = os.pipe()
+        events, child_events = os.pipe()
         try:
             process = subprocess.Popen(
-                [*python_module(_MAIN, python), str(theirs), str(os.getpid())],
+                [*python_module(_MAIN, python), str(child_events), str(os.getpid())],
                 stdin=file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=[theirs],
+                pass_fds=[child_events],
                 env=_environment() | dict(variables or {}),
                 start_new_session=True,
             )
@@ -59,12 +59,12 @@ def run_isolated(
             os.close(events)
             raise ConversionError(f"{python} can't be started ({exc.strerror}); name another.") from exc
         finally:
-            os.close(theirs)
+            os.close(child_events)
     try:
         ended = step.follow(process, events, timeout_s)
     finally:
-        # Whatever it started goes with it, also when Ctrl-C ends the wait. (One that comes before Popen
-        # returns ends the command, and the kernel then the process: `die_with`.)
+        # Kill the step with its children, also after Ctrl-C. (Ctrl-C before Popen returns ends the command,
+        # and then the kernel ends the step: `die_with`.)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         os.close(events)
@@ -72,5 +72,5 @@ def run_isolated(
 
 
 def _environment() -> dict[str, str]:
-    """Ours; and a converter that would install something on its way must not (paddle2onnx tries to)."""
+    """Return our environment with settings for the step; paddle2onnx must not install packages."""
     return {**os.environ, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "PIP_NO_INDEX": "1"}

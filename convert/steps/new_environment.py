@@ -1,4 +1,4 @@
-"""`paddlewheel convert-env DIR`: makes a conversion environment with the versions that work together."""
+"""`paddlewheel convert-env DIR`: creates a conversion environment with tested versions."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def make_environment(folder: Path, torch_index: str | None = None) -> Path:
         raise ConversionError(f"{folder} is not an environment, and not empty; name another folder.")
     python = folder / "bin" / "python"
     if not python.is_file():
-        _run([sys.executable, "-m", "venv", str(folder)])
+        _run_program([sys.executable, "-m", "venv", str(folder)])
     pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install"]
-    _run([*pip, "--requirement", str(LOCKS / "convert.txt")])
+    _run_program([*pip, "--requirement", str(LOCKS / "convert.txt")])
     if torch_index is not None:
         # The environment has the requirements of PyTorch already; an index of PyTorch's may lack them.
         place = [] if torch_index == PIP_INDEX else ["--no-deps", "--index-url", torch_index]
-        _run([*pip, *place, "--requirement", str(LOCKS / "torch.txt")])
+        _run_program([*pip, *place, "--requirement", str(LOCKS / "torch.txt")])
     return python
 
 
@@ -68,8 +68,8 @@ def _is_empty_folder(folder: Path) -> bool:
     return folder.is_dir() and not any(folder.iterdir())
 
 
-def _run(command: Sequence[str]) -> None:
-    """Run a program, whose output is the user's to read."""
+def _run_program(command: Sequence[str]) -> None:
+    """Run a program with its output on the terminal."""
     done = subprocess.run(command, check=False)
     if done.returncode:
         raise ConversionError(

@@ -10,23 +10,23 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 
 class Steps(Protocol):
-    """Where a conversion says what it is doing."""
+    """The interface through which a conversion reports progress."""
 
     def step(self, name: str, total: int = 1) -> None:
-        """Begin a step of `total` parts; the one before it is done."""
+        """Begin a step of `total` parts; the step before is done."""
 
     def advance(self) -> None:
-        """One part of the step is done."""
+        """Report that one part of the step is done."""
 
     def say(self, text: str) -> None:
         """State a result in one line."""
 
     def hear(self, text: str) -> None:
-        """Lines that a library has written, in a process of its own."""
+        """Receive lines that a library has written, in the process of a step."""
 
 
 class SilentSteps:
-    """For calls from Python: nothing is shown."""
+    """Steps that show nothing, for calls from Python."""
 
     def step(self, name: str, total: int = 1) -> None:
         pass
@@ -76,7 +76,7 @@ class ShownSteps:
             self._progress.advance(self._current)
 
     def say(self, text: str) -> None:
-        # On one line, however narrow the terminal: lines are for reading one by one, and for copying.
+        # Never wrapped, so that a line can be copied.
         line = " ".join(text.split())
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
 

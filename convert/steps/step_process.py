@@ -1,4 +1,4 @@
-"""The process of a step, followed from outside: its progress, its answer, its last words."""
+"""The parent's view of a step's process: its progress, its answer, the end of its log."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _READ_BYTES = 64 * 1024
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TELLING = re.compile(r"error|fail|unsupported|not support|operator|cannot|can't", re.IGNORECASE)
 _NAMING = re.compile(r"\[OP: |\boperator\b", re.IGNORECASE)
-# What faulthandler and Paddle print about a signal, below what the converter said.
+# The start of the reports of faulthandler and Paddle about a signal, below the converter's output.
 _CRASH_REPORT = re.compile(r"^(Fatal Python error|-{20}|C\+\+ Traceback|FatalError: `)", re.MULTILINE)
 
 
 class StepLog(Exception):
-    """What a failed step printed and where it was: the cause of its error, for --debug."""
+    """The log and traceback of a failed step: the cause of its error, for --debug."""
 
 
 class ConverterCrashed(ConversionError):
@@ -35,7 +35,7 @@ class ConverterCrashed(ConversionError):
 
 
 class StepProcess:
-    """What is known of a running step: its last output, and its answer once it is there."""
+    """A running step: the end of its log, and its answer once it has come."""
 
     def __init__(self, converter: str, steps: Steps) -> None:
         self._converter = converter
@@ -45,7 +45,7 @@ class StepProcess:
         self._answer: dict[str, Any] | None = None
 
     def follow(self, process: subprocess.Popen[bytes], events: int, timeout_s: float) -> bool:
-        """Read what it tells until its answer is there; whether that came, or its end, in time."""
+        """Read events until the answer or the end; return whether one came in time."""
         assert process.stdout is not None
         process_ends = os.pidfd_open(process.pid)
         try:
@@ -63,7 +63,7 @@ class StepProcess:
         return ended
 
     def result(self, exit_code: int | None, timeout_s: float) -> Any:
-        """The step's result, or its error raised; `exit_code` is None for one that was stopped."""
+        """Return the step's result or raise its error; `exit_code` is None after a timeout."""
         if self._answer is None:
             raise self._unanswered(exit_code, timeout_s)
         if "result" in self._answer:
@@ -80,7 +80,7 @@ class StepProcess:
         raise ConversionError(f"{self._converter} failed ({error}).") from cause
 
     def _wait(self, selector: selectors.BaseSelector, process_ends: int, deadline: float) -> bool:
-        """Read until the answer is there or the process has ended; false when the deadline passes first."""
+        """Read until the answer or the end of the process; return False if the deadline passes first."""
         while self._answer is None:
             remaining_s = deadline - time.monotonic()
             if remaining_s <= 0:
@@ -93,13 +93,13 @@ class StepProcess:
         return True
 
     def _drain(self, source: int, take: Callable[[bytes], None]) -> None:
-        """What is still in the pipe, of which a grandchild may hold the other end and go on writing."""
+        """Read the rest of a pipe, within a limit: a grandchild may hold the other end and write on."""
         for _ in range(_EVENT_BYTES // _READ_BYTES):
             if not self._read_once(source, take):
                 return
 
     def _read_once(self, source: int, take: Callable[[bytes], None]) -> bytes | None:
-        """One read: b"" at the end of the pipe, None where nothing waits."""
+        """Read once; return b"" at the end of the pipe, None if it is empty."""
         try:
             data = os.read(source, _READ_BYTES)
         except BlockingIOError:
@@ -148,9 +148,9 @@ class StepProcess:
         return _ESCAPES.sub("", self._log.decode("utf-8", "replace"))
 
     def _last_words(self) -> str:
-        """The last line of the log that names an operator, else tells something, as a sentence's end."""
-        said = _CRASH_REPORT.split(self._text(), maxsplit=1)[0]
-        lines = [line.strip() for line in said.splitlines() if line.strip()]
+        """Return the last line of the log that names an operator, else an error, as a sentence's end."""
+        output = _CRASH_REPORT.split(self._text(), maxsplit=1)[0]
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
         naming, telling = (list(filter(pattern.search, lines)) for pattern in (_NAMING, _TELLING))
         last = (naming or telling or lines or [""])[-1]
         return f"; the last it said: {last[:300].rstrip('.')}" if last else ""

@@ -1,4 +1,4 @@
-"""A serving model: its outputs and padding proven, then written with what is known of it."""
+"""The proof of a serving model's outputs and padding, and its files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def build_serving_model(
     fetches: Sequence[Variable] = [
         _variable(fetch, alias) for fetch, alias in zip(program.fetches, aliases, strict=True)
     ]
-    (parity, *padding), declared, fetches, limits = _proven(
+    (parity, *padding), declared, fetches, limits = _prove(
         program, feeds, fetches, batches, rows, pads, options
     )
     entailment = find_entailment(labels)
@@ -80,7 +80,7 @@ def build_serving_model(
     return reports
 
 
-def _proven(
+def _prove(
     program: InferenceProgram,
     feeds: Sequence[Variable],
     fetches: Sequence[Variable],
@@ -89,10 +89,9 @@ def _proven(
     pads: Mapping[str, FeedPadding],
     options: ConversionOptions,
 ) -> tuple[list[ParityReport], Padding | None, Sequence[Variable], dict[str, Any]]:
-    """The reports of outputs and of padding, what may be declared of the latter, the fetches as they are, and
-    the greatest lengths of feeds.
+    """Return the reports, the proven padding, the fetches with their real shapes, and the maximum lengths.
 
-    Raises ParityError when an output is off, or a row answers otherwise in a padded batch than alone.
+    Raises ParityError when an output is off, or a row has another answer in a padded batch than alone.
     """
     aliases = [fetch.alias for fetch in fetches]
     with tempfile.TemporaryDirectory() as trial:
@@ -129,7 +128,7 @@ def _try_onednn(
     batches: Sequence[Feeds],
     options: ConversionOptions,
 ) -> None:
-    """Say where oneDNN answers otherwise. It proves nothing else: a service uses oneDNN only if told to."""
+    """Report where oneDNN answers otherwise; it proves nothing, for oneDNN is off by default."""
     try:
         onednn = serving_runner(folder, onednn=True)
         failure = compare("oneDNN", aliases, reference, onednn, batches, options.tolerance).failure
@@ -145,20 +144,20 @@ def _longest_axis(feeds: Feeds) -> int:
 
 
 def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOptions) -> dict[str, Any]:
-    """Return the greatest lengths of feeds as serving.yml has them.
+    """Return the maximum lengths of feeds for serving.yml.
 
-    The program runs as it is written: optimised operators need not check what they are given.
+    The program runs as it is written: optimised operators may not check their inputs.
     """
     target = create_target(program)
     if not target.by_row:
         return {}
     options.steps.step("The greatest lengths")
     row = {name: array[:1] for name, array in batch.items()}
-    found = max_lengths(program_runner(program), target, row)
-    for length in dict.fromkeys(length for _, length in found.values()):
-        names = ", ".join(name for name, (_, own) in found.items() if own == length)
+    limits = max_lengths(program_runner(program), target, row)
+    for length in dict.fromkeys(length for _, length in limits.values()):
+        names = ", ".join(name for name, (_, limit) in limits.items() if limit == length)
         options.steps.say(f"The model takes {names} up to a length of {length}.")
-    return {name: {"axis": axis, "length": length} for name, (axis, length) in found.items()}
+    return {name: {"axis": axis, "length": length} for name, (axis, length) in limits.items()}
 
 
 def _variable(spec: ProgramTensor, alias: str, *, is_lod: bool = False) -> Variable:

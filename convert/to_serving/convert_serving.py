@@ -1,4 +1,4 @@
-"""From an exported program to a serving model, with its outputs and its padding proven on the way."""
+"""The conversion of an exported program to a serving model, with proofs of outputs and padding."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from convert.proof.padding import parse_padding
 from convert.proof.parity_report import ParityReport
 from convert.proof.stored_reports import write_reports
 from convert.proof.target import create_target
-from convert.result import Conversion, ConversionOptions, as_it_is
+from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.to_serving.build_serving_model import build_serving_model
-from convert.to_serving.kept_sample import keep_sample
+from convert.to_serving.kept_sample import store_sample
 from convert.to_serving.labelled import check_count, count_classes, described_outputs
 from convert.to_serving.notes import PROOF_KEY, ModelNotes
-from convert.to_serving.rebatch import fixed_rows, rebatched
+from convert.to_serving.rebatch import fixed_rows, free_batch
 from convert.to_serving.sentence_proof import sentence_parity
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
@@ -46,79 +46,81 @@ def convert_serving(
 ) -> Conversion:
     """Write the serving model of `source` to `out` (serving_server/, serving_client/).
 
-    `source` is the folder of a Paddle program or an ONNX model, or a .onnx file.
-    `fetch_alias` renames the outputs, in their order; `padding` ("input_ids=0,attention_mask=0") declares
-    feeds that may be padded with a value, which is proven first; `labels` and `files` (a vocabulary) go to
-    serving_server/. Of `notes`, whose files stand beside the program, it takes what isn't given, and the
-    task. `rebatch` has a fixed batch made free first. The reports of `earlier` steps are stored before its
-    own, and the rows of a sample beside the model. Raises ConversionError for what can't be used and for
-    labels that no output has as many classes as, ParityError when outputs differ.
+    `source` is the folder of a Paddle program or an ONNX model, or a .onnx file. `fetch_alias` renames the
+    outputs, in their order. `padding` ("input_ids=0,attention_mask=0") declares feeds that may be padded with
+    a value, which is proven first. `labels` and `files` (a vocabulary) go to serving_server/. `notes`, whose
+    files are beside the program, supply the task and missing arguments. `rebatch` first changes a fixed batch
+    to any size. The reports of `earlier` steps are stored before its own, and the rows of a sample beside the
+    model. Raises ConversionError for an unusable source and for labels that fit no output, ParityError when
+    outputs differ.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
-    known = _Known(fetch_alias, padding, labels, files).with_notes(notes, source)
-    known.check_files()
+    description = _ModelDescription(fetch_alias, padding, labels, files).with_notes(notes, source)
+    description.check_files()
     options.steps.step("Reading the model")
     program = read_program(source)
-    aliases = fetch_aliases(program, known.fetch_alias)
-    pads = parse_padding(known.padding or "", program.feeds)
-    outputs = known.described or described_outputs(program, aliases, known.labels, known.multi_label)
+    aliases = fetch_aliases(program, description.fetch_alias)
+    pads = parse_padding(description.padding or "", program.feeds)
+    outputs = description.described or described_outputs(
+        program, aliases, description.labels, description.multi_label
+    )
     settings = {**outputs, "rebatch": fixed_rows(program)} if rebatch else outputs
-    fingerprint = _fingerprint(program, aliases, known, settings, options)
+    fingerprint = _fingerprint(program, aliases, description, settings, options)
     would = f"would write a serving model with {', '.join(aliases)} to {out}"
-    kept = as_it_is(out, fingerprint, would, options)
-    if kept is not None:
-        return kept
-    with staged(out) as made, tempfile.TemporaryDirectory(prefix="rebatch.", dir=made.parent) as work:
+    current = find_current_result(out, fingerprint, would, options)
+    if current is not None:
+        return current
+    with staged(out) as folder, tempfile.TemporaryDirectory(prefix="rebatch.", dir=folder.parent) as work:
         if rebatch:
-            program, report = rebatched(program, Path(work, "model"), options)
+            program, report = free_batch(program, Path(work, "model"), options)
             earlier = [*earlier, report]
         target = create_target(program)
         batches = options.inputs.batches(target)
         check_count(labels, program, batches[0])
         reports = build_serving_model(
             program,
-            made,
+            folder,
             aliases=aliases,
             batches=batches,
             rows=options.inputs.rows(target, pads) if pads else [],
             pads=pads,
-            labels=known.labels,
-            files=known.files,
-            facts={**known.facts, **outputs},
+            labels=description.labels,
+            files=description.files,
+            facts={**description.facts, **outputs},
             earlier=earlier,
             options=options,
         )
-        if known.sentences:
-            reports = (*reports, *sentence_parity(made, known.sentences, options))
-            write_reports(made / SERVER_FOLDER / PARITY_FILE, reports)
-        keep_sample(made, options.inputs.all_rows(target), pads)
-        write_stamp(made, fingerprint, {"source": str(source.resolve())})
-    said = _entailment(known.labels) + _mismatch(known.labels, program, aliases)
-    return Conversion(out, True, f"{out} holds the serving model{said}", reports)
+        if description.sentences:
+            reports = (*reports, *sentence_parity(folder, description.sentences, options))
+            write_reports(folder / SERVER_FOLDER / PARITY_FILE, reports)
+        store_sample(folder, options.inputs.all_rows(target), pads)
+        write_stamp(folder, fingerprint, {"source": str(source.resolve())})
+    remarks = _entailment(description.labels) + _mismatch(description.labels, program, aliases)
+    return Conversion(out, True, f"{out} holds the serving model{remarks}", reports)
 
 
 @dataclass(frozen=True)
-class _Known:
-    """What is known of a model besides its program. facts: further keys of serving.yml."""
+class _ModelDescription:
+    """The description of a model besides its program, from arguments and notes."""
 
     fetch_alias: Sequence[str]
     padding: str | None
     labels: Sequence[str]
     files: Sequence[Path]
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)  # further keys of serving.yml
     multi_label: bool = False
     described: Mapping[str, Any] = field(default_factory=dict)
     sentences: Mapping[str, Any] = field(default_factory=dict)
 
-    def with_notes(self, notes: ModelNotes | None, source: Path) -> _Known:
-        """What isn't given is taken from the notes, and the task."""
+    def with_notes(self, notes: ModelNotes | None, source: Path) -> _ModelDescription:
+        """Add the task, and everything that was not given, from the notes."""
         if notes is None:
             return self
         folder = source if source.is_dir() else source.parent
         sentence = {key: value for key, value in notes.sentence.items() if key != PROOF_KEY}
         facts = {"task": notes.task, "architecture": notes.architecture, SENTENCE_KEY: sentence}
-        return _Known(
+        return _ModelDescription(
             self.fetch_alias or notes.outputs,
             notes.padding if self.padding is None else self.padding,
             self.labels or notes.labels,
@@ -138,41 +140,41 @@ class _Known:
 def _fingerprint(
     program: InferenceProgram,
     aliases: Sequence[str],
-    known: _Known,
+    description: _ModelDescription,
     outputs: Mapping[str, Any],
     options: ConversionOptions,
 ) -> str:
     settings = {
         "aliases": aliases,
-        "padding": known.padding or "",
-        "labels": list(known.labels),
-        **known.facts,
+        "padding": description.padding or "",
+        "labels": list(description.labels),
+        **description.facts,
         **outputs,
-        **_engine(program),
+        **_engine_version(program),
         "tolerance": options.tolerance,
         "lengths": options.lengths,
         "longest": LONGEST_TRIED,
     }
-    return hash_sources([*program.files, *known.files, *options.sample], settings)
+    return hash_sources([*program.files, *description.files, *options.sample], settings)
 
 
 def _entailment(labels: Sequence[str]) -> str:
-    """What is to be said of the class by which an NLI model answers zero-shot questions."""
+    """Describe the class by which an NLI model answers zero-shot questions."""
     entailment = find_entailment(labels)
     return "" if entailment is None else f"; class {entailment} ({labels[entailment]}) is entailment"
 
 
 def _mismatch(labels: Sequence[str], program: InferenceProgram, aliases: Sequence[str]) -> str:
-    """What is to be said where a configuration has labels and no output has as many scores."""
+    """Describe labels of a configuration whose number fits no output."""
     if not flaw_of_count(labels, count_classes(program)):
         return ""
     shapes = (f"{alias} is {list(f.shape)}" for alias, f in zip(aliases, program.fetches, strict=True))
     return f"; its {len(labels)} labels fit no output: {', '.join(shapes)}"
 
 
-def fetch_aliases(program: InferenceProgram, wanted: Sequence[str]) -> tuple[str, ...]:
-    """One alias for each output: those wanted, else the program's names."""
-    names = tuple(alias.strip() for item in wanted for alias in item.split(",") if alias.strip())
+def fetch_aliases(program: InferenceProgram, requested: Sequence[str]) -> tuple[str, ...]:
+    """Return an alias for each output: the requested aliases, else the program's names."""
+    names = tuple(alias.strip() for item in requested for alias in item.split(",") if alias.strip())
     if not names:
         return tuple(fetch.name for fetch in program.fetches)
     outputs = [fetch.name for fetch in program.fetches]
@@ -184,8 +186,8 @@ def fetch_aliases(program: InferenceProgram, wanted: Sequence[str]) -> tuple[str
     return names
 
 
-def _engine(program: InferenceProgram) -> dict[str, str]:
-    """What the proof was made with: another version has to prove it again."""
+def _engine_version(program: InferenceProgram) -> dict[str, str]:
+    """Return the engine's version: a new version needs a new proof."""
     if program.format == "onnx":
         return {"onnxruntime": onnx_runtime_version()}
     return {"paddle": paddle_version()}

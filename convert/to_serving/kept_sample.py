@@ -1,4 +1,4 @@
-"""The rows of a sample, left beside the serving model: real rows, by which `precision: auto` is judged."""
+"""The sample stored beside a serving model: real rows that judge `precision: auto`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from convert.programs.program_feeds import Feeds
 from convert.proof.padding import pad_rows
 from pipeline.models.serving_model import SAMPLE_FILE, SERVER_FOLDER, FeedPadding
 
-MOST_ROWS = 2048
-MOST_BYTES = 256 << 20  # 256 images of 3 x 224 x 224 floats are 154 MB
+MAX_ROWS = 2048
+MAX_BYTES = 256 << 20  # 256 images of 3 x 224 x 224 floats are 154 MB
 
 
-def keep_sample(model: Path, rows: Sequence[Feeds], padding: Mapping[str, FeedPadding]) -> None:
-    """Write rows, each a batch of one by alias, to sample.npz of the serving model; nothing without any.
+def store_sample(model: Path, rows: Sequence[Feeds], padding: Mapping[str, FeedPadding]) -> None:
+    """Write rows, each a batch of one by alias, to sample.npz of the serving model, as one padded batch.
 
-    They stand there as one batch, padded as the model declares. Of rows that can't be joined those count
-    whose shape is the most common. A file of that name that is there already stays.
+    If rows can't be joined, only rows of the commonest shape are stored. An existing file stays.
     """
     file = model / SERVER_FOLDER / SAMPLE_FILE
     if not rows or file.exists():
@@ -30,8 +29,8 @@ def keep_sample(model: Path, rows: Sequence[Feeds], padding: Mapping[str, FeedPa
         groups.setdefault(_fixed_dims(row, padding), []).append(row)
     alike = max(groups.values(), key=len)
     longest_bytes = max(sum(array.nbytes for array in row.values()) for row in alike)
-    most = min(MOST_ROWS, max(1, MOST_BYTES // max(1, longest_bytes)))
-    joined = pad_rows(alike[:most], padding)
+    max_rows = min(MAX_ROWS, max(1, MAX_BYTES // max(1, longest_bytes)))
+    joined = pad_rows(alike[:max_rows], padding)
     # Texts are objects, which would be pickled.
     plain: dict[str, Any] = {
         name: array.astype(str) if array.dtype == object else array for name, array in joined.items()
@@ -40,6 +39,6 @@ def keep_sample(model: Path, rows: Sequence[Feeds], padding: Mapping[str, FeedPa
 
 
 def _fixed_dims(row: Feeds, padding: Mapping[str, FeedPadding]) -> object:
-    """The shapes of a row's arrays without the axes that may be padded."""
+    """Return the shapes of a row's arrays without the axes that may be padded."""
     axes = {name: padding[name].axis if name in padding else 0 for name in row}
     return tuple((name, np.delete(array.shape, axes[name]).tobytes()) for name, array in row.items())

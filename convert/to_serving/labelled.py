@@ -1,4 +1,4 @@
-"""The labels of a model held against the classes of its outputs, and what serving.yml says of these."""
+"""The labels of a model: their number, and the output that has their scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.models.onnx_file import inspect_onnx
 
 
 def check_count(labels: Sequence[str], program: InferenceProgram, batch: Feeds) -> None:
-    """Raises ConversionError where no output has as many classes. batch: is run where the file is silent."""
+    """Raise ConversionError if no output has as many classes; run `batch` if the file lacks shapes."""
     classes = count_classes(program)
     if labels and -1 in classes:
         shapes = [output.shape for output in program_runner(program)(batch)]
@@ -25,7 +25,7 @@ def check_count(labels: Sequence[str], program: InferenceProgram, batch: Feeds) 
 
 
 def count_classes(program: InferenceProgram) -> list[int]:
-    """How many classes each output has that may have scores of them; -1 where the file does not tell."""
+    """Return how many classes each output with scores has; -1 where the file does not tell."""
     return class_counts(_feed_shapes(program), [fetch.shape for fetch in program.fetches])
 
 
@@ -36,7 +36,7 @@ def _feed_shapes(program: InferenceProgram) -> list[tuple[int, ...]]:
 def described_outputs(
     program: InferenceProgram, aliases: Sequence[str], labels: Sequence[str], multi_label: bool
 ) -> dict[str, Any]:
-    """What serving.yml has of the outputs: of which any number of labels may hold at once."""
+    """Return the entry of serving.yml for an output with several labels at once; else empty."""
     fitting = [
         (alias, fetch.name)
         for alias, fetch in zip(aliases, program.fetches, strict=True)

@@ -1,4 +1,4 @@
-"""What one would run after a conversion, by what its folder holds now."""
+"""The command to run after a conversion, by the content of its folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENCODER = "feature-extraction"  # as the notes of a conversion name the task
 
 
 def next_step(out: Path) -> str:
-    """A command; empty where there is none to advise: TorchScript is served by no engine here."""
+    """Return the next command; empty for TorchScript, which no engine runs."""
     folder = shlex.quote(str(out))
     if (out / SERVER_FOLDER).is_dir():
         model = load_serving_model(out)
@@ -29,7 +29,7 @@ def next_step(out: Path) -> str:
 
 
 def _input_option(model: ServingModel) -> str:
-    """That of texts or images, where the model seems to be for such; columns are described already."""
+    """Return the option for a model of texts or images; columns are described already."""
     if INPUTS_KEY in model.additions:
         return ""
     if "input_ids" in {feed.alias for feed in model.feeds} and _has_tokenizer(model.directory):
@@ -40,7 +40,7 @@ def _input_option(model: ServingModel) -> str:
 
 
 def _has_tokenizer(folder: Path) -> bool:
-    """One that reads texts as BERT's does: other vocabularies take a hook."""
+    """Return whether the folder has a tokenizer that needs no hook: tokenizer.json or BERT's vocabulary."""
     words = folder / "vocab.txt"
     return (folder / "tokenizer.json").is_file() or (
         words.is_file() and "[CLS]" in words.read_text("utf-8", errors="replace").split("\n")

@@ -1,4 +1,4 @@
-"""What a converted model says of itself beside its program: task, labels, padding, tokenizer files."""
+"""The notes of a converted model beside its program: task, labels, padding, tokenizer files."""
 
 from __future__ import annotations
 
@@ -31,23 +31,19 @@ PROOF_KEY = "proof"
 
 @dataclass(frozen=True)
 class ModelNotes:
-    """For `convert serving --with-notes`.
-
-    `padding` is text as --padding has it, and proven there before it is believed; `outputs` are names for the
-    fetches, in order; `files` stand beside the program, without a folder. `multi_label` says that any number
-    of the labels may hold at once, `described` what serving.yml is to say of inputs and outputs, `sentence`
-    how a sentence encoder makes vectors of texts, and under PROOF_KEY some that its source makes.
-    """
+    """The notes of a model, for `convert serving --with-notes`."""
 
     task: str
     architecture: str = ""
     labels: tuple[str, ...] = ()
-    padding: str = ""
-    outputs: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    multi_label: bool = False
-    described: Mapping[str, Any] = field(default_factory=dict)
-    sentence: Mapping[str, Any] = field(default_factory=dict)
+    padding: str = ""  # in the form of --padding; proven before use
+    outputs: tuple[str, ...] = ()  # names for the fetches, in order
+    files: tuple[str, ...] = ()  # names of files beside the program
+    multi_label: bool = False  # whether several labels may hold at once
+    described: Mapping[str, Any] = field(default_factory=dict)  # inputs and outputs for serving.yml
+    sentence: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # settings of a sentence encoder; PROOF_KEY: vectors
 
 
 def write_notes(directory: Path, notes: ModelNotes) -> None:
@@ -56,17 +52,19 @@ def write_notes(directory: Path, notes: ModelNotes) -> None:
     (directory / NOTES_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
-def carry_notes(source: Path, made: Path, outputs: Sequence[str]) -> None:
-    """Take the notes beside a model, with the files they name, to another form of it; `outputs` are the names
-    of its outputs where there are none."""
+def carry_notes(source: Path, folder: Path, outputs: Sequence[str]) -> None:
+    """Copy the notes beside a model, with their files, to the folder of another form of the model.
+
+    outputs: names of its outputs, if the notes have none.
+    """
     notes = read_notes(source) if (source / NOTES_FILE).is_file() else ModelNotes(task="")
     for name in notes.files:
-        shutil.copyfile(source / name, made / name)
-    write_notes(made, replace(notes, outputs=notes.outputs or tuple(outputs)))
+        shutil.copyfile(source / name, folder / name)
+    write_notes(folder, replace(notes, outputs=notes.outputs or tuple(outputs)))
 
 
 def read_notes(directory: Path) -> ModelNotes:
-    """The notes of a folder. Raises ConversionError where there are none, or none that can be used."""
+    """Read the notes of a folder. Raise ConversionError if they are missing or unusable."""
     path = directory / NOTES_FILE
     try:
         notes = json.loads(path.read_text(encoding="utf-8"))
@@ -80,35 +78,35 @@ def read_notes(directory: Path) -> ModelNotes:
         raise ConversionError(f"{path} is not what convert writes; convert the model again.")
     return ModelNotes(
         task=notes["task"],
-        architecture=_text(notes, "architecture", path),
+        architecture=_check_text(notes, "architecture", path),
         labels=_texts(notes, "labels", path),
-        padding=_text(notes, "padding", path),
+        padding=_check_text(notes, "padding", path),
         outputs=_texts(notes, "outputs", path),
         files=tuple(Path(name).name for name in _texts(notes, "files", path)),
         multi_label=notes.get("multi_label") is True,
-        described=_mapping(notes, "described", path),
-        sentence=_mapping(notes, "sentence", path),
+        described=_check_mapping(notes, "described", path),
+        sentence=_check_mapping(notes, "sentence", path),
     )
 
 
 def text_padding(feeds: Iterable[str], pad_id: int) -> str:
-    """Ids are padded with the model's own id, types and positions with 0, which the mask hides."""
+    """Return the padding of a text model: its padding id for ids, 0 for other feeds, which the mask hides."""
     return ",".join(f"{feed}={pad_id if feed == 'input_ids' else 0}" for feed in feeds)
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
-    """The tokenizer's files in a model's folder, in alphabetical order."""
+    """Return the tokenizer's files in a model's folder, in alphabetical order."""
     return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
 
 
-def _mapping(notes: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
+def _check_mapping(notes: dict[str, Any], key: str, path: Path) -> dict[str, Any]:
     value = notes.get(key, {})
     if not isinstance(value, dict):
         raise ConversionError(f"{path}: {key!r} is not what convert writes; convert the model again.")
     return value
 
 
-def _text(notes: dict[str, Any], key: str, path: Path) -> str:
+def _check_text(notes: dict[str, Any], key: str, path: Path) -> str:
     (text,) = _all_texts([notes.get(key, "")], key, path)
     return text
 

@@ -1,4 +1,4 @@
-"""A model for a fixed number of rows made one for any number, proven row by row."""
+"""The change of a model with a fixed batch to any number of rows, proven row by row."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from convert.steps.isolation import run_isolated
 from pipeline.errors import ConversionError
 
 STEP = "any number of rows"
-_SIZES = (1, 2, 5)  # of the batches that are tried
+_SIZES = (1, 2, 5)  # of the proof's batches
 
 
-def rebatched(
+def free_batch(
     program: InferenceProgram, folder: Path, options: ConversionOptions
 ) -> tuple[InferenceProgram, ParityReport]:
-    """The model with a free batch, written to `folder`, and its proof: each row answers as it did alone.
+    """Write the model with a free batch to `folder`; prove that each row answers as it did alone.
 
-    Raises ConversionError with the reason where the program does not allow it.
+    Raises ConversionError with the reason if the program does not allow it.
     """
     rows = fixed_rows(program)
     options.steps.step("A batch of any size")
     folder.mkdir(parents=True)
     try:
-        return _freed(program, folder / "plain", rows, False, options)
+        return _try_rebatch(program, folder / "plain", rows, False, options)
     except ConversionError:
-        # Exporters leave shapes that are reckoned of stored ones.
+        # Exporters leave shapes that are computed from stored shapes.
         fold = not program.data_files
     try:
-        return _freed(program, folder / "folded", rows, fold, options)
+        return _try_rebatch(program, folder / "folded", rows, fold, options)
     except FailedParity as exc:
         why = f"its rows answer otherwise together: {exc.report.failure.removeprefix(f'{STEP}: ')}"
         raise ConversionError(_refusal(program, why)) from exc
@@ -47,10 +47,10 @@ def rebatched(
         raise ConversionError(_refusal(program, why)) from exc
 
 
-def _freed(
+def _try_rebatch(
     program: InferenceProgram, folder: Path, rows: int, fold: bool, options: ConversionOptions
 ) -> tuple[InferenceProgram, ParityReport]:
-    """As `rebatched`; raises FailedParity, too."""
+    """Rewrite and compare once, with or without constant folding. Raises FailedParity, too."""
     folder.mkdir()
     for file in program.data_files:
         shutil.copyfile(file, folder / file.name)
@@ -63,16 +63,16 @@ def _freed(
         steps=options.steps,
         timeout_s=options.step_timeout_s,
     )
-    made = read_program(out)
+    rebatched_program = read_program(out)
     names = [fetch.name for fetch in program.fetches]
-    alone, together = _row_by_row(program, rows), program_runner(made)
-    report = compare(STEP, names, alone, together, _batches(program, options), options.tolerance)
+    alone, together = _row_by_row(program, rows), program_runner(rebatched_program)
+    report = compare(STEP, names, alone, together, _sized_batches(program, options), options.tolerance)
     report.require()
-    return made, report
+    return rebatched_program, report
 
 
 def fixed_rows(program: InferenceProgram) -> int:
-    """How many rows the program takes. Raises ConversionError where that is no fixed number."""
+    """Return the fixed number of rows. Raise ConversionError if the program has none."""
     if program.format != "onnx":
         raise ConversionError(
             f"{program.program} is a Paddle program, whose shapes are part of it; `paddlewheel convert all "
@@ -83,15 +83,15 @@ def fixed_rows(program: InferenceProgram) -> int:
         if rows == -1:
             raise ConversionError(f"{program.program} takes any number of rows already; leave out --rebatch.")
         return rows
-    told = ", ".join(f"{feed.name} {list(feed.shape)}" for feed in program.feeds)
+    shapes = ", ".join(f"{feed.name} {list(feed.shape)}" for feed in program.feeds)
     raise ConversionError(
-        f"{program.program}: --rebatch needs feeds that all begin with the batch, and they are {told}; serve "
-        "it without."
+        f"{program.program}: --rebatch needs feeds that all begin with the batch, and they are {shapes}; "
+        "serve it without."
     )
 
 
 def _row_by_row(program: InferenceProgram, rows: int) -> Runner:
-    """Run the program as it was on each row by itself: as many copies of it as the program takes."""
+    """Run the original program on each row alone, repeated to fill its fixed batch."""
     run = program_runner(program)
 
     def alone(feeds: Mapping[str, Array]) -> list[Array]:
@@ -105,10 +105,10 @@ def _row_by_row(program: InferenceProgram, rows: int) -> Runner:
     return alone
 
 
-def _batches(program: InferenceProgram, options: ConversionOptions) -> list[Feeds]:
-    """Batches of several sizes, of the rows that the program would be tried on."""
-    given = options.inputs.batches(create_target(program))
-    pool = {name: np.concatenate([batch[name] for batch in given]) for name in given[0]}
+def _sized_batches(program: InferenceProgram, options: ConversionOptions) -> list[Feeds]:
+    """Return batches of several sizes, made of the rows of the proof's inputs."""
+    batches = options.inputs.batches(create_target(program))
+    pool = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     count = len(next(iter(pool.values())))
     return [
         {name: array[np.arange(start, start + size) % count] for name, array in pool.items()}

@@ -1,4 +1,4 @@
-"""Rewrites an ONNX graph for any number of rows; runs where the package onnx is."""
+"""The step that rewrites an ONNX graph for any number of rows, in the conversion environment."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from onnx import helper, numpy_helper
 from convert.steps.progress import Steps
 
 BATCH = "batch"  # the name of the axis
-# Operators with a stored shape, and the length there that means "as it comes".
+# Operators with a stored shape, and the length there that keeps the input's length.
 _SHAPED = {"Reshape": -1, "Expand": 1}
 _RECURRENT = {"LSTM", "GRU", "RNN"}
 _STATES = (5, 6)  # the places of `initial_h` and `initial_c` among their inputs
 _REPEATING = {"Expand", "Tile", "Reshape", "Unsqueeze", "Squeeze", "Identity", "Cast", "Concat", "Transpose"}
-_OF_SHAPES = ["MatMulAddFusion", "ReshapeFusion"]  # they store shapes, with the rows in them
-_END = "_for_any_batch"  # of the names of what is added
+_SHAPE_FUSIONS = ["MatMulAddFusion", "ReshapeFusion"]  # they store shapes, with the rows in them
+_END = "_for_any_batch"  # ends the names of added tensors
 
 
 def rebatch_step(steps: Steps, file: str, out: str, rows: int, fold: bool) -> dict[str, Any]:
-    """Write the model to `out` with its first axis, `rows` long in every feed, of any length.
+    """Write the model to `out` with a free first axis, which is `rows` long in every feed.
 
-    fold: what the graph reckons of stored values alone is reckoned first, so that a shape that it makes of
-    them is a stored one. Weights in files of their own stay there. Returns how many places were changed
-    beside the feeds. Whether the graph still gives the same answers is for others to prove.
+    fold: constants are folded first, so that computed shapes become stored shapes. Weights in separate files
+    stay there. Returns how many places were changed besides the feeds. The caller must prove that the graph
+    still gives equal answers.
     """
     model = onnx.load(file, load_external_data=False)
     _free_ports(model.graph, rows)
@@ -39,7 +39,7 @@ def rebatch_step(steps: Steps, file: str, out: str, rows: int, fold: bool) -> di
 
 
 def _free_ports(graph: Any, rows: int) -> None:
-    """Free the batch of feeds and fetches, and forget the shapes in between."""
+    """Free the batch axis of feeds and fetches, and remove the shapes in between."""
     for port in (*_feeds(graph), *graph.output):
         dims = port.type.tensor_type.shape.dim
         if dims and (dims[0].dim_value == rows or port in graph.output):
@@ -53,19 +53,19 @@ def _feeds(graph: Any) -> list[Any]:
 
 
 def _folded(file: str, out: str) -> Any:
-    """The model as ONNX Runtime simplifies it, of standard operators still."""
+    """Fold constants by ONNX Runtime, with standard operators only."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = out
     options.log_severity_level = 4
     onnxruntime.InferenceSession(
-        file, options, providers=["CPUExecutionProvider"], disabled_optimizers=_OF_SHAPES
+        file, options, providers=["CPUExecutionProvider"], disabled_optimizers=_SHAPE_FUSIONS
     )
     return onnx.load(out)
 
 
 class _FixedGraph:
-    """A graph with a free batch in its feeds, and what is stored for a fixed one within."""
+    """A graph whose feeds have a free batch, but whose constants are for a fixed batch."""
 
     def __init__(self, graph: Any, rows: int) -> None:
         self._graph = graph
@@ -82,7 +82,7 @@ class _FixedGraph:
                     self._stored[node.output[0]] = attribute.t
 
     def free(self) -> int:
-        """Change the graph; returns at how many places."""
+        """Change the graph; return the number of changes."""
         nodes = list(self._graph.node)
         changed = sum(self._begin_by_itself(node) + self._free_shape(node) for node in nodes)
         if self._rows > 1:
@@ -90,7 +90,7 @@ class _FixedGraph:
         return changed + sum(self._spread_stored(node) for node in nodes)
 
     def _begin_by_itself(self, node: Any) -> int:
-        """Leave out the states that a recurrent layer begins with where they are zeros, as without any."""
+        """Remove initial states of a recurrent layer that are zeros, the default."""
         changed = 0
         for place in _STATES if node.op_type in _RECURRENT else ():
             if place < len(node.input) and node.input[place] and self._is_zeros(node.input[place]):
@@ -99,73 +99,72 @@ class _FixedGraph:
         return changed
 
     def _is_zeros(self, name: str) -> bool:
-        """Whether a tensor is stored zeros, or made of such by operators that only repeat or reshape them."""
+        """Return whether a tensor is stored zeros, or zeros that are only repeated or reshaped."""
         if name in self._stored:
             return not np.any(self._array(name))
         maker = self._makers.get(name)
         if maker is None:
             return False
         if maker.op_type == "ConstantOfShape":
-            return not any(np.any(numpy_helper.to_array(given.t)) for given in maker.attribute)
+            return not any(np.any(numpy_helper.to_array(attribute.t)) for attribute in maker.attribute)
         parts = maker.input if maker.op_type == "Concat" else maker.input[:1]
         return maker.op_type in _REPEATING and all(map(self._is_zeros, parts))
 
     def _free_shape(self, node: Any) -> int:
-        """Free the stored shape of a node where that begins with the rows."""
+        """Free the stored shape of a node if its first length is the number of rows."""
         if node.op_type not in _SHAPED or len(node.input) < 2 or node.input[1] not in self._stored:
             return 0
         shape = np.array(self._array(node.input[1]))
         if not shape.size or shape[0] != self._rows:
             return 0
-        # One length may be left to be reckoned; beside such a one the first is that of the input.
+        # Only one length may be -1; beside it, 0 copies the first length of the input.
         shape[0] = 0 if node.op_type == "Reshape" and -1 in shape[1:] else _SHAPED[node.op_type]
         node.input[1] = self._store(f"{node.output[0]}_shape{_END}", shape)
         return 1
 
     def _keep_one_row(self, name: str) -> int:
-        """Keep one row of what is stored alike for each, of the segments of a text, say."""
+        """Store a single row of a constant with equal rows, such as token types of a text."""
         dims = self._stored[name].dims
         if len(dims) < 2 or dims[0] != self._rows:
             return 0
         array = self._array(name)
         if not (array == array[:1]).all():
             return 0
-        one = self._store(f"{name}_row{_END}", np.ascontiguousarray(array[:1]))
+        row = self._store(f"{name}_row{_END}", np.ascontiguousarray(array[:1]))
         for node in self._graph.node:
-            for place, given in enumerate(node.input):
-                if given == name:
-                    node.input[place] = one
+            for place, tensor in enumerate(node.input):
+                if tensor == name:
+                    node.input[place] = row
         return 1
 
     def _spread_stored(self, node: Any) -> int:
-        """Repeat what is stored for one row, and joined to what there is of each, for every row: the class
-        token of a vision transformer."""
-        own = [place for place, name in enumerate(node.input) if name in self._stored]
-        if node.op_type != "Concat" or not own or len(own) == len(node.input):
+        """Repeat a stored row that is joined to each row, such as a vision model's class token."""
+        stored = [place for place, name in enumerate(node.input) if name in self._stored]
+        if node.op_type != "Concat" or not stored or len(stored) == len(node.input):
             return 0
         at = list(self._graph.node).index(node)
         changed = 0
-        for place in own:
+        for place in stored:
             dims = self._stored[node.input[place]].dims
             if len(dims) < 2 or dims[0] != 1:
                 continue
-            made = self._repeated(node.input[place], list(dims), f"{node.output[0]}_{place}")
-            for number, one in enumerate(made):
-                self._graph.node.insert(at + number, one)
-            node.input[place] = made[-1].output[0]
+            nodes = self._repeated(node.input[place], list(dims), f"{node.output[0]}_{place}")
+            for number, node_to_insert in enumerate(nodes):
+                self._graph.node.insert(at + number, node_to_insert)
+            node.input[place] = nodes[-1].output[0]
             changed += 1
         return changed
 
     def _repeated(self, name: str, dims: list[int], of: str) -> list[Any]:
-        """Nodes that repeat a stored tensor as often as the feeds have rows."""
-        shape, rows, wanted, all_rows = (f"{of}_{part}{_END}" for part in ("shape", "rows", "wanted", "all"))
+        """Create nodes that repeat a stored tensor for each row of the feeds."""
+        shape, rows, target, all_rows = (f"{of}_{part}{_END}" for part in ("shape", "rows", "target", "all"))
         first = self._store(f"{of}_first{_END}", np.array([0]))
         rest = self._store(f"{of}_rest{_END}", np.array(dims[1:]))
         return [
             helper.make_node("Shape", [_feeds(self._graph)[0].name], [shape]),
             helper.make_node("Gather", [shape, first], [rows]),
-            helper.make_node("Concat", [rows, rest], [wanted], axis=0),
-            helper.make_node("Expand", [name, wanted], [all_rows]),
+            helper.make_node("Concat", [rows, rest], [target], axis=0),
+            helper.make_node("Expand", [name, target], [all_rows]),
         ]
 
     def _array(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What the files beside a model say of it: labels, tokenizer, padding."""
+"""The files beside a model: configuration, tokenizer, notes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODEL_FILES = (SourceKind.ONNX, SourceKind.PROGRAM)
 
 
 def suggested_padding(model: Path, notes: ModelNotes) -> str:
-    """What may be padded, if that is proven: of the notes, else all whole-number feeds beside a mask."""
+    """Return the padding to prove: from the notes, else all integer feeds of a model with a mask."""
     feeds = {feed.name: feed for feed in read_program(model).feeds}
     if notes.padding:
         return ",".join(part for part in notes.padding.split(",") if part.partition("=")[0] in feeds)
@@ -36,7 +36,7 @@ def folder_beside(source: str) -> Path:
 
 
 def files_beside(source: str, kind: SourceKind) -> list[Path]:
-    """The files beside an ONNX model or a program that go along with it."""
+    """Return the files beside an ONNX model or a program that are copied with it."""
     if kind not in MODEL_FILES:
         return []
     folder = folder_beside(source)
@@ -50,7 +50,7 @@ def _folder(source: str) -> Path:
 
 
 def config_beside(folder: Path) -> dict[str, Any]:
-    """A configuration of transformers or PaddleNLP; empty where there is none."""
+    """Read the configuration of transformers or PaddleNLP; return an empty one if there is none."""
     for name in CONFIG_FILES:
         try:
             config = json.loads((folder / name).read_text(encoding="utf-8"))

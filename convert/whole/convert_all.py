@@ -1,4 +1,4 @@
-"""From any source to a serving model, by the first route whose steps all prove the same outputs."""
+"""The conversion of any source to a serving model, by the first route with equal outputs."""
 
 from __future__ import annotations
 
@@ -15,85 +15,93 @@ from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
 from convert.precision.int8_variant import add_int8_variant, check_sample
 from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.proof.max_lengths import LONGEST_TRIED
-from convert.result import Conversion, ConversionOptions, as_it_is
+from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.to_serving.convert_serving import convert_serving
 from convert.whole.beside import MODEL_FILES, files_beside
 from convert.whole.route import list_routes
+from convert.whole.route_runner import RouteRunner, export_dynamic, table_as_onnx
 from convert.whole.source_kind import SourceKind, detect_kind
-from convert.whole.wanted import Wanted, check_fit
-from convert.whole.way import Way, exported, table_as_onnx
+from convert.whole.step_arguments import StepArguments, check_fit
 
 
 def convert_all(
-    source: str, out: Path, wanted: Wanted | None = None, *, options: ConversionOptions | None = None
+    source: str,
+    out: Path,
+    step_arguments: StepArguments | None = None,
+    *,
+    options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Write the serving model of `source` to `out`; it says which route it takes and why.
+    """Write the serving model of `source` to `out`; report the route and its reason.
 
-    `source` is what `detect_kind` knows. Where a step fails the next route is tried, unless `wanted.engine`
-    leaves none. The reports of all steps are stored. A Paddle program has its ONNX form beside it, where that
-    can be had, and any model its int8 form where that is wanted. Raises ConversionError, or ParityError where
-    outputs differ, of the last route; then nothing is written.
+    `source` is a source for `detect_kind`. If a step fails, the next route for the requested engine is tried.
+    The reports of all steps are stored. A Paddle program has its ONNX form beside it, if that can be made.
+    Any model has its int8 form on request. Raises the ConversionError or ParityError of the last route; then
+    nothing is written.
     """
-    wanted, options = wanted or Wanted(), options or ConversionOptions()
+    step_arguments, options = step_arguments or StepArguments(), options or ConversionOptions()
     check_replaceable(out)
     options.steps.step("Looking at the source")
-    kind = detect_kind(source, random_weights=wanted.random_weights)
-    check_fit(source, kind, wanted)
-    if wanted.int8:
+    kind = detect_kind(source, random_weights=step_arguments.random_weights)
+    check_fit(source, kind, step_arguments)
+    if step_arguments.int8:
         check_sample(options)
-    # A Paddle program has its shapes in it; that of an ONNX model can be changed.
-    engine = wanted.engine or ("onnxruntime" if wanted.rebatch else "")
-    told = describe_torch(source, wanted.input_spec, options) if kind is SourceKind.TORCH else None
-    has_twin = told is None or told["twin"]
-    routes = list_routes(kind, engine, wanted.program_format, has_twin=has_twin)
-    fingerprint = _fingerprint(source, kind, wanted, told, options)
-    ways = "; else ".join(map(str, routes))
-    kept = as_it_is(out, fingerprint, f"{source} is {kind.value}; would go by {ways}", options)
-    if kept is not None:
-        return kept
-    with staged(out) as made, tempfile.TemporaryDirectory(prefix="steps.", dir=made.parent) as work:
-        way = Way(source, kind, wanted, told, out, Path(work), options)
-        route, reports = way.first_that_goes(routes, made)
+    # The shapes of a Paddle program are fixed; the shapes of an ONNX model can be changed.
+    engine = step_arguments.engine or ("onnxruntime" if step_arguments.rebatch else "")
+    torch_facts = (
+        describe_torch(source, step_arguments.input_spec, options) if kind is SourceKind.TORCH else None
+    )
+    has_twin = torch_facts is None or torch_facts["twin"]
+    routes = list_routes(kind, engine, step_arguments.program_format, has_twin=has_twin)
+    fingerprint = _fingerprint(source, kind, step_arguments, torch_facts, options)
+    route_names = "; else ".join(map(str, routes))
+    current = find_current_result(
+        out, fingerprint, f"{source} is {kind.value}; would go by {route_names}", options
+    )
+    if current is not None:
+        return current
+    with staged(out) as folder, tempfile.TemporaryDirectory(prefix="steps.", dir=folder.parent) as work:
+        runner = RouteRunner(source, kind, step_arguments, torch_facts, out, Path(work), options)
+        route, reports = runner.run_first_possible(routes, folder)
         if route.engine == "paddle":
-            reports += add_onnx_variant(made, out, options)
-        if wanted.int8:
-            reports += add_int8_variant(made, out, options)
-        (made / STAMP_FILE).unlink()
+            reports += add_onnx_variant(folder, out, options)
+        if step_arguments.int8:
+            reports += add_int8_variant(folder, out, options)
+        (folder / STAMP_FILE).unlink()
         checked = {"source": str(Path(source).resolve())} if kind in MODEL_FILES else {}
-        write_stamp(made, fingerprint, {**checked, "made_of": source, "route": list(route.steps)})
+        write_stamp(folder, fingerprint, {**checked, "made_of": source, "route": list(route.steps)})
     return Conversion(out, True, f"{out} holds the serving model of {source}: {route}", reports)
 
 
 def _fingerprint(
     source: str,
     kind: SourceKind,
-    wanted: Wanted,
-    told: Mapping[str, Any] | None,
+    step_arguments: StepArguments,
+    torch_facts: Mapping[str, Any] | None,
     options: ConversionOptions,
 ) -> str:
-    """Of what the first step is made from, and of all that is asked for."""
+    """Return the hash of the first step's sources and of all arguments."""
     dry, nowhere = replace(options, dry_run=True), Path(tempfile.gettempdir(), "nothing-is-written-here")
     if kind is SourceKind.TORCH:
-        written_as = wanted.program_format
-        first = convert_torch(source, nowhere, program_format=written_as, described=told, options=dry)
+        written_as = step_arguments.program_format
+        first = convert_torch(source, nowhere, program_format=written_as, described=torch_facts, options=dry)
     elif kind is SourceKind.TABLE:
-        first = table_as_onnx(source, wanted, nowhere, dry)
+        first = table_as_onnx(source, step_arguments, nowhere, dry)
     elif kind in MODEL_FILES:
         first = convert_serving(Path(source), nowhere, options=dry)
     else:
-        first = exported(source, kind, wanted, nowhere, dry)
+        first = export_dynamic(source, kind, step_arguments, nowhere, dry)
     settings = {
         "first": first.fingerprint,
-        "engine": wanted.engine,
-        "input_spec": wanted.input_spec,
-        "labels": list(wanted.labels),
-        "fetch_alias": list(wanted.fetch_alias),
-        "padding": wanted.padding,
-        "rebatch": wanted.rebatch,
+        "engine": step_arguments.engine,
+        "input_spec": step_arguments.input_spec,
+        "labels": list(step_arguments.labels),
+        "fetch_alias": list(step_arguments.fetch_alias),
+        "padding": step_arguments.padding,
+        "rebatch": step_arguments.rebatch,
         "longest": LONGEST_TRIED,
         "onnxruntime": onnx_runtime_version(),
         "paddle": paddle_version(),
         "onnx_variant": can_make_onnx(),
-        **({"int8": True} if wanted.int8 else {}),
+        **({"int8": True} if step_arguments.int8 else {}),
     }
-    return hash_sources([*wanted.files, *files_beside(source, kind)], settings)
+    return hash_sources([*step_arguments.files, *files_beside(source, kind)], settings)

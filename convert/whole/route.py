@@ -1,4 +1,4 @@
-"""The ways from each kind of source to a serving model, in the order in which they are tried."""
+"""The routes from each kind of source to a serving model, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ EXPORT, TWIN, TORCH_ONNX, X2PADDLE, TO_ONNX, TABLE_ONNX, SERVING = (
 
 @dataclass(frozen=True)
 class Route:
-    """Steps in their order, the engine that runs what they end with, and why one would go this way."""
+    """The steps from a source to a serving model."""
 
     steps: tuple[str, ...]
-    engine: EngineName
-    why: str
+    engine: EngineName  # that runs the result
+    why: str  # the reason to take this route
 
     def __str__(self) -> str:
         return f"{', then '.join(self.steps)} for {ENGINES[self.engine]}"
@@ -57,9 +57,9 @@ _ROUTES: dict[SourceKind, tuple[Route, ...]] = {
 def list_routes(
     kind: SourceKind, engine: str = "", program_format: str = FORMATS[0], *, has_twin: bool = True
 ) -> tuple[Route, ...]:
-    """The ways for a kind of source, those that end with `engine` if one is named.
+    """Return the routes for a kind of source, only those for `engine` if it is given.
 
-    A format other than today's is that of a Layer's program, served as it is. has_twin: whether PaddleNLP has
+    A format other than json needs a Layer's program that is served unchanged. has_twin: whether PaddleNLP has
     the architecture of a PyTorch model.
     """
     if engine and engine not in ENGINES:

@@ -1,4 +1,4 @@
-"""What a conversion begins with: the kind of model that a source is, found out without running it."""
+"""The source of a conversion: the kind of its model, found without running it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WEIGHTS_ALONE = (".pdparams", ".pdiparams", ".bin", ".pt", ".pth", ".safetensor
 
 
 class SourceKind(Enum):
-    """The value is how a sentence calls it."""
+    """The kind of a source; the value is its name in messages."""
 
     LAYER = "a paddle.nn.Layer"
     PADDLENLP = "a model of PaddleNLP"
@@ -37,9 +37,9 @@ class SourceKind(Enum):
 
 
 def detect_kind(source: str, *, random_weights: bool = False) -> SourceKind:
-    """Which kind `source` is: module:factory (which is called), a folder, a file, else a name of PaddleNLP's.
+    """Return the kind of a module:factory (which is called), a folder, a file, or else a PaddleNLP name.
 
-    Raises ConversionError for what is none, with what would be one.
+    Raises ConversionError for another source, with examples of sources.
     """
     if is_factory(source):
         return _kind_of_factory(source)

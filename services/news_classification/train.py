@@ -22,7 +22,7 @@ from paddle import nn
 from rich.console import Console
 
 from convert.demo.convert_demo import WEIGHTS_FILE
-from convert.demo.fitting import begin, fit
+from convert.demo.fitting import fit, seed_training
 from convert.demo.headlines import LABELS, Headline, read_headlines
 from convert.demo.teacher import NgramTeacher
 from convert.demo.trained_layer import write_trained
@@ -58,7 +58,7 @@ def read_rows(path: Path) -> list[Headline]:
 def train(headlines: Sequence[Headline], epochs: int, steps: Steps) -> tuple[Any, NgramTeacher]:
     """The classifier, and the linear model that teaches it."""
     recipe = Recipe(epochs=epochs)
-    begin(recipe.seed)
+    seed_training(recipe.seed)
     rows, classes = encode(demo_tokenizer(vocabulary()), headlines), class_ids(headlines)
     steps.step("Fitting the linear model")
     linear = NgramTeacher(rows, classes, len(LABELS))

@@ -19,7 +19,7 @@ from paddle import nn
 from rich.console import Console
 
 from convert.demo.convert_demo import WEIGHTS_FILE
-from convert.demo.fitting import Schedule, begin, fit
+from convert.demo.fitting import Schedule, fit, seed_training
 from convert.demo.headlines import is_held_out, read_headlines, split_headlines
 from convert.demo.trained_layer import write_trained
 from convert.demo.training import demo_tokenizer, pad
@@ -192,7 +192,7 @@ def train(out: Path, steps: Steps) -> float:
     """Write the serving model; returns the F1 of entities in sentences that were held out."""
     sentences = read_sentences()
     held_out = [parts for parts in sentences if is_held_out(plain(parts))]
-    begin(seed=0)
+    seed_training(seed=0)
     rows = Rows([parts for parts in sentences if not is_held_out(plain(parts))], np.random.default_rng(0))
     model = TokenClassifier(load_model(WEIGHTS_FILE, vocabulary()))
     steps.step(f"Training {STEPS} steps", STEPS)

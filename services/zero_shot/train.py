@@ -18,7 +18,7 @@ from paddle import nn
 from rich.console import Console
 
 from convert.demo.convert_demo import WEIGHTS_FILE
-from convert.demo.fitting import Schedule, begin, fit
+from convert.demo.fitting import Schedule, fit, seed_training
 from convert.demo.headlines import LABELS as TOPICS
 from convert.demo.headlines import Headline, read_headlines, split_headlines
 from convert.demo.trained_layer import write_trained
@@ -172,7 +172,7 @@ def topics_right(model: PairClassifier, pairs: Pairs, headlines: Sequence[Headli
 def train(out: Path, steps: Steps) -> float:
     """Write the serving model; returns the share of held-out headlines whose topic it finds."""
     split = split_headlines(read_headlines())
-    begin(seed=0)
+    seed_training(seed=0)
     pairs = Pairs(split.train, np.random.default_rng(0))
     model = PairClassifier(load_model(WEIGHTS_FILE, vocabulary()))
     steps.step(f"Training {STEPS} steps", STEPS)

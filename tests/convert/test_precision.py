@@ -17,7 +17,7 @@ from convert.demo.headlines import read_headlines, split_headlines
 from convert.programs.inference_program import read_program, serving_folder
 from convert.programs.runners import serving_runner
 from convert.proof.sample_texts import text_rows
-from convert.proof.target import target_of_model
+from convert.proof.target import create_model_target
 from convert.steps.conversion_environment import CONVERT_PYTHON
 from pipeline.models.serving_model import load_serving_model
 from tests.support import onnx_models
@@ -86,7 +86,7 @@ def test_the_calibrated_demo_is_served_and_names_the_classes_of_fp32(
 ) -> None:
     model = load_serving_model(SERVED)
     fp32 = serving_runner(SERVED)
-    rows = text_rows(texts["held_out"], target_of_model(model, read_program(model.directory)))
+    rows = text_rows(texts["held_out"], create_model_target(model, read_program(model.directory)))
     expected = [model.labels[int(fp32(row)[0].argmax())] for row in rows]
     config = yaml.safe_load((ROOT / "config.yml").read_text("utf-8"))
     config["op"]["bert"] |= {"concurrency": 1, "local_service_conf": {"model_config": str(calibrated)}}

@@ -15,7 +15,7 @@ import yaml
 from convert.cli import main
 from convert.programs.inference_program import read_program
 from convert.proof.sample_texts import text_rows
-from convert.proof.target import target_of_model
+from convert.proof.target import create_model_target
 from convert.steps.conversion_environment import CONVERT_PYTHON, missing_packages
 from pipeline.launch.doctor.machine import cpu_flags
 from pipeline.models.serving_model import load_serving_model
@@ -119,7 +119,7 @@ def test_a_text_ends_with_a_line_feed_alone(classifier: Path, tmp_path: Path) ->
     vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n国\n足\n", "utf-8")
     (tmp_path / "texts.txt").write_text("国\u2028足\r\n足\u0085\n", "utf-8")
     served = load_serving_model(tmp_path / "model")
-    rows = text_rows(tmp_path / "texts.txt", target_of_model(served, read_program(served.directory)))
+    rows = text_rows(tmp_path / "texts.txt", create_model_target(served, read_program(served.directory)))
     ids = next(feed.name for feed in model.feeds if feed.alias == "input_ids")
     assert [row[ids].tolist() for row in rows] == [[[2, 5, 6, 3]], [[2, 6, 3]]]
 

@@ -1,4 +1,4 @@
-"""`python -m convert.programs.told FOLDER`: feeds, fetches and id limits of the program, as JSON."""
+"""`python -m convert.programs.describe_program FOLDER`: feeds, fetches and id limits as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ def main(folder: Path) -> int:
     except ServingError as exc:
         sys.stderr.write(f"{exc.message}\n")
         return 1
-    sides = [[(one.name, one.dtype, one.shape) for one in side] for side in (program.feeds, program.fetches)]
+    sides = [
+        [(spec.name, spec.dtype, spec.shape) for spec in side] for side in (program.feeds, program.fetches)
+    ]
     sys.stdout.write(f"\n{json.dumps([*sides, dict(program.id_limits)])}\n")
     return 0
 

@@ -1,4 +1,4 @@
-"""The way from a source to a serving model: the steps of its routes, each done once."""
+"""The runner of the routes from a source to a serving model."""
 
 from __future__ import annotations
 
@@ -29,27 +29,29 @@ from convert.to_serving.notes import (
 from convert.whole.beside import MODEL_FILES, config_beside, folder_beside, suggested_padding
 from convert.whole.route import EXPORT, TABLE_ONNX, TO_ONNX, TORCH_ONNX, TWIN, X2PADDLE, Route
 from convert.whole.source_kind import SourceKind
-from convert.whole.wanted import Wanted
+from convert.whole.step_arguments import StepArguments
 from pipeline.errors import ServingError
 from pipeline.models.pretrained_config import get_labels, get_task, is_multi_label
 
 
 @dataclass
-class Way:
-    """What was made on the way so far; a step that two routes begin with is done once."""
+class RouteRunner:
+    """Runs routes until one succeeds; a step that two routes begin with runs once."""
 
     source: str
     kind: SourceKind
-    wanted: Wanted
-    told: Mapping[str, Any] | None  # of a PyTorch model
+    step_arguments: StepArguments
+    torch_facts: Mapping[str, Any] | None  # result of describe_torch, for a PyTorch model
     out: Path
     work: Path
     options: ConversionOptions
-    made: dict[tuple[str, ...], tuple[Path, tuple[ParityReport, ...]]] = field(default_factory=dict)
+    results: dict[tuple[str, ...], tuple[Path, tuple[ParityReport, ...]]] = field(default_factory=dict)
     failed: dict[tuple[str, ...], ServingError] = field(default_factory=dict)
     encoder: SentenceEncoder | None = None  # read once, for all routes
 
-    def first_that_goes(self, routes: Sequence[Route], out: Path) -> tuple[Route, tuple[ParityReport, ...]]:
+    def run_first_possible(
+        self, routes: Sequence[Route], out: Path
+    ) -> tuple[Route, tuple[ParityReport, ...]]:
         say = self.options.steps.say
         say(f"{self.source} is {self.kind.value}. Route: {routes[0]} ({routes[0].why}).")
         error: ServingError | None = None
@@ -61,14 +63,14 @@ class Way:
                 return route, self._run_route(route, out)
             except ServingError as exc:
                 error = exc
-                # The folders of the steps go away again; only their names say something.
-                told = exc.message.replace(f"{self.work}/", "").replace(str(out), str(self.out))
-                exc.args = (told, *exc.args[1:])
-                if all(self._hopeless(other) for other in routes[number + 1 :]):
+                # Messages keep only the names of the steps' temporary folders.
+                message = exc.message.replace(f"{self.work}/", "").replace(str(out), str(self.out))
+                exc.args = (message, *exc.args[1:])
+                if all(self._has_failed_step(other) for other in routes[number + 1 :]):
                     raise
         raise AssertionError("there is a route for each kind")
 
-    def _hopeless(self, route: Route) -> bool:
+    def _has_failed_step(self, route: Route) -> bool:
         return any(route.steps[: number + 1] in self.failed for number in range(len(route.steps)))
 
     def _run_route(self, route: Route, out: Path) -> tuple[ParityReport, ...]:
@@ -77,34 +79,34 @@ class Way:
             done = route.steps[: number + 1]
             if done in self.failed:
                 raise self.failed[done]
-            if done not in self.made:
+            if done not in self.results:
                 try:
                     target = self.work / _FOLDERS[step]
                     result = _STEPS[step](self, place, target)
                 except ServingError as exc:
                     self.failed[done] = exc
                     raise
-                self.made[done] = (target, (*reports, *result.reports))
-            place, reports = self.made[done]
+                self.results[done] = (target, (*reports, *result.reports))
+            place, reports = self.results[done]
         return self._serve(place, reports, out)
 
     def _export(self, place: Path, out: Path) -> Conversion:
-        return exported(self.source, self.kind, self.wanted, out, self.options)
+        return export_dynamic(self.source, self.kind, self.step_arguments, out, self.options)
 
     def _torch(self, to: str, out: Path) -> Conversion:
         return convert_torch(
             self.source,
             out,
             to=to,
-            input_spec=self.wanted.input_spec,
-            program_format=self.wanted.program_format if to == "paddle" else FORMATS[0],
+            input_spec=self.step_arguments.input_spec,
+            program_format=self.step_arguments.program_format if to == "paddle" else FORMATS[0],
             advise=False,
-            described=self.told,
+            described=self.torch_facts,
             options=self.options,
         )
 
     def _table(self, place: Path, out: Path) -> Conversion:
-        return table_as_onnx(self.source, self.wanted, out, self.options)
+        return table_as_onnx(self.source, self.step_arguments, out, self.options)
 
     def _to_paddle(self, place: Path, out: Path) -> Conversion:
         return convert_onnx(place, out, fallback=False, options=self.options)
@@ -113,29 +115,29 @@ class Way:
         return convert_to_onnx(place, out, options=self.options)
 
     def _serve(self, place: Path, earlier: tuple[ParityReport, ...], out: Path) -> tuple[ParityReport, ...]:
-        """With the padding that was asked for, else with what is proven of that which suggests itself."""
+        """Write the serving model with the requested padding, or with suggested padding that is proven."""
         notes, files = self._notes(place)
-        asked = self.wanted.padding
-        padding = suggested_padding(place, notes) if asked is None else asked
+        requested = self.step_arguments.padding
+        padding = suggested_padding(place, notes) if requested is None else requested
 
         def serve(padding: str) -> tuple[ParityReport, ...]:
             return convert_serving(
                 place,
                 out,
-                fetch_alias=self.wanted.fetch_alias,
+                fetch_alias=self.step_arguments.fetch_alias,
                 padding=padding,
-                labels=self.wanted.labels,
-                files=[*files, *self.wanted.files],
+                labels=self.step_arguments.labels,
+                files=[*files, *self.step_arguments.files],
                 notes=notes,
                 earlier=earlier,
-                rebatch=self.wanted.rebatch,
+                rebatch=self.step_arguments.rebatch,
                 options=with_rows(place, self.options),
             ).reports
 
         try:
             return serve(padding)
         except FailedParity as exc:
-            if asked is not None or exc.report.step != "padding":
+            if requested is not None or exc.report.step != "padding":
                 raise
             why = exc.report.failure.removeprefix("padding: ")
             self.options.steps.say(
@@ -144,7 +146,7 @@ class Way:
             return serve("")
 
     def _notes(self, place: Path) -> tuple[ModelNotes, list[Path]]:
-        """The notes beside the model; what they don't say is taken from a configuration beside the source."""
+        """Read the notes beside the model; add missing facts from a configuration beside the source."""
         folder = place if place.is_dir() else place.parent
         notes = read_notes(folder) if (folder / NOTES_FILE).is_file() else ModelNotes(task="")
         if self.kind not in MODEL_FILES:
@@ -171,17 +173,17 @@ class Way:
         return self.encoder
 
 
-_STEPS: dict[str, Callable[[Way, Path, Path], Conversion]] = {
-    EXPORT: Way._export,
-    TWIN: lambda way, place, out: way._torch("paddle", out),
-    TORCH_ONNX: lambda way, place, out: way._torch("onnx", out),
-    X2PADDLE: Way._to_paddle,
-    TO_ONNX: Way._to_onnx,
-    TABLE_ONNX: Way._table,
+_STEPS: dict[str, Callable[[RouteRunner, Path, Path], Conversion]] = {
+    EXPORT: RouteRunner._export,
+    TWIN: lambda runner, place, out: runner._torch("paddle", out),
+    TORCH_ONNX: lambda runner, place, out: runner._torch("onnx", out),
+    X2PADDLE: RouteRunner._to_paddle,
+    TO_ONNX: RouteRunner._to_onnx,
+    TABLE_ONNX: RouteRunner._table,
 }
 
 
-# What a step makes, as sentences about it call its folder.
+# The folder of a step's result, named in messages.
 _FOLDERS = {
     EXPORT: "paddle",
     TWIN: "paddle",
@@ -192,35 +194,37 @@ _FOLDERS = {
 }
 
 
-def table_as_onnx(source: str, wanted: Wanted, out: Path, options: ConversionOptions) -> Conversion:
-    """The ONNX form of a model of tables."""
-    found = table_source(Path(source))
-    assert found is not None
-    spec, trusted = wanted.input_spec, wanted.trusted
-    return convert_table(found, out, input_spec=spec, trusted=trusted, options=options)
-
-
-def exported(
-    source: str, kind: SourceKind, wanted: Wanted, out: Path, options: ConversionOptions
+def table_as_onnx(
+    source: str, step_arguments: StepArguments, out: Path, options: ConversionOptions
 ) -> Conversion:
-    """The static program of a dynamic model of Paddle's."""
+    """Convert a table model to ONNX."""
+    table = table_source(Path(source))
+    assert table is not None
+    spec, trusted = step_arguments.input_spec, step_arguments.trusted
+    return convert_table(table, out, input_spec=spec, trusted=trusted, options=options)
+
+
+def export_dynamic(
+    source: str, kind: SourceKind, step_arguments: StepArguments, out: Path, options: ConversionOptions
+) -> Conversion:
+    """Export a dynamic model of Paddle or PaddleNLP."""
     if kind is SourceKind.LAYER:
         return convert_paddle(
             source,
-            wanted.input_spec,
+            step_arguments.input_spec,
             out,
-            params=wanted.params,
-            program_format=wanted.program_format,
+            params=step_arguments.params,
+            program_format=step_arguments.program_format,
             options=options,
         )
     return convert_paddlenlp(
         source,
         out,
-        task=wanted.task,
-        labels=wanted.labels,
-        num_labels=wanted.num_labels,
-        input_spec=wanted.input_spec,
-        random_weights=wanted.random_weights,
-        program_format=wanted.program_format,
+        task=step_arguments.task,
+        labels=step_arguments.labels,
+        num_labels=step_arguments.num_labels,
+        input_spec=step_arguments.input_spec,
+        random_weights=step_arguments.random_weights,
+        program_format=step_arguments.program_format,
         options=options,
     )
