@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.demo.headlines import LABELS, Headline, read_headlines
-from convert.demo.vocabulary import vocabulary, vocabulary_text
+from convert.demo.headlines import LABELS, Headline, read_headlines, vocabulary, vocabulary_text
 from pipeline.models.serving_model import (
     SAMPLE_FILE,
     SERVER_FOLDER,

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.bert_models import NAMES, SIZES, make_models
-from convert.demo.vocabulary import vocabulary
+from convert.demo.headlines import vocabulary
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import load_serving_model

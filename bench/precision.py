@@ -26,7 +26,7 @@ from convert.paddle_onnx.to_onnx import MODEL_FILE
 from convert.precision.precisions import CALIBRATED, PRECISIONS
 from convert.programs.inference_program import read_program
 from convert.proof.padding import pad_rows
-from convert.proof.sample_texts import text_rows
+from convert.proof.sample_files import text_rows
 from convert.proof.target import named_padding, target_of_model
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import Predictor, create_predictor

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from convert.arguments.parser import create_parser
+from convert.arguments import create_parser
 from convert.command_calls import Command
 from convert.output.own_lines import Streams, process_streams, silence_libraries
 from convert.proof.parity_report import FailedParity, ParityReport

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from convert.demo.headlines import HEADLINES_FILE, LABELS, Split, read_headlines, split_headlines
+from convert.demo.headlines import HEADLINES_FILE, LABELS, Split, read_headlines, split_headlines, vocabulary
 from convert.demo.trained_layer import convert_trained
-from convert.demo.vocabulary import vocabulary
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, hash_sources, is_current, write_stamp
 from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
@@ -76,8 +75,8 @@ def demo_fingerprint(weights: Path, options: ConversionOptions) -> str:
 
 
 def _train_classifier(weights: Path, options: ConversionOptions) -> None:
+    from convert.demo.bert_classifier import save_weights
     from convert.demo.training import train
-    from convert.demo.weights import save_weights
 
     save_weights(train(split_headlines(read_headlines()), vocabulary(), options.steps), weights)
 
@@ -85,8 +84,8 @@ def _train_classifier(weights: Path, options: ConversionOptions) -> None:
 def _convert_classifier(
     out: Path, weights: Path, options: ConversionOptions
 ) -> tuple[dict[str, Any], tuple[ParityReport, ...]]:
+    from convert.demo.bert_classifier import load_model
     from convert.demo.training import class_ids, demo_tokenizer, encode, measure_accuracy, pad
-    from convert.demo.weights import load_model
 
     split, tokens = split_headlines(read_headlines()), vocabulary()
     model = load_model(weights, tokens)

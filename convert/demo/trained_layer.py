@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.demo.vocabulary import vocabulary_text
+from convert.demo.headlines import vocabulary_text
 from convert.from_paddle.export import export_layer, layer_parity
 from convert.output.staging import staged
 from convert.output.stamp import write_stamp
@@ -19,8 +19,7 @@ from convert.proof.parity_report import ParityReport
 from convert.proof.target import create_target
 from convert.result import ConversionOptions
 from convert.steps.progress import Steps
-from convert.to_serving.build_serving_model import build_serving_model
-from convert.to_serving.kept_sample import store_sample
+from convert.to_serving.build_serving_model import build_serving_model, store_sample
 
 FEEDS = tuple(ProgramTensor(n, "int64", (-1, -1)) for n in ("input_ids", "token_type_ids", "attention_mask"))
 FETCH_ALIAS = "logits"

@@ -17,7 +17,7 @@ from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.engines import import_paddle, paddle_version
 from convert.programs.input_spec import ProgramTensor, parse_input_spec
-from convert.proof.stored_reports import write_reports
+from convert.proof.parity_report import write_reports
 from convert.proof.target import create_specs_target
 from convert.result import FORMATS, Conversion, ConversionOptions, find_current_result
 from pipeline.errors import ConversionError

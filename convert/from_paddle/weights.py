@@ -1,14 +1,85 @@
-"""The weights of a Layer, set from arrays or from a .pdparams file."""
+"""The weights of a Layer, from arrays or from a .pdparams file without running code of its pickle."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from convert.from_paddle.params_file import read_params
+import numpy as np
+import numpy.typing as npt
+
 from convert.programs.program_feeds import Array
 from pipeline.errors import ConversionError
+
+MAX_BYTES = 64 << 30
+# paddle.save stores this table of names beside the arrays.
+_NAME_TABLE = "StructuredToParameterName@@"
+
+# All that arrays and dictionaries of them need; numpy 1 and 2 name the first one differently.
+_ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy.core.multiarray", "scalar"),
+    ("numpy._core.multiarray", "scalar"),
+    ("numpy.core.numeric", "_frombuffer"),
+    ("numpy._core.numeric", "_frombuffer"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("collections", "OrderedDict"),
+    ("builtins", "tuple"),
+    ("_codecs", "encode"),
+}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """An unpickler that can build arrays and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no array needs")
+        return super().find_class(module, name)
+
+
+def read_params(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Read the arrays of `paddle.save(layer.state_dict(), path)`; bfloat16 arrays come as uint16.
+
+    Raises ConversionError when the file is absent or anything but a dictionary of arrays.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ConversionError(
+                f"{path} is over {MAX_BYTES >> 30} GiB; export the model from your own code."
+            )
+        with path.open("rb") as file:
+            content = _ArrayUnpickler(file).load()
+    except OSError as exc:
+        raise ConversionError(f"{path} can't be read ({exc.strerror}); name a .pdparams file.") from exc
+    except ConversionError:
+        raise
+    except Exception as exc:  # a broken pickle raises nearly anything
+        raise ConversionError(
+            f"{path} is not a file of paddle.save(layer.state_dict(), ...): {' '.join(str(exc).split())}."
+        ) from exc
+    return _check_arrays(content, path)
+
+
+def _check_arrays(content: object, path: Path) -> dict[str, npt.NDArray[Any]]:
+    if not isinstance(content, dict):
+        raise ConversionError(f"{path} holds a {type(content).__name__}, not a state_dict; save that.")
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, value in content.items():
+        if name == _NAME_TABLE:
+            continue
+        if isinstance(value, tuple) and len(value) == 2:  # (parameter name, array)
+            value = value[1]
+        if not isinstance(name, str) or not isinstance(value, np.ndarray):
+            raise ConversionError(
+                f"{path}: {name!r} is a {type(value).__name__}, not an array; save layer.state_dict() alone."
+            )
+        arrays[name] = value
+    return arrays
 
 
 def load_params(layer: Any, path: Path, *, allow_extra: bool = False) -> list[str]:

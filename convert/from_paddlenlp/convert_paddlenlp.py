@@ -14,7 +14,7 @@ from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
-from convert.proof.stored_reports import parse_report, write_reports
+from convert.proof.parity_report import parse_report, write_reports
 from convert.result import FORMATS, Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated

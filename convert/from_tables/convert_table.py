@@ -3,21 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from convert.from_tables.table_source import TableSource, require_trust
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.input_spec import parse_input_spec
-from convert.proof.stored_reports import parse_report, write_reports
+from convert.proof.parity_report import parse_report, write_reports
 from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, write_notes
+from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY
+
+PICKLES = (".joblib", ".pkl", ".pickle")
+_HEAD_BYTES = 64
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """A file with a table model."""
+
+    path: Path
+    library: str
+    needs: tuple[str, ...]  # packages that the conversion imports
+    runs_code: bool = False  # whether loading the file runs code
+
+
+def table_source(path: Path) -> TableSource | None:
+    """Detect the table model in a file; return None for another file."""
+    suffix = path.suffix.lower()
+    if suffix in PICKLES:
+        return TableSource(path, "scikit-learn", ("sklearn", "skl2onnx", "joblib", "onnx"), runs_code=True)
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES).lstrip()
+    except OSError:
+        return None
+    if suffix in (".txt", ".lgb", ".model") and head.startswith(b"tree\n"):
+        return TableSource(path, "LightGBM", ("lightgbm", "onnxmltools", "onnx"))
+    if (suffix in (".json", ".ubj") and b'"learner"' in head) or (suffix == ".ubj" and b"learner" in head):
+        return TableSource(path, "XGBoost", ("xgboost", "onnxmltools", "onnx"))
+    return None
+
+
+def require_trust(source: TableSource, trusted: bool) -> None:
+    """Raise ConversionError for a file that runs code when it is loaded, unless it is trusted."""
+    if source.runs_code and not trusted:
+        raise ConversionError(
+            f"{source.path} is a pickle: loading it runs whatever code stands in it. Where you know who "
+            "wrote it, add --trust; LightGBM's .txt and XGBoost's .json hold no code."
+        )
+
 
 MODEL_FILE = "model.onnx"
 ROWS_FILE = "proof_rows.npz"  # rows that the model accepts: it rejects unknown texts

@@ -11,14 +11,13 @@ from typing import Any
 
 from convert.from_paddle.pdmodel import check_format, format_settings
 from convert.from_torch.sentence_encoder import SentenceEncoder, read_encoder, sentence_files
-from convert.from_torch.torch_routes import OPSET, OPSETS, ROUTES, Route
+from convert.from_torch.torch_routes import ROUTES, TORCH_OPSET, TORCH_OPSETS, Route
 from convert.from_torch.torch_source import check_source, is_factory
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.input_spec import parse_input_spec
-from convert.proof.parity_report import ParityReport
-from convert.proof.stored_reports import parse_report, write_reports
+from convert.proof.parity_report import ParityReport, parse_report, write_reports
 from convert.result import FORMATS, Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
@@ -35,7 +34,7 @@ def convert_torch(
     *,
     to: str | None = None,
     input_spec: str = "",
-    opset: int = OPSET,
+    opset: int = TORCH_OPSET,
     program_format: str = FORMATS[0],
     advise: bool = True,
     described: Mapping[str, Any] | None = None,
@@ -94,8 +93,10 @@ def convert_torch(
 def _check_target(to: str | None, opset: int) -> None:
     if to is not None and to not in ROUTES:
         raise ConversionError(f"PyTorch models can't be made {to!r}; name one of {', '.join(ROUTES)}.")
-    if opset not in OPSETS:
-        raise ConversionError(f"opset {opset} can't be written; name one from {OPSETS[0]} to {OPSETS[-1]}.")
+    if opset not in TORCH_OPSETS:
+        raise ConversionError(
+            f"opset {opset} can't be written; name one from {TORCH_OPSETS[0]} to {TORCH_OPSETS[-1]}."
+        )
 
 
 def _routes(to: str | None, program_format: str) -> list[str]:

@@ -20,7 +20,7 @@ from convert.from_torch.torch_model import (
     torch_runner,
     torch_target,
 )
-from convert.from_torch.twin_names import has_twin
+from convert.from_torch.torch_routes import has_twin
 from convert.programs.engines import first_line, import_paddle
 from convert.programs.inference_program import read_program
 from convert.programs.program_feeds import Feeds

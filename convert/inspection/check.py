@@ -1,4 +1,4 @@
-"""The check of a model: a comparison of its answers with another model, alone, padded and in batches."""
+"""The check of a model: a comparison of its answers with its source or another model."""
 
 from __future__ import annotations
 
@@ -7,21 +7,63 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from convert.inspection.pairing import candidate_target, common_target, create_candidate_runner
-from convert.inspection.record import get_source_name, read_record, recorded_source
-from convert.inspection.subject import Subject, open_program, open_subject
-from convert.output.stamp import restamp
+from convert.inspection.subjects import (
+    Subject,
+    candidate_target,
+    common_target,
+    create_candidate_runner,
+    open_program,
+    open_subject,
+)
+from convert.output.stamp import STAMP_FILE, restamp
 from convert.programs.inference_program import serving_folder
 from convert.proof.padding import answers_by_row, parse_padding, prove_declared
 from convert.proof.parity import compare
-from convert.proof.parity_report import TOLERANCE, ParityReport, judge_by
-from convert.proof.stored_reports import parse_bounds, summaries
+from convert.proof.parity_report import TOLERANCE, ParityReport, judge_by, parse_bounds, summaries
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.digests import SHA256, record_digests, replaced_files
 from pipeline.models.serving_model import SERVER_FOLDER, load_serving_model
+
+DEMO = "demo"  # the source in the stamp of the demo
+
+
+def recorded_source(directory: Path) -> Path | None:
+    """Return the source of a serving model; None for a source without a file."""
+    stamp = read_record(directory)
+    if "source" not in stamp or stamp["source"] == DEMO:
+        return None
+    source = Path(str(stamp["source"]))
+    if not source.exists():
+        raise ConversionError(
+            f"{directory} was made of {source}, which is not there; name what to compare with: check MODEL "
+            f"{directory}."
+        )
+    return source
+
+
+def get_source_name(directory: Path) -> str:
+    """Return the name of the source for messages."""
+    stamp = read_record(directory)
+    return str(stamp.get("made_of") or stamp["source"])
+
+
+def read_record(directory: Path) -> dict[str, Any]:
+    """Read the stamp of a result. Raise ConversionError if it has no source."""
+    try:
+        stamp = json.loads((directory / STAMP_FILE).read_text(encoding="utf-8"))
+        if stamp.keys() & {"source", "made_of"}:
+            return dict(stamp)
+        raise KeyError("source")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise ConversionError(
+            f"{directory / STAMP_FILE} does not tell what {directory} was made of; name it: check MODEL "
+            f"{directory}."
+        ) from exc
+
 
 PARITY, PADDING, BATCH, FILES = "check", "check padding", "check batch", "check files"
 

@@ -11,8 +11,7 @@ from convert.paddle_onnx.to_onnx import CONVERTER, MODEL_FILE, NEEDS, export_onn
 from convert.programs.runners import ModelRunner, program_runner
 from convert.proof.padding import prove_declared
 from convert.proof.parity import compare
-from convert.proof.parity_report import ParityReport
-from convert.proof.stored_reports import write_reports
+from convert.proof.parity_report import ParityReport, write_reports
 from convert.proof.target import create_model_target, named_padding
 from convert.result import ConversionOptions
 from convert.steps.conversion_environment import conversion_python, missing_packages

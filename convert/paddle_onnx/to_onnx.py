@@ -11,12 +11,11 @@ from convert.programs.engines import paddle_version
 from convert.programs.inference_program import PROTOBUF_BYTES, InferenceProgram, read_program
 from convert.programs.runners import program_runner
 from convert.proof.parity import compare
-from convert.proof.stored_reports import write_reports
+from convert.proof.parity_report import write_reports
 from convert.proof.target import create_target
 from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
-from convert.steps.isolation import run_isolated
-from convert.steps.step_process import ConverterCrashed
+from convert.steps.isolation import ConverterCrashed, run_isolated
 from convert.to_serving.notes import NOTES_FILE, carry_notes
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE

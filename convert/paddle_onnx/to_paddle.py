@@ -14,8 +14,7 @@ from convert.programs.inference_program import PROTOBUF_BYTES, InferenceProgram,
 from convert.programs.program_feeds import Feeds
 from convert.programs.runners import Runner, program_runner
 from convert.proof.parity import compare
-from convert.proof.parity_report import ParityReport
-from convert.proof.stored_reports import write_reports
+from convert.proof.parity_report import ParityReport, write_reports
 from convert.proof.target import create_target
 from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python

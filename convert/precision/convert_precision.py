@@ -11,7 +11,7 @@ from typing import Any
 from convert.output.staging import staged
 from convert.output.stamp import STAMP_FILE, check_replaceable, hash_sources, write_stamp
 from convert.paddle_onnx.to_onnx import MODEL_FILE, convert_to_onnx
-from convert.precision.calibration import NEEDS, quantise
+from convert.precision.onnx_steps import NEEDS, quantise
 from convert.precision.precision_proof import Original, Reduced, prove_and_write
 from convert.precision.precisions import BF16, BOUNDS, CALIBRATED, ONNX_RUNTIME, PADDLE, engine_for
 from convert.programs.engines import onnx_runtime_version, paddle_version

@@ -11,15 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from convert.paddle_onnx.to_onnx import MODEL_FILE
-from convert.precision.calibration import quantise
+from convert.precision.onnx_steps import quantise
 from convert.precision.precisions import BOUNDS, CALIBRATED, ONNX_RUNTIME
 from convert.programs.inference_program import read_program
 from convert.programs.program_feeds import Feeds
 from convert.programs.runners import ModelRunner
 from convert.proof.padding import padding_parity
 from convert.proof.parity import compare
-from convert.proof.parity_report import ParityReport, judge_by
-from convert.proof.stored_reports import write_reports
+from convert.proof.parity_report import ParityReport, judge_by, write_reports
 from convert.proof.target import create_model_target, named_padding
 from convert.result import ConversionOptions
 from pipeline.errors import ConversionError, ServingError

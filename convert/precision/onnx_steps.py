@@ -1,15 +1,17 @@
-"""The steps that write an ONNX model in fp16 or int8, in the conversion environment."""
+"""ONNX models in fp16 or int8 by onnxruntime: the call, and its steps in the conversion environment."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from convert.programs.program_feeds import Feeds
+from convert.result import ConversionOptions
+from convert.steps.isolation import run_isolated
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 
@@ -104,3 +106,38 @@ def _require_quantised(model: str, out: str, operators: tuple[str, ...], remedy:
         raise ConversionError(
             f"{model} has no {', '.join(operators)} with weights that could be int8; name {remedy}."
         )
+
+
+NEEDS = ("onnx", "onnxruntime", "ml_dtypes")  # the last is imported by onnxruntime.quantization
+
+
+def quantise(
+    step: str,
+    fp32: Path,
+    out: Path,
+    options: ConversionOptions,
+    calibrating: Sequence[Feeds] = (),
+    scratch: Path | None = None,
+) -> None:
+    """Write the ONNX model `fp32` to `out` by the step of this name in `onnx_steps`.
+
+    calibrating: batches with an array for each feed by name, for calibration; they are stored in `scratch`.
+    Raises ConversionError.
+    """
+    arguments: dict[str, object] = {"model": str(fp32), "out": str(out)}
+    if calibrating and scratch is not None:
+        folder = scratch / "calibration"
+        folder.mkdir()
+        for number, batch in enumerate(
+            calibrating
+        ):  # sorted names keep the order; arrays are in the order of feeds
+            np.savez(folder / f"{number:06}.npz", *batch.values())
+        arguments |= {"calibration": str(folder), "feeds": list(calibrating[0])}
+    run_isolated(
+        f"convert.precision.onnx_steps:{step.replace('-', '_')}_step",
+        arguments,
+        converter=f"onnxruntime to {step}",
+        needs=NEEDS,
+        steps=options.steps,
+        timeout_s=options.step_timeout_s,
+    )

@@ -52,7 +52,7 @@ def main() -> NoReturn:
         kind = ParityError.__name__ if isinstance(exc, ParityError) else ConversionError.__name__
         steps.send_event({"error": exc.message, "kind": kind, "traceback": traceback.format_exc()})
     except Exception as exc:
-        from convert.output.disk import DISK_IS_FULL
+        from convert.output.staging import DISK_IS_FULL
         from convert.programs.engines import first_line
 
         event: dict[str, Any] = {"error": first_line(exc), "kind": "", "traceback": traceback.format_exc()}

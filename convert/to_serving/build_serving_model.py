@@ -1,4 +1,4 @@
-"""The proof of a serving model's outputs and padding, and its files."""
+"""The proof of a serving model's outputs and padding, and its files with a sample of real rows."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from convert.programs.inference_program import InferenceProgram
 from convert.programs.input_spec import ProgramTensor
 from convert.programs.program_feeds import Feeds
 from convert.programs.runners import Runner, program_runner, serving_runner
 from convert.proof.max_lengths import max_lengths
-from convert.proof.padding import prove_declared
+from convert.proof.padding import pad_rows, prove_declared
 from convert.proof.parity import compare
-from convert.proof.parity_report import ParityReport
-from convert.proof.stored_reports import summaries, write_reports
+from convert.proof.parity_report import ParityReport, summaries, write_reports
 from convert.proof.target import create_target
 from convert.result import ConversionOptions
 from pipeline.errors import ConfigError, ConversionError
@@ -25,7 +26,14 @@ from pipeline.models.digests import KEY as DIGESTS
 from pipeline.models.digests import hash_files
 from pipeline.models.label_names import find_entailment
 from pipeline.models.sentence_files import LAYERS_FILE
-from pipeline.models.serving_model import SERVER_FOLDER, FeedPadding, Padding, Variable, write_serving_model
+from pipeline.models.serving_model import (
+    SAMPLE_FILE,
+    SERVER_FOLDER,
+    FeedPadding,
+    Padding,
+    Variable,
+    write_serving_model,
+)
 
 
 def build_serving_model(
@@ -166,3 +174,35 @@ def _variable(spec: ProgramTensor, alias: str, *, is_lod: bool = False) -> Varia
 
 def _short(reports: Sequence[ParityReport]) -> dict[str, Any]:
     return {summary["step"]: summary["max_abs_diff"] for summary in summaries(reports)}
+
+
+MAX_ROWS = 2048
+MAX_BYTES = 256 << 20  # 256 images of 3 x 224 x 224 floats are 154 MB
+
+
+def store_sample(model: Path, rows: Sequence[Feeds], padding: Mapping[str, FeedPadding]) -> None:
+    """Write rows, each a batch of one by alias, to sample.npz of the serving model, as one padded batch.
+
+    If rows can't be joined, only rows of the commonest shape are stored. An existing file stays.
+    """
+    file = model / SERVER_FOLDER / SAMPLE_FILE
+    if not rows or file.exists():
+        return
+    groups: dict[object, list[Feeds]] = {}
+    for row in rows:
+        groups.setdefault(_fixed_dims(row, padding), []).append(row)
+    alike = max(groups.values(), key=len)
+    longest_bytes = max(sum(array.nbytes for array in row.values()) for row in alike)
+    max_rows = min(MAX_ROWS, max(1, MAX_BYTES // max(1, longest_bytes)))
+    joined = pad_rows(alike[:max_rows], padding)
+    # Texts are objects, which would be pickled.
+    plain: dict[str, Any] = {
+        name: array.astype(str) if array.dtype == object else array for name, array in joined.items()
+    }
+    np.savez_compressed(file, **plain)
+
+
+def _fixed_dims(row: Feeds, padding: Mapping[str, FeedPadding]) -> object:
+    """Return the shapes of a row's arrays without the axes that may be padded."""
+    axes = {name: padding[name].axis if name in padding else 0 for name in row}
+    return tuple((name, np.delete(array.shape, axes[name]).tobytes()) for name, array in row.items())

@@ -17,10 +17,8 @@ from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.proof.max_lengths import LONGEST_TRIED
 from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.to_serving.convert_serving import convert_serving
-from convert.whole.beside import MODEL_FILES, files_beside
-from convert.whole.route import list_routes
-from convert.whole.route_runner import RouteRunner, export_dynamic, table_as_onnx
-from convert.whole.source_kind import SourceKind, detect_kind
+from convert.whole.route_runner import RouteRunner, export_dynamic, list_routes, table_as_onnx
+from convert.whole.source import MODEL_FILES, SourceKind, detect_kind, files_beside
 from convert.whole.step_arguments import StepArguments, check_fit
 
 

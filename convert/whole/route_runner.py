@@ -1,4 +1,4 @@
-"""The runner of the routes from a source to a serving model."""
+"""The routes from any source to a serving model, in order, and their runner."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from convert.from_paddle.convert_paddle import convert_paddle
 from convert.from_paddlenlp.convert_paddlenlp import convert_paddlenlp
-from convert.from_tables.convert_table import convert_table, with_rows
-from convert.from_tables.table_source import table_source
+from convert.from_tables.convert_table import convert_table, table_source, with_rows
 from convert.from_torch.convert_torch import convert_torch
 from convert.from_torch.sentence_encoder import SentenceEncoder, read_encoder
 from convert.paddle_onnx.to_onnx import convert_to_onnx
 from convert.paddle_onnx.to_paddle import convert_onnx
+from convert.programs.engines import ENGINES
 from convert.programs.inference_program import read_program
 from convert.proof.parity_report import FailedParity, ParityReport
 from convert.result import FORMATS, Conversion, ConversionOptions
@@ -26,12 +26,74 @@ from convert.to_serving.notes import (
     read_notes,
     tokenizer_files,
 )
-from convert.whole.beside import MODEL_FILES, config_beside, folder_beside, suggested_padding
-from convert.whole.route import EXPORT, TABLE_ONNX, TO_ONNX, TORCH_ONNX, TWIN, X2PADDLE, Route
-from convert.whole.source_kind import SourceKind
+from convert.whole.source import MODEL_FILES, SourceKind, config_beside, folder_beside, suggested_padding
 from convert.whole.step_arguments import StepArguments
-from pipeline.errors import ServingError
+from pipeline.errors import ConversionError, ServingError
 from pipeline.models.pretrained_config import get_labels, get_task, is_multi_label
+from pipeline.models.serving_model import EngineName
+
+EXPORT, TWIN, TORCH_ONNX, X2PADDLE, TO_ONNX, TABLE_ONNX, SERVING = (
+    "dynamic to static",
+    "weights into PaddleNLP's model",
+    "PyTorch to ONNX",
+    "ONNX to Paddle",
+    "Paddle to ONNX",
+    "table to ONNX",
+    "serving model",
+)
+
+
+@dataclass(frozen=True)
+class Route:
+    """The steps from a source to a serving model."""
+
+    steps: tuple[str, ...]
+    engine: EngineName  # that runs the result
+    why: str  # the reason to take this route
+
+    def __str__(self) -> str:
+        return f"{', then '.join(self.steps)} for {ENGINES[self.engine]}"
+
+
+_STATIC = (
+    Route((EXPORT, SERVING), "paddle", "Paddle runs it in its own form"),
+    Route((EXPORT, TO_ONNX, SERVING), "onnxruntime", "ONNX Runtime runs what Paddle Inference does not"),
+)
+_ROUTES: dict[SourceKind, tuple[Route, ...]] = {
+    SourceKind.LAYER: _STATIC,
+    SourceKind.PADDLENLP: _STATIC,
+    SourceKind.PROGRAM: tuple(Route(route.steps[1:], route.engine, route.why) for route in _STATIC),
+    SourceKind.TORCH: (
+        Route((TWIN, SERVING), "paddle", "PaddleNLP's model of the same architecture takes its weights"),
+        Route((TORCH_ONNX, X2PADDLE, SERVING), "paddle", "its ONNX form may become a Paddle program"),
+        Route((TORCH_ONNX, SERVING), "onnxruntime", "ONNX Runtime runs what can't be a Paddle program"),
+    ),
+    SourceKind.ONNX: (
+        Route((X2PADDLE, SERVING), "paddle", "a Paddle program of it may have the same outputs"),
+        Route((SERVING,), "onnxruntime", "ONNX Runtime runs it as it is"),
+    ),
+    SourceKind.TABLE: (Route((TABLE_ONNX, SERVING), "onnxruntime", "ONNX has its operators"),),
+}
+
+
+def list_routes(
+    kind: SourceKind, engine: str = "", program_format: str = FORMATS[0], *, has_twin: bool = True
+) -> tuple[Route, ...]:
+    """Return the routes for a kind of source, only those for `engine` if it is given.
+
+    A format other than json needs a Layer's program that is served unchanged. has_twin: whether PaddleNLP has
+    the architecture of a PyTorch model.
+    """
+    if engine and engine not in ENGINES:
+        raise ConversionError(f"there is no engine {engine!r}; name {' or '.join(ENGINES)}.")
+    routes = tuple(route for route in _ROUTES[kind] if engine in ("", route.engine))
+    if not routes:
+        raise ConversionError(f"--engine {engine} does not run {kind.value}; leave it out.")
+    if program_format == FORMATS[0]:
+        return routes if has_twin else tuple(route for route in routes if TWIN not in route.steps)
+    if engine == "onnxruntime":
+        raise ConversionError(f"--format {program_format} is for --engine paddle, not for ONNX Runtime.")
+    return tuple(route for route in routes if route.steps in ((EXPORT, SERVING), (TWIN, SERVING)))
 
 
 @dataclass

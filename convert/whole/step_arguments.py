@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convert.result import FORMATS
-from convert.whole.source_kind import SourceKind
+from convert.whole.source import SourceKind
 from pipeline.errors import ConversionError
 
 

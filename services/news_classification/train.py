@@ -21,14 +21,13 @@ import paddle
 from paddle import nn
 from rich.console import Console
 
+from convert.demo.bert_classifier import load_model
 from convert.demo.convert_demo import WEIGHTS_FILE
 from convert.demo.fitting import fit, seed_training
-from convert.demo.headlines import LABELS, Headline, read_headlines
+from convert.demo.headlines import LABELS, Headline, read_headlines, vocabulary
 from convert.demo.teacher import NgramTeacher
 from convert.demo.trained_layer import write_trained
 from convert.demo.training import Recipe, batches, class_ids, demo_tokenizer, encode, pad, share_unknown
-from convert.demo.vocabulary import vocabulary
-from convert.demo.weights import load_model
 from convert.programs.program_feeds import Array
 from convert.steps.progress import ShownSteps, Steps
 from pipeline.errors import ServingError

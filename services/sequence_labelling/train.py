@@ -18,13 +18,12 @@ import paddle
 from paddle import nn
 from rich.console import Console
 
+from convert.demo.bert_classifier import load_model
 from convert.demo.convert_demo import WEIGHTS_FILE
 from convert.demo.fitting import Schedule, fit, seed_training
-from convert.demo.headlines import is_held_out, read_headlines, split_headlines
+from convert.demo.headlines import hanzi, is_held_out, read_headlines, split_headlines, vocabulary
 from convert.demo.trained_layer import write_trained
 from convert.demo.training import demo_tokenizer, pad
-from convert.demo.vocabulary import hanzi, vocabulary
-from convert.demo.weights import load_model
 from convert.steps.progress import ShownSteps, Steps
 
 HERE = Path(__file__).resolve().parent

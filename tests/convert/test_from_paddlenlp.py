@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from convert.cli import main
-from convert.from_paddle.params_file import read_params
+from convert.from_paddle.weights import read_params
 from convert.steps.conversion_environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
 from pipeline.engines import create_predictor

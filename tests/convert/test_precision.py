@@ -16,7 +16,7 @@ from convert.cli import main
 from convert.demo.headlines import read_headlines, split_headlines
 from convert.programs.inference_program import read_program, serving_folder
 from convert.programs.runners import serving_runner
-from convert.proof.sample_texts import text_rows
+from convert.proof.sample_files import text_rows
 from convert.proof.target import create_model_target
 from convert.steps.conversion_environment import CONVERT_PYTHON
 from pipeline.models.serving_model import load_serving_model

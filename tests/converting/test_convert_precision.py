@@ -14,7 +14,7 @@ import yaml
 
 from convert.cli import main
 from convert.programs.inference_program import read_program
-from convert.proof.sample_texts import text_rows
+from convert.proof.sample_files import text_rows
 from convert.proof.target import create_model_target
 from convert.steps.conversion_environment import CONVERT_PYTHON, missing_packages
 from pipeline.launch.doctor.machine import cpu_flags

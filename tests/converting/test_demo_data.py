@@ -9,9 +9,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from convert.demo.headlines import LABELS, NEAR_DUPLICATE, Split, bigrams, read_headlines, split_headlines
+from convert.demo.headlines import (
+    LABELS,
+    NEAR_DUPLICATE,
+    SPECIALS,
+    Split,
+    bigrams,
+    hanzi,
+    read_headlines,
+    split_headlines,
+    vocabulary,
+)
 from convert.demo.teacher import NgramTeacher
-from convert.demo.vocabulary import SPECIALS, hanzi, vocabulary
 
 HELD_OUT_SHA256 = "8fdeb78b996dd55014db91b156d37dcfcb7ee12343aa06863c9763025da6fbb5"
 TRAIN_SHA256 = "1d913d82f5149858fd87f18553a7278707d8423c978a0269333520f653763854"

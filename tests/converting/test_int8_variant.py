@@ -11,7 +11,7 @@ import pytest
 
 from convert.cli import main
 from convert.precision import int8_variant
-from convert.precision.calibration import NEEDS
+from convert.precision.onnx_steps import NEEDS
 from convert.steps.conversion_environment import missing_packages
 from pipeline.engines import create_predictor
 from pipeline.errors import ConfigError

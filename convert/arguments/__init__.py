@@ -1,1 +1,0 @@
-"""The command line of `paddlewheel convert`: one file for each group of its commands."""
