@@ -1,4 +1,4 @@
-"""`python -m client`: what there is to run."""
+"""`python -m client` lists the commands of the client package."""
 
 from __future__ import annotations
 

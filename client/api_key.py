@@ -1,4 +1,4 @@
-"""The API key that a client shows: an argument, an option, or PADDLEWHEEL_API_KEY in the environment."""
+"""The API key of a client: an argument, an option, or PADDLEWHEEL_API_KEY in the environment."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ VARIABLE = "PADDLEWHEEL_API_KEY"
 HEADER = "x-api-key"  # over gRPC metadata, too
 
 
-def find_api_key(given: str | None) -> str | None:
-    """The key, else the environment's; None without either. Raises ValueError for what can't be a header."""
-    key = given or os.environ.get(VARIABLE) or None
+def find_api_key(option: str | None) -> str | None:
+    """Return the key or the environment's; None without either. Raise ValueError for an invalid header."""
+    key = option or os.environ.get(VARIABLE) or None
     if key is not None and not re.fullmatch(r"[!-~]+", key):
         raise ValueError("the API key holds something else than printable ASCII characters")
     return key
 
 
 def add_api_key_option(parser: argparse.ArgumentParser) -> None:
-    """--api-key. The environment is the better place: others can see a command line."""
+    """Add --api-key. The environment is safer: other users can see a command line."""
     parser.add_argument(
         "--api-key", metavar="KEY", help=f"to show to the service (default: {VARIABLE} in the environment)"
     )

@@ -1,22 +1,21 @@
-"""What a load test sends: the bodies of requests, made of texts or read from files."""
+"""The request bodies of a load test, made of texts or read from files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from client.doors import Called, Door
+from client.doors import Door, RequestNames
 
 LINES = (".jsonl", ".ndjson")  # a body a line; any other file is a body as it is
 
 
-def bodies_of_texts(
-    door: Door, called: Called, texts: Sequence[str], keys: Sequence[str], rows: int
+def make_text_bodies(
+    door: Door, request_names: RequestNames, texts: Sequence[str], keys: Sequence[str], rows: int
 ) -> list[bytes]:
-    """A body for each text, with those that follow it where a request has several rows.
+    """Make a body for each text; further rows of a request are the texts that follow.
 
-    keys: what the texts of a request are called. Raises ValueError where they are neither one for all nor one
-    for each.
+    keys: names of the texts of a request, one for all or one for each. Raises ValueError for another number.
     """
     names = list(keys) or list(door.keys(rows))
     if len(names) not in (1, rows):
@@ -25,18 +24,20 @@ def bodies_of_texts(
         raise ValueError(f"a key has one text at this door; give --as {rows} times")
     bodies = []
     for start in range(len(texts)):
-        taken = [texts[(start + row) % len(texts)] for row in range(rows)]
+        row_texts = [texts[(start + row) % len(texts)] for row in range(rows)]
         columns = (
-            {names[0]: taken} if len(names) == 1 else {n: [t] for n, t in zip(names, taken, strict=True)}
+            {names[0]: row_texts}
+            if len(names) == 1
+            else {n: [t] for n, t in zip(names, row_texts, strict=True)}
         )
-        bodies.append(door.body(called, columns))
+        bodies.append(door.body(request_names, columns))
     return bodies
 
 
 def read_bodies(door: Door, path: Path) -> list[bytes]:
-    """The bodies in a file of JSON lines; of any other file itself, of a folder each of its files.
+    """Read the bodies: each line of a JSON lines file, any other file, or each file of a folder.
 
-    Raises ValueError where there is none, or a line is no body of this door, and OSError.
+    Raises OSError, and ValueError without a body or for a line that is no body of this protocol.
     """
     if path.is_dir():
         bodies = [file.read_bytes() for file in sorted(path.iterdir()) if file.is_file()]
@@ -55,6 +56,6 @@ def read_bodies(door: Door, path: Path) -> list[bytes]:
 
 
 def read_texts(path: Path) -> list[str]:
-    """The lines of a UTF-8 file, empty ones left out; only a line feed ends one, as texts may hold U+2028."""
+    """Read the non-empty lines of a UTF-8 file; only a line feed ends a line: texts may hold U+2028."""
     lines = path.read_bytes().decode("utf-8").split("\n")
     return [line.strip() for line in lines if line.strip()]

@@ -1,4 +1,4 @@
-"""The doors of a service as the load test knocks: a body in, an answer or a ClientError out."""
+"""The protocols of a service for the load test: a body in, an answer or a ClientError out."""
 
 from __future__ import annotations
 
@@ -23,35 +23,30 @@ from client.tls import Tls
 V2_METHOD_PATH = "/inference.GRPCInferenceService/ModelInfer"
 
 
-class Called(NamedTuple):
-    """What a service is called: its name, or the model's, and the method of key/value."""
+class RequestNames(NamedTuple):
+    """The names in a request: of the service or model, and of the key/value method."""
 
     service: str
     method: str
 
 
 class Door(NamedTuple):
-    """A way to ask.
+    """A protocol: its request bodies and its answers."""
 
-    keys: the names of so many texts that nobody has named. body: of texts under such names. from_json: a body
-    of a line of JSON. path: over HTTP. read: raises a ClientError for an answer that is none. method: over
-    gRPC.
-    """
-
-    keys: Callable[[int], Sequence[str]]
-    body: Callable[[Called, Mapping[str, Sequence[str]]], bytes]
-    from_json: Callable[[str], bytes]
-    path: Callable[[Called], str] = lambda called: ""
-    read: Callable[[Any], object] = lambda answer: None
-    method: str = ""
+    keys: Callable[[int], Sequence[str]]  # default names for a number of texts
+    body: Callable[[RequestNames, Mapping[str, Sequence[str]]], bytes]  # of texts by name
+    from_json: Callable[[str], bytes]  # body of a line of JSON
+    path: Callable[[RequestNames], str] = lambda request_names: ""  # over HTTP
+    read: Callable[[Any], object] = lambda answer: None  # raises a ClientError for an error answer
+    method: str = ""  # over gRPC
 
 
 class Connection(ABC):
-    """One connection to one door; asks without retries."""
+    """A connection for one protocol, without retries."""
 
     @abstractmethod
     def ask(self, body: bytes, timeout_s: float) -> None:
-        """Raises a ClientError where that is not answered."""
+        """Send a request; raise a ClientError for an error or no answer."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -63,8 +58,8 @@ class Connection(ABC):
         self.close()
 
 
-class HttpKnock(Connection):
-    """A connection over HTTP. path: in place of the door's own."""
+class HttpConnection(Connection):
+    """A connection over HTTP."""
 
     def __init__(
         self,
@@ -87,8 +82,8 @@ class HttpKnock(Connection):
         self._pool.close()
 
 
-class RpcKnock(Connection):
-    """A connection over gRPC. headers: sent as metadata."""
+class RpcConnection(Connection):
+    """A connection over gRPC; headers are sent as metadata."""
 
     def __init__(
         self,
@@ -117,23 +112,23 @@ def _one_text(count: int) -> Sequence[str]:
     return ["text"]
 
 
-def _key_value(called: Called, texts: Mapping[str, Sequence[str]]) -> bytes:
+def _key_value(request_names: RequestNames, texts: Mapping[str, Sequence[str]]) -> bytes:
     value = [text for (text,) in texts.values()]
     return json.dumps({"key": list(texts), "value": value}, ensure_ascii=False).encode()
 
 
-def _key_value_message(called: Called, texts: Mapping[str, Sequence[str]]) -> bytes:
+def _key_value_message(request_names: RequestNames, texts: Mapping[str, Sequence[str]]) -> bytes:
     value = [text for (text,) in texts.values()]
-    message = Request(key=list(texts), value=value, name=called.service, method=called.method)
+    message = Request(key=list(texts), value=value, name=request_names.service, method=request_names.method)
     return message.SerializeToString()
 
 
-def _v1(called: Called, texts: Mapping[str, Sequence[str]]) -> bytes:
+def _v1(request_names: RequestNames, texts: Mapping[str, Sequence[str]]) -> bytes:
     rows = [dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)]
     return json.dumps({"instances": rows}, ensure_ascii=False).encode()
 
 
-def _v2(called: Called, texts: Mapping[str, Sequence[str]]) -> bytes:
+def _v2(request_names: RequestNames, texts: Mapping[str, Sequence[str]]) -> bytes:
     inputs = [
         {"name": name, "datatype": "BYTES", "shape": [len(column)], "data": list(column)}
         for name, column in texts.items()
@@ -141,8 +136,8 @@ def _v2(called: Called, texts: Mapping[str, Sequence[str]]) -> bytes:
     return json.dumps({"inputs": inputs}, ensure_ascii=False).encode()
 
 
-def _v2_message(called: Called, texts: Mapping[str, Sequence[str]]) -> bytes:
-    message = ModelInferRequest(model_name=called.service)
+def _v2_message(request_names: RequestNames, texts: Mapping[str, Sequence[str]]) -> bytes:
+    message = ModelInferRequest(model_name=request_names.service)
     for name, column in texts.items():
         tensor = message.inputs.add(name=name, datatype="BYTES", shape=[len(column)])
         tensor.contents.bytes_contents.extend(text.encode() for text in column)
@@ -154,7 +149,7 @@ def _as_it_is(line: str) -> bytes:
 
 
 def _as_message(kind: type[Message]) -> Callable[[str], bytes]:
-    """Raises ValueError for a line that is no such message."""
+    """Return a function from a JSON line to message bytes; it raises ValueError for another line."""
 
     def serialized(line: str) -> bytes:
         try:
@@ -172,7 +167,11 @@ def _read_kserve(reply: HttpReply) -> None:
 
 DOORS: Mapping[str, Door] = {
     "http": Door(
-        _numbered, _key_value, _as_it_is, lambda called: f"/{called.service}/{called.method}", read_key_value
+        _numbered,
+        _key_value,
+        _as_it_is,
+        lambda request_names: f"/{request_names.service}/{request_names.method}",
+        read_key_value,
     ),
     "grpc": Door(
         _numbered,
@@ -182,10 +181,18 @@ DOORS: Mapping[str, Door] = {
         method=METHOD_PATH,
     ),
     "v1-http": Door(
-        _one_text, _v1, _as_it_is, lambda called: f"/v1/models/{called.service}:predict", _read_kserve
+        _one_text,
+        _v1,
+        _as_it_is,
+        lambda request_names: f"/v1/models/{request_names.service}:predict",
+        _read_kserve,
     ),
     "v2-http": Door(
-        _one_text, _v2, _as_it_is, lambda called: f"/v2/models/{called.service}/infer", _read_kserve
+        _one_text,
+        _v2,
+        _as_it_is,
+        lambda request_names: f"/v2/models/{request_names.service}/infer",
+        _read_kserve,
     ),
     "v2-grpc": Door(
         _one_text,
@@ -195,4 +202,4 @@ DOORS: Mapping[str, Door] = {
         method=V2_METHOD_PATH,
     ),
 }
-"""By the name that metrics and the service's log have for each."""
+"""The protocols by their names in metrics and in the service's log."""

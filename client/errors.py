@@ -1,12 +1,12 @@
-"""Every way in which a call of the service can fail, as its caller sees it.
+"""The errors of a call of the service, as its caller sees them.
 
 ClientError
-|-- ServiceUnreachable       no connection, or it broke off before the answer
-|-- RequestTimedOut          the call's `timeout_s`, or the service's own deadline, passed
-|-- BadAnswer                what answered does not speak the service's protocol
-`-- RequestRefused           an answer with an `err_no`
-    |-- TooManyRequests      overloaded: HTTP 429, gRPC RESOURCE_EXHAUSTED
-    `-- ServiceUnavailable   not ready, or stopping: HTTP 502 and 503, gRPC UNAVAILABLE
+|-- ServiceUnreachable       no connection, or it broke off before the answer.
+|-- RequestTimedOut          the call's `timeout_s`, or the service's own deadline, passed.
+|-- BadAnswer                what answered does not speak the service's protocol.
+`-- RequestRefused           an answer with an `err_no`.
+    |-- TooManyRequests      overloaded: HTTP 429, gRPC RESOURCE_EXHAUSTED.
+    `-- ServiceUnavailable   not ready, or stopping: HTTP 502 and 503, gRPC UNAVAILABLE.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ClientError(Exception):
 
 
 class ServiceUnreachable(ClientError):
-    """Nothing listens at the address, or the connection broke off before the answer."""
+    """No connection: no server listens at the address, or the connection broke before the answer."""
 
     retryable = True
 

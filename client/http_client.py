@@ -64,7 +64,7 @@ class HttpClient(Client):
 
 
 def read_key_value(reply: HttpReply) -> Reply:
-    """What an answer without error holds; raises what the answer says otherwise."""
+    """Return the content of an answer; raise the error of an error answer."""
     try:
         answer = json.loads(reply.body)
     except ValueError:

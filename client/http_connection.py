@@ -29,7 +29,7 @@ class HttpReply:
 
 
 class _Deadline:
-    """A socket's time-out bounds each read; a server that drips a byte at a time would never exceed it."""
+    """A deadline for all reads: a slow server never exceeds a socket's timeout, which bounds each read."""
 
     deadline = 0.0
 
@@ -50,7 +50,7 @@ class _TlsSocket(_Deadline, ssl.SSLSocket):
 
 
 class ConnectionPool:
-    """The connections to one server; each serves one exchange at a time, and any thread the next."""
+    """The connections to one server; each serves one exchange at a time, for any thread."""
 
     def __init__(
         self,
@@ -59,18 +59,20 @@ class ConnectionPool:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """headers: sent with each request, beside or in place of our own.
+        """headers: sent with each request; they replace default headers of the same name.
 
         Raises ValueError when `url` is not http(s)://host[:port][/prefix], for a bad file of `tls`, and for
-        what can't be a header.
+        an invalid header.
         """
         key = find_api_key(api_key)
-        own = {"Accept": "application/json", "Content-Type": "application/json"}
-        own |= {} if key is None else {HEADER: key}
-        given = checked_headers(headers or {})
-        replaced = {name.lower() for name in given}
-        told = {name: value for name, value in own.items() if name.lower() not in replaced} | given
-        self._header_lines = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+        defaults = {"Accept": "application/json", "Content-Type": "application/json"}
+        defaults |= {} if key is None else {HEADER: key}
+        user_headers = checked_headers(headers or {})
+        replaced = {name.lower() for name in user_headers}
+        merged = {
+            name: value for name, value in defaults.items() if name.lower() not in replaced
+        } | user_headers
+        self._header_lines = "".join(f"{name}: {value}\r\n" for name, value in merged.items())
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url {url!r} is not of the form http://host:port")
@@ -89,11 +91,11 @@ class ConnectionPool:
         self._closed = False
 
     def post(self, path: str, body: bytes, timeout_s: float) -> HttpReply:
-        """One exchange. Raises RequestTimedOut, ServiceUnreachable or BadAnswer; never tries twice."""
+        """Send a POST request. Raise RequestTimedOut, ServiceUnreachable or BadAnswer; never retry."""
         return self._ask("POST", path, body, timeout_s)
 
     def get(self, path: str, timeout_s: float) -> HttpReply:
-        """The same for what is only read."""
+        """Send a GET request, with the errors of `post`."""
         return self._ask("GET", path, b"", timeout_s)
 
     def _ask(self, method: str, path: str, body: bytes, timeout_s: float) -> HttpReply:
@@ -108,15 +110,15 @@ class ConnectionPool:
             reply, keep = self._exchange(connection, method, path, body, deadline)
         except BaseException as error:
             if connection is not None:
-                connection.close()  # half an exchange is on it; the next would read this one's answer
-            found = self._client_error(error, timeout_s)
-            if found is None:  # a BadAnswer of our own, or not the connection's fault
+                connection.close()  # the next exchange would read this answer
+            client_error = self._client_error(error, timeout_s)
+            if client_error is None:  # a BadAnswer of our own, or not the connection's fault
                 raise
-            if reused and isinstance(found, ServiceUnreachable):
-                # The server has closed it as idle, and then the others too: the next try gets a fresh one.
+            if reused and isinstance(client_error, ServiceUnreachable):
+                # The server has closed idle connections: the next try opens a new one.
                 self._close_idle()
-                found.retry_after_s = 0.0
-            raise found from error
+                client_error.retry_after_s = 0.0
+            raise client_error from error
         if keep and not self._closed:
             self._idle.append(connection)
         else:
@@ -133,7 +135,7 @@ class ConnectionPool:
 
     def _take_idle(self) -> _Socket | _TlsSocket | None:
         try:
-            return self._idle.pop()  # the one used last: the least likely to have been closed as idle
+            return self._idle.pop()  # used last: the least likely to be closed as idle
         except IndexError:
             return None
 
@@ -150,7 +152,7 @@ class ConnectionPool:
     def _exchange(
         self, connection: _Socket | _TlsSocket, method: str, path: str, body: bytes, deadline: float
     ) -> tuple[HttpReply, bool]:
-        """The reply, and whether the connection may serve another exchange."""
+        """Return the reply, and whether the connection may serve another exchange."""
         connection.deadline = deadline
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         head = (
@@ -163,8 +165,8 @@ class ConnectionPool:
         with response:
             response.begin()
             # Only a read to the end notices that a body of known length was cut off.
-            known = response.length is not None and response.length <= MAX_BODY_BYTES
-            content = response.read() if known else response.read(MAX_BODY_BYTES + 1)
+            has_length = response.length is not None and response.length <= MAX_BODY_BYTES
+            content = response.read() if has_length else response.read(MAX_BODY_BYTES + 1)
         if len(content) > MAX_BODY_BYTES:
             raise BadAnswer(f"{self.url} answered with more than {MAX_BODY_BYTES} bytes")
         reply = HttpReply(response.status, response.reason, content, response.getheader("Retry-After"))

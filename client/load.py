@@ -1,6 +1,6 @@
-"""The throughput test: threads that ask the service over and over, at any of its doors.
+"""The load test: threads that send requests to a service over any of its protocols.
 
-The generator is Python: what it can send ends at some thousand requests/s, whatever the service could answer.
+The generator is Python and sends at most some thousand requests/s, even if the service could answer more.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from client.api_key import add_api_key_option
-from client.bodies import bodies_of_texts, read_bodies, read_texts
+from client.bodies import make_text_bodies, read_bodies, read_texts
 from client.client_command import plain_console
-from client.doors import DOORS, Called, Connection, HttpKnock, RpcKnock
+from client.doors import DOORS, Connection, HttpConnection, RequestNames, RpcConnection
 from client.errors import ClientError, RequestRefused
 from client.headers import add_header_option
 from client.http_client import DEFAULT_URL
@@ -50,15 +50,15 @@ EXAMPLES = """examples:
   python3 -m client.load --door v2-http --service resnet --bodies requests.jsonl --rate 200 --seconds 30
   python3 -m client.load --bodies photos/ --path /photo/prediction --header "Content-Type: image/jpeg"
 """
-LATE_MS = 10.0  # what is begun so long after it was due found no free thread
+LATE_MS = 10.0  # a request that starts later than this had no free thread
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 class LoadTest:
-    """Runs `threads` clients, each with a connection of its own, until `loops` or `seconds` or `stop`.
+    """Runs `threads` clients, each with its own connection, until `loops`, `seconds` or `stop`.
 
-    rate: requests a second in all, each begun when it is due, whether others are answered or not; its latency
-    counts from then. None: each thread asks again when it is answered.
+    rate: requests per second of all threads. A request starts when it is due, whether others are answered or
+    not, and its latency counts from then. None: each thread sends its next request after an answer.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class LoadTest:
         self._timeout_s = timeout_s
         self._rate = rate
         self._requests = itertools.count()  # of all threads
-        self._most = None if loops is None else loops * threads
+        self._max_requests = None if loops is None else loops * threads
         self._stop = threading.Event()
         self._started = 0.0
         self._samples: list[list[Sample]] = [[] for _ in range(threads)]
@@ -94,14 +94,14 @@ class LoadTest:
             thread.start()
 
     def running(self, wait_s: float) -> bool:
-        """Whether a thread is still asking, after at most `wait_s`."""
+        """Return whether a thread is still running, after at most `wait_s`."""
         alive = next((thread for thread in self._threads if thread.is_alive()), None)
         if alive is not None:
             alive.join(wait_s)
         return alive is not None
 
     def stop(self) -> None:
-        """Ends the sending; what is under way is not waited for, nor counted."""
+        """Stop sending; requests in flight are neither awaited nor counted."""
         self._stop.set()
 
     def done(self) -> int:
@@ -126,18 +126,18 @@ class LoadTest:
                 samples.append(Sample(now - self._started, (now - began) * 1000, error, late_ms > LATE_MS))
 
     def _turns(self) -> Iterator[float]:
-        """The instants at which a thread begins with its requests: now, one after the other."""
+        """Yield the start times of a thread's requests, one after the other."""
         for _ in itertools.count() if self._loops is None else range(self._loops):
             if self._stop.is_set() or (self._seconds is not None and self.elapsed_s() >= self._seconds):
                 return
             yield time.monotonic()
 
     def _due(self, rate: float) -> Iterator[float]:
-        """The instants at which the requests are due that a thread takes; returns as each is due."""
+        """Yield the due times of the requests that a thread sends, when each is due."""
         for number in self._requests:
             after_s = number / rate
             over = self._seconds is not None and after_s >= self._seconds
-            if over or (self._most is not None and number >= self._most):
+            if over or (self._max_requests is not None and number >= self._max_requests):
                 return
             due = self._started + after_s
             if self._stop.wait(max(0.0, due - time.monotonic())):
@@ -146,7 +146,7 @@ class LoadTest:
 
 
 def _outcome(connection: Connection, body: bytes, timeout_s: float) -> str | None:
-    """None when answered, else the kind of error."""
+    """Send a request; return the kind of its error, None for an answer."""
     try:
         connection.ask(body, timeout_s)
     except RequestRefused as error:
@@ -195,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Leaves with what is wrong with options that don't go together; completes the others."""
+    """Exit with an error for conflicting options; fill in defaults of the others."""
     if options.plot is not None and options.plot.suffix != ".svg":
         parser.error(f"--plot {options.plot}: the plot is an SVG, name it *.svg")
     if options.door is None:
@@ -214,31 +214,31 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 
 def _bodies(options: argparse.Namespace) -> list[bytes]:
-    """What is sent, over and over. Raises OSError, and ValueError for what can't be sent."""
+    """Return the request bodies. Raise OSError, and ValueError for invalid bodies."""
     door = DOORS[options.door]
     if options.bodies is not None:
         return read_bodies(door, options.bodies)
     texts = read_texts(options.texts) if options.texts else TEXTS
     if not texts:
         raise ValueError(f"--texts {options.texts}: no line with text in it")
-    return bodies_of_texts(door, _called(options), texts, options.keys, options.rows)
+    return make_text_bodies(door, _request_names(options), texts, options.keys, options.rows)
 
 
 def _connector(options: argparse.Namespace) -> Callable[[], Connection]:
-    """What makes a connection to the door."""
+    """Return a function that opens a connection."""
     door = DOORS[options.door]
 
     def connect() -> Connection:
         shown = {"tls": build_tls(options), "api_key": options.api_key, "headers": dict(options.headers)}
         if options.rpc is not None:
-            return RpcKnock(door, options.rpc, **shown)
-        return HttpKnock(door, options.url, options.path or door.path(_called(options)), **shown)
+            return RpcConnection(door, options.rpc, **shown)
+        return HttpConnection(door, options.url, options.path or door.path(_request_names(options)), **shown)
 
     return connect
 
 
-def _called(options: argparse.Namespace) -> Called:
-    return Called(options.service, options.method)
+def _request_names(options: argparse.Namespace) -> RequestNames:
+    return RequestNames(options.service, options.method)
 
 
 def _title(options: argparse.Namespace) -> str:
@@ -250,7 +250,7 @@ def _title(options: argparse.Namespace) -> str:
 
 
 def _watch(test: LoadTest, total: int | None, seconds: float | None) -> bool:
-    """Shows the progress until the test ends; true when Ctrl-C ended it."""
+    """Show the progress until the test ends; return whether Ctrl-C ended it."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=plain_console(stderr=True), transient=True) as progress:
         task = progress.add_task("requests", total=total)
@@ -259,7 +259,7 @@ def _watch(test: LoadTest, total: int | None, seconds: float | None) -> bool:
             while test.running(wait_s=0.1):
                 done = test.done()
                 if total is None and seconds is not None and done:
-                    # By time: the bar's end is where the pace so far leads.
+                    # By time: the bar's end follows from the rate so far.
                     expected = done * max(1.0, seconds / max(test.elapsed_s(), 0.001))
                     progress.update(task, total=round(expected))
                 progress.update(task, completed=done)

@@ -99,13 +99,13 @@ def _thinned(samples: Sequence[Sample]) -> list[Sample]:
 
 def _bars(latencies_ms: Sequence[float], scale: _Scale) -> Iterator[str]:
     bins = histogram(latencies_ms, bins=32)
-    most = max(bin.size for bin in bins)
+    largest = max(bin.size for bin in bins)
     for bin in bins:
         top, bottom = scale.y(bin.high_ms), scale.y(bin.low_ms)
-        width = bin.size / most * (RIGHT - BARS)
+        width = bin.size / largest * (RIGHT - BARS)
         height = max(bottom - top - 1, 1)
         yield f'<rect x="{BARS}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{ANSWERED}"/>'
-    yield _text(RIGHT, BOTTOM + 18, str(most), anchor="end", fill=FAINT)
+    yield _text(RIGHT, BOTTOM + 18, str(largest), anchor="end", fill=FAINT)
     yield _text(BARS, BOTTOM + 18, "0", fill=FAINT)
 
 

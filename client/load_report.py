@@ -1,4 +1,4 @@
-"""What a load test measured, in numbers and as a histogram of text."""
+"""The report of a load test: numbers and a histogram in text."""
 
 from __future__ import annotations
 
@@ -17,13 +17,10 @@ BLOCKS = " ▏▎▍▌▋▊▉█"
 class Sample(NamedTuple):
     """One request of a load test."""
 
-    at_s: float
-    """When it ended, from the start of the test."""
-
+    at_s: float  # end of the request, since the start of the test
     latency_ms: float
     error: str | None
-    late: bool = False
-    """It was begun after it was due, for no thread was free."""
+    late: bool = False  # started after it was due, because no thread was free
 
 
 class Bin(NamedTuple):
@@ -35,12 +32,12 @@ class Bin(NamedTuple):
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest of the sorted values that `percent` of them do not exceed (nearest rank)."""
+    """Return the smallest sorted value that `percent` of the values do not exceed (nearest rank)."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 def histogram(latencies_ms: Sequence[float], bins: int = 16) -> list[Bin]:
-    """Equal steps on a logarithmic scale from the least to the greatest: latencies have long tails."""
+    """Count latencies in equal steps of a logarithmic scale, for their long tails."""
     low, high = max(min(latencies_ms), 0.001), max(latencies_ms)
     if high <= low:
         return [Bin(low, high, len(latencies_ms))]
@@ -76,11 +73,11 @@ def print_report(console: Console, title: str, samples: Sequence[Sample], elapse
 
 
 def histogram_lines(bins: Sequence[Bin]) -> list[str]:
-    """A bar for each bin, drawn to an eighth of a character."""
-    most = max(bin.size for bin in bins)
+    """Draw a bar for each bin, to an eighth of a character."""
+    largest = max(bin.size for bin in bins)
     lines = []
     for bin in bins:
-        eighths = math.ceil(bin.size / most * BAR_WIDTH * 8)
+        eighths = math.ceil(bin.size / largest * BAR_WIDTH * 8)
         bar = (BLOCKS[8] * (eighths // 8) + BLOCKS[eighths % 8]).rstrip()
         lines.append(f"{bin.low_ms:9.2f} - {bin.high_ms:9.2f} ms  {bar} {bin.size}")
     return lines

@@ -1,4 +1,4 @@
-"""When a failed call is sent again, and how long to wait before."""
+"""Retries of failed calls and the waits before them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 
 
 def pause_s(tries: int, retry_after_s: float | None, jitter: float) -> float:
-    """Seconds to wait after `tries` failed tries; `jitter` in [0, 1) spreads clients that failed together.
+    """Return the seconds to wait after `tries` failed tries; `jitter` in [0, 1) spreads clients.
 
-    What the service asked for is a lower bound: the jitter only adds to it.
+    The service's `retry_after_s` is a lower bound: the jitter only adds to it.
     """
     if retry_after_s is not None:
         return retry_after_s * (1 + 0.1 * jitter)
@@ -29,10 +29,10 @@ def pause_s(tries: int, retry_after_s: float | None, jitter: float) -> float:
 
 
 def call_with_retries(send: Callable[[float], T], *, timeout_s: float, retries: int) -> T:
-    """Calls `send(remaining_s)` until it answers, at most `retries` times more than once, within `timeout_s`.
+    """Call `send(remaining_s)` until it answers, with at most `retries` retries, within `timeout_s`.
 
-    Raises what the last `send` raised. A wait that would outlast `timeout_s` is not begun: the caller learns
-    at once that the service wants more patience than the call has.
+    Raises the error of the last `send`. A wait beyond `timeout_s` is not started: the caller gets the error
+    at once.
     """
     deadline = time.monotonic() + timeout_s
     tries = 0
@@ -53,7 +53,7 @@ def call_with_retries(send: Callable[[float], T], *, timeout_s: float, retries: 
 
 
 def parse_retry_after(header: str | None, now: datetime | None = None) -> float | None:
-    """Seconds that a Retry-After header asks for, in seconds or as a date (RFC 9110, 10.2.3), or None."""
+    """Parse a Retry-After header, seconds or a date (RFC 9110, 10.2.3), to seconds; None if invalid."""
     if header is None:
         return None
     text = header.strip()

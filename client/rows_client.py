@@ -1,4 +1,4 @@
-"""Asks a model for its answers to rows: JSON objects in and out, by KServe v1's `:predict`."""
+"""A client for rows: JSON objects in and out, by `:predict` of KServe v1."""
 
 from __future__ import annotations
 
@@ -41,33 +41,35 @@ class RowsClient:
     def predict(
         self, model: str, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
     ) -> list[Any]:
-        """The answer to each row. Raises a ClientError, RequestRefused where the model refuses the rows."""
-        asked: dict[str, Any] = {"instances": rows}
+        """Return the answer to each row. Raise a ClientError, RequestRefused for rejected rows."""
+        request: dict[str, Any] = {"instances": rows}
         if parameters:
-            asked["parameters"] = parameters
-        body = json.dumps(asked, ensure_ascii=False).encode("utf-8", "surrogatepass")
+            request["parameters"] = parameters
+        body = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
         path = f"{self._pool.prefix}/v1/models/{model}:predict"
-        reply = self._tried(partial(self._pool.post, path, body), self._retries)
+        reply = self._send_with_retries(partial(self._pool.post, path, body), self._retries)
         answers = _member(reply, "predictions")
         if not isinstance(answers, list) or len(answers) != len(rows):
             raise BadAnswer(f"{self._pool.url} did not answer each of {len(rows)} rows")
         return answers
 
     def services(self) -> list[str]:
-        """The names of the services there. Raises a ClientError."""
-        names = _member(self._tried(partial(self._pool.get, f"{self._pool.prefix}/v1/models")), "models")
+        """Return the names of the services at the URL. Raise a ClientError."""
+        names = _member(
+            self._send_with_retries(partial(self._pool.get, f"{self._pool.prefix}/v1/models")), "models"
+        )
         return [name for name in names if self.metadata(name).get("platform") == SERVICE]
 
     def metadata(self, model: str) -> dict[str, Any]:
-        """What KServe v2 tells of a model: `inputs` and `outputs`, with name, datatype and shape each.
+        """Return the KServe v2 metadata of a model: name, datatype and shape of its `inputs` and `outputs`.
 
         Raises a ClientError.
         """
-        reply = self._tried(partial(self._pool.get, f"{self._pool.prefix}/v2/models/{model}"))
-        told = _document(reply)
-        return told if isinstance(told, dict) else {}
+        reply = self._send_with_retries(partial(self._pool.get, f"{self._pool.prefix}/v2/models/{model}"))
+        document = _document(reply)
+        return document if isinstance(document, dict) else {}
 
-    def _tried(self, send: Any, retries: int = 1) -> HttpReply:
+    def _send_with_retries(self, send: Any, retries: int = 1) -> HttpReply:
         def once(remaining_s: float) -> HttpReply:
             reply: HttpReply = send(remaining_s)
             if reply.status != http.client.OK:
@@ -87,14 +89,14 @@ class RowsClient:
 
 
 def kserve_error(reply: HttpReply) -> ClientError:
-    """What a refusal in KServe's form says."""
+    """Return the error of a KServe error answer."""
     try:
-        told = json.loads(reply.body)["error"]
+        message = json.loads(reply.body)["error"]
     except (ValueError, KeyError, TypeError):
-        told = reply.body[:200].decode("utf-8", "replace") or reply.reason
+        message = reply.body[:200].decode("utf-8", "replace") or reply.reason
     kind = REFUSALS.get(reply.status, RequestRefused)
     retry_after_s = parse_retry_after(reply.retry_after)
-    return kind(None, str(told), reply.status, retry_after_s=retry_after_s)
+    return kind(None, str(message), reply.status, retry_after_s=retry_after_s)
 
 
 def _document(reply: HttpReply) -> Any:

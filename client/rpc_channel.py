@@ -74,13 +74,13 @@ class RpcChannel:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Without `tls` nothing is encrypted. headers: sent as metadata with each call.
+        """Open a channel, unencrypted without `tls`. headers: sent as metadata with each call.
 
-        Raises ValueError for a bad address, a bad file of `tls`, or what can't be a header.
+        Raises ValueError for a bad address, a bad file of `tls`, or an invalid header.
         """
         key = find_api_key(api_key)
-        told = checked_headers(headers or {}) | ({} if key is None else {HEADER: key})
-        self._metadata = tuple((name.lower(), value) for name, value in told.items()) or None
+        metadata = checked_headers(headers or {}) | ({} if key is None else {HEADER: key})
+        self._metadata = tuple((name.lower(), value) for name, value in metadata.items()) or None
         self.target = build_target(addresses)
         if tls is None:
             self._channel = grpc.insecure_channel(self.target, options=OPTIONS)
@@ -93,7 +93,7 @@ class RpcChannel:
         )
 
     def call(self, request: Request, timeout_s: float | None) -> Response:
-        """One try. Raises a ClientError whose `__cause__` is gRPC's own error."""
+        """Call once, without retries. Raise a ClientError whose `__cause__` is gRPC's own error."""
         try:
             response: Response = self._inference(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
@@ -101,7 +101,7 @@ class RpcChannel:
         return response
 
     def call_bytes(self, method: str, message: bytes, timeout_s: float | None) -> bytes:
-        """One try of any method. Raises a ClientError whose `__cause__` is gRPC's own error."""
+        """Call any method once. Raise a ClientError whose `__cause__` is gRPC's own error."""
         call = self._channel.unary_unary(method, request_serializer=None, response_deserializer=None)
         try:
             answer: bytes = call(message, timeout=timeout_s, metadata=self._metadata)
@@ -110,7 +110,7 @@ class RpcChannel:
         return answer
 
     def call_later(self, request: Request, timeout_s: float | None) -> grpc.CallFuture[Response]:
-        """Sends at once and returns gRPC's future."""
+        """Send a request and return gRPC's future."""
         future: grpc.CallFuture[Response] = self._inference.future(
             request, timeout=timeout_s, metadata=self._metadata
         )
@@ -121,7 +121,7 @@ class RpcChannel:
 
 
 def build_target(addresses: Sequence[str]) -> str:
-    """gRPC's name for one or several `host:port`; several need numbers, so their names are looked up here."""
+    """Return gRPC's target for `host:port`; several hosts are resolved here, as gRPC needs numbers."""
     if not addresses:
         raise ValueError("no address to connect to; give ['127.0.0.1:8088']")
     for address in addresses:
@@ -134,29 +134,29 @@ def build_target(addresses: Sequence[str]) -> str:
 
 
 def client_error(error: grpc.RpcError, target: str) -> ClientError:
-    """The ClientError for a failed call, with the pushback its trailing metadata may carry."""
+    """Return the ClientError for a failed call, with the pushback in its trailing metadata."""
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestTimedOut(f"no answer from {target} in time: {details}")
     pushback_ms = next((m.value for m in error.trailing_metadata() or () if m.key == PUSHBACK_KEY), None)
-    found: ClientError
+    failure: ClientError
     if code is grpc.StatusCode.CANCELLED or (
-        code is grpc.StatusCode.UNAVAILABLE and _is_of_transport(details)
+        code is grpc.StatusCode.UNAVAILABLE and _is_local_status(details)
     ):
-        # Nobody here cancels: a call that crosses the GOAWAY of a stopping server ends so.
-        found = ServiceUnreachable(f"no answer from {target}: {details}; is the service started?")
+        # This client never cancels: CANCELLED means that the call crossed the GOAWAY of a stopping server.
+        failure = ServiceUnreachable(f"no answer from {target}: {details}; is the service started?")
     elif code is grpc.StatusCode.UNAVAILABLE:
-        found = ServiceUnavailable(ERR_NO_OF_STATUS[code], details)
+        failure = ServiceUnavailable(ERR_NO_OF_STATUS[code], details)
     elif code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
         return RequestRefused(TOO_LARGE_ERR_NO, details)  # gRPC's limits have the same status as overload
     elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-        found = TooManyRequests(ERR_NO_OF_STATUS[code], details)
+        failure = TooManyRequests(ERR_NO_OF_STATUS[code], details)
     elif code in ERR_NO_OF_STATUS:
         return RequestRefused(ERR_NO_OF_STATUS[code], details)
     else:
         return BadAnswer(f"{target} answered {code.name}: {details}")
-    _heed_pushback(found, pushback_ms)
-    return found
+    _heed_pushback(failure, pushback_ms)
+    return failure
 
 
 def _heed_pushback(error: ClientError, pushback_ms: str | bytes | None) -> None:
@@ -170,6 +170,6 @@ def _heed_pushback(error: ClientError, pushback_ms: str | bytes | None) -> None:
         error.retryable = False
 
 
-def _is_of_transport(details: str) -> bool:
-    """Whether this side's gRPC made the status, since the status itself does not say."""
+def _is_local_status(details: str) -> bool:
+    """Return whether the local gRPC made the status, by its text: the code does not tell."""
     return any(phrase in details.lower() for phrase in TRANSPORT_PHRASES)

@@ -50,8 +50,7 @@ class RpcClient(Client):
 
 
 def read_key_value_message(response: Response) -> Reply:
-    """What an answer without error holds; raises what the answer says otherwise."""
-    """What an answer without error holds; raises what the answer says otherwise."""
+    """Return the content of an answer; raise the error of an error answer."""
     if response.err_no == TIMED_OUT_ERR_NO:
         raise RequestTimedOut(f"the service gave up: {response.err_msg}")
     if response.err_no != 0:

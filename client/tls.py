@@ -1,4 +1,4 @@
-"""What a client trusts and shows where a service speaks TLS."""
+"""TLS files of a client: trusted authorities, and its own certificate."""
 
 from __future__ import annotations
 
@@ -14,14 +14,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files. ca_file: authorities that are trusted, None for the system's. The others: the client's own.
+    """PEM files; a client raises ValueError for an unusable file."""
 
-    A file that can't be used is told by a ValueError of the client that is given it.
-    """
-
-    ca_file: str | Path | None = None
-    cert_file: str | Path | None = None
-    key_file: str | Path | None = None
+    ca_file: str | Path | None = None  # trusted authorities, None for the system's
+    cert_file: str | Path | None = None  # the client's own certificate
+    key_file: str | Path | None = None  # its private key
 
     def context(self) -> ssl.SSLContext:
         """For HTTP. Raises ValueError."""
@@ -58,7 +55,7 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build_tls(options: argparse.Namespace) -> Tls | None:
-    """None when no file was named: HTTP then goes by its URL, gRPC speaks no TLS."""
+    """Return None without a file: then the URL decides for HTTP, and gRPC uses no TLS."""
     if options.ca is None and options.cert is None:
         return None
     return Tls(options.ca, options.cert, options.key)

@@ -1,4 +1,4 @@
-"""Reads the arrays that the service prints: NumPy reprs become arrays, or lists, without eval."""
+"""The parser of printed arrays: NumPy reprs become arrays or lists, without eval."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def parse_array(text: str) -> NDArray[Any] | str:
         return text
     import numpy as np
 
-    told = {keyword.arg: keyword.value for keyword in call.keywords}
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     try:
-        array = np.array(value, None if "dtype" not in told else _dtype(told["dtype"]))
-        shape = _value(told["shape"]) if "shape" in told else None
+        array = np.array(value, None if "dtype" not in keywords else _dtype(keywords["dtype"]))
+        shape = _value(keywords["shape"]) if "shape" in keywords else None
         return array.reshape([int(str(side)) for side in shape]) if isinstance(shape, list) else array
     except (ValueError, TypeError, _NotAnArray):
         return text

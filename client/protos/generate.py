@@ -1,8 +1,8 @@
 """Writes `<name>_pb2.py` and `.pyi` from every .proto in this folder; needs grpcio-tools.
 
-protoc's own Python output registers its messages in the default descriptor pool, one for the process, where a
-second copy of the same messages under another file name (the original client, say) is a TypeError at import.
-What is written here has a pool of its own, and does not tie the runtime to the protobuf it was made with.
+protoc's own Python output uses the process-wide default descriptor pool. A second copy of the same messages
+under another file name, such as the original client, is a TypeError at import there. Our modules have a
+pool of their own, and do not tie the runtime to one version of protobuf.
 """
 
 from __future__ import annotations

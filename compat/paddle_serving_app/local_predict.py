@@ -56,8 +56,12 @@ class LocalPredictor:
 
         Raises ConfigError, also for Paddle Lite, XPU and Ascend, which are not served.
         """
-        for name, asked in (("use_lite", use_lite), ("use_xpu", use_xpu), ("use_ascend_cl", use_ascend_cl)):
-            if asked:
+        for name, requested in (
+            ("use_lite", use_lite),
+            ("use_xpu", use_xpu),
+            ("use_ascend_cl", use_ascend_cl),
+        ):
+            if requested:
                 raise ConfigError(f"{name} is not supported; load the model on the CPU or with use_gpu")
         conf = {
             "model_config": str(model_path),

@@ -1,4 +1,4 @@
-"""The clients of Paddle Serving's C++ server: whoever makes one is told what to use instead."""
+"""The clients of Paddle Serving's C++ server, whose constructors raise an error with the alternative."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Client", "HttpClient"]
 
 
 class NoCppServer(ServingError):
-    """What is asked for belongs to the C++ server, which is no part of this project."""
+    """An error for features of the C++ server, which is no part of this project."""
 
     err_no = 3000
 

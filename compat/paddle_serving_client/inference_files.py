@@ -77,8 +77,8 @@ def _with_one_params_file(directory: Path, model: str, work: Path) -> Path:
             "is beside it; name it with params_filename."
         )
     if names:
-        with target.with_suffix(".pdiparams").open("wb") as whole:
+        with target.with_suffix(".pdiparams").open("wb") as joined:
             for name in names:
                 with (directory / name).open("rb") as part:
-                    shutil.copyfileobj(part, whole)
+                    shutil.copyfileobj(part, joined)
     return chosen

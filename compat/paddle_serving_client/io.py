@@ -41,13 +41,12 @@ def inference_model_to_serving(
 ) -> tuple[list[str], list[str]]:
     """Write both folders and return the names of the feeds and of the fetches, as the program calls them.
 
-    `model_filename` and `params_filename` choose among the files of `dirname`. Where x.pdmodel is named and
-    Paddle 3 has written x.json, that is taken, which is told on standard error; without `fetch_alias_names`
-    its fetches are then called as Paddle 2 did: `save_infer_model/scale_0.tmp_0`, ... The outputs of the
-    serving model are compared with the program's first. Alias names are comma-separated, in the program's
-    order.
-    With `show_proto` the description is printed and nothing is written. Raises ConversionError for what can't
-    be converted and for a target that holds something else.
+    `model_filename` and `params_filename` choose among the files of `dirname`. If x.pdmodel is named and
+    Paddle 3 has written x.json, x.json is converted, with a line on standard error. Without
+    `fetch_alias_names` its fetches then have the names of Paddle 2: `save_infer_model/scale_0.tmp_0`, ...
+    The outputs of the serving model are first compared with the program's. Alias names are comma-separated,
+    in the program's order. `show_proto` prints the description and writes nothing. Raises ConversionError
+    for an unusable model and for a target with other content.
     """
     _refuse_encryption(encryption)
     targets = _targets(serving_server, serving_client)

@@ -1,4 +1,4 @@
-"""What Paddle Serving's benchmark scripts import: their options, their clients side by side, their report."""
+"""The imports of Paddle Serving's benchmark scripts: options, parallel clients, report."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ NO_CPP_SERVER = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what the word says. Exit codes: those of `paddlewheel stop|kill|doctor`, 2 for all else."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if not {*COMMANDS, "-h", "--help"}.intersection(given):
+    """Run a command. Exit codes: those of `paddlewheel stop|kill|doctor`, 2 for other commands."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not {*COMMANDS, "-h", "--help"}.intersection(arguments):
         sys.stderr.write(NO_CPP_SERVER)
         return EXIT_MISTAKE
     parser = OneLineParser(
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("--port", help="stop or kill only the service that listens there")
-    options = parser.parse_args(given)
+    options = parser.parse_args(arguments)
     port = ["--port", options.port] if options.port and options.command != "check" else []
     return paddlewheel([COMMANDS[options.command], *port])
 

@@ -62,14 +62,14 @@ class FamilyLoader(Loader):
 def missing(name: str) -> ModuleNotFoundError:
     """The error for a module or a name of PaddleNLP's that is not here; its message tells what is.
 
-    Its `name` is that of the package, for Python passes over an error with the name that was asked for in
-    `from package import name`, and tells that it can't be imported, and nothing else.
+    Its `name` is the name of the package. Python replaces an error whose `name` is the requested name of
+    `from package import name` by one without our message.
     """
     return ModuleNotFoundError(sentence(name), name=name.partition(".")[0])
 
 
 def sentence(name: str) -> str:
-    """What is here in place of a name of PaddleNLP's that is not, and what to do."""
+    """Return the message for a missing name of PaddleNLP: the names that exist, and what to do."""
     top = name.partition(".")[0]
     if top != "paddlenlp":
         offered = f"{top} has ErnieFastTokenizer, ErnieFasterTokenizer and models.WordPiece"
@@ -87,5 +87,5 @@ def sentence(name: str) -> str:
 
 def _found_by_others(name: str, finder: object) -> bool:
     """Whether a finder before ours finds this package."""
-    others = (other for other in sys.meta_path if other is not finder and hasattr(other, "find_spec"))
-    return any(other.find_spec(name, None) is not None for other in others)
+    finders = (other for other in sys.meta_path if other is not finder and hasattr(other, "find_spec"))
+    return any(other.find_spec(name, None) is not None for other in finders)

@@ -1,8 +1,8 @@
 """BERT's word pieces with the ids that paddle_serving_app's `FullTokenizer` gives.
 
-The algorithm is that of Google's BERT (tokenization.py of google-research/bert), over Python's own tables of
-characters and its lower case, as there: the package tokenizers has older tables and gives other ids for some
-hundred characters. `[MASK]`, `[SEP]` and their like in a text are three tokens each, as any word in brackets.
+The algorithm is that of Google's BERT (tokenization.py of google-research/bert), with Python's character
+tables and lower case. The package tokenizers has older tables and gives other ids for hundreds of characters.
+`[MASK]`, `[SEP]` and the like in a text are three tokens each, as any word in brackets.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _IDEOGRAPHS = (
 
 
 def read_vocabulary(path: str | Path, reader: str, address: str) -> dict[str, int]:
-    """Ids by piece: a piece a line, whose number it is, or a piece, a tab and its id.
+    """Read ids by piece: a piece on each line, with the line number as its id, or a piece, a tab and its id.
 
-    A line of more parts ends the file. Raises FileNotFoundError, and ValueError for an id that is no number.
+    A line of more parts ends the file. Raises FileNotFoundError, and ValueError for an invalid id.
     """
     ids: dict[str, int] = {}
     for number, line in enumerate(words_file(path, reader, address)):
-        piece, *given = line.strip().split("\t")
-        if len(given) > 1:
+        piece, *fields = line.strip().split("\t")
+        if len(fields) > 1:
             break
-        ids[piece.strip()] = int(given[0]) if given else number
+        ids[piece.strip()] = int(fields[0]) if fields else number
     return ids
 
 

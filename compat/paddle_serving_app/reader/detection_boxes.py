@@ -71,23 +71,25 @@ class RCNNPostprocess:
         xmin, ymin, width, height = box["bbox"]
         scale_x, scale_y = 1.0, 1.0
         if self.resize_shape is not None:
-            scale_x, scale_y = (own / told for own, told in zip(image.size, self.resize_shape, strict=True))
-        left, right = xmin * scale_x, (xmin + width) * scale_x
+            scale_x, scale_y = (
+                side / resized for side, resized in zip(image.size, self.resize_shape, strict=True)
+            )
+        x_min, x_max = xmin * scale_x, (xmin + width) * scale_x
         top, bottom = ymin * scale_y, (ymin + height) * scale_y
         draw = ImageDraw.Draw(image)
-        corners = [(left, top), (left, bottom), (right, bottom), (right, top), (left, top)]
+        corners = [(x_min, top), (x_min, bottom), (x_max, bottom), (x_max, top), (x_min, top)]
         draw.line(corners, width=2, fill=color)
         text = f"{self.label_list[box['category_id']]} {box['score']:.2f}"
         _, _, text_width, text_height = draw.textbbox((0, 0), text)
-        draw.rectangle([(left + 1, top - text_height), (left + text_width + 1, top)], fill=color)
-        draw.text((left + 1, top - text_height), text, fill=(255, 255, 255))
+        draw.rectangle([(x_min + 1, top - text_height), (x_min + text_width + 1, top)], fill=color)
+        draw.text((x_min + 1, top - text_height), text, fill=(255, 255, 255))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(label_file={self.label_file}, output_dir={self.output_dir})"
 
 
 class BlazeFacePostprocess(RCNNPostprocess):
-    """The same of a model whose corners lie between 0 and 1; the fetch "im_shape" is (height, width)."""
+    """Boxes of a model with corners between 0 and 1; the fetch "im_shape" is (height, width)."""
 
     def _place(self, corners: list[float], fetches: Mapping[str, Any]) -> list[float]:
         height, width = (int(side) for side in np.asarray(fetches["im_shape"]).reshape(-1)[:2])
@@ -96,12 +98,12 @@ class BlazeFacePostprocess(RCNNPostprocess):
 
 
 def _rows(fetches: Mapping[str, Any]) -> list[list[float]]:
-    """Of all images. The last fetch that is no LoD and no "image" has them, as in the original."""
+    """Return the boxes of all images, from the last fetch that is no LoD and no "image", as the original."""
     names = [name for name in fetches if name not in _NOT_BOXES and not name.endswith(".lod")]
     if not names:
         raise ValueError("the fetches have no boxes; fetch the model's output of boxes")
     rows = np.asarray(fetches[names[-1]])
-    if rows.shape == (1, 1):  # how older programs say that nothing was found
+    if rows.shape == (1, 1):  # older programs without a box
         return []
     if rows.ndim != 2 or rows.shape[1] != 6:
         raise ValueError(
@@ -109,7 +111,7 @@ def _rows(fetches: Mapping[str, Any]) -> list[list[float]]:
             "Name the output of boxes alone in fetch_list"
         )
     offsets = fetches.get(f"{names[-1]}.lod")
-    if offsets is not None:  # a program that tells no LoD fetches the boxes of these images alone
+    if offsets is not None:  # without LoD, the fetch has only these images
         rows = rows[: int(offsets[-1]) - int(offsets[0])]
-    found: list[list[float]] = rows[rows[:, 0] >= 0].tolist()
-    return found
+    boxes: list[list[float]] = rows[rows[:, 0] >= 0].tolist()
+    return boxes

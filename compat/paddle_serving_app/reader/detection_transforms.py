@@ -116,7 +116,7 @@ class DetectionResize:
         return image, info
 
     def generate_scale(self, image: Image) -> tuple[float, float]:
-        """Of height and of width."""
+        """Return the scales of height and width."""
         height, width = image.shape[:2]
         if not self.keep_ratio:
             return self.target_size[0] / height, self.target_size[1] / width

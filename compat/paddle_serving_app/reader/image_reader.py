@@ -1,4 +1,4 @@
-"""What Paddle Serving keeps in its module of this name."""
+"""The names of Paddle Serving's module `image_reader`."""
 
 from paddle_serving_app.reader.detection_boxes import BlazeFacePostprocess, RCNNPostprocess
 from paddle_serving_app.reader.detection_transforms import (

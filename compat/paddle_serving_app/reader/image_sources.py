@@ -30,7 +30,7 @@ def decoded(data: bytes, what: str) -> Image:
 
 
 class ImageSource:
-    """What the classes here share: no options, and so nothing to print."""
+    """The base of image sources, which have no options to print."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"

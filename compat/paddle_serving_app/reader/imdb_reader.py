@@ -18,11 +18,11 @@ class IMDBDataset:
         self._ids = {line.strip(): number for number, line in enumerate(read_lines(Path(dictfile)))}
 
     def get_words_only(self, line: str) -> list[int]:
-        """The ids of the words and of the marks between them."""
+        """Return the ids of the words and of the marks between them."""
         text = line.lower().replace("<br />", " ").strip()
         return [self._ids.get(word, len(self._ids)) for word in _SPLIT.split(text) if word and word != " "]
 
     def get_words_and_label(self, line: str) -> tuple[list[int], list[int]]:
-        """Of a line "text|label"."""
+        """Parse a line "text|label"."""
         text, _, label = line.rpartition("|")
         return self.get_words_only(text), [int(label)]

@@ -45,15 +45,15 @@ class LACReader:
         return self.word_to_ids(sent.strip())
 
     def parse_result(self, words: str, crf_decode: Sequence[Sequence[Any]]) -> list[str]:
-        """The words of the text: a tag that ends with "-B" begins one, and so does "O" after another tag."""
+        """Return the words: a tag that ends with "-B" begins a word, and so does "O" after another tag."""
         tags = [self.id2label_dict[str(int(row[0]))] for row in crf_decode]
-        found: list[str] = []
+        segments: list[str] = []
         for place, tag in enumerate(tags):
             if place == 0 or tag.endswith("-B") or (tag == "O" and tags[place - 1] != "O"):
-                found.append(words[place])
+                segments.append(words[place])
             else:
-                found[-1] += words[place]
-        return found
+                segments[-1] += words[place]
+        return segments
 
 
 def _pairs(path: Path) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ PRINTABLE = string.printable[:-6]  # 94 characters
 
 
 def characters(kind: str, dictionary: str | Path | None) -> list[str]:
-    """Of "en", "en_sensitive" and "EN_symbol", else those of the file, each line's one after the other."""
+    """Return the characters of "en", "en_sensitive", "EN_symbol", or of all lines of the file."""
     if kind == "en":
         return list(ALPHANUMERIC)
     if kind in ("en_sensitive", "EN_symbol"):
@@ -41,9 +41,11 @@ class CharacterOps:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.character_type = config["character_type"]
         self.loss_type = config["loss_type"]
-        own = characters(self.character_type, config.get("character_dict_path"))
+        alphabet = characters(self.character_type, config.get("character_dict_path"))
         self.beg_str, self.end_str = "sos", "eos"
-        self.character = [self.beg_str, self.end_str, *own] if self.loss_type == "attention" else own
+        self.character = (
+            [self.beg_str, self.end_str, *alphabet] if self.loss_type == "attention" else alphabet
+        )
         self.dict = {character: number for number, character in enumerate(self.character)}
 
     def encode(self, text: str) -> NDArray[Any]:
@@ -52,15 +54,15 @@ class CharacterOps:
         return np.array([self.dict[character] for character in text if character in self.dict])
 
     def decode(self, text_index: Iterable[int], is_remove_duplicate: bool = False) -> str:
-        """The text of the numbers, without marks and blanks and, if asked, without repetitions."""
+        """Decode numbers to text, without marks and blanks and, on request, without repetitions."""
         ignored = {0, 1} if self.loss_type == "attention" else {self.get_char_num()}
-        kept = []
+        decoded = []
         last = None
         for number in map(int, text_index):
             if number not in ignored and not (is_remove_duplicate and number == last):
-                kept.append(self.character[number])
+                decoded.append(self.character[number])
             last = number
-        return "".join(kept)
+        return "".join(decoded)
 
     def get_char_num(self) -> int:
         """How many characters there are, marks included."""
@@ -79,12 +81,12 @@ class CTCLabelDecode:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.character_type = config["character_type"]
         self._dictionary = config.get("character_dict_path")
-        own = characters(self.character_type, self._dictionary)
-        spaced = own if self.character_type in ("en", "EN_symbol") else [*own, " "]
+        alphabet = characters(self.character_type, self._dictionary)
+        spaced = alphabet if self.character_type in ("en", "EN_symbol") else [*alphabet, " "]
         self.character = ["blank", *spaced]
 
     def __call__(self, preds: Any) -> list[tuple[str, Any]]:
-        """(text, mean probability of its characters) of each; not a number where there is no character.
+        """Return (text, mean probability of its characters) of each; NaN without a character.
 
         Raises ValueError for classes that the dictionary does not have.
         """
@@ -95,19 +97,19 @@ class CTCLabelDecode:
 
     def _text(self, steps: NDArray[Any], scores: NDArray[Any]) -> tuple[str, Any]:
         begins = np.append(True, steps[1:] != steps[:-1])
-        kept = (steps != 0) & begins
-        found = steps[kept]
-        if found.max(initial=0) >= len(self.character):
+        mask = (steps != 0) & begins
+        numbers = steps[mask]
+        if numbers.max(initial=0) >= len(self.character):
             raise ValueError(
-                f"the model answers class {found.max()}, but {self._dictionary or self.character_type} has "
+                f"the model answers class {numbers.max()}, but {self._dictionary or self.character_type} has "
                 f"{len(self.character)} classes; use the model's own dictionary"
             )
-        score = np.mean(scores[kept]) if len(found) else np.float64("nan")
-        return "".join(self.character[number] for number in found), score
+        score = np.mean(scores[mask]) if len(numbers) else np.float64("nan")
+        return "".join(self.character[number] for number in numbers), score
 
 
 class OCRReader:
-    """Feeds a recogniser with crops and reads what it answers."""
+    """The preprocessing of crops for a text recogniser, and the postprocessing of its answers."""
 
     def __init__(
         self,
@@ -136,10 +138,10 @@ class OCRReader:
         channels, height, width = self.rec_image_shape
         if self.character_type == "ch":
             width = int(32 * max_wh_ratio)
-        own_width = min(math.ceil(height * (img.shape[1] / float(img.shape[0]))), width)
-        resized = opencv().resize(img, (own_width, height)).astype(np.float32)
+        resized_width = min(math.ceil(height * (img.shape[1] / float(img.shape[0]))), width)
+        resized = opencv().resize(img, (resized_width, height)).astype(np.float32)
         result = np.zeros((channels, height, width), np.float32)
-        result[:, :, :own_width] = (resized.transpose(2, 0, 1) / np.float32(255) - 0.5) / 0.5
+        result[:, :, :resized_width] = (resized.transpose(2, 0, 1) / np.float32(255) - 0.5) / 0.5
         return result
 
     def preprocess(self, img_list: Sequence[Image]) -> Image:
@@ -157,13 +159,13 @@ class OCRReader:
         """[text] or [text, score] of each crop of the models of version 1, which answer with LoD."""
         numbers = np.asarray(outputs["ctc_greedy_decoder_0.tmp_0"])
         offsets = outputs["ctc_greedy_decoder_0.tmp_0.lod"]
-        found: list[list[Any]] = [
+        results: list[list[Any]] = [
             [self.char_ops.decode(numbers[begin:end, 0])] for begin, end in pairwise(offsets)
         ]
         if with_score:
             probabilities = np.asarray(outputs["softmax_0.tmp_0"], np.float32)
             offsets = outputs["softmax_0.tmp_0.lod"]
-            for result, (begin, end) in zip(found, pairwise(offsets), strict=True):
-                own = probabilities[begin:end]
-                result.append(np.mean(own.max(1)[own.argmax(1) != own.shape[1] - 1]))
-        return found
+            for result, (begin, end) in zip(results, pairwise(offsets), strict=True):
+                steps = probabilities[begin:end]
+                result.append(np.mean(steps.max(1)[steps.argmax(1) != steps.shape[1] - 1]))
+        return results

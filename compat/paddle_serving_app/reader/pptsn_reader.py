@@ -32,8 +32,8 @@ class VideoDecoder:
         frames = []
         try:
             for _ in range(int(capture.get(cv2.CAP_PROP_FRAME_COUNT))):
-                there, frame = capture.read()
-                if there:
+                is_read, frame = capture.read()
+                if is_read:
                     frames.append(frame[:, :, ::-1])
         finally:
             capture.release()
@@ -169,7 +169,7 @@ class Scale:
 
 
 class TenCrop:
-    """Of each image the four corners and the middle, and each of the five mirrored."""
+    """Crops of each image: the four corners and the middle, each also mirrored."""
 
     def __init__(self, target_size: int) -> None:
         self.target_size = (target_size, target_size)
@@ -180,8 +180,8 @@ class TenCrop:
         step_x, step_y = (images[0].size[0] - width) // 4, (images[0].size[1] - height) // 4
         crops = []
         for x, y in ((0, 0), (4, 0), (0, 4), (4, 4), (2, 2)):
-            left, top = x * step_x, y * step_y
-            cropped = [image.crop((left, top, left + width, top + height)) for image in images]
+            crop_left, top = x * step_x, y * step_y
+            cropped = [image.crop((crop_left, top, crop_left + width, top + height)) for image in images]
             crops += cropped
             crops += [crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for crop in cropped]
         results["imgs"] = crops

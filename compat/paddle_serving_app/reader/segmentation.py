@@ -15,7 +15,7 @@ MASK_SIZE = 512
 
 
 class SegPostprocess:
-    """Of {"filename": "a.jpg", "output": mask} writes a_jpg_mask.png and a_jpg_result.png.
+    """Writes a_jpg_mask.png and a_jpg_result.png for {"filename": "a.jpg", "output": mask}.
 
     A mask has a class for each of 512 x 512 pixels; the result has the image's size.
     """

@@ -18,11 +18,11 @@ class SentaReader:
         self.max_seq_len = max_seq_len
         self.word_dict = {}
         for line in words_file(vocab_path or VOCABULARY, "SentaReader", _ADDRESS):
-            first, *others = line.strip().split("\t")
-            word, number = (first, others[0]) if others else ("", first)  # of a word that is but spaces
+            first, *fields = line.strip().split("\t")
+            word, number = (first, fields[0]) if fields else ("", first)  # the word is only spaces
             self.word_dict[word] = int(number)
         self.word_dict["<unk>"] = len(self.word_dict)
 
     def process(self, cols: Iterable[str]) -> list[int]:
-        """Unknown words have the number after the last."""
+        """Return the number of each word; unknown words have the number after the last."""
         return [self.word_dict.get(word, len(self.word_dict)) for word in cols]

@@ -21,8 +21,8 @@ UPRIGHT = 1.5  # a crop this much higher than wide holds text that runs downward
 class DBPostProcess:
     """Differentiable binarization: probabilities (n, 1, height, width) to the boxes of each image.
 
-    `params`: "thresh" of a text's pixel, "box_thresh" of a box's mean probability, "max_candidates" of an
-    image, "unclip_ratio" by which boxes grow, because the model was taught to draw them too small.
+    `params` has "thresh" of a text's pixel, "box_thresh" of a box's mean probability, and "max_candidates" of
+    an image. Boxes grow by "unclip_ratio", because the model was trained to draw them too small.
     """
 
     def __init__(self, params: Mapping[str, Any]) -> None:
@@ -86,14 +86,14 @@ class FilterBoxes:
     def __call__(self, dt_boxes: Any, image_shape: Sequence[int]) -> Image:
         """float32 (boxes, 4, 2), or of shape (0,) when none is left. `image_shape`: height, width."""
         height, width = image_shape[:2]
-        kept = []
+        filtered = []
         for corners in dt_boxes:
             box = _clockwise(corners)
             box[:] = np.trunc(np.clip(box, 0, (width - 1, height - 1)))
             sides = int(np.linalg.norm(box[0] - box[1])), int(np.linalg.norm(box[0] - box[3]))
             if sides[0] > self.filter_width and sides[1] > self.filter_height:
-                kept.append(box)
-        return np.array(kept)
+                filtered.append(box)
+        return np.array(filtered)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(width={self.filter_width}, height={self.filter_height})"
@@ -112,19 +112,19 @@ class SortedBoxes:
 
 
 class GetRotateCropImage:
-    """What a box holds, turned upright; text that runs downwards is turned to run from left to right."""
+    """The content of a box, turned upright; text that runs downwards is turned to run from left to right."""
 
     def __call__(self, img: Image, points: Any) -> Image:
         cv2 = opencv()
         corners = np.asarray(points, np.float32)
-        left, top = corners.min(axis=0).astype(int)
+        x_min, top = corners.min(axis=0).astype(int)
         right, bottom = corners.max(axis=0).astype(int)
-        corners = corners - np.array([left, top], np.float32)
+        corners = corners - np.array([x_min, top], np.float32)
         width = int(np.linalg.norm(corners[0] - corners[1]))
         height = int(np.linalg.norm(corners[0] - corners[3]))
         target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
         turn = cv2.getPerspectiveTransform(corners, target)
-        region = np.ascontiguousarray(img[top:bottom, left:right, :])
+        region = np.ascontiguousarray(img[top:bottom, x_min:right, :])
         crop: Image = cv2.warpPerspective(region, turn, (width, height), borderMode=cv2.BORDER_REPLICATE)
         return np.rot90(crop) if crop.shape[0] / crop.shape[1] >= UPRIGHT else crop
 
@@ -164,7 +164,7 @@ def _grown(corners: Image, ratio: float) -> Image | None:
 def _clockwise(corners: Any) -> Image:
     corners = np.asarray(corners)
     by_x = corners[np.argsort(corners[:, 0], kind="stable")]
-    left, right = by_x[:2], by_x[2:]
-    top_left, bottom_left = left[np.argsort(left[:, 1], kind="stable")]
-    top_right, bottom_right = right[np.argsort(right[:, 1], kind="stable")]
+    left_corners, right_corners = by_x[:2], by_x[2:]
+    top_left, bottom_left = left_corners[np.argsort(left_corners[:, 1], kind="stable")]
+    top_right, bottom_right = right_corners[np.argsort(right_corners[:, 1], kind="stable")]
     return np.array([top_left, top_right, bottom_right, bottom_left], np.float32)

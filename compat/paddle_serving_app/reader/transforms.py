@@ -54,7 +54,7 @@ class BGR2RGB:
 
 
 class RGB2BGR(BGR2RGB):
-    """The same turn, under the name that says where it leads."""
+    """BGR2RGB under the name for the opposite direction."""
 
 
 class Div:
@@ -112,8 +112,8 @@ class CenterCrop:
         self.size = size
 
     def __call__(self, image: Image) -> Image:
-        top, left = (max(0, (side - self.size) // 2) for side in image.shape[:2])
-        return image[top : top + self.size, left : left + self.size, :]
+        top, x = (max(0, (side - self.size) // 2) for side in image.shape[:2])
+        return image[top : top + self.size, x : x + self.size, :]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(size={self.size})"
@@ -229,11 +229,11 @@ class ImageReader:
         size = self.image_shape[1]
         if self.crop_center:
             return CenterCrop(size)(image)
-        top, left = (np.random.randint(0, side - size + 1) for side in image.shape[:2])
-        return image[top : top + size, left : left + size, :]
+        top, x = (np.random.randint(0, side - size + 1) for side in image.shape[:2])
+        return image[top : top + size, x : x + size, :]
 
 
 def _array(value: Any) -> Image:
-    """What an untyped package returned."""
+    """Give the result of an untyped package its type."""
     result: Image = value
     return result

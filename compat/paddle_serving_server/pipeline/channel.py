@@ -11,7 +11,7 @@ __all__ = ["ChannelData", "ChannelDataEcode", "ChannelDataErrcode", "ChannelData
 
 
 class ChannelDataType(enum.Enum):
-    """What a hook's data holds."""
+    """The kind of a hook's data."""
 
     DICT = 0
     CHANNEL_NPDATA = 1

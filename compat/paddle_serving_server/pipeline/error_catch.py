@@ -176,7 +176,7 @@ def _fits(value: Any, check: Any) -> bool:
     if check is inspect.Signature.empty:
         return True
     if isinstance(check, tuple | list | set):
-        return any(_fits(value, one) for one in check)
+        return any(_fits(value, option) for option in check)
     if check is None:
         return value is None
     if isinstance(check, type):

@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Encoding:
-    """What became of a text: `ids`, `type_ids`, `tokens`, `offsets`, `attention_mask`, `special_tokens_mask`.
+    """An encoded text: `ids`, `type_ids`, `tokens`, `offsets`, `attention_mask`, `special_tokens_mask`.
 
     Each is a list with an entry for each token; `get_ids()` and the like give the same.
     """
@@ -147,11 +147,11 @@ class ErnieFastTokenizer:
         return int(self._tokenizer.get_vocab_size(with_added_tokens))
 
     def __getattr__(self, name: str) -> Any:
-        """What the `tokenizers` package calls alike: `token_to_id`, `disable_padding`, `save`, ..."""
+        """Return an attribute that `tokenizers` names alike: `token_to_id`, `disable_padding`, `save`, ..."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._tokenizer, name)
 
 
 class BertFastTokenizer(ErnieFastTokenizer):
-    """The same for BERT."""
+    """BERT's tokenizer, with the interface of ERNIE's."""

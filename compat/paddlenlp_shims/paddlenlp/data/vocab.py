@@ -188,5 +188,5 @@ def _numbered(
 ) -> dict[str, int]:
     """Special tokens, then up to `max_size` others that occur `min_freq` times, the most frequent first."""
     ordered = sorted(counter.items(), key=lambda entry: (-entry[1], entry[0]))
-    others = [token for token, count in ordered if count >= min_freq and token not in special]
-    return {token: number for number, token in enumerate([*special, *others[:max_size]])}
+    frequent = [token for token, count in ordered if count >= min_freq and token not in special]
+    return {token: number for number, token in enumerate([*special, *frequent[:max_size]])}

@@ -121,10 +121,10 @@ def load_dataset(
 ) -> Any:
     """The data set of what a function reads, or of local files.
 
-    path_or_read_func: a function that yields examples, which gets those of the other arguments that it names;
-    or "json" (an object a line, or one list), "csv" (a dict a line) or "text" (`{"text": line}`), with
-    `data_files`: a path, several, or a dict of paths by split. A dict, or several `splits`, gives a list of
-    data sets. lazy: True for an IterDataset. Raises FileNotFoundError for the name of a data set that
+    path_or_read_func: a function that yields examples, called with those other arguments that it names.
+    Otherwise "json" (an object a line, or one list), "csv" (a dict a line) or "text" (`{"text": line}`).
+    data_files: for these, a path, several, or a dict of paths by split. A dict, or several `splits`, gives a
+    list of data sets. lazy: True for an IterDataset. Raises FileNotFoundError for the name of a data set that
     PaddleNLP would download, and AssertionError for a function without `lazy`.
     """
     if callable(path_or_read_func):
@@ -132,9 +132,11 @@ def load_dataset(
             raise AssertionError(
                 "load_dataset of a function needs lazy=False (MapDataset) or lazy=True (IterDataset)"
             )
-        given = {**kwargs, "name": name, "data_files": data_files, "splits": splits}
-        taken = inspect.signature(path_or_read_func).parameters
-        return _dataset(path_or_read_func, {key: given[key] for key in taken if key in given}, lazy)
+        arguments = {**kwargs, "name": name, "data_files": data_files, "splits": splits}
+        accepted = inspect.signature(path_or_read_func).parameters
+        return _dataset(
+            path_or_read_func, {key: arguments[key] for key in accepted if key in arguments}, lazy
+        )
     read = READERS.get(path_or_read_func)
     if read is None or data_files is None:
         raise FileNotFoundError(
@@ -144,8 +146,8 @@ def load_dataset(
             "data_files=..."
         )
     files = data_files if isinstance(data_files, Mapping) else {"train": data_files}
-    wanted = list(files) if splits is None else [splits] if isinstance(splits, str) else list(splits)
-    sets = [_dataset(read, {"data_files": files[split]}, bool(lazy)) for split in wanted]
+    split_names = list(files) if splits is None else [splits] if isinstance(splits, str) else list(splits)
+    sets = [_dataset(read, {"data_files": files[split]}, bool(lazy)) for split in split_names]
     return sets[0] if len(sets) == 1 else sets
 
 

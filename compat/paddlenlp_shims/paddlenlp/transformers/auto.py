@@ -84,13 +84,13 @@ def tokenizer_class(name: str) -> Any:
         .replace("FastTokenizer", "Tokenizer")
         .replace("FasterTokenizer", "Tokenizer")
     )
-    found = getattr(transformers, plain, None)
-    if found is None:
+    tokenizer = getattr(transformers, plain, None)
+    if tokenizer is None:
         raise ValueError(
             f"the folder was saved by {name}, which is not in Paddlewheel's compat; it has "
             f"{', '.join(sorted(n for n in transformers.__all__ if n.endswith('Tokenizer')))}"
         )
-    return found
+    return tokenizer
 
 
 class RobertaTokenizer(AutoTokenizer):
@@ -104,7 +104,7 @@ class RobertaTokenizer(AutoTokenizer):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """The one of the two whose files are there. Raises FileNotFoundError with what is missing."""
+        """Load the tokenizer whose files exist. Raise FileNotFoundError with the missing files."""
         name = str(pretrained_model_name_or_path)
         kwargs.pop("use_fast", None)
         kwargs.pop("use_faster", None)

@@ -67,7 +67,7 @@ def _paddle_tensor(array: Any) -> Any:
 
 
 def as_lists(value: Any) -> Any:
-    """NumPy arrays and Paddle's tensors as lists; what else there is stays what it is."""
+    """Convert NumPy arrays and Paddle's tensors to lists; keep other values."""
     if isinstance(value, (dict, UserDict)):
         return {key: as_lists(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

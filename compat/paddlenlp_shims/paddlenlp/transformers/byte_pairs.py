@@ -37,22 +37,22 @@ class RobertaBPETokenizer(PretrainedTokenizer):
         "add_prefix_space": False,
     }
 
-    def _set_special_tokens(self, given: Any) -> None:
+    def _set_special_tokens(self, settings: Any) -> None:
         added = {
             role: AddedToken(value, lstrip=role == "mask_token")  # the mask takes the space before it along
-            for role, value in given.items()
+            for role, value in settings.items()
             if role in self.SPECIAL_TOKENS_ATTRIBUTES and isinstance(value, str)
         }
-        super()._set_special_tokens({**given, **added})
+        super()._set_special_tokens({**settings, **added})
 
-    def _load(self, given: dict[str, Any]) -> None:
+    def _load(self, settings: dict[str, Any]) -> None:
         from tokenizers import Tokenizer, models, pre_tokenizers
 
-        vocab_file, merges_file = (_existing(given.get(argument)) for argument in self.file_arguments)
+        vocab_file, merges_file = (_existing(settings.get(argument)) for argument in self.file_arguments)
         self.encoder: dict[str, int] = json.loads(vocab_file.read_text("utf-8"))
         self.decoder = {number: token for token, number in self.encoder.items()}
-        self.add_prefix_space: bool = given["add_prefix_space"]
-        self.errors: str = given["errors"]
+        self.add_prefix_space: bool = settings["add_prefix_space"]
+        self.errors: str = settings["errors"]
         with merges_file.open(encoding="utf-8") as file:
             lines = file.read().split("\n")[1:-1]
         pairs = [tuple(line.split()) for line in lines]

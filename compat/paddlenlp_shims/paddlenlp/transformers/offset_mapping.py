@@ -25,12 +25,12 @@ def spans_of_tokens(
     that it was made of. unknown: whether a token that isn't found is known to be a single character. Raises
     IndexError where `origin` is too short, as PaddleNLP does.
     """
-    found = _places(normalized, tokens, unknown)
+    places = _places(normalized, tokens, unknown)
     spans = []
-    for index, (start, end) in enumerate(found):
+    for index, (start, end) in enumerate(places):
         if start == -1:
-            start = 0 if index == 0 else found[index - 1][1]
-            end = len(origin) if index == len(found) - 1 else found[index + 1][0]
+            start = 0 if index == 0 else places[index - 1][1]
+            end = len(origin) if index == len(places) - 1 else places[index + 1][0]
         spans.append((origin[start], origin[end - 1] + 1))
     return spans
 

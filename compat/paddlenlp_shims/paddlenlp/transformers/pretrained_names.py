@@ -1,4 +1,4 @@
-"""What PaddleNLP knows of the models that it has by name: tokenizer, its arguments, longest text.
+"""The models that PaddleNLP has by name: tokenizer, its arguments, maximum length.
 
 Source: `pretrained_init_configuration` and `max_model_input_sizes` of paddlenlp 2.8.1.
 """

@@ -59,9 +59,9 @@ def find_files(cls: type[PretrainedTokenizer], name: str, subfolder: str = "") -
     """
     places = [place / subfolder for place in candidate_folders(name)]
     for place in dict.fromkeys(places):
-        found = {argument: _file_in(place, file) for argument, file in cls.resource_files_names.items()}
-        if all(found.values()):
-            return place, {argument: str(path) for argument, path in found.items()}
+        files = {argument: _file_in(place, file) for argument, file in cls.resource_files_names.items()}
+        if all(files.values()):
+            return place, {argument: str(path) for argument, path in files.items()}
     raise FileNotFoundError(
         missing_files(cls.__name__, name, list(cls.resource_files_names.values()), places)
     )
@@ -85,12 +85,12 @@ def missing_files(what: str, name: str, files: Sequence[str], places: Sequence[P
 
 
 def load_config(folder: Path, name: str) -> dict[str, Any]:
-    """What PaddleNLP knows of a model of this name, and the folder's own tokenizer_config.json before that.
+    """Return the folder's tokenizer_config.json over PaddleNLP's configuration of this name.
 
     Raises ValueError for a file that is no JSON object.
     """
-    known = get_configuration(name)
-    return known | _json_object(folder / CONFIG) if (folder / CONFIG).is_file() else known
+    configuration = get_configuration(name)
+    return configuration | _json_object(folder / CONFIG) if (folder / CONFIG).is_file() else configuration
 
 
 def load_tokenizer(

@@ -64,13 +64,13 @@ class ErnieMTokenizer(PretrainedTokenizer):
         chr(code): chr(code if chr(code) == "～" else code - 65248) for code in range(65281, 65375)
     }
 
-    def _load(self, given: dict[str, Any]) -> None:
-        vocab_file = given.get("vocab_file")
+    def _load(self, settings: dict[str, Any]) -> None:
+        vocab_file = settings.get("vocab_file")
         if not (vocab_file and Path(vocab_file).is_file()):
             raise ValueError(f"Can't find a vocabulary file at path '{vocab_file}'.")
-        self.do_lower_case: bool = given["do_lower_case"]
-        self._vocab = Vocab.load_vocabulary(vocab_file, unk_token=str(given["unk_token"]))
-        self.sp_model = sentence_pieces(given.get("sentencepiece_model_file"))
+        self.do_lower_case: bool = settings["do_lower_case"]
+        self._vocab = Vocab.load_vocabulary(vocab_file, unk_token=str(settings["unk_token"]))
+        self.sp_model = sentence_pieces(settings.get("sentencepiece_model_file"))
 
     @property
     def vocab_size(self) -> int:
@@ -122,7 +122,7 @@ def _cut(piece: str) -> list[str]:
     parts: list[str] = []
     begin = 0
 
-    def take(end: int) -> None:
+    def add_part(end: int) -> None:
         if end > begin and piece[begin:end] != UNDERLINE:
             parts.append(piece[begin:end])
 
@@ -132,11 +132,11 @@ def _cut(piece: str) -> list[str]:
         if char == UNDERLINE:
             continue
         if "\u4e00" <= char <= "\u9fff" or char in ",;:.?!~，；：。？！《》【】":
-            take(place)
+            add_part(place)
             parts.append(char)
             begin = place + 1
         elif place > 0 and char.isdigit() != piece[place - 1].isdigit():
-            take(place)
+            add_part(place)
             begin = place
     if len(piece) > begin:
         parts.append(piece[begin:])
@@ -172,11 +172,11 @@ class AlbertEnglishTokenizer(PretrainedTokenizer):
         "sp_model_kwargs": None,
     }
 
-    def _load(self, given: dict[str, Any]) -> None:
-        self.do_lower_case: bool = given["do_lower_case"]
-        self.remove_space: bool = given["remove_space"]
-        self.keep_accents: bool = given["keep_accents"]
-        self.sp_model = sentence_pieces(given.get(self.file_arguments[0]))
+    def _load(self, settings: dict[str, Any]) -> None:
+        self.do_lower_case: bool = settings["do_lower_case"]
+        self.remove_space: bool = settings["remove_space"]
+        self.keep_accents: bool = settings["keep_accents"]
+        self.sp_model = sentence_pieces(settings.get(self.file_arguments[0]))
 
     @property
     def vocab_size(self) -> int:
@@ -245,8 +245,8 @@ class XLNetTokenizer(AlbertEnglishTokenizer):
     padding_side = "left"
     _pad_token_type_id = 3
 
-    def _set_special_tokens(self, given: Any) -> None:
-        super()._set_special_tokens({**given, "mask_token": _taking_spaces_before(given["mask_token"])})
+    def _set_special_tokens(self, settings: Any) -> None:
+        super()._set_special_tokens({**settings, "mask_token": _taking_spaces_before(settings["mask_token"])})
 
     def _surrounded(self, first: list[Any], second: list[Any] | None, cls: Any, sep: Any) -> list[Any]:
         return [*first, sep, cls] if second is None else [*first, sep, *second, sep, cls]

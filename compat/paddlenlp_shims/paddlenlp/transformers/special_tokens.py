@@ -80,16 +80,16 @@ class SpecialTokensMixin:
     pad_token_id, cls_token_id, mask_token_id = _Number(), _Number(), _Number()
     _pad_token_type_id = 0
 
-    def _set_special_tokens(self, given: Mapping[str, Any]) -> None:
-        """Take those of the arguments that are special tokens. Raises TypeError for one that is no text."""
+    def _set_special_tokens(self, settings: Mapping[str, Any]) -> None:
+        """Set the special tokens among the arguments. Raise TypeError for a token that is no text."""
         for role in SPECIAL_TOKENS_ATTRIBUTES[:-1]:
-            value = given.get(role)
+            value = settings.get(role)
             if not (value is None or isinstance(value, (str, AddedToken))):
                 raise TypeError(
                     f"special token {role} has to be text or an AddedToken, not {type(value).__name__}"
                 )
             setattr(self, f"_{role}", value)
-        additional = given.get("additional_special_tokens") or []
+        additional = settings.get("additional_special_tokens") or []
         if not all(isinstance(token, (str, AddedToken)) for token in additional):
             raise TypeError("additional_special_tokens has to be a list of texts and AddedTokens")
         self._additional_special_tokens: list[Token] = list(additional)

@@ -1,4 +1,4 @@
-"""What a call of a tokenizer may ask for: how to pad, how to truncate, and what to answer."""
+"""The options of a tokenizer's call: padding, truncation and outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Choice(Enum):
 
 
 class PaddingStrategy(Choice):
-    """What `padding` may be, beside True (longest) and False (do_not_pad)."""
+    """Values of `padding`, besides True (longest) and False (do_not_pad)."""
 
     LONGEST = "longest"
     MAX_LENGTH = "max_length"
@@ -25,7 +25,7 @@ class PaddingStrategy(Choice):
 
 
 class TruncationStrategy(Choice):
-    """What `truncation` may be, beside True (longest_first) and False (do_not_truncate)."""
+    """Values of `truncation`, besides True (longest_first) and False (do_not_truncate)."""
 
     ONLY_FIRST = "only_first"
     ONLY_SECOND = "only_second"
@@ -33,8 +33,8 @@ class TruncationStrategy(Choice):
     DO_NOT_TRUNCATE = "do_not_truncate"
 
 
-class Wanted(NamedTuple):
-    """What a call shall answer, and how long it may be."""
+class CallOptions(NamedTuple):
+    """The options of a call: its outputs and their maximum length."""
 
     padding: PaddingStrategy
     truncation: TruncationStrategy
@@ -53,9 +53,9 @@ class Wanted(NamedTuple):
 
 
 def lengths_longest_first(first: int, second: int, removed: int) -> tuple[int, int]:
-    """The lengths that are left when so many tokens are taken one by one from the longer of two texts.
+    """Return the lengths after removing tokens one by one from the longer of two texts.
 
-    Of two of equal length it is the second's.
+    Of two texts of equal length, the second loses a token.
     """
     for _ in range(removed):
         if first > second:
@@ -65,6 +65,6 @@ def lengths_longest_first(first: int, second: int, removed: int) -> tuple[int, i
     return first, second
 
 
-def kept(ids: list[Any], length: int, from_left: bool) -> list[Any]:
-    """The text cut to this length, at its end or (`from_left`) at its beginning."""
+def truncate_ids(ids: list[Any], length: int, from_left: bool) -> list[Any]:
+    """Cut the text to this length, at its end or (`from_left`) at its beginning."""
     return ids[len(ids) - length :] if from_left else ids[:length]

@@ -1,4 +1,4 @@
-"""From texts to tokens, their numbers and back, with what surrounds them: what all tokenizers have in common.
+"""The base of all tokenizers: texts to tokens, their numbers and back, with special tokens around them.
 
 Source: paddlenlp 2.8.1, transformers/tokenizer_utils.py (Apache-2.0).
 """
@@ -44,25 +44,25 @@ class TextToTokens(SpecialTokensMixin):
             raise TypeError(
                 f"{type(self).__name__} takes {len(names)} positional arguments: {', '.join(names)}"
             )
-        given = {**self.arguments, **dict(zip(names, args, strict=False)), **kwargs}
-        self.init_kwargs: dict[str, Any] = dict(given)
-        longest = given.get("model_max_length", given.get("max_len"))
+        settings = {**self.arguments, **dict(zip(names, args, strict=False)), **kwargs}
+        self.init_kwargs: dict[str, Any] = dict(settings)
+        longest = settings.get("model_max_length", settings.get("max_len"))
         self.model_max_length: int = ENDLESS if longest is None else longest
         for side in ("padding_side", "truncation_side"):
-            if given.get(side, "right") not in ("right", "left"):
-                raise ValueError(f"{side} has to be 'right' or 'left', not {given[side]!r}")
-            setattr(self, side, given.get(side, getattr(self, side)))
-        self.model_input_names = given.get("model_input_names", self.model_input_names)
-        self.name_or_path = given.get("name_or_path", "")
-        self.verbose: bool = given.get("verbose", True)
-        self._set_special_tokens(given)
+            if settings.get(side, "right") not in ("right", "left"):
+                raise ValueError(f"{side} has to be 'right' or 'left', not {settings[side]!r}")
+            setattr(self, side, settings.get(side, getattr(self, side)))
+        self.model_input_names = settings.get("model_input_names", self.model_input_names)
+        self.name_or_path = settings.get("name_or_path", "")
+        self.verbose: bool = settings.get("verbose", True)
+        self._set_special_tokens(settings)
         self.added_tokens_encoder: dict[str, int] = {}
         self.added_tokens_decoder: dict[int, str] = {}
         self.unique_no_split_tokens: list[str] = []
         self._unsplit: re.Pattern[str] | None = None
-        self._load(given)
+        self._load(settings)
 
-    def _load(self, given: dict[str, Any]) -> None:
+    def _load(self, settings: dict[str, Any]) -> None:
         """Read the files that the arguments name. Raises ValueError for one that is not there."""
         raise NotImplementedError
 
@@ -201,8 +201,8 @@ class TextToTokens(SpecialTokensMixin):
 
     def _lower(self, text: str) -> str:
         """The text in small letters, one by one (a last Σ becomes σ), but for its special tokens."""
-        kept = [*self.unique_no_split_tokens, *self.all_special_tokens]
-        parts = re.split("(" + "|".join(map(re.escape, kept)) + ")", text) if kept else [text]
+        unchanged = [*self.unique_no_split_tokens, *self.all_special_tokens]
+        parts = re.split("(" + "|".join(map(re.escape, unchanged)) + ")", text) if unchanged else [text]
         for place in range(0, len(parts), 2):
             parts[place] = (
                 "".join(map(str.lower, parts[place])) if "Σ" in parts[place] else parts[place].lower()
@@ -256,8 +256,8 @@ class TextToTokens(SpecialTokensMixin):
                 )
             special = set(self._ids_in_mask())
             return [int(number in special) for number in token_ids_0]
-        others = None if token_ids_1 is None else [0] * len(token_ids_1)
-        return self._surrounded([0] * len(token_ids_0), others, 1, 1)
+        pair_mask = None if token_ids_1 is None else [0] * len(token_ids_1)
+        return self._surrounded([0] * len(token_ids_0), pair_mask, 1, 1)
 
     def create_token_type_ids_from_sequences(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
         """0 for the first text, 1 for the second, special tokens included."""

@@ -14,7 +14,7 @@ from ..utils.log import logger
 from .batch_encoding import BatchEncoding, as_lists
 from .offset_mapping import Span
 from .saved_files import load_tokenizer, save_tokenizer
-from .strategies import PaddingStrategy, TruncationStrategy, Wanted, kept, lengths_longest_first
+from .strategies import CallOptions, PaddingStrategy, TruncationStrategy, lengths_longest_first, truncate_ids
 from .text_to_tokens import ENDLESS, Ids, TextToTokens
 
 _LARGE = int(1e20)
@@ -74,8 +74,8 @@ class PretrainedTokenizer(TextToTokens):
         a list with a dict for each text of a batch. Returns a BatchEncoding of lists. Raises ValueError and
         TypeError for texts that are none.
         """
-        for given in (text, text_pair):
-            _check_text(given)
+        for value in (text, text_pair):
+            _check_text(value)
         if isinstance(is_split_into_words, str) and is_split_into_words != "token":
             raise ValueError(
                 f"the value of `is_split_into_words` should be one of: {{True, False, 'token'}} but receive: "
@@ -122,23 +122,23 @@ class PretrainedTokenizer(TextToTokens):
         **options: Any,
     ) -> BatchEncoding:
         """Tokenize one text, or a pair of them; see `__call__`. A list of numbers is taken as it is."""
-        wanted = self._wanted(
+        call_options = self._create_call_options(
             options, add_special_tokens=add_special_tokens, padding=padding, truncation=truncation,
             max_length=max_length, stride=stride, is_split_into_words=is_split_into_words,
             pad_to_multiple_of=pad_to_multiple_of,
         )  # fmt: skip
         ids = self._to_ids(text, is_split_into_words)
         pair_ids = None if text_pair is None else self._to_ids(text_pair, is_split_into_words)
-        encoded = self._one(ids, pair_ids, wanted, text, text_pair)
-        if wanted.padding is not PaddingStrategy.DO_NOT_PAD or wanted.return_attention_mask:
+        encoded = self._one(ids, pair_ids, call_options, text, text_pair)
+        if call_options.padding is not PaddingStrategy.DO_NOT_PAD or call_options.return_attention_mask:
             self._pad(
                 encoded,
-                wanted.padding,
-                wanted.max_length,
-                wanted.pad_to_multiple_of,
-                wanted.return_attention_mask,
+                call_options.padding,
+                call_options.max_length,
+                call_options.pad_to_multiple_of,
+                call_options.return_attention_mask,
             )
-        if wanted.return_length:
+        if call_options.return_length:
             encoded["length"] = encoded["seq_len"] = len(encoded["input_ids"])
         return BatchEncoding(encoded, tensor_type=return_tensors, prepend_batch_axis=True)
 
@@ -159,7 +159,7 @@ class PretrainedTokenizer(TextToTokens):
         **options: Any,
     ) -> Any:
         """Tokenize several texts, or pairs of them, which are tuples of two; see `__call__`."""
-        wanted = self._wanted(
+        call_options = self._create_call_options(
             options, add_special_tokens=add_special_tokens, padding=padding, truncation=truncation,
             max_length=max_length, stride=stride, is_split_into_words=is_split_into_words,
             pad_to_multiple_of=pad_to_multiple_of,
@@ -170,22 +170,24 @@ class PretrainedTokenizer(TextToTokens):
             ids = self._to_ids(text, is_split_into_words)
             if text_pair is None or not stride > 0:
                 pair_ids = None if text_pair is None else self._to_ids(text_pair, is_split_into_words)
-                rows.append(self._one(ids, pair_ids, wanted, text, text_pair, with_length=True))
+                rows.append(self._one(ids, pair_ids, call_options, text, text_pair, with_length=True))
             else:
-                rows += self._windows(number, text, text_pair, wanted)
+                rows += self._windows(number, text, text_pair, call_options)
         columns = {key: [row[key] for row in rows] for key in (rows[0] if rows else ())}
-        mask = wanted.return_attention_mask
-        padded = self.pad(columns, wanted.padding, wanted.max_length, wanted.pad_to_multiple_of, mask)
+        mask = call_options.return_attention_mask
+        padded = self.pad(
+            columns, call_options.padding, call_options.max_length, call_options.pad_to_multiple_of, mask
+        )
         if return_dict:
             return BatchEncoding(padded.data, tensor_type=return_tensors)
         return [dict(zip(padded.data, row, strict=True)) for row in zip(*padded.data.values(), strict=True)]
 
-    def _wanted(self, options: Mapping[str, Any], **asked: Any) -> Wanted:
-        """The arguments of a call, with what the tokenizer itself says where they say nothing."""
+    def _create_call_options(self, options: Mapping[str, Any], **arguments: Any) -> CallOptions:
+        """Return the options of a call, with the tokenizer's own defaults."""
         padding, truncation, max_length = self._lengths(
-            asked.pop("padding"), asked.pop("truncation"), asked.pop("max_length"), options
+            arguments.pop("padding"), arguments.pop("truncation"), arguments.pop("max_length"), options
         )
-        multiple = asked["pad_to_multiple_of"]
+        multiple = arguments["pad_to_multiple_of"]
         both = (
             truncation is not TruncationStrategy.DO_NOT_TRUNCATE and padding is not PaddingStrategy.DO_NOT_PAD
         )
@@ -194,7 +196,7 @@ class PretrainedTokenizer(TextToTokens):
                 f"Truncation and padding are both activated but truncation length ({max_length}) is not a "
                 f"multiple of pad_to_multiple_of ({multiple})."
             )
-        if options.get("return_token_type_ids") and not asked["add_special_tokens"]:
+        if options.get("return_token_type_ids") and not arguments["add_special_tokens"]:
             raise ValueError(
                 "return_token_type_ids=True needs add_special_tokens=True; leave one of them out"
             )
@@ -202,12 +204,14 @@ class PretrainedTokenizer(TextToTokens):
             f"return_{name}": name in self.model_input_names
             for name in ("position_ids", "token_type_ids", "attention_mask")
         }
-        others = ("length", "overflowing_tokens", "special_tokens_mask", "offsets_mapping")
-        returned = {**by_default, **dict.fromkeys((f"return_{name}" for name in others), False)}
+        optional = ("length", "overflowing_tokens", "special_tokens_mask", "offsets_mapping")
+        returned = {**by_default, **dict.fromkeys((f"return_{name}" for name in optional), False)}
         for name in returned:
             if options.get(name) is not None:
                 returned[name] = bool(options[name])
-        return Wanted(padding=padding, truncation=truncation, max_length=max_length, **asked, **returned)
+        return CallOptions(
+            padding=padding, truncation=truncation, max_length=max_length, **arguments, **returned
+        )
 
     def _lengths(
         self, padding: Any, truncation: Any, max_length: int | None, options: Mapping[str, Any]
@@ -261,95 +265,101 @@ class PretrainedTokenizer(TextToTokens):
         self,
         ids: Ids,
         pair_ids: Ids | None,
-        wanted: Wanted,
+        call_options: CallOptions,
         text: Any,
         text_pair: Any,
         with_length: bool = False,
     ) -> dict[str, Any]:
         """The answer for one text or pair: truncated, with special tokens, not yet padded."""
-        longest_first = wanted.truncation is TruncationStrategy.LONGEST_FIRST
-        if wanted.return_overflowing_tokens and longest_first and pair_ids is not None:
+        longest_first = call_options.truncation is TruncationStrategy.LONGEST_FIRST
+        if call_options.return_overflowing_tokens and longest_first and pair_ids is not None:
             raise ValueError(
                 "Not possible to return overflowing tokens for pair of sequences with the "
                 "`longest_first`. Please "
                 "select another truncation strategy, for instance `only_second` or `only_first`."
             )
-        around = self.num_special_tokens_to_add(pair_ids is not None) if wanted.add_special_tokens else 0
+        around = (
+            self.num_special_tokens_to_add(pair_ids is not None) if call_options.add_special_tokens else 0
+        )
         total = len(ids) + len(pair_ids or []) + around
-        over = total - wanted.max_length if wanted.max_length else 0
+        over = total - call_options.max_length if call_options.max_length else 0
         encoded: dict[str, Any] = {}
         cut: list[Any] = []
-        if wanted.truncation is not TruncationStrategy.DO_NOT_TRUNCATE:
+        if call_options.truncation is not TruncationStrategy.DO_NOT_TRUNCATE:
             ids, pair_ids, cut = self.truncate_sequences(
-                ids, pair_ids, over, wanted.truncation, wanted.stride
+                ids, pair_ids, over, call_options.truncation, call_options.stride
             )
-        if wanted.return_overflowing_tokens:
+        if call_options.return_overflowing_tokens:
             encoded["overflowing_tokens"] = cut
             encoded["num_truncated_tokens"] = over
-        encoded |= self._row(ids, pair_ids, wanted)
-        if wanted.return_offsets_mapping:
+        encoded |= self._row(ids, pair_ids, call_options)
+        if call_options.return_offsets_mapping:
             spans = self.get_offset_mapping(text) or []
             pair_spans = self.get_offset_mapping(text_pair)
             spans, pair_spans, _ = self.truncate_sequences(
-                spans, pair_spans, over, wanted.truncation, wanted.stride
+                spans, pair_spans, over, call_options.truncation, call_options.stride
             )
-            encoded["offset_mapping"] = self._spans(spans, pair_spans, wanted)
-        if wanted.return_position_ids:
+            encoded["offset_mapping"] = self._spans(spans, pair_spans, call_options)
+        if call_options.return_position_ids:
             encoded["position_ids"] = list(range(len(encoded["input_ids"])))
-        if wanted.return_length and with_length:
+        if call_options.return_length and with_length:
             encoded["length"] = encoded["seq_len"] = len(encoded["input_ids"])
         return encoded
 
-    def _row(self, ids: Ids, pair_ids: Ids | None, wanted: Wanted) -> dict[str, Any]:
+    def _row(self, ids: Ids, pair_ids: Ids | None, call_options: CallOptions) -> dict[str, Any]:
         """The numbers with their special tokens, their types and which of them are special."""
-        if wanted.add_special_tokens:
+        if call_options.add_special_tokens:
             row = {"input_ids": self.build_inputs_with_special_tokens(ids, pair_ids)}
             types = self.create_token_type_ids_from_sequences(ids, pair_ids)
             special = self.get_special_tokens_mask(ids, pair_ids)
         else:
             row = {"input_ids": ids + (pair_ids or [])}
             types = special = [0] * len(row["input_ids"])
-        if wanted.return_token_type_ids:
+        if call_options.return_token_type_ids:
             row["token_type_ids"] = list(types)
-        if wanted.return_special_tokens_mask:
+        if call_options.return_special_tokens_mask:
             row["special_tokens_mask"] = list(special)
         return row
 
-    def _spans(self, spans: list[Span], pair_spans: list[Span] | None, wanted: Wanted) -> list[Span]:
-        if wanted.add_special_tokens:
+    def _spans(
+        self, spans: list[Span], pair_spans: list[Span] | None, call_options: CallOptions
+    ) -> list[Span]:
+        if call_options.add_special_tokens:
             return self.build_offset_mapping_with_special_tokens(spans, pair_spans)
         return spans + (pair_spans or [])
 
-    def _windows(self, number: int, text: Any, text_pair: Any, wanted: Wanted) -> list[dict[str, Any]]:
+    def _windows(
+        self, number: int, text: Any, text_pair: Any, call_options: CallOptions
+    ) -> list[dict[str, Any]]:
         """The first text with as many windows of the second as that needs, each with its offsets.
 
         Raises ValueError where the first text leaves no room.
         """
-        ids = self._to_ids(text, wanted.is_split_into_words)
-        pair_ids = self._to_ids(text_pair, wanted.is_split_into_words)
-        around = self.num_special_tokens_to_add(pair=True) if wanted.add_special_tokens else 0
-        room = (wanted.max_length or ENDLESS) - len(ids) - around
+        ids = self._to_ids(text, call_options.is_split_into_words)
+        pair_ids = self._to_ids(text_pair, call_options.is_split_into_words)
+        around = self.num_special_tokens_to_add(pair=True) if call_options.add_special_tokens else 0
+        room = (call_options.max_length or ENDLESS) - len(ids) - around
         if room <= 0:
             raise ValueError(
                 f"the first text has {len(ids)} tokens, which leaves no room for the second in max_length "
-                f"{wanted.max_length}; shorten it or raise max_length"
+                f"{call_options.max_length}; shorten it or raise max_length"
             )
         spans, pair_spans = self.get_offset_mapping(text) or [], self.get_offset_mapping(text_pair) or []
         rows: list[dict[str, Any]] = []
         start = 0
         while start < len(pair_ids):
             end = min(start + room, len(pair_ids))
-            row: dict[str, Any] = {"offset_mapping": self._spans(spans, pair_spans[start:end], wanted)}
-            row |= self._row(ids, pair_ids[start:end], wanted)
-            if wanted.return_position_ids:
+            row: dict[str, Any] = {"offset_mapping": self._spans(spans, pair_spans[start:end], call_options)}
+            row |= self._row(ids, pair_ids[start:end], call_options)
+            if call_options.return_position_ids:
                 row["position_ids"] = list(range(len(row["input_ids"])))
-            if wanted.return_length:
+            if call_options.return_length:
                 row["length"] = row["seq_len"] = len(row["input_ids"])
             row["overflow_to_sample"] = number
             rows.append(row)
             if end == len(pair_ids):
                 break
-            start += min(end - start, wanted.stride)
+            start += min(end - start, call_options.stride)
         return rows
 
     def truncate_sequences(
@@ -368,10 +378,10 @@ class PretrainedTokenizer(TextToTokens):
         if num_tokens_to_remove <= 0:
             return ids, pair_ids, []
         strategy = TruncationStrategy(truncation_strategy)
-        left = self.truncation_side == "left"
+        from_left = self.truncation_side == "left"
         if strategy is TruncationStrategy.LONGEST_FIRST and pair_ids is not None:
             first, second = lengths_longest_first(len(ids), len(pair_ids), num_tokens_to_remove)
-            return kept(ids, first, left), kept(pair_ids, second, left), []
+            return truncate_ids(ids, first, from_left), truncate_ids(pair_ids, second, from_left), []
         second_is_cut = strategy is TruncationStrategy.ONLY_SECOND
         if strategy is TruncationStrategy.DO_NOT_TRUNCATE or (second_is_cut and pair_ids is None):
             return ids, pair_ids, []
@@ -382,9 +392,9 @@ class PretrainedTokenizer(TextToTokens):
                 f"{'second' if second_is_cut else 'first'} sequence has a length {len(long)}."
             )
             return ids, pair_ids, []
-        told = min(len(long), stride + num_tokens_to_remove)
-        cut = long[:told] if left else long[-told:]
-        short = kept(long, len(long) - num_tokens_to_remove, left)
+        overflow = min(len(long), stride + num_tokens_to_remove)
+        cut = long[:overflow] if from_left else long[-overflow:]
+        short = truncate_ids(long, len(long) - num_tokens_to_remove, from_left)
         return (ids, short, cut) if second_is_cut else (short, pair_ids, cut)
 
     # Padding:
@@ -471,9 +481,9 @@ class PretrainedTokenizer(TextToTokens):
                 row[name] = [*more, *row[name]] if self.padding_side == "left" else [*row[name], *more]
 
 
-def _check_text(given: Any) -> None:
-    """Raises ValueError unless it is None, text, a list of texts, or a list of such lists."""
-    inner = given
+def _check_text(value: Any) -> None:
+    """Raise ValueError unless the value is None, text, a list of texts, or a list of such lists."""
+    inner = value
     for _ in range(2):
         if isinstance(inner, (list, tuple)) and inner:
             inner = inner[0]

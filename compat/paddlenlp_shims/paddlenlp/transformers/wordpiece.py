@@ -120,15 +120,15 @@ class BasicTokenizer:
         """The words, in order; `never_split` adds to those that stay what they are."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "ignore")
-        kept = self.never_split.union(never_split or ())
+        unsplit = self.never_split.union(never_split or ())
         text = text.translate(_cleaning(self.tokenize_chinese_chars))
         normalized = self._normalized(text)
-        if not any(word in text or word in normalized for word in kept):
+        if not any(word in text or word in normalized for word in unsplit):
             return normalized.translate(self._splitting).split()
         words: list[str] = []
         for word in text.split():
-            word = word if word in kept else self._normalized(word)
-            words += [word] if word in kept else word.translate(self._splitting).split()
+            word = word if word in unsplit else self._normalized(word)
+            words += [word] if word in unsplit else word.translate(self._splitting).split()
         return words
 
     def _normalized(self, text: str) -> str:
@@ -186,12 +186,12 @@ class ErnieTokenizer(PretrainedTokenizer):
     symbols_apart: ClassVar[bool] = True
     do_lower_case: bool
 
-    def _load(self, given: dict[str, Any]) -> None:
-        self.do_lower_case = given["do_lower_case"]
-        self._load_words(given)
+    def _load(self, settings: dict[str, Any]) -> None:
+        self.do_lower_case = settings["do_lower_case"]
+        self._load_words(settings)
 
-    def _load_words(self, given: dict[str, Any]) -> None:
-        path = given.get("vocab_file")
+    def _load_words(self, settings: dict[str, Any]) -> None:
+        path = settings.get("vocab_file")
         if not (path and Path(path).is_file()):
             name = type(self).__name__
             raise ValueError(
@@ -199,10 +199,10 @@ class ErnieTokenizer(PretrainedTokenizer):
                 f"`tokenizer = {name}.from_pretrained(NAME_OR_FOLDER)`"
             )
         options = ("do_lower_case", "never_split", "tokenize_chinese_chars", "strip_accents")
-        chosen = {option: given[option] for option in options if option in self.arguments}
-        self._vocab = Vocab.load_vocabulary(path, unk_token=str(given["unk_token"]))
+        chosen = {option: settings[option] for option in options if option in self.arguments}
+        self._vocab = Vocab.load_vocabulary(path, unk_token=str(settings["unk_token"]))
         self.basic_tokenizer = BasicTokenizer(**chosen, symbols_apart=self.symbols_apart)
-        self.wordpiece_tokenizer = WordpieceTokenizer(self._vocab, str(given["unk_token"]))
+        self.wordpiece_tokenizer = WordpieceTokenizer(self._vocab, str(settings["unk_token"]))
 
     def _tokenize(self, text: str) -> list[str]:
         return self.wordpiece_tokenizer.pieces(self.basic_tokenizer.tokenize(text))
@@ -258,18 +258,18 @@ class BertTokenizer(ErnieTokenizer):
         "strip_accents": None,
     }
 
-    def _load(self, given: dict[str, Any]) -> None:
-        super()._load(given)
-        self.do_basic_tokenize: bool = given["do_basic_tokenize"]
+    def _load(self, settings: dict[str, Any]) -> None:
+        super()._load(settings)
+        self.do_basic_tokenize: bool = settings["do_basic_tokenize"]
 
     def _tokenize(self, text: str) -> list[str]:
         if not self.do_basic_tokenize:
             return self.wordpiece_tokenizer.tokenize(text)
         words = self.basic_tokenizer.tokenize(text, never_split=self.all_special_tokens)
-        kept = self.basic_tokenizer.never_split
-        if not kept.intersection(words):
+        unsplit = self.basic_tokenizer.never_split
+        if not unsplit.intersection(words):
             return self.wordpiece_tokenizer.pieces(words)
-        pieces = ([word] if word in kept else self.wordpiece_tokenizer.pieces([word]) for word in words)
+        pieces = ([word] if word in unsplit else self.wordpiece_tokenizer.pieces([word]) for word in words)
         return [piece for pieces_of_word in pieces for piece in pieces_of_word]
 
     def _ids_in_mask(self) -> list[int]:
@@ -277,7 +277,7 @@ class BertTokenizer(ErnieTokenizer):
 
 
 class RobertaChineseTokenizer(BertTokenizer):
-    """That of Chinese RoBERTa models."""
+    """The tokenizer of Chinese RoBERTa models."""
 
     def _ids_in_mask(self) -> list[int]:
         return [self.sep_token_id, self.cls_token_id]
@@ -310,8 +310,8 @@ class ErnieGramTokenizer(ErnieTokenizer):
 class NeZhaTokenizer(ErnieTokenizer):
     """NEZHA's: special tokens in a text are found before it is made lower case."""
 
-    def _load(self, given: dict[str, Any]) -> None:
-        self._load_words(given)
+    def _load(self, settings: dict[str, Any]) -> None:
+        self._load_words(settings)
 
 
 class SkepTokenizer(NeZhaTokenizer):
@@ -331,14 +331,14 @@ class SkepTokenizer(NeZhaTokenizer):
         "mask_token": "[MASK]",
     }
 
-    def _load(self, given: dict[str, Any]) -> None:
-        if given["use_bpe_encoder"] or given["add_two_sep_token_inter"]:
+    def _load(self, settings: dict[str, Any]) -> None:
+        if settings["use_bpe_encoder"] or settings["add_two_sep_token_inter"]:
             raise ValueError(
                 "SkepTokenizer is here for the models with an ERNIE vocabulary; "
                 "skep_roberta_large_en, with byte "
                 "pairs, needs PaddleNLP itself"
             )
-        super()._load(given)
+        super()._load(settings)
 
 
 class AsInCpp:
