@@ -14,7 +14,6 @@ from convert.programs.input_spec import ProgramTensor
 from convert.programs.program_feeds import OTHER_INPUTS, Array
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines.feeds import LOD_SUFFIX
-from pipeline.engines.onnxruntime.onnx_predictor import error_sentence, load_sentence
 from pipeline.errors import ConversionError, ServingError
 from pipeline.models.serving_model import ServingModel, Variable, load_serving_model, merge_model_settings
 
@@ -70,6 +69,8 @@ def program_runner(program: InferenceProgram) -> Runner:
 
 def _onnx_runner(program: InferenceProgram) -> Runner:
     import onnxruntime
+
+    from pipeline.engines.onnxruntime.onnx_predictor import error_sentence, load_sentence
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
