@@ -45,7 +45,7 @@ def test_the_rows_of_several_length_classes_are_those_that_all_take(tmp_path: Pa
     shapes = DynamicShapes.from_files(files)
     assert shapes.max_rows(["ids"]) is None
     assert shapes.renamed({"input_ids": "ids"}).max_rows(["ids"]) == 3
-    assert [profile.hold({"input_ids": (4, 9)}) for profile in shapes.profiles] == [True, False]
+    assert [profile.contain({"input_ids": (4, 9)}) for profile in shapes.profiles] == [True, False]
     assert shapes.longest == {"input_ids": (8, 20)}, "what padding may reach"
 
 

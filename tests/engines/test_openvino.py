@@ -272,7 +272,7 @@ def test_fp32_is_told_to_it_which_would_take_bf16_by_itself(
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(openvino_predictor, "LEAST_BYTES", 1)
+    monkeypatch.setattr(openvino_predictor, "MIN_BYTES", 1)
     return tmp_path / "cache" / "paddlewheel" / "openvino"
 
 
