@@ -8,10 +8,14 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, Description, describe
-from pipeline.models.label_names import class_counts, flaw_of_count, given_labels
-from pipeline.models.score_fetches import find_producer, find_score_fetch
-from pipeline.models.service_description import LABELS_KEY, with_service_keys
-from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
+from pipeline.models.label_names import (
+    class_counts,
+    find_score_fetch,
+    flaw_of_count,
+    given_labels,
+)
+from pipeline.models.onnx_file import find_producer
+from pipeline.models.serving_model import ADDITIONS, LABELS_KEY, ServingModel, Variable, with_service_keys
 from pipeline.ops.text_files import EMBEDDINGS, RERANKING, TextSettings, described_texts, task_in_files
 from pipeline.ops.tokenizing.tokenizer_files import tokenizer_file
 
@@ -144,7 +148,7 @@ def _outputs(model: ServingModel, labels: Sequence[str], asked: Asked) -> dict[s
         chosen = [f.alias for f in model.fetches if f is not scores and f.dtype in ("string", "int64")]
         if len(chosen) == 1 and not labels:
             output["chosen"] = chosen[0]
-    elif kind == "multilabel" and find_producer(model, scores) == "Sigmoid":
+    elif kind == "multilabel" and find_producer(model.program, scores) == "Sigmoid":
         output["activation"] = "none"
     if asked.input in ("", "tensor") and kind != "classes":
         output["raw"] = True
@@ -154,7 +158,7 @@ def _outputs(model: ServingModel, labels: Sequence[str], asked: Asked) -> dict[s
 def _guess_kind(model: ServingModel, scores: Variable | None, given: str) -> str:
     if scores is not None and len(scores.shape) == 3:
         return "entities" if given == "text" else "tokens"
-    several = scores is not None and find_producer(model, scores) == "Sigmoid"
+    several = scores is not None and find_producer(model.program, scores) == "Sigmoid"
     return "multilabel" if several else "classes"
 
 

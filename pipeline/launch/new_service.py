@@ -20,8 +20,13 @@ from pipeline.errors import ConfigError
 from pipeline.launch.commands import interpreter
 from pipeline.launch.new_description import NOTHING_ASKED, Asked, describe_reading, with_description
 from pipeline.launch.new_service_templates import CONFIG, SCRIPT
-from pipeline.models.service_description import SERVICE_KEYS
-from pipeline.models.serving_model import ADDITIONS, ServingModel, choose_version, load_serving_model
+from pipeline.models.serving_model import (
+    ADDITIONS,
+    SERVICE_KEYS,
+    ServingModel,
+    choose_version,
+    load_serving_model,
+)
 from pipeline.ops.described import DescribedOp
 
 SCRIPT_NAME, CONFIG_NAME = "web_service.py", "config.yml"

@@ -15,8 +15,7 @@ import msgspec
 from pipeline.api.batch_axis import BatchAxis
 from pipeline.api.request_options import RequestOptions
 from pipeline.errors import MalformedBody, ServingError, described, to_sendable_text
-from pipeline.models.model_card import ModelCard
-from pipeline.models.tensor_spec import Signature
+from pipeline.models.tensor_spec import ModelCard, Signature
 
 REFUSAL = "@refusal"  # the input of an overridden ResponseOp in place of an output: the fields of a Refusal
 

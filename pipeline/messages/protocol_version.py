@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pipeline.api import app, batch_axis, request_options, served_models
 from pipeline.messages import frames, messages, values
-from pipeline.models import model_card, tensor_spec
+from pipeline.models import tensor_spec
 
 DEFINITIONS = (
-    messages, frames, values, request_options, batch_axis, model_card, tensor_spec, app, served_models,
+    messages, frames, values, request_options, batch_axis, tensor_spec, app, served_models,
 )  # fmt: skip
 
 # The status of a worker that refuses to serve, for its package is of another version than the front. It must

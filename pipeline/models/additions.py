@@ -16,7 +16,7 @@ from pipeline.errors import ConfigError
 from pipeline.models.signature import Variable
 
 PARITY_FILE = "parity.json"
-# Those of serving.yml that are interpreted.
+# Keys of serving.yml that are interpreted.
 KEYS = {
     "batched",
     "digests",
@@ -35,7 +35,7 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class FeedPadding:
-    """An axis of a feed that may be filled up with a value without changing the answer."""
+    """An axis of a feed that may be padded with a value without changing the outputs."""
 
     axis: int
     value: float = 0
@@ -47,7 +47,7 @@ class Padding:
 
     feeds: Mapping[str, FeedPadding]  # by alias
     fetches: Mapping[str, int]  # by alias, the axis that is cut back to the row's own length
-    max_length: int | None = None  # longer rows are never padded; None: no limit but the model's own
+    max_length: int | None = None  # longer rows are never padded; None: only the model's limit
 
 
 def read_additions(path: Path) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def read_additions(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or not all(isinstance(key, str) for key in document):
         raise ConfigError(f"{path} is not a mapping of names (padding, labels, parity)")
     for key in document.keys() - KEYS:
-        # Further keys are notes of the conversion, but a misspelt one would be lost in silence.
+        # Further keys are notes of the conversion, but a misspelt key would be ignored silently.
         near = difflib.get_close_matches(key.lower(), sorted(KEYS), 1, 0.75)
         if near:
             raise ConfigError(f"{path}: unknown key {key!r}, did you mean {near[0]!r}?")
@@ -74,7 +74,7 @@ def read_additions(path: Path) -> dict[str, Any]:
 
 
 def write_additions(path: Path, document: Mapping[str, Any]) -> None:
-    """Put the document in the place of serving.yml at once. Raises ConfigError when that can't be written."""
+    """Replace serving.yml atomically. Raises ConfigError if it can't be written."""
     text = yaml.safe_dump(dict(document), allow_unicode=True, sort_keys=False)
     partial = path.with_name(f".{path.name}.new")
     try:
@@ -108,7 +108,7 @@ def failed_reports(path: Path) -> tuple[str, ...]:
 
 
 def parse_batched(value: object, path: Path) -> bool:
-    """Whether every feed begins with the batch; false says that shapes are what they say."""
+    """Parse `batched`: whether every feed begins with the batch axis; False: shapes are complete."""
     if value is not None and not isinstance(value, bool):
         raise ConfigError(f"{path}: batched is {value!r}, expected true or false")
     return value is not False
@@ -149,7 +149,7 @@ def parse_padding(
 
 
 def with_max_lengths(feeds: Sequence[Variable], value: object, path: Path) -> tuple[Variable, ...]:
-    """The feeds with the greatest lengths that serving.yml tells: {input_ids: {axis: 1, length: 512}}."""
+    """Add maximum lengths to feeds, from serving.yml: {input_ids: {axis: 1, length: 512}}."""
     longest = {}
     for alias, entry in _mapping(value, f"{path}: {MAX_LENGTHS}").items():
         where = f"{path}: {MAX_LENGTHS}.{alias}"
@@ -171,7 +171,7 @@ def _mapping(value: object, where: str) -> dict[str, Any]:
 
 
 def _free_axis(alias: str, axis: object, variables: Sequence[Variable], where: str) -> int:
-    """The axis, after a look that the variable has it with any length."""
+    """Return the axis, if it is an open axis of the variable. Raises ConfigError."""
     variable = next((v for v in variables if v.alias == alias), None)
     if variable is None:
         raise ConfigError(f"{where}: the model has only {', '.join(v.alias for v in variables)}")

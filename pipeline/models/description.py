@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -45,7 +45,7 @@ MOST_LABELS, LONGEST_LABEL, LONGEST_TEMPLATE = 1000, 200, 1000
 
 
 class TextInput(Section):
-    """A text: tokenized for the feeds of a language model, or given to a feed of strings as it is."""
+    """A text, tokenized for the feeds of a language model, or passed to a feed of strings."""
 
     kind: Literal["text"] = "text"
     feed: str = Field(default="", description="Alias of a feed of strings; absent: texts are tokenized.")
@@ -80,7 +80,7 @@ class TextInput(Section):
 
 
 class EntitiesOutput(Section):
-    """Scores of classes for each token: the entities in the text, with their places."""
+    """Entities in a text and their positions, from scores of classes for each token."""
 
     kind: Literal["entities"] = "entities"
     scheme: Literal["auto", "bio", "bioes", "bioul", "none"] = Field(
@@ -94,7 +94,7 @@ class EntitiesOutput(Section):
 
 
 class ZeroShotOutput(Section):
-    """Scores of an NLI model: which of the caller's own labels a text is about."""
+    """The client's labels that fit a text, from the scores of an NLI model."""
 
     kind: Literal["zero-shot"] = "zero-shot"
     entailment: Annotated[int, Field(ge=0)] | None = Field(
@@ -119,7 +119,7 @@ class ZeroShotOutput(Section):
 
 S = TypeVar("S", bound=Section)
 
-# The keys of an image that its preset fills in.
+# Keys of an image with defaults from its preset.
 _OF_PRESET = {"resize", "crop", "resampling", "library", "channels", "layout", "mean", "std"}
 
 
@@ -195,13 +195,13 @@ class TableInput(Section):
 
 
 class TensorInput(Section):
-    """A feed as it is, under its own alias."""
+    """A feed that clients send unchanged, under the feed's alias."""
 
     kind: Literal["tensor"] = "tensor"
 
 
 class ClassesOutput(Section):
-    """Scores of classes, one of which is meant: the best label and its score."""
+    """The best label and its score, from scores of exclusive classes."""
 
     kind: Literal["classes"] = "classes"
     activation: Literal["auto", "softmax", "none"] = Field(
@@ -224,7 +224,7 @@ class ClassesOutput(Section):
 
 
 class MultiLabelOutput(Section):
-    """Scores of classes, any number of which are meant: the labels over a threshold."""
+    """The labels over a threshold, from scores of independent classes."""
 
     kind: Literal["multilabel"] = "multilabel"
     activation: Literal["sigmoid", "none"] = Field(
@@ -238,7 +238,7 @@ class MultiLabelOutput(Section):
 
 
 class TokensOutput(Section):
-    """Scores of classes for each token: its best label."""
+    """The best label of each token, from scores of classes."""
 
     kind: Literal["tokens"] = "tokens"
     labels: list[str] | None = Field(default=None, description="Names of the classes; absent: the model's.")
@@ -246,7 +246,7 @@ class TokensOutput(Section):
 
 
 class LabelOutput(Section):
-    """The class that the model has chosen itself, by its name or number."""
+    """The class that the model itself selects, by name or number."""
 
     kind: Literal["label"] = "label"
     labels: list[str] | None = Field(
@@ -255,7 +255,7 @@ class LabelOutput(Section):
 
 
 class TensorOutput(Section):
-    """A fetch as it is."""
+    """A fetch that clients receive unchanged."""
 
     kind: Literal["tensor"] = "tensor"
 
@@ -293,7 +293,8 @@ OUTPUTS: Mapping[str, type[Output]] = {
     "label": LabelOutput,
     "tensor": TensorOutput,
 }
-INPUTS_KEY, OUTPUTS_KEY = "inputs", "outputs"
+INPUTS_KEY: Final = "inputs"
+OUTPUTS_KEY: Final = "outputs"
 SECTIONS: Mapping[str, type[Section]] = {  # by their headings in the reference
     **{f"{INPUTS_KEY}.<name>, kind: {kind}": INPUTS[kind] for kind in ("image", "text", "table")},
     f"{INPUTS_KEY}.<name>.columns": Column,
@@ -303,7 +304,7 @@ SECTIONS: Mapping[str, type[Section]] = {  # by their headings in the reference
 
 @dataclass(frozen=True)
 class Description:
-    """The inputs by name and the outputs by fetch; what serving.yml leaves out of an input is filled in."""
+    """Inputs by name and outputs by fetch, with defaults for settings that serving.yml leaves out."""
 
     inputs: Mapping[str, Input] = field(default_factory=dict)
     outputs: Mapping[str, Output] = field(default_factory=dict)
@@ -314,7 +315,7 @@ class Description:
         return frozenset(section.kind for section in self.inputs.values())
 
     def document(self) -> dict[str, Any]:
-        """In plain values, as clients are told it."""
+        """Return the description as plain values, for clients."""
         return {
             key: {
                 name: section.model_dump(mode="json", exclude_none=True)
@@ -361,7 +362,7 @@ def describe(
 
 
 def default_outputs(fetches: Sequence[Variable], labels: Sequence[str]) -> dict[str, Output]:
-    """Return the outputs of a model without a description: the only fetch with a score a label is labels."""
+    """Return the outputs without a description: labels for the only fetch with a score per label."""
     scores = [f for f in fetches if len(f.shape) in (2, 3) and f.shape[-1] == len(labels)]
     outputs: dict[str, Output] = {fetch.alias: TensorOutput() for fetch in fetches}
     if labels and len(scores) == 1:
@@ -371,7 +372,7 @@ def default_outputs(fetches: Sequence[Variable], labels: Sequence[str]) -> dict[
 
 
 def match_feeds(name: str, section: Input, feeds: Sequence[Variable]) -> list[str]:
-    """The aliases of the feeds that an input is for."""
+    """Return the aliases of the feeds that an input fills."""
     if isinstance(section, TensorInput):
         return [name]
     if isinstance(section, TableInput):
@@ -383,14 +384,14 @@ def match_feeds(name: str, section: Input, feeds: Sequence[Variable]) -> list[st
 
 
 def _names_sent(name: str, section: Input) -> list[str]:
-    """The names under which clients send what an input takes."""
+    """Return the names under which clients send an input."""
     if isinstance(section, TableInput):
         return [column.name for column in section.columns]
     return [name, section.pair] if isinstance(section, TextInput) and section.pair else [name]
 
 
 def get_class_labels(output: Output, labels: Sequence[str]) -> tuple[str, ...]:
-    """The names of an output's classes, none where it has no classes. labels: those of the model."""
+    """Return the class names of an output, by default the model's `labels`; none without classes."""
     if isinstance(output, EmbeddingOutput | RelevanceOutput | TensorOutput):
         return ()
     return tuple(labels if output.labels is None else output.labels)
@@ -419,7 +420,7 @@ def _entries(value: object, kinds: Mapping[str, type[S]], where: str) -> dict[st
 
 
 def _filled_input(name: str, section: Input, feeds: Sequence[Variable], where: str) -> Input:
-    """The input with what it leaves out. Raises ConfigError where the model has no such feed."""
+    """Fill in the defaults of an input. Raises ConfigError for a feed that the model lacks."""
     if isinstance(section, TableInput):
         return _filled_table(section, feeds, where)
     if isinstance(section, TextInput):
@@ -509,7 +510,7 @@ def _check_compared(
 def _check_dimensions(
     output: EmbeddingOutput, fetch: Variable, sentence: SentenceSettings, path: Path
 ) -> None:
-    """Raise ConfigError where the vectors have fewer numbers than are to be kept of them."""
+    """Raise ConfigError if `dimensions` exceeds the size of the vectors."""
     size = fetch.shape[-1] if fetch.shape else -1
     if len(fetch.shape) == 3 and size > 0:
         poolings = len(sentence.poolings) if output.pooling == "auto" else 1

@@ -1,4 +1,4 @@
-"""Digests of a model's files as they were when the model was proved, and which files are others now.
+"""Digests of a model's files at the time of its proof, to detect changed files.
 
 serving.yml has two of each file. `sha256` is of all its bytes: a proof, for `convert check`. `sample` is of
 its size and 1 MiB spread over it: a few ms for any size, so that every start can look. Other weights, trained
@@ -22,12 +22,12 @@ _BLOCKS, _BLOCK_BYTES = 256, 4096
 
 
 def hash_files(files: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """The digests of files by their names, as serving.yml has them."""
+    """Return the digests of files by name, in the form of serving.yml."""
     return {file.name: {SHA256: _sha256(file), SAMPLE: hash_sample(file)} for file in files}
 
 
 def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
-    """The model's files that are others than those that were proved; None where no digest is recorded.
+    """Return the model's files that changed since the proof; None without recorded digests.
 
     digest: which tells it, SHA256 or SAMPLE.
 
@@ -44,7 +44,7 @@ def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
 
 
 def differing(folder: Path, recorded: Mapping[str, Mapping[str, str]], digest: str) -> tuple[str, ...]:
-    """The names of the files in a folder that are others than recorded, by SHA256 or SAMPLE."""
+    """Return the files in a folder whose digest, SHA256 or SAMPLE, differs from the recorded one."""
     digest_file = {SHA256: _sha256, SAMPLE: hash_sample}[digest]
     files = {name: folder / name for name in recorded}
     return tuple(
@@ -55,12 +55,12 @@ def differing(folder: Path, recorded: Mapping[str, Mapping[str, str]], digest: s
 
 
 def are_digests(recorded: object) -> TypeGuard[dict[str, dict[str, str]]]:
-    """Whether it is what `hash_files` returns."""
+    """Whether a value has the form of `hash_files`."""
     return isinstance(recorded, dict) and all(_is_entry(*item) for item in recorded.items())
 
 
 def record_digests(directory: Path) -> None:
-    """Bring the digests in the serving.yml of a folder up to its files as they are now, if they have others.
+    """Update the digests in a folder's serving.yml after its files have changed.
 
     Raises ConfigError when it can't be written.
     """

@@ -1,4 +1,4 @@
-"""The element types of tensors: their names and numbers in every format that has tensors, in one table."""
+"""Table of element types: names and numbers in KServe v2, ONNX, .pdmodel and Paddle Serving."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 
 
 class Dtype(NamedTuple):
-    """One element type."""
+    """An element type of tensors."""
 
     name: str  # in `Variable.dtype`: NumPy's name, or "bfloat16" or "string"
     datatype: str  # KServe v2's name
-    numpy: np.dtype[Any]  # of its arrays: bfloat16 travels as the uint16 of its bits, a string as an object
-    onnx: int  # its number in an ONNX file (TensorProto.DataType)
-    program: int | None  # its number in a .pdmodel (VarType.Type); None: no variable of it can be served
-    paddle: int | None  # its number in a prototxt and in Paddle Serving's Tensor; None: it has none there
+    numpy: np.dtype[Any]  # of its arrays: bfloat16 as uint16 bits, string as object
+    onnx: int  # number in an ONNX file (TensorProto.DataType)
+    program: int | None  # number in a .pdmodel (VarType.Type); None: such variables can't be served
+    paddle: int | None  # number in a prototxt and in Paddle Serving's Tensor; None: none there
 
 
-# Paddle Serving's Tensor has texts under numbers of its own, 12 and 13.
+# Texts in Paddle Serving's Tensor have the additional numbers 12 and 13.
 DTYPES = (
     Dtype("bool", "BOOL", np.dtype(np.bool_), 9, 0, 9),
     Dtype("uint8", "UINT8", np.dtype(np.uint8), 2, 20, 7),
@@ -41,4 +41,4 @@ BY_ONNX = {dtype.onnx: dtype for dtype in DTYPES}
 BY_PROGRAM = {dtype.program: dtype for dtype in DTYPES if dtype.program is not None}
 BY_PADDLE = dict(sorted((dtype.paddle, dtype) for dtype in DTYPES if dtype.paddle is not None))
 
-RAW_ALONE = ("FP16", "BF16")  # datatypes that KServe v2 has neither as JSON nor as typed contents
+RAW_ALONE = ("FP16", "BF16")  # datatypes that KServe v2 only sends as raw bytes

@@ -1,4 +1,4 @@
-"""How the common libraries make a model's input of an image when they evaluate it, as numbers."""
+"""Image preprocessing presets: the evaluation transforms of torchvision, PaddleClas and timm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def completed(preset: str, settings: Mapping[str, Any], feed: Variable, where: str) -> dict[str, Any]:
-    """Return all settings: those absent follow from preset and feed. Raises ConfigError where they can't."""
+    """Complete the settings of an image from its preset and feed. Raises ConfigError."""
     if len(feed.shape) != 4 or feed.dtype in ("string", "bool"):
         raise ConfigError(
             f"{where}: an image is for a feed [N,C,H,W] or [N,H,W,C]; {feed.alias} takes {feed.dtype} "
@@ -80,5 +80,5 @@ def _check(filled: Mapping[str, Any], feed: Variable, where: str) -> None:
 
 
 def _pair(sides: Sequence[int] | None) -> list[int] | None:
-    """One side stands for both."""
+    """Return both sides of a crop; a single side counts for both."""
     return None if sides is None else [sides[0], sides[-1]]

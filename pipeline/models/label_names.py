@@ -1,4 +1,4 @@
-"""The names of a model's classes as an option of a command gives them."""
+"""Class labels of a model, from an option or a file, and the fetch with a score per class."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
+from pipeline.models.signature import Variable
 from pipeline.text_lines import read_lines, split_lines
 
 IMAGE_RANK = 4  # of a feed: [N, C, H, W] or [N, H, W, C]
@@ -16,7 +17,7 @@ _ENTAILMENT = re.compile(r"(?i)entail(ment|s|ed)?|蕴含|蕴涵")
 
 
 def given_labels(text: str) -> tuple[str, ...]:
-    """Names separated by commas, or of a file with one a line; none for an empty text. Raises ConfigError."""
+    """Parse `--labels`: names separated by commas, or a file with a name per line. Raises ConfigError."""
     path = Path(text)
     if text and "," not in text and path.is_file():
         try:
@@ -30,7 +31,7 @@ def given_labels(text: str) -> tuple[str, ...]:
 
 
 def class_counts(feeds: Iterable[Sequence[int]], fetches: Iterable[Sequence[int]]) -> list[int]:
-    """The last length of each output that may hold scores of classes, by the shapes of a model.
+    """Return the number of classes of each output that may hold class scores, from a model's shapes.
 
     What a detector of things in images finds, [N, boxes, 85] say, is no such.
     """
@@ -39,7 +40,7 @@ def class_counts(feeds: Iterable[Sequence[int]], fetches: Iterable[Sequence[int]
 
 
 def flaw_of_count(labels: Sequence[str], classes: Sequence[int]) -> str:
-    """Return the error where no output has as many classes as there are labels; else an empty text.
+    """Return an error message if no output has as many classes as there are labels, else "".
 
     classes: see `class_counts`.
     """
@@ -50,7 +51,7 @@ def flaw_of_count(labels: Sequence[str], classes: Sequence[int]) -> str:
 
 
 def find_entailment(labels: Sequence[str]) -> int | None:
-    """The class of an NLI model that means entailment; None where the labels name no such, or several."""
+    """Return the entailment class of an NLI model; None if no label or several labels name it."""
     matches = [index for index, label in enumerate(labels) if _ENTAILMENT.fullmatch(label.strip())]
     return matches[0] if len(matches) == 1 else None
 
@@ -70,7 +71,7 @@ _NUMBERED = re.compile(r"(\d+)\s+(\S.*)|(\S.*?)\s+(\d+)")
 
 
 def labels_beside(folders: Sequence[Path]) -> tuple[str, ...]:
-    """The names in the first of the files that is there; none without one. Raises ConfigError."""
+    """Return the labels of the first label file in these folders, or none. Raises ConfigError."""
     for folder in folders:
         for name in LABEL_FILES:
             if (folder / name).is_file():
@@ -91,7 +92,7 @@ def _labels_in(path: Path) -> tuple[str, ...]:
 
 
 def _of_json(value: Any) -> list[str]:
-    """A list of names, or an object: by number the name, or by name the number."""
+    """Parse labels from JSON: a list of names, or an object from number to name or from name to number."""
     if isinstance(value, list):
         return [str(name) for name in value]
     if not isinstance(value, dict):
@@ -102,7 +103,7 @@ def _of_json(value: Any) -> list[str]:
 
 
 def _of_lines(lines: Sequence[str]) -> list[str]:
-    """A name on each line, or a number with its name in either order (tag.dic of LAC)."""
+    """Parse labels from lines: a name, or a number and a name in either order (tag.dic of LAC)."""
     lines = [line.strip() for line in lines if line.strip()]
     matches = [_NUMBERED.fullmatch(line) for line in lines]
     if lines and all(matches):
@@ -115,3 +116,19 @@ def _of_lines(lines: Sequence[str]) -> list[str]:
 
 def _in_order(by_number: Mapping[int, str]) -> list[str]:
     return [by_number.get(number, "") for number in range(len(by_number))]
+
+
+def _may_be_scores(fetch: Variable) -> bool:
+    return len(fetch.shape) in (2, 3) and fetch.dtype.startswith(("float", "bfloat"))
+
+
+def find_score_fetch(fetches: Sequence[Variable], labels: Sequence[str]) -> Variable | None:
+    """Return the only fetch with a score per class, or None for no such fetch or several."""
+    floats = [fetch for fetch in fetches if _may_be_scores(fetch)]
+    if labels:
+        candidates = [f for f in floats if f.shape[-1] == len(labels)] or [
+            f for f in floats if f.shape[-1] == -1
+        ]
+    else:
+        candidates = [f for f in floats if len(f.shape) == 2 and f.shape[-1] not in (-1, 1)]
+    return candidates[0] if len(candidates) == 1 else None

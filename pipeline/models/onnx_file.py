@@ -18,7 +18,7 @@ from pipeline.models.signature import Variable
 _EXTERNAL = 1  # TensorProto.DataLocation
 _MAX_DEPTH = 16  # of graphs within nodes within graphs
 
-# Operators that give as many rows as they find.
+# Operators whose number of output rows depends on the data.
 FINDERS = frozenset({"NonMaxSuppression", "NonZero", "Compress", "Unique"})
 # Between an input of ids and the lookup of their embeddings, and between the stored table and the lookup.
 _SHAPE_ONLY = {"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
@@ -33,7 +33,7 @@ class OnnxFacts:
 
     feeds: tuple[Variable, ...]
     fetches: tuple[Variable, ...]
-    finder: str | None  # an operator that gives as many rows as it finds
+    finder: str | None  # an operator whose number of output rows depends on the data
     id_limits: Mapping[str, int]  # rows of the embedding in which a feed is looked up
     data_files: tuple[str, ...]  # files with weights, relative to the graph's file
     makers: Mapping[str, str] = field(default_factory=dict)  # the operator that makes each fetch
@@ -42,7 +42,7 @@ class OnnxFacts:
 
 
 def inspect_onnx(path: Path) -> OnnxFacts:
-    """Read the graph. Raises ConfigError for what is no ONNX model or has tensors that can't be served."""
+    """Read the graph. Raises ConfigError for files that are no ONNX model, and for unsupported tensors."""
     try:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -62,6 +62,11 @@ def inspect_onnx(path: Path) -> OnnxFacts:
     )
 
 
+def find_producer(program: Path, fetch: Variable) -> str:
+    """Return the operator that computes a fetch; empty if unknown, and for programs that are no ONNX file."""
+    return inspect_onnx(program).makers.get(fetch.name, "") if program.suffix == ".onnx" else ""
+
+
 @dataclass(frozen=True)
 class _Port:
     """An input or output of the graph. `shape` is None where the file has none; `dtype` "" for no tensor."""
@@ -73,7 +78,7 @@ class _Port:
 
 @dataclass(frozen=True)
 class _Node:
-    """`axis` is the attribute of that name; 0 where there is none."""
+    """An operator of the graph. `axis` is its attribute of that name, or 0."""
 
     operator: str
     inputs: tuple[str, ...]
@@ -110,7 +115,7 @@ class _Graph:
             raise ValueError("it holds no graph with an output")
 
     def _read_graph(self, graph: memoryview, depth: int) -> None:
-        """Gather what a graph holds; of one within a node only operators and stored tensors."""
+        """Collect the content of a graph; of a nested graph, only operators and stored tensors."""
         if depth > _MAX_DEPTH:
             raise ValueError(f"its graphs are nested over {_MAX_DEPTH} deep")
         for number, value in _fields(graph):
@@ -170,13 +175,13 @@ class _Graph:
             self.data_files.add(location)
 
     def makers(self) -> dict[str, str]:
-        """Return for each output the operator that makes it. Operators that only hand it on do not count."""
+        """Return the operator that computes each output, behind operators that only convert the output."""
         made_by = {output: node for node in self.nodes for output in node.outputs}
         names = {port.name: _origin(port.name, made_by, _TABLE_ONLY) for port in self.outputs}
         return {name: made_by[origin].operator for name, origin in names.items() if origin in made_by}
 
     def id_limits(self) -> dict[str, int]:
-        """By input of ids, the rows of the smallest table in which they are looked up."""
+        """Return, by id input, the rows of the smallest table that the ids are looked up in."""
         made_by = {output: node for node in self.nodes for output in node.outputs}
         limits: dict[str, int] = {}
         for node in self.nodes:
@@ -190,7 +195,7 @@ class _Graph:
 
 
 def _origin(name: str, made_by: Mapping[str, _Node], through: set[str]) -> str:
-    """The tensor of which this one is only another form, by operators of the kinds `through`."""
+    """Return the tensor that reaches this one through operators of the kinds `through`."""
     for _ in range(_MAX_DEPTH):
         node = made_by.get(name)
         if node is None or node.operator not in through or not node.inputs:
@@ -228,13 +233,13 @@ def _port(info: memoryview) -> _Port:
 
 
 def _dim(dim: memoryview) -> int:
-    """The length that a dimension's message tells; -1 for a named, unknown or absurd one."""
+    """Return the length of a dimension; -1 for a named, unknown or absurd length."""
     value = dict(_fields(dim)).get(1, 0)
     return value if isinstance(value, int) and 0 < value <= 1 << 40 else -1
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, _Value]]:
-    """Field numbers and values of a protobuf message: an int, or the bytes of anything longer."""
+    """Yield field numbers and values of a protobuf message: ints, or the bytes of longer fields."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

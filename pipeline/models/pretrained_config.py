@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Their first token has the position behind that of the padding.
+# Models whose positions start after the padding id.
 _POSITIONS_BEHIND_PADDING = ("camembert", "roberta", "xlm-roberta")
 _TASKS = {
     "ForSequenceClassification": "sequence-classification",
@@ -26,17 +26,17 @@ def get_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def is_multi_label(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration of transformers or PaddleNLP says so."""
+    """Whether a configuration of transformers or PaddleNLP declares multi-label classification."""
     return config.get("problem_type") == "multi_label_classification"
 
 
 def get_task(architecture: str) -> str:
-    """The task of a class of transformers or PaddleNLP, as model hubs call it; empty for others."""
+    """Return a model hub's name for the task of a transformers or PaddleNLP class; empty if unknown."""
     return next((task for ending, task in _TASKS.items() if architecture.endswith(ending)), "")
 
 
 def get_max_length(config: Mapping[str, Any]) -> int:
-    """Most tokens that a model with learned positions reads; 0 where the configuration does not tell."""
+    """Return the maximum number of tokens of a model with learned positions; 0 if unknown."""
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int) or isinstance(positions, bool):
         return 0

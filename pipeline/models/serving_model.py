@@ -15,7 +15,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -37,7 +37,7 @@ from pipeline.models.additions import (
     read_additions,
     with_max_lengths,
 )
-from pipeline.models.description import Description, describe
+from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, Description, describe
 from pipeline.models.signature import Variable, read_signature, signature_text
 from pipeline.plugins import ENGINES, Library, find, load
 
@@ -59,14 +59,14 @@ __all__ = [
 ]
 
 EngineName = Literal["paddle", "onnxruntime"]
-"""The engines that this project converts models for."""
+"""Engines that `paddlewheel convert` writes models for."""
 
 SERVER_FOLDER, CLIENT_FOLDER = "serving_server", "serving_client"
 SERVER_CONF, CLIENT_CONF = "serving_server_conf.prototxt", "serving_client_conf.prototxt"
 ADDITIONS = "serving.yml"
 TRITON_CONF = "config.pbtxt"
-SAMPLE_FILE = "sample.npz"  # real rows, an array for each feed: what `precision: auto` is judged by
-CACHE_FOLDER = "tensorrt_cache"  # what TensorRT keeps beside a model, where config.yml names no folder for it
+SAMPLE_FILE = "sample.npz"  # real rows, an array for each feed, to compare precisions for `auto`
+CACHE_FOLDER = "tensorrt_cache"  # default folder of built TensorRT engines, beside the model
 
 
 class ModelReader(Protocol):
@@ -79,20 +79,20 @@ class ModelReader(Protocol):
 
     @property
     def title(self) -> str:
-        """The name of the engine in a sentence."""
+        """The name of the engine in messages."""
         ...
 
     @property
     def files(self) -> str:
-        """The names of its model files, for a sentence: "*.onnx", say."""
+        """Name patterns of the engine's model files in messages, such as "*.onnx"."""
         ...
 
     def format_of(self, file: Path) -> str:
-        """The format of a file that is a program of this engine's; empty for any other file."""
+        """Return the format of a program of this engine; empty for other files."""
         ...
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """The file beside the program with its weights; None where they are not in one file.
+        """Return the file beside the program with its weights; None without a single such file.
 
         Raises ConfigError where that can't be told.
         """
@@ -100,23 +100,25 @@ class ModelReader(Protocol):
 
     @property
     def self_described(self) -> bool:
-        """Whether its programs tell their feeds and fetches, so that a folder with one alone is a model."""
+        """Whether programs declare their feeds and fetches, so that a folder with a program is a model."""
         ...
 
     def signature_of(self, program: Path) -> tuple[Sequence[Variable], Sequence[Variable]]:
-        """Feeds and fetches of a program that describes itself. Raises ConfigError for a damaged one."""
+        """Return the feeds and fetches that a program declares. Raises ConfigError for a damaged program."""
         ...
 
     @property
     def only_named(self) -> bool:
-        """Whether it runs a model only where `local_service_conf.engine` names it, for its files are also
-        those of another engine. One that does not say so runs what it finds."""
+        """Whether the engine only runs a model if `local_service_conf.engine` names the engine.
+
+        True for engines that run the files of other engines. Engines without this attribute need no name.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a model in a folder, and which engine runs them in which format."""
+    """The files of a model in a folder, their format, and their engine."""
 
     program: Path
     params: Path | None
@@ -126,7 +128,7 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class ServingModel:
-    """A model on disk, with what is known of it."""
+    """A model on disk: its files, tensors, description and proof."""
 
     directory: Path  # of the model files
     program: Path
@@ -216,17 +218,17 @@ def write_serving_model(
         if document:
             text = yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
             (server / ADDITIONS).write_text(text, encoding="utf-8")
-        load_serving_model(staging)  # what can't be read back is not put into place
+        load_serving_model(staging)  # check that the model can be read back
         _put_into_place(staging, target)
     except ConfigError as exc:
-        # Flaws are told with the path the caller knows.
+        # Messages name the caller's path.
         raise ConfigError(exc.message.replace(str(staging), str(target))) from exc
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
 def find_model_files(folder: Path, engine: str | None = None) -> ModelFiles:
-    """The program, its parameters and its format, whatever their names; those that `engine` runs if given.
+    """Find the program, its parameters and its format in a folder, optionally for a given engine.
 
     Also finds them in a plain inference directory without descriptions. Raises ConfigError when there is none
     or more than one.
@@ -251,7 +253,7 @@ def find_model_files(folder: Path, engine: str | None = None) -> ModelFiles:
 
 
 def _programs(files: Iterable[Path], named: str | None = None) -> Iterator[tuple[Path, ModelReader, str]]:
-    """The files that are an engine's programs, with their format there; `named` is the engine asked for."""
+    """Yield the programs among files, with their engine and format. `named` is the requested engine."""
     for path in files:
         for reader in _asked(named):
             if format_ := reader.format_of(path):
@@ -259,13 +261,13 @@ def _programs(files: Iterable[Path], named: str | None = None) -> Iterator[tuple
 
 
 def _asked(named: str | None) -> list[ModelReader]:
-    """The engines that are asked for a model: the one that is named, and those that need no name."""
+    """Return the candidate engines of a model: the requested engine, and engines that need no name."""
     readers = _readers().values()
     return [reader for reader in readers if reader.name == named or not getattr(reader, "only_named", False)]
 
 
 def find_programs(engine: str, folder: Path) -> list[Path]:
-    """The programs in a folder that this engine runs."""
+    """Return the programs in a folder that this engine runs."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     return [path for path, reader, _ in _programs(files, engine) if reader.name == engine]
 
@@ -275,7 +277,7 @@ def _readers() -> Mapping[str, ModelReader]:
 
 
 def require_library(model: ModelFiles | ServingModel) -> None:
-    """Raises ConfigError where the library that runs this model is not installed; imports nothing.
+    """Raise ConfigError if the library of the model's engine is not installed. Imports nothing.
 
     One that is installed and can't be imported is told by the worker that tries.
     """
@@ -297,7 +299,7 @@ def _described_by_itself(files: ModelFiles) -> tuple[tuple[Variable, ...], tuple
 
 
 def is_serving_model(directory: Path) -> bool:
-    """Whether there is a serving model in the directory, or in its folder serving_server."""
+    """Whether the directory, or its folder serving_server, holds a serving model."""
     return _server_folder_in(directory) is not None
 
 
@@ -309,13 +311,13 @@ def _server_folder_in(directory: Path) -> Path | None:
 
 
 def _describes_itself(folder: Path) -> bool:
-    """Whether the folder has a program that tells its feeds and fetches itself, and so needs no prototxt."""
+    """Whether the folder has a program that declares its feeds and fetches, and so needs no prototxt."""
     files = (path for path in folder.iterdir() if path.is_file())
     return any(reader.self_described for _, reader, _ in _programs(files))
 
 
 def server_folder(directory: Path) -> Path:
-    """The folder with the model files. Raises ConfigError where there is no serving model."""
+    """Return the folder with the model files. Raises ConfigError for a folder without a serving model."""
     folder = _server_folder_in(directory)
     if folder is not None:
         return folder
@@ -347,7 +349,7 @@ def _refuse_foreign(target: Path) -> None:
 
 
 def _put_into_place(staging: Path, target: Path) -> None:
-    """Rename; an old model is moved aside first and removed last."""
+    """Rename the new folder. An old model is moved aside first and removed last."""
     if not target.exists():
         staging.rename(target)
         return
@@ -357,18 +359,18 @@ def _put_into_place(staging: Path, target: Path) -> None:
     shutil.rmtree(old)
 
 
-UNVERSIONED = "1"  # what a model without versions is called by
+UNVERSIONED = "1"  # version of a model without version folders
 
 
 class ChosenVersion(NamedTuple):
-    """The version of a model that is to be served."""
+    """The selected version of a model."""
 
     directory: Path  # of the serving model, without symbolic links, so that it stays the same
     version: str
 
 
 def choose_version(directory: Path, requested: int | None = None) -> ChosenVersion:
-    """The version that is to be served: the one wanted, or the highest. Raises ConfigError.
+    """Select the requested version of a model, or the highest. Raises ConfigError.
 
     A directory that is a serving model itself has no others.
     """
@@ -387,7 +389,7 @@ def choose_version(directory: Path, requested: int | None = None) -> ChosenVersi
             f"{directory} has no version {requested}, model_version asks for it; there: {available}"
         )
     if not versions:
-        return ChosenVersion(directory, UNVERSIONED)  # loading it tells what is missing
+        return ChosenVersion(directory, UNVERSIONED)  # loading it raises the error
     version = str(requested or versions[-1])
     return ChosenVersion(directory / version, version)
 
@@ -406,7 +408,7 @@ SETTINGS = ("ir_optim", "precision")
 
 
 def merge_model_settings(model: ServingModel, conf: LocalServiceConf) -> LocalServiceConf:
-    """`conf` with the settings in the model's serving.yml; a key that config.yml has goes first.
+    """Merge the settings in the model's serving.yml into `conf`. Keys in config.yml win.
 
     A form of the model in a lower precision has that in its program: its engine computes what is written
     there, and fuses operators for it. Raises ConfigError for other keys than SETTINGS, and for values that
@@ -432,3 +434,25 @@ def merge_model_settings(model: ServingModel, conf: LocalServiceConf) -> LocalSe
                 "%s.%s is %s, but config.yml has %s, which goes first", where, key, value, getattr(conf, key)
             )
     return conf.model_copy(update={key: settings[key] for key in settings.keys() - conf.model_fields_set})
+
+
+LABELS_KEY = "labels"
+SERVICE_KEYS = (LABELS_KEY, INPUTS_KEY, OUTPUTS_KEY)
+
+
+def described_by(model: ServingModel, file: Path) -> ServingModel:
+    """Apply a description file of the service to a model. Raises ConfigError for an invalid file."""
+    if not file.is_file():
+        raise ConfigError(f"{file} is not a file: the service's description of its model is missing")
+    keys = read_additions(file)
+    if unknown := sorted(keys.keys() - set(SERVICE_KEYS)):
+        raise ConfigError(f"{file} may have {', '.join(SERVICE_KEYS)}, and has {unknown[0]}")
+    return with_service_keys(model, keys, file)
+
+
+def with_service_keys(model: ServingModel, keys: Mapping[str, Any], file: Path) -> ServingModel:
+    """Return the model with these keys instead of the model's. `file` is named in messages."""
+    labels = tuple(keys.get(LABELS_KEY) or model.labels)
+    additions = {**model.additions, **keys}
+    description = describe(additions, model.feeds, model.fetches, labels, file)
+    return replace(model, labels=labels, description=description, additions=additions)

@@ -44,7 +44,7 @@ class _Token:
 
 
 def read_prototxt(path: Path) -> Message:
-    """Read one message from a UTF-8 file of at most 4 MiB.
+    """Read a message from a UTF-8 file of at most 4 MiB.
 
     Raises ConfigError with file and line.
     """
@@ -99,7 +99,7 @@ class _Parser:
         self._values_left = MAX_VALUES
 
     def message(self, end: str, depth: int) -> Message:
-        """Fields up to the token `end`, which is consumed."""
+        """Parse fields up to the token `end`, and consume it."""
         if depth > MAX_DEPTH:
             raise self._error(f"messages nested deeper than {MAX_DEPTH}")
         fields: Message = {}
@@ -218,7 +218,7 @@ MAX_RANK = 16
 
 @dataclass(frozen=True)
 class Variable:
-    """A feed or fetch of a serving model, as its engine needs to know it.
+    """A feed or fetch of a serving model, with the facts that its engine needs.
 
     Clients are told of it by a `TensorSpec`, which goes to the front and which Ops without a model declare.
     """
@@ -234,18 +234,18 @@ class Variable:
 
     @cached_property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The dtype of its arrays."""
-        dtype = BY_NAME.get(self.dtype)  # a program may have others, which can't be served
+        """The dtype of the variable's arrays."""
+        dtype = BY_NAME.get(self.dtype)  # None: a program's dtype that can't be served
         return np.dtype(self.dtype) if dtype is None else dtype.numpy
 
     @property
     def has_rows(self) -> bool:
-        """Whether its first axis is the batch, of any length."""
+        """Whether the first axis is an open batch axis."""
         return self.shape[:1] == (-1,)
 
 
 def sized(shape: Sequence[int], rows: int, length: int) -> tuple[int, ...]:
-    """A shape that a feed of this one can have: `rows` on the batch axis, `length` on the other open ones.
+    """Return a shape with `rows` on an open batch axis and `length` on other open axes.
 
     Of a recurrent state the batch axis is the second: [layers, batch, width].
     """
@@ -256,7 +256,7 @@ def sized(shape: Sequence[int], rows: int, length: int) -> tuple[int, ...]:
 
 
 def read_signature(conf: Path, *, batched: bool = True) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
-    """Feeds and fetches of a prototxt. Raises ConfigError with file and place.
+    """Read the feeds and fetches of a prototxt. Raises ConfigError with file and position.
 
     A batch axis that is left out is added, as Paddle Serving means it; not where `batched` is false.
     """
@@ -265,7 +265,7 @@ def read_signature(conf: Path, *, batched: bool = True) -> tuple[tuple[Variable,
 
 
 def signature_text(feeds: Sequence[Variable], fetches: Sequence[Variable]) -> str:
-    """The prototxt of these feeds and fetches. Raises ConfigError for a dtype it has no number for."""
+    """Format feeds and fetches as prototxt. Raises ConfigError for a dtype without a number."""
 
     def entry(variable: Variable, kind: str) -> dict[str, Sequence[object]]:
         dtype = BY_NAME.get(variable.dtype)

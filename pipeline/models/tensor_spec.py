@@ -1,4 +1,4 @@
-"""Tensors that an Op, or a model, takes and gives."""
+"""Tensors and other facts of an Op or a model, for clients."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DECLARED = re.compile(r"\s*(\w+)\s*\[([-\d\s,]*)\]\s*")
 
 
 class TensorSpec(NamedTuple):
-    """A tensor as clients are told of it: an Op's, which may have no model, or one of its model.
+    """An input or output tensor of an Op or a model, for clients.
 
     What an engine needs to know of it beside, and clients need not, stands in `Variable`.
     """
@@ -22,15 +22,15 @@ class TensorSpec(NamedTuple):
     datatype: str  # as KServe v2 names it
     shape: tuple[int, ...]  # -1 for any length
     labels: tuple[str, ...] = ()  # of its classes, by their number
-    optional: bool = False  # an input that a request need not have
+    optional: bool = False  # an input that a request may leave out
 
     def document(self) -> dict[str, Any]:
-        """The tensor as the metadata of a model tells it."""
+        """Return the tensor in the form of KServe v2 metadata."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
 
 class Signature(NamedTuple):
-    """Tensors of a request and of its answer."""
+    """The tensors of requests and responses."""
 
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
@@ -38,17 +38,17 @@ class Signature(NamedTuple):
 
     @property
     def open(self) -> bool:
-        """Whether nothing is known of the tensors, so that a request may hold any."""
+        """Whether no tensor is declared, so that a request may hold any tensor."""
         return not self.inputs
 
     @property
     def has_rows(self) -> bool:
-        """Whether the first axis of every tensor may be one of rows, an instance of KServe v1 each."""
+        """Whether the first axis of every tensor may hold rows, each an instance of KServe v1."""
         return not self.open and all(spec.shape[:1] == (-1,) for spec in (*self.inputs, *self.outputs))
 
     @classmethod
     def of_data(cls, data: Sequence[Any]) -> Signature:
-        """A signature of what JSON or msgpack have made of it."""
+        """Build a signature from decoded JSON or msgpack."""
         inputs, outputs, max_batch_size = data
         return cls(_parse_specs(inputs), _parse_specs(outputs), max_batch_size)
 
@@ -63,7 +63,7 @@ def _parse_specs(data: Sequence[Any]) -> tuple[TensorSpec, ...]:
 def declared_specs(
     where: str, tensors: Mapping[str, str], batched: bool, labels: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[TensorSpec, ...]:
-    """The tensors of a declaration such as `{"text": "BYTES [-1]"}`. Raises ConfigError with all flaws."""
+    """Parse tensor declarations such as `{"text": "BYTES [-1]"}`. Raises ConfigError with all mistakes."""
     flaws, specs = [], []
     for name, text in tensors.items():
         match = _DECLARED.fullmatch(text) if isinstance(text, str) else None
@@ -84,3 +84,15 @@ def declared_specs(
     if flaws:
         raise ConfigError("\n".join(flaws))
     return tuple(specs)
+
+
+class ModelCard(NamedTuple):
+    """Facts of a model for /openapi.json and /docs, which a worker sends once the model is loaded."""
+
+    engine: str  # with the precision, where that is another than fp32
+    task: str = ""  # as the conversion notes it; empty: unknown
+    labels: tuple[str, ...] = ()  # of the classes
+
+    def document(self) -> dict[str, Any]:
+        """Return the known facts as plain values."""
+        return {name: value for name, value in self._asdict().items() if value}

@@ -1,4 +1,4 @@
-"""Variants: other forms of a serving model beside its own program, for other engines.
+"""Variants: alternative programs of a serving model, for other engines or precisions.
 
     serving_server/variants/<name>/    model files, parity.json, variant.json
 
@@ -36,13 +36,13 @@ log = logging.getLogger(__name__)
 
 FOLDER = "variants"
 RECORD = "variant.json"
-FP32, INT8 = "fp32", "int8"  # of a variant's own arithmetic
+FP32, INT8 = "fp32", "int8"  # arithmetic of a variant's program
 _DIGESTS, _SOURCES, _PRECISION = "digests", "made_of", "precision"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One form of a model.
+    """An alternative program of a model.
 
     name: of its folder, "onnx" say. engines: the names of those that can run it, in alphabetical order.
     digest: the SHA-256 of its program as it was proved; empty where none is recorded. hindrance: why it is
@@ -62,7 +62,7 @@ class Variant:
 
 
 def find_variants(directory: Path | str) -> tuple[Variant, ...]:
-    """Return the variants of the serving model there, by name, whether they are to be run or not."""
+    """Return all variants of a serving model, by name, including rejected variants."""
     folder = server_folder(Path(directory))
     place = folder / FOLDER
     if not place.is_dir():
@@ -71,7 +71,7 @@ def find_variants(directory: Path | str) -> tuple[Variant, ...]:
 
 
 def load_for_engine(directory: Path | str, engine: str | None, precision: str = FP32) -> ServingModel:
-    """The serving model there as the engine that is named runs it: its own program, else the variant of it.
+    """Load a serving model for an engine: the model's program, else a variant for that engine.
 
     precision: as config.yml asks for it; a variant of a lower one goes before the program. Raises
     ConfigError, one sentence a flaw, where there is neither.
@@ -94,13 +94,13 @@ def load_for_engine(directory: Path | str, engine: str | None, precision: str = 
 
 
 def variants_in(directory: Path | str, engine: str, precision: str = FP32) -> list[Variant]:
-    """Return the variants of this arithmetic that the engine could run, whether they are to be run or not."""
+    """Return the variants in this precision for an engine, including rejected variants."""
     variants = find_variants(directory)
     return [variant for variant in variants if engine in variant.engines and variant.precision == precision]
 
 
 class WayToRun(NamedTuple):
-    """An engine with the model as it runs it."""
+    """An engine and the form of a model that it runs."""
 
     engine: str
     model: ServingModel | None  # None where it runs no form of the model
@@ -108,7 +108,7 @@ class WayToRun(NamedTuple):
 
 
 def ways_to_run(directory: Path | str, engines: Iterable[str] | None = None) -> list[WayToRun]:
-    """Return how each engine, or each engine that is named, runs the serving model there."""
+    """Return how each of the engines, by default all engines, runs a serving model."""
     runs = []
     for engine in find(ENGINES) if engines is None else engines:
         model = None
@@ -123,7 +123,7 @@ def ways_to_run(directory: Path | str, engines: Iterable[str] | None = None) -> 
 
 
 def as_variant(model: ServingModel, name: str, files: ModelFiles, precision: str = FP32) -> ServingModel:
-    """The model with the program of a variant in place of its own. precision: of the variant's arithmetic."""
+    """Return the model with the program of a variant, whose arithmetic has this precision."""
     return replace(
         model,
         program=files.program,
@@ -138,7 +138,7 @@ def as_variant(model: ServingModel, name: str, files: ModelFiles, precision: str
 def write_record(
     directory: Path, files: Iterable[Path], sources: Iterable[Path], precision: str = FP32
 ) -> None:
-    """Write variant.json of the variant in a folder: the digests of its files and of those it was made of."""
+    """Write a variant's variant.json: digests of the variant's files and of their source files."""
     record: dict[str, Any] = {_DIGESTS: hash_files(files), _SOURCES: hash_files(sources)}
     if precision != FP32:
         record[_PRECISION] = precision

@@ -17,8 +17,7 @@ from pipeline.api.feeds import read_feeds
 from pipeline.api.op import Op
 from pipeline.errors import ConfigError, InvalidInput, ServingError
 from pipeline.models.description import ImageInput, Input, TableInput, TensorInput, TextInput
-from pipeline.models.service_description import described_by
-from pipeline.models.serving_model import ServingModel
+from pipeline.models.serving_model import ServingModel, described_by
 from pipeline.ops.declarations import (
     EXAMPLE_TEXT,
     declared_input,

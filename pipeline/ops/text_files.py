@@ -15,8 +15,8 @@ from typing import Any
 from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, describe
 from pipeline.models.label_names import LABEL_FILES, find_entailment, labels_beside
+from pipeline.models.onnx_file import find_producer
 from pipeline.models.pretrained_config import get_labels, get_max_length, get_task, is_multi_label
-from pipeline.models.score_fetches import find_producer
 from pipeline.models.sentence_files import read_sentence
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
 from pipeline.ops.tokenizing.tokenizer_files import tokenizer_file
@@ -131,7 +131,11 @@ def _output(
         output.pop("raw", None)
     if settings.labels and task in _WITHOUT_LABELS:
         raise ConfigError(f"--labels: the task {task} has no classes")
-    if kind == "multilabel" and "activation" not in output and find_producer(model, scores) == "Sigmoid":
+    if (
+        kind == "multilabel"
+        and "activation" not in output
+        and find_producer(model.program, scores) == "Sigmoid"
+    ):
         output["activation"] = "none"
     if kind == "zero-shot" and output.get("entailment") is None and not settings.labels:
         output["entailment"] = model.additions.get("entailment")  # as the conversion has noted it

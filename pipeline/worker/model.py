@@ -22,9 +22,8 @@ from pipeline.errors import ConfigError, InvalidInput, ModelFailed, get_error_te
 from pipeline.models.additions import PARITY_FILE, FeedPadding, Padding
 from pipeline.models.digests import SAMPLE, replaced_files
 from pipeline.models.dtypes import BY_NAME
-from pipeline.models.model_card import ModelCard
 from pipeline.models.serving_model import ServingModel, Variable, merge_model_settings
-from pipeline.models.tensor_spec import Signature, TensorSpec
+from pipeline.models.tensor_spec import ModelCard, Signature, TensorSpec
 from pipeline.models.variants import load_for_engine
 from pipeline.tuning.choice import Choice
 from pipeline.worker.plan import BatchLimits, RunCosts

@@ -18,8 +18,7 @@ from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.worker_instance import HandOverEvents, Instance, State
 from pipeline.front.pool.worker_process import Plan, WorkerProcess
 from pipeline.messages.messages import Models
-from pipeline.models.model_card import ModelCard
-from pipeline.models.tensor_spec import Signature
+from pipeline.models.tensor_spec import ModelCard, Signature
 from pipeline.process.isolation import run_isolated
 
 # A start that takes longer makes room for the next one: it may wait for something else than a core, perhaps
