@@ -27,7 +27,7 @@ from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.description import OUTPUTS_KEY
 from pipeline.models.embedding_description import SENTENCE_KEY
-from pipeline.models.label_names import class_counts, find_entailment, flaw_of_count
+from pipeline.models.label_names import check_label_count, class_counts, find_entailment
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import SERVER_FOLDER
 
@@ -38,7 +38,7 @@ def check_count(labels: Sequence[str], program: InferenceProgram, batch: Feeds) 
     if labels and -1 in classes:
         shapes = [output.shape for output in program_runner(program)(batch)]
         classes = class_counts(_feed_shapes(program), shapes)
-    if flaw := flaw_of_count(labels, classes):
+    if flaw := check_label_count(labels, classes):
         raise ConversionError(f"{flaw}.")
 
 
@@ -206,7 +206,7 @@ def _entailment(labels: Sequence[str]) -> str:
 
 def _mismatch(labels: Sequence[str], program: InferenceProgram, aliases: Sequence[str]) -> str:
     """Describe labels of a configuration whose number fits no output."""
-    if not flaw_of_count(labels, count_classes(program)):
+    if not check_label_count(labels, count_classes(program)):
         return ""
     shapes = (f"{alias} is {list(f.shape)}" for alias, f in zip(aliases, program.fetches, strict=True))
     return f"; its {len(labels)} labels fit no output: {', '.join(shapes)}"

@@ -277,7 +277,7 @@ class Service:
 class WebService(Service):
     """A service over HTTP and gRPC, from an overridden `get_pipeline_response`.
 
-    name: the first segment of the URL.
+    `name` is the first segment of the URL.
     """
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
@@ -301,7 +301,7 @@ class WebService(Service):
 class PipelineServer(Service):
     """A service over HTTP and gRPC, from a ResponseOp that the script builds.
 
-    name: the first segment of the URL.
+    `name` is the first segment of the URL.
     """
 
     def __init__(self, name: str | None = None) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, Description, describe
 from pipeline.models.label_names import (
+    check_label_count,
     class_counts,
     find_score_fetch,
-    flaw_of_count,
     given_labels,
 )
 from pipeline.models.onnx_file import find_producer
@@ -58,7 +58,7 @@ def with_description(model: ServingModel, asked: Asked) -> ServingModel:
         _refuse_described(model, INPUTS_KEY, "--input")
         added[INPUTS_KEY] = _INPUTS[asked.input](model, asked)
     feeds, fetches = ([variable.shape for variable in many] for many in (model.feeds, model.fetches))
-    if asked.labels and (flaw := flaw_of_count(labels, class_counts(feeds, fetches))):
+    if asked.labels and (flaw := check_label_count(labels, class_counts(feeds, fetches))):
         raise ConfigError(flaw)
     if asked.output or asked.top_k or (asked.input and OUTPUTS_KEY not in model.additions):
         _refuse_described(model, OUTPUTS_KEY, "--output and --top-k")

@@ -29,9 +29,7 @@ def hash_files(files: Iterable[Path]) -> dict[str, dict[str, str]]:
 def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
     """Return the model's files that changed since the proof; None without recorded digests.
 
-    digest: which tells it, SHA256 or SAMPLE.
-
-    Raises ConfigError for digests that are none.
+    `digest` selects SHA256 or SAMPLE. Raises ConfigError for malformed digests.
     """
     recorded = model.additions.get(KEY)
     if recorded is None:

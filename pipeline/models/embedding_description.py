@@ -15,7 +15,7 @@ MOST_DIMENSIONS = 1 << 16  # that a request may ask for
 
 
 class EmbeddingOutput(Section):
-    """A vector for each text, of the vectors of its tokens or of the text as a whole."""
+    """A vector per text, pooled from token vectors or computed by the model."""
 
     kind: Literal["embedding"] = "embedding"
     pooling: AnyPooling = Field(
@@ -37,7 +37,7 @@ class EmbeddingOutput(Section):
 
 
 class DenseLayer(Section):
-    """A linear layer with its activation, of a sentence vector."""
+    """A linear layer after the pooling, with its activation."""
 
     kind: Literal["dense"] = "dense"
     size: PositiveInt = Field(description="How many numbers the layer's vectors have.")
@@ -47,7 +47,7 @@ class DenseLayer(Section):
 
 
 class NormalizeLayer(Section):
-    """A layer whose vectors have the length 1."""
+    """A layer that scales vectors to length 1."""
 
     kind: Literal["normalize"] = "normalize"
 
@@ -78,19 +78,19 @@ class SentenceSettings(Section):
         return tuple(self.pooling) if isinstance(self.pooling, list) else (self.pooling,)
 
     def vector_size(self, pooled: int) -> int:
-        """Return how many numbers a vector has after the layers. pooled: how many it has before them."""
+        """Return the size of a vector after the layers, from its size `pooled` before them."""
         sizes = [layer.size for layer in self.layers if isinstance(layer, DenseLayer)]
         return sizes[-1] if sizes else pooled
 
 
 class SimilarityOutput(EmbeddingOutput):
-    """The cosine of the vectors of two texts."""
+    """The cosine similarity of two texts' vectors."""
 
     kind: Literal["similarity"] = "similarity"  # type: ignore[assignment]
 
 
 class RelevanceOutput(Section):
-    """A score of a pair that a model has read together: how well the second text answers the first."""
+    """A score of a pair of texts: how relevant the second text is to the first."""
 
     kind: Literal["relevance"] = "relevance"
     activation: Literal["auto", "sigmoid", "softmax", "none"] = Field(

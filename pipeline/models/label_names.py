@@ -39,10 +39,10 @@ def class_counts(feeds: Iterable[Sequence[int]], fetches: Iterable[Sequence[int]
     return [shape[-1] for shape in fetches if len(shape) in ranks]
 
 
-def flaw_of_count(labels: Sequence[str], classes: Sequence[int]) -> str:
+def check_label_count(labels: Sequence[str], classes: Sequence[int]) -> str:
     """Return an error message if no output has as many classes as there are labels, else "".
 
-    classes: see `class_counts`.
+    `classes` are the numbers of `class_counts`.
     """
     if not labels or not classes or len(labels) in classes or -1 in classes:
         return ""
@@ -66,7 +66,7 @@ LABEL_FILES = (
     "label_map.json",
     "id2label.json",
 )
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 _NUMBERED = re.compile(r"(\d+)\s+(\S.*)|(\S.*?)\s+(\d+)")
 
 
@@ -82,7 +82,7 @@ def labels_beside(folders: Sequence[Path]) -> tuple[str, ...]:
 def _labels_in(path: Path) -> tuple[str, ...]:
     try:
         with path.open("rb") as file:
-            text = file.read(_MOST_BYTES).decode("utf-8-sig")
+            text = file.read(_MAX_BYTES).decode("utf-8-sig")
         names = _of_json(json.loads(text)) if path.suffix == ".json" else _of_lines(split_lines(text))
     except (OSError, ValueError, RecursionError) as exc:
         raise ConfigError(f"{path} can't be read as names of classes ({exc}): give --labels") from exc

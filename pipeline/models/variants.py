@@ -42,23 +42,18 @@ _DIGESTS, _SOURCES, _PRECISION = "digests", "made_of", "precision"
 
 @dataclass(frozen=True)
 class Variant:
-    """An alternative program of a model.
+    """An alternative program of a model."""
 
-    name: of its folder, "onnx" say. engines: the names of those that can run it, in alphabetical order.
-    digest: the SHA-256 of its program as it was proved; empty where none is recorded. hindrance: why it is
-    not to be run; empty for one that answers as the model does. precision: of its arithmetic.
-    """
-
-    name: str
+    name: str  # of its folder, such as "onnx"
     directory: Path
-    engines: tuple[str, ...]
-    digest: str
-    hindrance: str
-    precision: str = FP32
+    engines: tuple[str, ...]  # engines that can run the program, in alphabetical order
+    digest: str  # SHA-256 of the proved program; empty: not recorded
+    reject_reason: str  # why the variant is never run; empty: its outputs match the model's
+    precision: str = FP32  # of its arithmetic
 
     @property
     def passed(self) -> bool:
-        return not self.hindrance
+        return not self.reject_reason
 
 
 def find_variants(directory: Path | str) -> tuple[Variant, ...]:
@@ -73,8 +68,8 @@ def find_variants(directory: Path | str) -> tuple[Variant, ...]:
 def load_for_engine(directory: Path | str, engine: str | None, precision: str = FP32) -> ServingModel:
     """Load a serving model for an engine: the model's program, else a variant for that engine.
 
-    precision: as config.yml asks for it; a variant of a lower one goes before the program. Raises
-    ConfigError, one sentence a flaw, where there is neither.
+    For a lower `precision`, a variant in that precision is preferred to the program. Raises ConfigError if
+    there is neither.
     """
     folder = server_folder(Path(directory))
     lower = [] if engine is None or precision == FP32 else variants_in(folder, engine, precision)
@@ -84,7 +79,7 @@ def load_for_engine(directory: Path | str, engine: str | None, precision: str = 
     fitting = next((variant for variant in variants if variant.passed), None)
     if fitting is None:
         if variants:
-            why = "; ".join(f"{variant.directory}: {variant.hindrance}" for variant in variants)
+            why = "; ".join(f"{variant.directory}: {variant.reject_reason}" for variant in variants)
             form = f"{precision} form" if lower else "form"
             raise ConfigError(f"engine: {engine} runs no {form} of {folder} ({why}): convert the model again")
         return load_serving_model(directory, engine)  # which tells that it is not this engine's
@@ -104,7 +99,7 @@ class WayToRun(NamedTuple):
 
     engine: str
     model: ServingModel | None  # None where it runs no form of the model
-    refusal: str  # why it can't be run here; with a model the engine's library is not installed. Else empty
+    refusal: str  # why the engine can't run the model; if there is a model, its library is missing; or empty
 
 
 def ways_to_run(directory: Path | str, engines: Iterable[str] | None = None) -> list[WayToRun]:
@@ -155,11 +150,11 @@ def _variant(directory: Path, model_folder: Path) -> Variant:
         record = _read_record(directory / RECORD)
     except ConfigError as exc:
         return Variant(directory.name, directory, engines, "", exc.message)
-    hindrance = _hindrance(directory, model_folder, record)
+    reject_reason = _find_reject_reason(directory, model_folder, record)
     if program.name not in record.files:
-        hindrance = hindrance or f"{program.name} is not the file that was proved"
+        reject_reason = reject_reason or f"{program.name} is not the file that was proved"
     digest = record.files.get(program.name, {}).get(SHA256, "")
-    return Variant(directory.name, directory, engines, digest, hindrance, record.precision)
+    return Variant(directory.name, directory, engines, digest, reject_reason, record.precision)
 
 
 class _Record(NamedTuple):
@@ -170,7 +165,7 @@ class _Record(NamedTuple):
     precision: str
 
 
-def _hindrance(directory: Path, model_folder: Path, record: _Record) -> str:
+def _find_reject_reason(directory: Path, model_folder: Path, record: _Record) -> str:
     if not (directory / PARITY_FILE).is_file():
         return f"it has no {PARITY_FILE}, so that nobody knows whether it answers as the model does"
     if failures := failed_reports(directory / PARITY_FILE):

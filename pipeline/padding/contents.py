@@ -37,16 +37,13 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class FeedContent:
-    """How the content of one feed is made.
-
-    pad: axis and value. limit: ids are below it; 0: any integer of the dtype.
-    """
+    """Rules for the random content of a feed."""
 
     variable: Variable
     role: Role
     pad: FeedPadding
-    limit: int = 0
-    example: Array | None = None
+    limit: int = 0  # ids are below it; 0: any integer of the dtype
+    example: Array | None = None  # content of a feed that is never padded
 
 
 class RowContents:

@@ -55,30 +55,24 @@ class PaddingProof(NamedTuple):
 
 @dataclass(frozen=True)
 class PaddedModel:
-    """A model whose padding is to be proven.
+    """A model whose padding is to be proven."""
 
-    run: raises ServingError for feeds that the model does not take. id_limits: ids are below these numbers.
-    checks_ids: the engine refuses ids beyond its tables, so that limits may be looked for. declared: the
-    padding to be proven; without one it is found. examples: values of feeds that are not padded. max_length:
-    no longer rows are tried. tolerance: of an answer, in proportion to its largest value.
-    """
-
-    run: Run
+    run: Run  # raises ServingError for feeds that the model rejects
     feeds: Sequence[Variable]
-    id_limits: Mapping[str, int]
-    checks_ids: bool
-    declared: Mapping[str, FeedPadding] = field(default_factory=dict)
-    examples: Mapping[str, Array] = field(default_factory=dict)
-    max_length: int = MAX_LENGTH
-    tolerance: float = TOLERANCE
+    id_limits: Mapping[str, int]  # by feed, ids are below it
+    checks_ids: bool  # the engine rejects ids beyond its tables, so limits can be searched
+    declared: Mapping[str, FeedPadding] = field(default_factory=dict)  # padding to prove; empty: find it
+    examples: Mapping[str, Array] = field(default_factory=dict)  # values of feeds that are not padded
+    max_length: int = MAX_LENGTH  # longest row that is tried
+    tolerance: float = TOLERANCE  # of an output, relative to its largest value
 
 
 class _Refuted(Exception):
-    """A padded row answers otherwise than alone."""
+    """The outputs of a padded row differ from those of the row alone."""
 
 
 class _Inconclusive(Exception):
-    """The model can't be judged."""
+    """The proof has no result for this model."""
 
 
 class _TooSlow(Exception):
@@ -86,14 +80,11 @@ class _TooSlow(Exception):
 
 
 class Budget:
-    """The CPU time of a proof. `spent_s` counts waits as well, but less.
-
-    waited: a run was refused only because neighbours used the CPU.
-    """
+    """The CPU time of a proof. `spent_s` counts waits as well, at a lower weight."""
 
     def __init__(self, seconds: float = BUDGET_S) -> None:
         self.seconds = seconds
-        self.waited = False
+        self.waited = False  # whether a run was refused only because other processes used the CPU
         self._cpu, self._wall = time.process_time(), time.monotonic()
 
     @property

@@ -157,7 +157,7 @@ def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
     conf = merge_model_settings(model, conf)
     besides = [
         _asked(conf),
-        *(f"{one.name} {one.digest} {one.hindrance}" for one in find_variants(directory)),
+        *(f"{one.name} {one.digest} {one.reject_reason}" for one in find_variants(directory)),
     ]
     judges = conf.precision == AUTO or _leaves_onednn_open(conf)
     if judges and (rows := model.directory / SAMPLE_FILE).is_file():
@@ -264,7 +264,7 @@ def _not_run(subject: _Subject) -> Iterator[Timed]:
     for variant in find_variants(subject.directory) if subject.conf.engine == AUTO else ():
         if not variant.passed and variant.precision == FP32:  # a lower one is among those that are timed
             engines = ", ".join(variant.engines) or variant.name
-            yield Timed(engines, FP32, refused=f"{variant.directory}: {variant.hindrance}")
+            yield Timed(engines, FP32, refused=f"{variant.directory}: {variant.reject_reason}")
 
 
 def _rows(model: ServingModel) -> list[int]:

@@ -72,7 +72,7 @@ def variant_folder(model: Path) -> Path:
 def test_a_variant_is_listed_with_the_engines_that_can_run_it(model: Path) -> None:
     (variant,) = find_variants(model)
     assert (variant.name, variant.directory) == ("onnx", variant_folder(model))
-    assert (variant.engines, variant.passed, variant.hindrance) == (("onnxruntime", "openvino"), True, "")
+    assert (variant.engines, variant.passed, variant.reject_reason) == (("onnxruntime", "openvino"), True, "")
     assert (
         variant.digest
         == json.loads((variant.directory / RECORD).read_text())["digests"]["model.onnx"]["sha256"]
@@ -139,7 +139,7 @@ def test_one_that_is_not_what_was_proved_is_never_run(
     change(model)
     (variant,) = find_variants(model)
     assert not variant.passed
-    assert told in variant.hindrance
+    assert told in variant.reject_reason
     with pytest.raises(ConfigError) as caught:
         load_for_engine(model, "onnxruntime")
     assert caught.value.message.startswith("engine: onnxruntime runs no form of ")
@@ -150,7 +150,7 @@ def test_one_that_is_not_what_was_proved_is_never_run(
 def test_a_folder_without_a_program_is_no_form_of_any_engine(model: Path) -> None:
     emptied(model)
     (variant,) = find_variants(model)
-    assert (variant.engines, variant.hindrance) == ((), "it holds no program that an engine here runs")
+    assert (variant.engines, variant.reject_reason) == ((), "it holds no program that an engine here runs")
     with pytest.raises(ConfigError, match=r"engine: openvino does not run .*inference\.json: remove the key"):
         load_for_engine(model, "openvino")
 
