@@ -133,7 +133,8 @@ class _Encoder:
     def _tokens(self, text: str) -> Any:
         longest = self._settings.get("max_tokens")
         cut = {"truncation": True, "max_length": longest} if longest else {}
-        return self._tokenizer(text, return_tensors="pt", **cut)
+        lowercase = self._settings.get("lowercase")
+        return self._tokenizer(text.lower() if lowercase else text, return_tensors="pt", **cut)
 
     def _prompt_mask(self, tokens: int, prompt: str) -> Any:
         """Return 1 for each token that is pooled, and 0 for the tokens of a prompt that is left out."""

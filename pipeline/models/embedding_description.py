@@ -66,6 +66,7 @@ class SentenceSettings(Section):
         default=[], description="Layers after the pooling, whose weights stand in sentence_layers.npz."
     )
     max_tokens: PositiveInt | None = Field(default=None, description="Tokens of a text that are read.")
+    lowercase: bool = Field(default=False, description="Whether texts are read in lower case.")
     prompts: dict[str, str] = Field(default={}, description="Texts that go before a request's, by name.")
     default_prompt: str = Field(default="", description="The prompt of requests that name none.")
     include_prompt: bool = Field(default=True, description="Whether the tokens of a prompt are pooled, too.")

@@ -93,9 +93,12 @@ def read_sentence_files(folder: Path) -> SentenceFiles:
             settings["include_prompt"] = False
     if layers := list(_layers(modules, folder)):
         settings["layers"] = layers
-    length = (_read_json(folder / LENGTH_FILE, dict) or {}).get("max_seq_length")
+    reading = _read_json(folder / LENGTH_FILE, dict) or {}
+    length = reading.get("max_seq_length")
     if isinstance(length, int) and length > 0:
         settings["max_tokens"] = length
+    if reading.get("do_lower_case") is True:
+        settings["lowercase"] = True
     dense = tuple(folder / str(module.get("path")) for module in modules if _kind(module) == "Dense")
     weights = [file for place in dense for file in (place / "config.json", dense_weights(place))]
     named = [folder / MODULES_FILE, pooling_file, folder / LENGTH_FILE, folder / PROMPTS_FILE]

@@ -48,12 +48,15 @@ def test_a_model_without_such_files_has_no_settings(tmp_path: Path) -> None:
 
 def test_pooling_length_and_prompts_are_kept(tmp_path: Path) -> None:
     write(tmp_path, pooling_mode_cls_token=True, pooling_mode_mean_tokens=False, include_prompt=False)
-    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 256}', "utf-8")
+    (tmp_path / "sentence_bert_config.json").write_text(
+        '{"max_seq_length": 256, "do_lower_case": true}', "utf-8"
+    )
     prompt(tmp_path, prompts={"query": "query: ", "document": ""}, default_prompt_name="query")
     expected = {
         "pooling": "cls",
         "include_prompt": False,
         "max_tokens": 256,
+        "lowercase": True,
         "prompts": {"query": "query: "},
         "default_prompt": "query",
     }

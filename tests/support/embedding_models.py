@@ -40,11 +40,15 @@ def projected(folder: Path, **output: Any) -> Path:
             {"kind": "normalize"},
             {"kind": "dense", "size": 6, "activation": "silu"},
         ],
-        "prompts": {"query": "w9 w8 ", "passage": "w7 "},
+        "prompts": {"query": "w9 W8 ", "passage": "w7 "},
         "default_prompt": "query",
         "include_prompt": False,
+        "lowercase": True,
     }
-    given, described = {"text": {"kind": "text"}}, {"last_hidden_state": {"kind": "embedding", **output}}
+    given, described = (
+        {"text": {"kind": "text", "lowercase": False}},
+        {"last_hidden_state": {"kind": "embedding", **output}},
+    )
     model = _model(folder, "states", given, described, {"sentence": sentence})
     np.savez(folder / "serving_server" / "sentence_layers.npz", **projection())
     return model

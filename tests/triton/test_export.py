@@ -98,7 +98,7 @@ CASES = {
         lambda folder: projected(folder / "model"),
         [
             ({"text": ["w1 w2 w3", "w7", "w1 w2 w3 w4 w5 w6"]}, {}),
-            ({"text": ["w1 w2 w3"]}, {"prompt_name": "passage", "normalize": False}),
+            ({"text": ["w1 W2 w3"]}, {"prompt_name": "passage", "normalize": False}),
             ({"text": ["w1 w2 w3"]}, {"prompt_name": ""}),
         ],
     ),

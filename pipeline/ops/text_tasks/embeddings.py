@@ -14,7 +14,7 @@ from pipeline.models.sentence_files import LAYERS_FILE, read_sentence
 from pipeline.ops.text_tasks import parameters
 from pipeline.ops.text_tasks.parameters import Parameter
 from pipeline.ops.text_tasks.sentence_vectors import apply_layers, load_layers, normalized, pool_tokens
-from pipeline.ops.text_tasks.text_rows import find_prompt, prompt_tokens, where
+from pipeline.ops.text_tasks.text_rows import find_prompt, prompt_tokens, where, with_prompt
 from pipeline.ops.text_tasks.text_task import TRUNCATE, TRUNCATED, Array, TextRequest, TextTask
 from pipeline.ops.text_tasks.text_windows import Cut, pooled
 from pipeline.ops.tokenizing.text_tokenizer import Row
@@ -72,13 +72,16 @@ class EmbeddingTask(TextTask):
         if ids:
             return self.rows_of_ids(ids, options)
         prompt = self._prompt(options)
-        texts = [[prompt + text for text in many] for many in self.get_texts(inputs)]
+        texts = [self._with_prompt(prompt, many) for many in self.get_texts(inputs)]
         return self._skip_prompt(TextRequest(options, *self.maker.build_rows(texts)), prompt)
+
+    def _with_prompt(self, prompt: str, texts: Sequence[str]) -> list[str]:
+        return with_prompt(prompt, texts, lowercase=self.sentence.lowercase)
 
     def _skip_prompt(self, request: TextRequest, prompt: str) -> TextRequest:
         """Leave the prompt's tokens of a request out of the pooling, where the model wants that."""
         if prompt and not self.sentence.include_prompt:
-            (tokens,) = self.tokenizer.tokens([prompt])
+            (tokens,) = self.tokenizer.tokens(self._with_prompt(prompt, [""]))
             request.skips = prompt_tokens(len(tokens.ids), request.rows, request.cuts)
         return request
 
@@ -139,7 +142,7 @@ class SimilarityTask(EmbeddingTask):
         first, second = task.get_texts(inputs)
         task.input = task.input.model_copy(update={"pair": ""})
         prompt = self._prompt(options)
-        texts = [prompt + text for text in (*first, *second)]
+        texts = self._with_prompt(prompt, [*first, *second])
         request = TextTask.rows(task, {self.name: texts}, {**options, "normalize": True})
         request = self._skip_prompt(request, prompt)
         request.texts = first

@@ -99,6 +99,12 @@ def find_prompt(prompts: Mapping[str, str], name: str) -> str:
     return prompts.get(name, "")
 
 
+def with_prompt(prompt: str, texts: Sequence[str], *, lowercase: bool) -> list[str]:
+    """Return the texts after a prompt, in lower case where the model reads them so."""
+    joined = [prompt + text for text in texts]
+    return [text.lower() for text in joined] if lowercase else joined
+
+
 def prompt_tokens(count: int, rows: Sequence[Row], cuts: Sequence[Cut]) -> list[int]:
     """Count the tokens at the start of each row that belong to a prompt, special tokens included.
 

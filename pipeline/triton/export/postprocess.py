@@ -79,7 +79,11 @@ def _create_embedding(task: TextTask) -> Postprocess:
     }
     skips = () if sentence.include_prompt else (PROMPT_TOKENS,)
     copies = (task.model.directory / LAYERS_FILE,) if layers else ()
-    prompts = {"prompts": json.dumps(sentence.prompts), "default_prompt": sentence.default_prompt}
+    prompts = {
+        "prompts": json.dumps(sentence.prompts),
+        "default_prompt": sentence.default_prompt,
+        "lowercase": sentence.lowercase,
+    }
     return Postprocess("embedding", settings, rows=(LENGTHS, *skips), copies=copies, tokenizer=prompts)
 
 

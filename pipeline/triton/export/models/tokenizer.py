@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from pipeline.errors import InvalidInput
 from pipeline.ops.text_tasks.parameters import name_sent
-from pipeline.ops.text_tasks.text_rows import TextRows, find_prompt, prompt_tokens
+from pipeline.ops.text_tasks.text_rows import TextRows, find_prompt, prompt_tokens, with_prompt
 from pipeline.ops.text_tasks.text_windows import Cut, Reading
 from pipeline.ops.texts import named_texts
 from pipeline.ops.tokenizing.text_tokenizer import Row, TextTokenizer, Tokens
@@ -42,6 +42,7 @@ class TritonPythonModel:
         stride, windows = int(settings["stride"]) or None, int(settings["max_windows"])
         self.reading = Reading(int(settings["max_tokens"]), settings["too_long"], stride, windows)
         self.prompts = json.loads(settings.get("prompts", "null"))  # None: the task has no prompts
+        self.lowercase = settings.get("lowercase") == "True"
         self.default_prompt = settings.get("default_prompt", "")
         self.tokenizer = TextTokenizer(Tokenizer.from_file(str(find_version_file(args, "tokenizer.json"))))
         self.rows = TextRows(self.tokenizer, self.names, self.reading)
@@ -56,10 +57,10 @@ class TritonPythonModel:
             outputs = self.tensors(rows, cuts) | {"places": self.places(tokens, rows, cuts)}
         else:
             prompt = self.prompt(request)
-            rows, cuts = self.rows.build_rows([[prompt + text for text in many] for many in texts])
+            rows, cuts = self.rows.build_rows([self.prepared(prompt, many) for many in texts])
             outputs = self.tensors(rows, cuts)
             if "prompt_tokens" in self.types:
-                count = len(self.tokenizer.tokens([prompt])[0].ids)
+                count = len(self.tokenizer.tokens(self.prepared(prompt, [""]))[0].ids)
                 outputs["prompt_tokens"] = np.array(prompt_tokens(count, rows, cuts))
         return {name: outputs[name].astype(dtype) for name, dtype in self.types.items()}
 
@@ -71,6 +72,9 @@ class TritonPythonModel:
             counts = ", ".join(f"{name} {len(many)}" for name, many in zip(self.names, texts, strict=True))
             raise InvalidInput(f"the texts of pairs differ in number: {counts}")
         return texts
+
+    def prepared(self, prompt: str, texts: Sequence[str]) -> list[str]:
+        return with_prompt(prompt, texts, lowercase=self.lowercase)
 
     def prompt(self, request: Any) -> str:
         """Return the prompt that precedes each text of the request."""
