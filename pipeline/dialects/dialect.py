@@ -29,15 +29,15 @@ class Dialect(Protocol):
     name: str  # the entry point's own
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        """What the front needs to parse and to refuse. Called once, before the ports are opened."""
+        """Return the handlers of the front. Called once, before the ports are opened."""
 
     def worker(self) -> WorkerPart:
-        """What a worker needs to read and to render. Called once in each, before the script is run."""
+        """Return the decoders and renderers of a worker. Called once in each, before the script is run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontPart:
-    """What a dialect brings to the front: what answers its requests, at which paths and gRPC methods."""
+    """The front's half of a dialect: its handlers, and the paths and gRPC methods they answer."""
 
     http: HttpHandler | None = None
     prefixes: Collection[str] = ()  # its paths: "/v1/" is all below, "/v2" that path alone, "/" all others

@@ -13,8 +13,11 @@ from pipeline.models.tensor_spec import TensorSpec
 from pipeline.plugins import Plugin, call_plugin, load
 
 Render = Callable[[Mapping[str, Any], Any, str, Sequence[TensorSpec]], list[Part]]
-"""Called with an Op's output, the request's wish, the model's version, and the tensors that the Op declares;
-returns the complete answer, in as many parts as the front's half expects. Raises ServingError."""
+"""Renders the complete answer, in as many parts as the front's half of the dialect expects.
+
+Called with an Op's output, the request's response options, the model's version, and the tensors that the Op
+declares. Raises ServingError.
+"""
 
 
 class Form(NamedTuple):
@@ -27,14 +30,14 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPart:
-    """What a dialect brings to a worker: how its answers are written, and what is left to be read there."""
+    """The worker's half of a dialect: its renderers of answers, and its values that the worker decodes."""
 
     forms: Mapping[str, Form]  # by the names that requests say, as in "lines.text"
     unread: Collection[type[Unread]] = ()  # the values that the front leaves to the worker
 
 
 def load_forms(dialects: Sequence[Plugin]) -> dict[str, Form]:
-    """Load the forms of the dialects' answers, by name. What they leave unread can be read from now on.
+    """Load the forms of the dialects' answers, by name, and the decoders of their unread values.
 
     The front has looked for them: reading the metadata of all installed packages takes some 10 ms, and both
     must have the same ones. Raises ConfigError for one that can't be loaded, and for a form that two have.

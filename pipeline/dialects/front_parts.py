@@ -48,7 +48,7 @@ class Dialects:
 
     def openapi(self) -> Mapping[str, Any]:
         """The members of `paths` in /openapi.json, but for the server's own."""
-        return {path: told for part in self._parts for path, told in part.openapi().items()}
+        return {path: operation for part in self._parts for path, operation in part.openapi().items()}
 
     def close(self) -> None:
         for part in self._parts:

@@ -36,7 +36,7 @@ def check_objects(body: bytes, limit: int) -> None:
 
 
 def nesting(text: bytes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
-    """Of each byte of a JSON text: whether it is outside of strings, and how many brackets are open there."""
+    """Return for each byte of a JSON text whether it is outside of strings, and its nesting depth."""
     plain = np.frombuffer(text.replace(b"\\\\", b"  ").replace(b'\\"', b"  "), np.uint8)
     outside = np.bitwise_xor.accumulate((plain == ord('"')).view(np.uint8)) == 0
     opened = outside & ((plain == ord("[")) | (plain == ord("{")))

@@ -46,10 +46,10 @@ _scanner = ThreadPoolExecutor(1, "json-outline")  # one: further ones would shar
 
 
 class Outline:
-    """A JSON text whose long arrays are stand-ins. text: of the outline."""
+    """A JSON text whose long arrays are replaced by stand-ins."""
 
     def __init__(self, text: bytes, arrays: Sequence[memoryview] = ()) -> None:
-        self.text = text
+        self.text = text  # with the stand-ins
         self._arrays = arrays
 
     def restore(self, value: bytes | msgspec.Raw) -> Part:
@@ -70,13 +70,15 @@ class Outline:
         return self._arrays[int(number)] if len(number) == len(value[0]) - len(_MARK) else None
 
 
-def make_outline(text: bytes | memoryview, limits: Limits, most: int = 0) -> Outline:
+def make_outline(text: bytes | memoryview, limits: Limits, max_elements: int = 0) -> Outline:
     """Cut the arrays of tensors' data: those below the third level, or within an array of the second.
 
-    most: elements outside of these arrays; 0 for what limits.tensors allows. Raises TooLarge for more, and
-    for a text that nests deeper than limits.json_depth.
+    max_elements: elements outside of these arrays; 0: as many as limits.tensors allows. Raises TooLarge for
+    more elements, and for a text that nests deeper than limits.json_depth.
     """
-    return _Scan(memoryview(text), limits.json_depth, most or ELEMENTS_PER_TENSOR * limits.tensors).run()
+    return _Scan(
+        memoryview(text), limits.json_depth, max_elements or ELEMENTS_PER_TENSOR * limits.tensors
+    ).run()
 
 
 class Scan:
@@ -96,16 +98,16 @@ class Scan:
         return self._outline
 
 
-def outline_aside(body: bytes, limits: Limits, then: Callable[[Scan], object], most: int = 0) -> None:
+def outline_aside(body: bytes, limits: Limits, then: Callable[[Scan], object], max_elements: int = 0) -> None:
     """Make the outline of a body in a thread, and call `then` in the event loop with the end of the scan."""
     loop = asyncio.get_running_loop()
-    scanning = loop.run_in_executor(_scanner, partial(_scan, body, limits, most))
+    scanning = loop.run_in_executor(_scanner, partial(_scan, body, limits, max_elements))
     scanning.add_done_callback(lambda done: then(done.result()))
 
 
-def _scan(body: bytes, limits: Limits, most: int) -> Scan:
+def _scan(body: bytes, limits: Limits, max_elements: int) -> Scan:
     try:
-        return Scan(make_outline(body, limits, most))
+        return Scan(make_outline(body, limits, max_elements))
     except TooLarge as exc:
         return Scan(None, exc.message)
     except Exception:
@@ -135,10 +137,10 @@ class ScanFirst(HttpHandler):
 class _Scan:
     """One pass over a text, a piece at a time."""
 
-    def __init__(self, text: memoryview, most_depth: int, most: int) -> None:
+    def __init__(self, text: memoryview, max_depth: int, max_elements: int) -> None:
         self._text = text
-        self._most_depth = most_depth
-        self._most = most
+        self._most_depth = max_depth
+        self._most = max_elements
         self._count = 0  # of elements outside of arrays that are cut
         self._in_string = False
         self._depth = 0

@@ -38,18 +38,18 @@ def split(data: bytes, number: int, limits: Limits) -> tuple[bytes, list[memoryv
     """
     if len(data) <= SMALL_BYTES:
         return data, []
-    wanted = number << 3 | _DELIMITED
+    tag_to_cut = number << 3 | _DELIMITED
     view = memoryview(data)
-    kept, found, done = [], [], 0
+    rest, contents, done = [], [], 0
     try:
         for tag, start, content, end in _fields(data, limits):
-            if tag == wanted:
-                kept.append(view[done:start])
-                found.append(view[content:end])
+            if tag == tag_to_cut:
+                rest.append(view[done:start])
+                contents.append(view[content:end])
                 done = end
     except _NoMessage:
         return data, []
-    return (b"".join([*kept, view[done:]]), found) if found else (data, [])
+    return (b"".join([*rest, view[done:]]), contents) if contents else (data, [])
 
 
 class LargeMessage(NamedTuple):
@@ -71,7 +71,7 @@ def check_nested(
     """
     if len(data) <= SMALL_BYTES:
         return data, {}
-    wanted, cut_tags = number << 3 | _DELIMITED, {field << 3 | _DELIMITED for field in cut}
+    message_tag, cut_tags = number << 3 | _DELIMITED, {field << 3 | _DELIMITED for field in cut}
     view = memoryview(data)
     parts: list[bytes | memoryview] = []
     large: dict[int, LargeMessage] = {}
@@ -79,7 +79,7 @@ def check_nested(
     budget = _Budget(limits, elements)
     try:
         for tag, start, content, end in _fields(data, limits, budget=budget):
-            if tag != wanted:
+            if tag != message_tag:
                 continue
             rest, at, fields = [], content, []
             for inner_tag, inner_start, inner_content, inner_end in _fields(
@@ -134,7 +134,7 @@ class _Budget:
 def _fields(
     data: bytes, limits: Limits, at: int = 0, stop: int | None = None, budget: _Budget | None = None
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Of each field its tag, and where it, its content and the next one begin.
+    """Yield for each field its tag, and where the field, its content and the next field begin.
 
     at, stop: where the message is in `data`. Raises TooLarge and _NoMessage.
     """

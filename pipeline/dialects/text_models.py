@@ -28,16 +28,16 @@ MOST_TEXTS = 2048  # of a request, as OpenAI has it
 
 
 class TextModel(NamedTuple):
-    """A model that takes texts. text, pair: the names of its inputs; pair is empty where it takes one."""
+    """A model that takes texts."""
 
     served: ServedModel
-    text: str
-    pair: str
+    text: str  # name of its first input
+    pair: str  # name of its second input; empty for a model with one
 
     def texts(
         self, raw: msgspec.Raw, name: str, limits: Limits, width: int = 0, part: int = 0
     ) -> UnreadTexts:
-        """What stands in a field, left unread. width, part: see `UnreadTexts`."""
+        """Return the texts of a field, undecoded. width, part: see `UnreadTexts`."""
         of_repository = self.served.config is not None  # whose models take tensors and nothing else
         return UnreadTexts(
             bytes(raw), name, min(MOST_TEXTS, limits.rows), limits.text_chars, width, part, of_repository
@@ -51,14 +51,14 @@ class TextModels:
         self._scheduler = scheduler
 
     def all(self, kind: str) -> list[TextModel]:
-        """Those that are served now; of a repository they come and go."""
+        """Return the models that are served now. In a repository, models come and go."""
         app = self._scheduler.app
-        found = [
+        text_models = [
             _text_model(served, served.signature, kind)
             for served in app.models
             if served.signature is not None and not served.op and served.graph.source != MESSAGE
         ]
-        return [model for model in found if model is not None]
+        return [model for model in text_models if model is not None]
 
     def find(self, kind: str, name: str = "") -> TextModel:
         """The newest version of the model of this name; the only model under any name, for clients have that
@@ -81,15 +81,16 @@ class TextModels:
 
 def _text_model(served: ServedModel, signature: Signature, kind: str) -> TextModel | None:
     """The model as one of this kind; None where it is of another."""
-    given, told = signature.inputs, {spec.name for spec in signature.outputs}
+    inputs, output_names = signature.inputs, {spec.name for spec in signature.outputs}
     kinds = {
-        EMBEDDINGS: EMBEDDING in told and len(given) == 1,
-        RANKING: SCORE in told and LABEL not in told and len(given) == 2,
-        CLASSES: ({LABEL, SCORE} <= told or {LABELS, SCORES} <= told) and len(given) in (1, 2),
+        EMBEDDINGS: EMBEDDING in output_names and len(inputs) == 1,
+        RANKING: SCORE in output_names and LABEL not in output_names and len(inputs) == 2,
+        CLASSES: ({LABEL, SCORE} <= output_names or {LABELS, SCORES} <= output_names)
+        and len(inputs) in (1, 2),
     }
-    if not kinds[kind] or any(spec.datatype != "BYTES" or len(spec.shape) != 1 for spec in given):
+    if not kinds[kind] or any(spec.datatype != "BYTES" or len(spec.shape) != 1 for spec in inputs):
         return None
-    return TextModel(served, given[0].name, given[1].name if len(given) == 2 else "")
+    return TextModel(served, inputs[0].name, inputs[1].name if len(inputs) == 2 else "")
 
 
 def decoded(body: bytes, kind: type[Any], limits: Limits) -> Any:
@@ -123,22 +124,22 @@ class TextHttp(ScanFirst, HttpHandler):
         model: TextModel,
         inputs: dict[str, UnreadTexts],
         form: str,
-        wish: Any,
+        response_options: Any,
         parameters: Mapping[str, Any],
     ) -> Request:
-        """What the scheduler is given. parameters: those that are None were not sent.
+        """Build the request for the scheduler. parameters: None for one that was not sent.
 
         Raises InvalidInput for one that no hook is given, and TooLarge for too many texts.
         """
-        made = Request(model.served.name, "predict", inputs, form=form)
-        made.wish = wish
-        made.model = model.served.key
-        made.rows = max(texts.count() for texts in inputs.values())
-        made.deadline = self._scheduler.deadline(began=request.began)
+        prediction = Request(model.served.name, "predict", inputs, form=form)
+        prediction.wish = response_options
+        prediction.model = model.served.key
+        prediction.rows = max(texts.count() for texts in inputs.values())
+        prediction.deadline = self._scheduler.deadline(began=request.began)
         sent = {name: _checked(name, value) for name, value in parameters.items() if value is not None}
         if sent:
-            made.options = RequestOptions(parameters=sent)
-        return made
+            prediction.options = RequestOptions(parameters=sent)
+        return prediction
 
     @abstractmethod
     def _status(self, error: ServingError) -> int:

@@ -17,20 +17,15 @@ _START = re.compile(rb"\s*\[\s*(.)")  # of a list, with the first character of i
 
 
 class UnreadTexts(Unread, eq=False):
-    """Texts as a client wrote them in JSON: one, a list, or a list of token ids or of lists of these.
-
-    name: the field, for messages. most, most_chars: how many texts there may be, and how long. width: 0 for
-    these; else `data` holds texts or pairs as TEI's clients write them, and each has so many texts, of which
-    `part` says the one that is read. as_tensor: for a model that takes a tensor of BYTES, and no token ids.
-    """
+    """Texts as a client wrote them in JSON: one, a list, or a list of token ids or of lists of these."""
 
     kind = "texts.json"
-    name: str
-    most: int
-    most_chars: int
-    width: int = 0
-    part: int = 0
-    as_tensor: bool = False
+    name: str  # of the field, for error messages
+    max_texts: int
+    max_chars: int  # of each text
+    width: int = 0  # texts in each element of TEI's lists of texts and pairs; 0: `data` is no such list
+    part: int = 0  # number of the text to take from each pair
+    as_tensor: bool = False  # for a model that takes a tensor of BYTES, and no token ids
 
     def count(self) -> int:
         """Return how many texts there are, without decoding them. Raises TooLarge."""
@@ -40,11 +35,11 @@ class UnreadTexts(Unread, eq=False):
         try:
             count = len(_elements.decode(self.data))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return 1  # refused by `read`
+            return 1  # rejected by `decode`
         self._check_number(count)
         return count
 
-    def read(self) -> Any:
+    def decode(self) -> Any:
         """The texts, or lists of token ids; as a tensor an array of `bytes` objects.
 
         Raises InvalidInput and TooLarge that name the field.
@@ -60,27 +55,29 @@ class UnreadTexts(Unread, eq=False):
 
     def _parse_texts(self) -> list[Any]:
         try:
-            given = _decoder.decode(self.data)
+            value = _decoder.decode(self.data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             raise InvalidInput(f"'{self.name}' can't be read: {exc}") from None
         if self.width:
-            return self._checked([self._element(pair) for pair in _sequences(given, self.name)])
-        if isinstance(given, str):
-            return self._checked([given])
-        if not isinstance(given, list) or not given:
-            told = "is an empty list" if given == [] else "is no text and no list of texts"
-            raise InvalidInput(f"'{self.name}' {told}: send a text, or a list with one at least")
-        return self._checked([given] if type(given[0]) is int else given)
+            return self._checked([self._element(pair) for pair in _sequences(value, self.name)])
+        if isinstance(value, str):
+            return self._checked([value])
+        if not isinstance(value, list) or not value:
+            problem = "is an empty list" if value == [] else "is no text and no list of texts"
+            raise InvalidInput(f"'{self.name}' {problem}: send a text, or a list with one at least")
+        return self._checked([value] if type(value[0]) is int else value)
 
     def _element(self, pair: list[str]) -> str:
         if len(pair) != self.width:
-            told = "a pair; the model takes single texts" if self.width == 1 else "a text without its second"
-            raise InvalidInput(f"'{self.name}' has {told}")
+            problem = (
+                "a pair; the model takes single texts" if self.width == 1 else "a text without its second"
+            )
+            raise InvalidInput(f"'{self.name}' has {problem}")
         return pair[self.part]
 
     def _check_number(self, count: int) -> None:
-        if count > self.most:
-            raise TooLarge(f"'{self.name}' has {count} texts; {self.most} are allowed in a request")
+        if count > self.max_texts:
+            raise TooLarge(f"'{self.name}' has {count} texts; {self.max_texts} are allowed in a request")
 
     def _checked(self, texts: list[Any]) -> list[Any]:
         self._check_number(len(texts))
@@ -89,9 +86,9 @@ class UnreadTexts(Unread, eq=False):
             if isinstance(text, str):
                 if not text.strip():
                     raise InvalidInput(f"{where} is empty")
-                if len(text) > self.most_chars:
+                if len(text) > self.max_chars:
                     raise TooLarge(
-                        f"{where} has {len(text)} characters; limits.text_chars is {self.most_chars}"
+                        f"{where} has {len(text)} characters; limits.text_chars is {self.max_chars}"
                     )
             elif type(text) is not list or not text or any(type(token) is not int for token in text):
                 raise InvalidInput(f"{where} is no text, and no list of token ids")
@@ -100,12 +97,14 @@ class UnreadTexts(Unread, eq=False):
         return texts
 
 
-def _sequences(given: Any, name: str) -> list[list[str]]:
+def _sequences(value: Any, name: str) -> list[list[str]]:
     """Texts and pairs as TEI's clients write them: "a", ["a"], ["a", "b"], [["a"], ["b", "c"]]."""
-    if isinstance(given, str):
-        return [[given]]
-    if isinstance(given, list) and given:
-        many = given if all(type(one) is list for one in given) else [given]
-        if all(1 <= len(one) <= 2 and all(type(text) is str for text in one) for one in many):
-            return many
+    if isinstance(value, str):
+        return [[value]]
+    if isinstance(value, list) and value:
+        sequences = value if all(type(sequence) is list for sequence in value) else [value]
+        if all(
+            1 <= len(sequence) <= 2 and all(type(text) is str for text in sequence) for sequence in sequences
+        ):
+            return sequences
     raise InvalidInput(f"'{name}' is no text, no pair of texts, and no list of such lists")

@@ -2,9 +2,9 @@
 
 A frame is a header, a message of `pipeline.messages.messages` and a tail of large parts. The tail follows on
 the socket, or lies in the instance's memfd when it is over `ARENA_BYTES_FROM` and fits there. The memfd has
-four regions, one for the requests and one for the replies of each of the two hand-overs that may be under
-way; whoever reads a tail copies it out at once, so a region is free again as soon as its hand-over's last
-reply was read.
+four regions: for each of the two dispatches that may be under way, one for its requests and one for its
+replies. The reader of a tail copies it out at once. So a region is free again as soon as the last reply to
+its dispatch was read.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class Arena:
         self._map.madvise(mmap.MADV_DONTFORK)  # a hook's children have no part in it, and can't keep it alive
         self.view = memoryview(self._map)
 
-    def put(self, parts: Sequence[Part], region: Region) -> int:
+    def write(self, parts: Sequence[Part], region: Region) -> int:
         """Copy the parts into the region; their offset in the arena, or -1 when they don't fit."""
         size = sum(map(len, parts))
-        offset = region.take(size)
+        offset = region.allocate(size)
         at = offset
         for part in parts if offset >= 0 else ():
             self.view[at : at + len(part)] = part
@@ -123,7 +123,7 @@ class Region:
     def reset(self) -> None:
         self._used = 0
 
-    def take(self, size: int) -> int:
+    def allocate(self, size: int) -> int:
         if size > REGION_BYTES - self._used:
             return -1
         offset = self._start + self._used
@@ -152,12 +152,12 @@ def create_arena_fd() -> int:
 
 def arena_fds() -> list[int]:
     """Every descriptor of an arena that this process has; a mapping keeps one of its own."""
-    found = []
+    fds = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the descriptor that listed them
             if str(entry.readlink()).startswith(f"/memfd:{_ARENA_NAME}"):
-                found.append(int(entry.name))
-    return found
+                fds.append(int(entry.name))
+    return fds
 
 
 def stow(parts: Sequence[Part], tail: list[Part]) -> Stowed:
@@ -212,7 +212,7 @@ def frame(
     size = sum(map(len, tail)) if tail else 0
     offset = -1
     if arena is not None and region is not None and size >= ARENA_BYTES_FROM:
-        offset = arena.put(tail, region)
+        offset = arena.write(tail, region)
     header = _HEADER.pack(message.kind, len(packed), size, offset)
     if size == 0 or offset >= 0:
         return [header + packed]

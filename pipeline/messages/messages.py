@@ -1,7 +1,7 @@
 """Every message between the front process and one instance in a worker, as data.
 
-A message travels as an array of its fields in msgpack, in the order they have here; a header with its
-`kind` stands before it and large parts behind it, see `pipeline.messages.frames`.
+A message travels as an array of its fields in msgpack, in the order of the class. A header with its `kind`
+stands before it and large parts behind it, see `pipeline.messages.frames`.
 """
 
 from __future__ import annotations
@@ -34,81 +34,63 @@ class Outcome(IntEnum):
 
 
 class Message(msgspec.Struct, array_like=True, eq=False):
-    """What one side tells the other. kind: its number in the header of a frame."""
+    """Base of the messages between front and worker."""
 
-    kind: ClassVar[int]
+    kind: ClassVar[int]  # its number in the header of a frame
 
 
 class Start(Message):
-    """The front's first message to a process: what it shall be.
-
-    app: the service, as `App.to_json` writes it. op: the Op whose instances it hosts. name: for its log
-    lines. first_instance: the number of its first. shares: the instances of the Op share a process.
-    """
+    """The front's first message to a process: the service, and the Op that the process runs."""
 
     kind = 1
-    app: str
-    op: str
-    name: str
-    first_instance: int
-    shares: bool
+    app: str  # the service, as `App.to_json` writes it
+    op: str  # the Op whose instances it hosts
+    name: str  # for its log lines
+    first_instance: int  # the number of its first instance
+    shares: bool  # whether the instances of the Op share a process
 
 
 class Share(msgspec.Struct, array_like=True, eq=False):
-    """One Op's share of one request.
+    """The task of one Op for one request."""
 
-    index: its place in the hand-over, by which its `Settled` names it. data_id: what the hooks of every Op
-    know the request by. log_id: the client's own, 0 without. form: of the answer, by its name in the dialect
-    that the request came in. wish: what that form leaves open, which the dialect alone understands.
-    model_version: that the answer may name. deadline: the instant (time.monotonic) after which nobody waits
-    for it. inputs: what the Op is started on, by the names of those that it comes from.
-    answers: the model whose answer the Op's output is; empty where it is for other Ops. tensors: where the
-    Op's model shall run by itself on single tensors of the inputs: of each input their names there and among
-    its feeds, None for all. batch_axes: by feed, what adds or removes its batch axis, as `Edge` has them.
-    """
-
-    index: int
-    data_id: int
-    log_id: int
-    form: str
-    wish: Any
-    model_version: str
-    options: RequestOptions | None
-    deadline: float
-    inputs: list[tuple[str, Stowed]]
-    answers: str = ""
+    index: int  # its place in the dispatch, by which its `Settled` names it
+    data_id: int  # the id of the request for the hooks of every Op
+    log_id: int  # the client's id; 0 without
+    form: str  # the form of the answer, by its name in the dialect of the request
+    response_options: Any  # for the renderer of the form; the dialect alone knows its type
+    model_version: str  # the version that the answer may name
+    options: RequestOptions | None  # the client's options, for hooks
+    deadline: float  # time.monotonic() instant after which nobody waits for the answer
+    inputs: list[tuple[str, Stowed]]  # inputs of the Op, with the names of their sources
+    answers: str = ""  # key of the model whose answer the Op's output is; empty for an output for other Ops
+    # For a model that runs without hooks on single tensors: for each input, feed names by tensor name; None
+    # for all tensors of the input.
     tensors: Sequence[Mapping[str, str | Sequence[str]] | None] | None = None
-    batch_axes: Mapping[str, Sequence[BatchAxis]] | None = None
+    batch_axes: Mapping[str, Sequence[BatchAxis]] | None = None  # batch axes to add or remove, by feed
 
 
 class HandOver(Message):
-    """From the front: requests to be run, together where the batch plan says so.
-
-    id: counted up by the instance's connection.
-    """
+    """From the front: requests to run, in the batches of the worker's plan."""
 
     kind = 2
-    id: int
+    id: int  # counted up by the instance's connection
     shares: list[Share]
 
 
 class Ready(Message):
-    """From a process: all its instances take hand-overs.
-
-    signature: of its model, None without one that can be told. card: None without a model of its own.
-    """
+    """From a process: all its instances accept dispatches."""
 
     kind = 3
-    signature: Signature | None
-    card: ModelCard | None = None
+    signature: Signature | None  # of its model; None while unknown
+    card: ModelCard | None = None  # None for an Op without a model
 
 
 class Failed(Message):
-    """From a process that can't start. final: another try would fail, too."""
+    """From a process that can't start."""
 
     kind = 4
     reason: str
-    final: bool
+    final: bool  # whether a retry would fail, too
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True):
@@ -120,58 +102,54 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
     message: str
     kind: str
     clients: bool
-    told: bool
+    logged: bool
     always_status: bool = False
 
     @classmethod
-    def of(cls, error: ServingError, *, told: bool | None = None) -> Refusal:
-        """told: where it is not as the error says."""
+    def from_error(cls, error: ServingError, *, logged: bool | None = None) -> Refusal:
+        """Describe an error. logged: whether the log has it; None: as the error says."""
         kind = to_sendable_text(error.kind or type(error).__name__)
-        told = error.logged if told is None else told
+        logged = error.logged if logged is None else logged
         always_status = isinstance(error, MalformedBody)  # the original's gateway had a status for no other
-        return cls(*described(error), kind, bool(error.clients), bool(told), always_status)
+        return cls(*described(error), kind, bool(error.clients), bool(logged), always_status)
 
     def error(self) -> ServingError:
         error = ServingError(self.message)
         error.err_no, error.http_status = self.err_no, self.http_status
         error.grpc_code = self.grpc_code
-        error.kind, error.clients, error.logged = self.kind, self.clients, self.told
+        error.kind, error.clients, error.logged = self.kind, self.clients, self.logged
         error.always_status = self.always_status
         return error
 
 
 class Settled(msgspec.Struct, array_like=True, eq=False):
-    """What became of one request. index: see `Share`. parts: of every outcome but an ERROR."""
+    """The result of one request."""
 
-    index: int
+    index: int  # see `Share`
     outcome: Outcome
-    parts: Stowed = []
-    refusal: Refusal | None = None
+    parts: Stowed = []  # of every outcome but an ERROR
+    refusal: Refusal | None = None  # of an ERROR
 
 
 class Timings(msgspec.Struct, array_like=True):
-    """Where the time of a reply's requests went, in nanoseconds, and what was run.
+    """Durations of a reply's requests in the worker, and counts of the runs."""
 
-    preprocess_ns: told in the first reply of a hand-over that has it. batches: predictor batches. tokens:
-    rows x own length. padded_tokens: with padding. answered: rows that were; without a model, requests.
-    """
-
-    preprocess_ns: int = 0
+    preprocess_ns: int = 0  # in the first reply to a dispatch that has it
     process_ns: int = 0
     postprocess_ns: int = 0
-    batches: int = 0
+    batches: int = 0  # of the predictor
     rows: int = 0
-    tokens: int = 0
-    padded_tokens: int = 0
-    answered: int = 0
+    tokens: int = 0  # without padding
+    padded_tokens: int = 0  # with padding
+    answered: int = 0  # rows answered; requests for an Op without a model
 
 
 class Reply(Message):
-    """From an instance: some requests of its oldest hand-over are settled; with the last all are."""
+    """From an instance: results of some requests of its oldest dispatch."""
 
     kind = 5
-    handover: int
-    last: bool
+    handover: int  # id of the dispatch
+    last: bool  # whether all its requests are settled now
     settled: list[Settled]
     timings: Timings
 
@@ -183,39 +161,33 @@ class Probe(Message):
 
 
 class Probed(Message):
-    """From an instance: why that run failed; empty when it did not."""
+    """From an instance: the result of a probe."""
 
     kind = 7
-    failure: str
+    failure: str  # why the run failed; empty when it did not
 
 
 class OwnFamily(msgspec.Struct, array_like=True):
-    """Numbers that a model counts itself, under one name.
-
-    kind: counter, gauge or histogram. samples: what is added to the name, labels, value.
-    """
+    """A metric that a model counts itself."""
 
     name: str
     description: str
-    kind: str
-    samples: list[tuple[str, dict[str, str], float]]
+    kind: str  # counter, gauge or histogram
+    samples: list[tuple[str, dict[str, str], float]]  # suffix of the name, labels, value
 
 
 class OwnFamilies(Message):
-    """From an instance: all numbers that its model counts itself, for one of them has changed."""
+    """From an instance: all metrics that its model counts itself, after one has changed."""
 
     kind = 8
     families: list[OwnFamily]
 
 
 class Models(Message):
-    """From the front: the models whose answer the Op's output is, for one has come since the start.
-
-    models: as `ServedModel.to_data` has each, as JSON.
-    """
+    """From the front: the models whose answer the Op's output is, after a model was added."""
 
     kind = 9
-    models: str
+    models: str  # JSON of `ServedModel.to_data` of each
 
 
 KINDS: Sequence[type[Message]] = (Start, HandOver, Ready, Failed, Reply, Probe, Probed, OwnFamilies, Models)

@@ -1,8 +1,8 @@
-"""The typed encoding of what passes between Ops: a msgpack tree with its large arrays beside it.
+"""The typed encoding of values between Ops: a msgpack tree with its large arrays beside it.
 
 str, bytes, numbers, bool, None, lists, tuples, dicts, ndarrays and NumPy scalars keep their type. Anything
-else is pickled, and only where `allow_pickle` says that a worker of ours made it: what a client sent is
-encoded by the front without it, so no byte from outside can come out of here as a pickle.
+else is pickled, and only where `allow_pickle` says that one of our workers made it. The front encodes the
+values of clients without pickle, so no byte from outside is ever unpickled.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ class NotEncodable(TypeError):
 
 
 class Unread(msgspec.Struct, eq=False):
-    """A value as a client wrote it, in `data`; the worker reads it, so that the front need not.
+    """A value that the worker decodes, so that the front need not.
 
-    A dialect derives its own, whose further fields are plain values. kind: its name among all of them.
+    Dialects derive their own classes, whose further fields are plain values.
     """
 
-    data: Part
-    kind: ClassVar[str]
+    data: Part  # as the client wrote it
+    kind: ClassVar[str]  # name of the class in messages
 
-    def read(self) -> Any:
-        """The value. Raises InvalidInput for what can't be read."""
+    def decode(self) -> Any:
+        """Return the value. Raises InvalidInput for data that can't be decoded."""
         raise NotImplementedError
 
 
@@ -100,10 +100,10 @@ class _Decoding:
             dtype, raw = unpack(data)
             return np.frombuffer(raw, dtype=dtype)[0]
         if code == _UNREAD:
-            index, kind, *told = unpack(data)
+            index, kind, *fields = unpack(data)
             if kind not in _unread:
                 raise ValueError(f"a value is of the kind {kind!r}, which nothing here reads")
-            return _unread[kind](part(index), *told).read()
+            return _unread[kind](part(index), *fields).decode()
         if code == _PICKLE and self.allow_pickle:
             return pickle.loads(data)  # noqa: S301 - made by a worker of ours, see the module's first lines
         raise ValueError(f"unknown extension {code} in a value")
@@ -153,9 +153,9 @@ class _Encoding:
         if isinstance(value, np.generic) and value.dtype.kind not in "OV" and value.dtype.itemsize:
             return msgpack.ExtType(_SCALAR, plain([value.dtype.str, value.tobytes()]))
         if isinstance(value, Unread):
-            data, *told = astuple(value)
+            data, *fields = astuple(value)
             parts.append(data)
-            return msgpack.ExtType(_UNREAD, plain([len(parts) - 1, value.kind, *told]))
+            return msgpack.ExtType(_UNREAD, plain([len(parts) - 1, value.kind, *fields]))
         if self._allow_pickle:
             return msgpack.ExtType(_PICKLE, _pickled(value))
         raise NotEncodable(f"a {type(value).__name__} can't be passed on")

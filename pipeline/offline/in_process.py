@@ -20,7 +20,7 @@ from pipeline.config.config_file import LoggingConfig
 from pipeline.dialects.forms import load_forms
 from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve_v1.instances import parse
-from pipeline.dialects.kserve_v1.wish import JSON, V1Wish
+from pipeline.dialects.kserve_v1.response_options import JSON, V1ResponseOptions
 from pipeline.errors import ConfigError, ServingError
 from pipeline.front.pool.worker_process import plan
 from pipeline.messages.frames import Tail, stow
@@ -86,13 +86,15 @@ class InProcess:
             given = parse(body, self._signature, self._limits)
             checked = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}
             options = RequestOptions(parameters=checked) if checked else None
-            answer = self._run(dict(given.fields), V1Wish(given.rows, given.by_columns), options)
+            answer = self._run(dict(given.fields), V1ResponseOptions(given.rows, given.by_columns), options)
         except ServingError as exc:
             raise Refused(exc.message) from exc
         answers: list[Any] = _JSON.decode(answer)["predictions"]
         return answers
 
-    def _run(self, inputs: dict[str, Any], wish: V1Wish, options: RequestOptions | None) -> bytes:
+    def _run(
+        self, inputs: dict[str, Any], response_options: V1ResponseOptions, options: RequestOptions | None
+    ) -> bytes:
         """The answer's body. Raises ServingError."""
         tail: list[Part] = []
         stowed = stow(encode(inputs, allow_pickle=False), tail)
@@ -101,7 +103,7 @@ class InProcess:
             next(self._numbers),
             0,
             JSON,
-            tuple(wish),
+            tuple(response_options),
             "",
             options,
             math.inf,

@@ -400,9 +400,9 @@ class Outputs:
 
     def _refusal(self, error: ServingError, request: OpRequest) -> Refusal:
         try:
-            return Refusal.of(error, told=_log_server_error(error, request.data_id))
+            return Refusal.from_error(error, logged=_log_server_error(error, request.data_id))
         except BaseException as exc:  # of an error of the app's own class
-            return Refusal.of(self._hooks.failure(exc, "the error's printing", request))
+            return Refusal.from_error(self._hooks.failure(exc, "the error's printing", request))
 
     def _outcome(self, call: Call) -> tuple[Outcome, list[Part]]:
         """What a call without an error comes down to, and the bytes of it. Raises what hooks, encoding and
@@ -427,7 +427,7 @@ class Outputs:
                 return Outcome.ANSWER, form.render_message(output)
             output = unpack_outputs(output)
         specs = self._fetches if model.signature is None else model.signature.outputs
-        return Outcome.ANSWER, form.render(output, share.wish, share.model_version, specs)
+        return Outcome.ANSWER, form.render(output, share.response_options, share.model_version, specs)
 
     def _encoded(self, output: Any) -> list[Part]:
         """The output as another process reads it. Raises HookFailed that names what can't be encoded."""

@@ -30,6 +30,7 @@ from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.dialects.kserve_v2 import http_infer, rpc_methods
 from pipeline.dialects.kserve_v2.http_routes import parse_generate, registered_in
 from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone
+from pipeline.dialects.kserve_v2.response_options import JSON, PROTO
 from pipeline.dialects.kserve_v2.server import (
     LogSettings,
     TraceSettings,
@@ -37,7 +38,6 @@ from pipeline.dialects.kserve_v2.server import (
     trace_settings_in,
 )
 from pipeline.dialects.kserve_v2.shared_memory import SharedMemory, Span
-from pipeline.dialects.kserve_v2.wish import JSON, PROTO
 from pipeline.dialects.openai import http_route
 from pipeline.dialects.tei.http_routes import ROUTES
 from pipeline.dialects.text_models import TextModel, decoded

@@ -115,15 +115,15 @@ def test_what_does_not_fit_into_its_region_goes_over_the_socket(arena: Arena) ->
 
 def test_replies_of_one_hand_over_follow_each_other_in_its_region_until_it_is_full(arena: Arena) -> None:
     region = reply_region(0)
-    offsets = [region.take(REGION_BYTES // 3) for _ in range(4)]
+    offsets = [region.allocate(REGION_BYTES // 3) for _ in range(4)]
     assert offsets[3] == -1
     assert offsets[1] - offsets[0] == offsets[2] - offsets[1] == REGION_BYTES // 3
-    assert region.take(1) >= 0
+    assert region.allocate(1) >= 0
 
 
 def test_hand_overs_in_flight_and_their_replies_never_share_memory() -> None:
     regions = [request_region(0), request_region(1), reply_region(0), reply_region(1)]
-    starts = sorted(region.take(REGION_BYTES) for region in regions)
+    starts = sorted(region.allocate(REGION_BYTES) for region in regions)
     assert starts == [number * REGION_BYTES for number in range(4)]
     assert starts[-1] + REGION_BYTES == ARENA_BYTES
     assert request_region(2).take(1) == request_region(0).take(1)

@@ -367,7 +367,7 @@ class InstanceThread:
         request = first_value(values)
         op = self.worker.op
         if request["do"] == "error" and request["node"] in ("", op):
-            return Settled(share.index, Outcome.ERROR, refusal=Refusal.of(InvalidInput(REFUSAL)))
+            return Settled(share.index, Outcome.ERROR, refusal=Refusal.from_error(InvalidInput(REFUSAL)))
         path = f"{op}({','.join(value['path'] for value in values.values())})"
         if share.answers:
             parts: list[Part] = [answer_body(request["id"], path, _fill(request), request["size"])]

@@ -1,7 +1,7 @@
-"""The response body of key/value routes, printed where the answer is made: in the worker.
+"""The response body of key/value routes, rendered in the worker.
 
-A value is what Paddle Serving sent for it: a str as it is, an ndarray as NumPy 1 printed its repr, in
-full, a list of str as its repr. All values are arrays and lists, or all are str; nothing else is sent.
+Values have the text that Paddle Serving sent. A str is sent as it is, an ndarray as the full repr of NumPy 1,
+a list of str as its repr. All values are arrays and lists, or all are str; nothing else is sent.
 """
 
 from __future__ import annotations
@@ -59,16 +59,20 @@ def render(outputs: Mapping[str, Any], form: str) -> bytes:
 
 
 def rendered(
-    form: str, outputs: Mapping[str, Any], wish: bool | None, version: str, declared: Sequence[TensorSpec]
+    form: str,
+    outputs: Mapping[str, Any],
+    declared_tensors: bool | None,
+    version: str,
+    declared: Sequence[TensorSpec],
 ) -> list[Part]:
     """`render`, as a `Form` calls it: an answer holds whatever postprocess returned.
 
-    wish: whether the outputs are the tensors of a repository's model, each of which has a text.
+    declared_tensors: whether the outputs are the tensors of a repository's model, each of which has a text.
     """
-    if wish:
-        given = _as_texts(outputs)
-        texts = _numpy_1.copy().run(lambda: [_printed(value) for value in given.values()])
-        outputs = dict(zip(given, texts, strict=True))
+    if declared_tensors:
+        texts_by_name = _as_texts(outputs)
+        texts = _numpy_1.copy().run(lambda: [_printed(value) for value in texts_by_name.values()])
+        outputs = dict(zip(texts_by_name, texts, strict=True))
     return [render(outputs, form)]
 
 

@@ -27,7 +27,7 @@ _LAYOUTS_KEPT = 256  # texts have a dtype for each length
 
 
 def array_repr(array: npt.NDArray[Any]) -> str:
-    """As `repr(array)`; the caller has set NumPy's options for what is left to it."""
+    """Return `repr(array)`. The caller has set NumPy's print options, for arrays that NumPy prints itself."""
     dtype = array.dtype
     if type(array) is not np.ndarray or not array.size or not array.ndim or not dtype.isnative:
         return repr(array)
@@ -69,7 +69,7 @@ def _only_word(array: npt.NDArray[Any]) -> str | None:
 
 @functools.lru_cache(_LAYOUTS_KEPT)
 def _around_one_word(dtype: np.dtype[Any], ndim: int) -> tuple[str, str, int]:
-    """What stands before and after the only word, and how many characters it may have to stay on the line."""
+    """Return the text before and after the only word, and how many characters fit on the line."""
     before, brackets, ending = f"{_PREFIX}{'[' * ndim}", "]" * ndim, _ending(dtype)
     if not ending:
         return before, f"{brackets})", sys.maxsize
@@ -78,7 +78,7 @@ def _around_one_word(dtype: np.dtype[Any], ndim: int) -> tuple[str, str, int]:
 
 @functools.lru_cache(_LAYOUTS_KEPT)
 def _ending(dtype: np.dtype[Any]) -> str:
-    """What follows the brackets; empty for a type that the literal itself has."""
+    """Return the dtype argument after the brackets; empty for a dtype that the literal implies."""
     if dtype.name in _TYPELESS:
         return ""
     return f"dtype={dtype.str!r})" if dtype.kind == "U" else f"dtype={dtype.name})"
@@ -106,16 +106,16 @@ def _float_words(array: npt.NDArray[Any]) -> list[str] | None:
     if not finite.size:
         return None
     if _needs_exponent(finite):
-        words, right = _scientific(flat, finite)
-        left = 2 if np.signbit(finite).any() else 1
+        words, width_after = _scientific(flat, finite)
+        width_before = 2 if np.signbit(finite).any() else 1
     else:
-        words, right, left = _positional(flat, finite)
+        words, width_after, width_before = _positional(flat, finite)
     if finite.size < flat.size:
         negative = bool((flat == -math.inf).any())
-        left = max(left, 3 + negative - right - 1, 3 - right - 1)
+        width_before = max(width_before, 3 + negative - width_after - 1, 3 - width_after - 1)
         for index in np.flatnonzero(~np.isfinite(flat)).tolist():
             words[index] = str(float(flat[index]))
-    width = left + 1 + right
+    width = width_before + 1 + width_after
     return [word.rjust(width) for word in words]
 
 
@@ -158,8 +158,8 @@ def _positional(flat: npt.NDArray[Any], finite: npt.NDArray[Any]) -> tuple[list[
     words = [np.format_float_positional(x, precision=_PRECISION, min_digits=0, trim=".") for x in flat]
     points = [word.find(".") for word in words]
     fractions = [len(word) - point - 1 for word, point in zip(words, points, strict=True)]
-    whole = finite.size == flat.size
-    right = max(fractions if whole else [f for f, p in zip(fractions, points, strict=True) if p >= 0])
+    all_finite = finite.size == flat.size
+    right = max(fractions if all_finite else [f for f, p in zip(fractions, points, strict=True) if p >= 0])
     words = [word + " " * (right - fraction) for word, fraction in zip(words, fractions, strict=True)]
     return words, right, max(points)
 

@@ -41,19 +41,21 @@ class DeclaredModels:
 
     def named(self, name: str) -> ServedModel:
         """The model of this name; the only one for no name. Raises UnknownService."""
-        asked = {model.name: model for model in self._scheduler.app.models if self._is_offered(model)}
-        if not name and len(asked) == 1:
-            return next(iter(asked.values()))
-        if name not in asked:
-            known = ", ".join(sorted(asked)) or "none"
-            raise UnknownService(f"Service name error: there is no service {name!r}; the models are {known}")
-        return asked[name]
+        models_by_name = {
+            model.name: model for model in self._scheduler.app.models if self._is_offered(model)
+        }
+        if not name and len(models_by_name) == 1:
+            return next(iter(models_by_name.values()))
+        if name not in models_by_name:
+            names = ", ".join(sorted(models_by_name)) or "none"
+            raise UnknownService(f"Service name error: there is no service {name!r}; the models are {names}")
+        return models_by_name[name]
 
     def _is_offered(self, model: ServedModel) -> bool:
         return model.signature is not None and not self._scheduler.has_unloaded(model.key)
 
     def usage(self) -> str:
-        """What may be sent instead, as a refusal shows it."""
+        """Return an example of a valid request, for error messages."""
         for model in self._scheduler.app.models:
             if example := get_text_example(model):
                 return f"POST /{model.name}/prediction with a body like {build_message(example)}"
@@ -71,22 +73,24 @@ def get_text_example(model: ServedModel) -> Mapping[str, str]:
 
 
 def match_inputs(
-    model: str, signature: Signature, given: Mapping[str, Any], limits: Limits
+    model: str, signature: Signature, inputs: Mapping[str, Any], limits: Limits
 ) -> tuple[dict[str, Any], int]:
     """The values of a message as the inputs that the model declares, and their rows. Raises BadPackage.
 
     Where a model takes one input, and one is given, the key may be any.
     """
     specs = {spec.name: spec for spec in signature.inputs}
-    if len(specs) == len(given) == 1:
-        given = dict(zip(specs, given.values(), strict=True))
-    strange = [name for name in given if name not in specs]
-    missing = [spec.name for spec in signature.inputs if spec.name not in given and not spec.optional]
+    if len(specs) == len(inputs) == 1:
+        inputs = dict(zip(specs, inputs.values(), strict=True))
+    strange = [name for name in inputs if name not in specs]
+    missing = [spec.name for spec in signature.inputs if spec.name not in inputs and not spec.optional]
     if strange or missing:
         wrong = f"takes no {strange[0]!r}" if strange else f"needs {missing[0]!r}"
-        told = ", ".join(f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in signature.inputs)
-        raise BadPackage(f"model {model!r} {wrong}; its inputs are {told}")
-    tensors = {name: _tensor(model, specs[name], value, limits) for name, value in given.items()}
+        signature_text = ", ".join(
+            f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in signature.inputs
+        )
+        raise BadPackage(f"model {model!r} {wrong}; its inputs are {signature_text}")
+    tensors = {name: _tensor(model, specs[name], value, limits) for name, value in inputs.items()}
     if not signature.max_batch_size:
         return tensors, 1
     rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
@@ -108,12 +112,12 @@ def _tensor(model: str, spec: TensorSpec, value: Any, limits: Limits) -> Any:
     if isinstance(value, str):
         return _texts([value], _shape_of_text(spec, expected))
     array = np.asarray(value)
-    given = "BYTES" if array.dtype.kind in "SU" else array.dtype.name
-    _check_type(spec, given, array.shape, expected)
-    if given != "BYTES":
+    dtype = "BYTES" if array.dtype.kind in "SU" else array.dtype.name
+    _check_type(spec, dtype, array.shape, expected)
+    if dtype != "BYTES":
         return array
     texts = [
-        one if isinstance(one, str) else one.decode("utf-8", "replace") for one in array.ravel().tolist()
+        text if isinstance(text, str) else text.decode("utf-8", "replace") for text in array.ravel().tolist()
     ]
     return _texts(texts, array.shape)
 
@@ -135,7 +139,7 @@ def _check_type(spec: TensorSpec, dtype: str, shape: Sequence[int], expected: st
     if dtype != ("BYTES" if spec.datatype == "BYTES" else BY_DATATYPE[spec.datatype].numpy.name):
         raise BadPackage(f"{expected}; {dtype} was given")
     if len(shape) != len(spec.shape) or any(
-        want not in (-1, got) for want, got in zip(spec.shape, shape, strict=True)
+        declared_length not in (-1, length) for declared_length, length in zip(spec.shape, shape, strict=True)
     ):
         raise BadPackage(f"{expected}; the shape {list(shape)} was given")
 
@@ -149,8 +153,10 @@ def _shape_of_text(spec: TensorSpec, expected: str) -> tuple[int, ...]:
 
 
 def _texts(texts: Sequence[str], shape: Sequence[int]) -> DeclaredTexts:
-    whole = [text.encode("utf-8", "replace").decode() for text in texts]  # JSON may have half a character
-    return DeclaredTexts(msgspec.json.encode(whole), list(shape))
+    valid_texts = [
+        text.encode("utf-8", "replace").decode() for text in texts
+    ]  # JSON may have half a character
+    return DeclaredTexts(msgspec.json.encode(valid_texts), list(shape))
 
 
 def _of_one(spec: TensorSpec) -> tuple[int, ...] | None:

@@ -1,9 +1,9 @@
-"""The front's part of key/value: `/{service}/{method}` over HTTP, PipelineService over gRPC, their messages.
+"""The front's half of key/value: `/{service}/{method}` over HTTP, PipelineService over gRPC, their messages.
 
-What is accepted and what is refused is what Paddle Serving's gateway did: unknown fields are ignored, the
-first JSON value counts and what follows it doesn't, null is the empty value of its type, bytes that are no
-UTF-8 become U+FFFD. Only a message that gives nothing at all, which reached the Op there, is told what to
-send.
+Requests are accepted and rejected as by Paddle Serving's gateway. Unknown fields are ignored. The first JSON
+value counts, and the rest of the body doesn't. null is the empty value of its type. Bytes that are no UTF-8
+become U+FFFD. Only an empty message differs: the gateway passed it to the Op, and here it is rejected with an
+example of a valid message.
 """
 
 from __future__ import annotations
@@ -144,13 +144,13 @@ class KeyValueHttp(ScanFirst, HttpHandler):
             if outline is None and len(request.body) > SMALL_BYTES:
                 kind = other_kind(request.body) or "no JSON object"
                 raise with_example(MalformedBody(f"the body is {kind}"), self._example)
-            asked = self._parse(request.body, service, method, self._limits, self._example, outline)
+            prediction = self._parse(request.body, service, method, self._limits, self._example, outline)
         else:
-            asked = Request(service, method, raw, form=JSON_FORM)
+            prediction = Request(service, method, raw, form=JSON_FORM)
         if model is not None and self._models is not None:
-            self._models.address(asked, model)
-        asked.deadline = self._scheduler.deadline(_timeout_s(request), request.began)
-        return asked
+            self._models.address(prediction, model)
+        prediction.deadline = self._scheduler.deadline(_timeout_s(request), request.began)
+        return prediction
 
     def _read_outline(self, request: HttpRequest, outline: Outline) -> Request | None:
         return self._read(request, outline)
@@ -187,8 +187,8 @@ def _service_and_method(path: str) -> tuple[str, str] | None:
 
 def _timeout_s(request: HttpRequest) -> float:
     """How long the client waits, by the header that the original's gateway honoured."""
-    given = request.headers.get(_TIMEOUT)
-    return math.inf if given is None else parse_grpc_timeout(given)
+    value = request.headers.get(_TIMEOUT)
+    return math.inf if value is None else parse_grpc_timeout(value)
 
 
 def parse_grpc_timeout(value: bytes) -> float:
@@ -269,7 +269,7 @@ def parse_http(
             _leave_texts(inputs)
         if message.tensors:
             if outline is None:
-                add_tensors(inputs, [JsonTensor.of(tensor) for tensor in message.tensors], limits)
+                add_tensors(inputs, [JsonTensor.from_body(tensor) for tensor in message.tensors], limits)
             else:
                 _LargeTensors(inputs, limits, example).add_outline(message.tensors, outline)
         if not inputs:
@@ -294,30 +294,30 @@ def pass_http_on(
     Raises as parse_http does, but nothing for a package that the app may judge otherwise.
     """
     try:
-        given = _decode(body, limits) if outline is None else _decode_outline(outline, limits)
-        for value in given.value or ():
+        decoded = _decode(body, limits) if outline is None else _decode_outline(outline, limits)
+        for value in decoded.value or ():
             _check_text(value or "", limits)
-        log_id = 0 if given.logid is None else integer(given.logid, INT64, "'logid'")
+        log_id = 0 if decoded.logid is None else integer(decoded.logid, INT64, "'logid'")
         message: bytes | UnreadMessage
         if outline is None:
-            message = make_message(given, service, method).SerializeToString()
+            message = make_message(decoded, service, method).SerializeToString()
         else:
             message = UnreadMessage(body, True, service, method, example)
     except (BadPackage, TooLarge) as error:
         raise with_example(error, example) from None
-    return Request(service, method, {MESSAGE: message}, log_id, given.clientip or "", JSON_FORM)
+    return Request(service, method, {MESSAGE: message}, log_id, decoded.clientip or "", JSON_FORM)
 
 
 def pass_proto_on(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -> Request:
-    """As `pass_http_on`, of a serialized `Request`. Raises MalformedBody and TooLarge."""
+    """Pass a serialized `Request` on to an app that unpacks messages. Raises MalformedBody and TooLarge."""
     message, large = _message(data, limits)
     try:
         for value in message.value:
             _check_text(value, limits)
     except TooLarge as error:
         raise with_example(error, example) from None
-    given = UnreadMessage(data, False, message.name, message.method, example) if large else data
-    inputs = {MESSAGE: given}
+    passed_message = UnreadMessage(data, False, message.name, message.method, example) if large else data
+    inputs = {MESSAGE: passed_message}
     return Request(message.name, message.method, inputs, message.logid, message.clientip, PROTO)
 
 
@@ -376,9 +376,9 @@ class _LargeTensors:
             else:
                 add_tensors(self._inputs, [tensor], self._limits)
 
-    def _add_json(self, place: int, given: BodyTensor, outline: Outline) -> None:
-        cut = _cut_fields(given, outline, self._limits)
-        tensor = JsonTensor.of(given)
+    def _add_json(self, place: int, json_tensor: BodyTensor, outline: Outline) -> None:
+        cut = _cut_fields(json_tensor, outline, self._limits)
+        tensor = JsonTensor.from_body(json_tensor)
         field = _data_field(tensor.elem_type)
         data = cut.get(field)
         if data is None and not len(getattr(tensor, field)):

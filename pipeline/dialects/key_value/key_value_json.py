@@ -118,7 +118,7 @@ class JsonTensor:
         return message
 
     @classmethod
-    def of(cls, tensor: BodyTensor | None) -> JsonTensor:
+    def from_body(cls, tensor: BodyTensor | None) -> JsonTensor:
         return cls(tensor or BodyTensor())
 
 
@@ -159,83 +159,83 @@ def decode_leniently(
         raise MalformedBody(f"'{where}': {reason}{quoted}") from None
 
 
-def integer(given: Integer, bounds: range, what: str) -> int:
+def integer(value: Integer, bounds: range, subject: str) -> int:
     """A JSON integer, or the text of one; null is 0. Raises MalformedBody."""
-    if isinstance(given, str):
-        if len(given) > _MAX_DIGITS or not _INTEGER.fullmatch(given):
-            raise MalformedBody(f"{what}: {given[:40]!r} is no integer")
-        given = int(given)
-    if given is None:
+    if isinstance(value, str):
+        if len(value) > _MAX_DIGITS or not _INTEGER.fullmatch(value):
+            raise MalformedBody(f"{subject}: {value[:40]!r} is no integer")
+        value = int(value)
+    if value is None:
         return 0
-    if given not in bounds:
-        raise MalformedBody(f"{what}: {given} is outside {bounds[0]} to {bounds[-1]}")
-    return given
+    if value not in bounds:
+        raise MalformedBody(f"{subject}: {value} is outside {bounds[0]} to {bounds[-1]}")
+    return value
 
 
 def _integers(
-    given: list[Integer] | None, bounds: range, dtype: npt.DTypeLike, what: str
+    values: list[Integer] | None, bounds: range, dtype: npt.DTypeLike, subject: str
 ) -> npt.NDArray[Any]:
-    if given is None:
+    if values is None:
         return np.empty(0, dtype)
-    if not all(type(item) is int for item in given):
-        given = [integer(item, bounds, what) for item in given]
+    if not all(type(item) is int for item in values):
+        values = [integer(item, bounds, subject) for item in values]
     try:
-        return np.array(given, dtype)
+        return np.array(values, dtype)
     except OverflowError:
-        worst = next(item for item in given if item not in bounds)
-        raise MalformedBody(f"{what}: {worst} is outside {bounds[0]} to {bounds[-1]}") from None
+        worst = next(item for item in values if item not in bounds)
+        raise MalformedBody(f"{subject}: {worst} is outside {bounds[0]} to {bounds[-1]}") from None
 
 
-def _floats(given: list[Number] | None, dtype: npt.DTypeLike, what: str) -> npt.NDArray[Any]:
-    if given is None:
+def _floats(values: list[Number] | None, dtype: npt.DTypeLike, subject: str) -> npt.NDArray[Any]:
+    if values is None:
         return np.empty(0, dtype)
-    named = any(type(item) is str or item is None for item in given)
+    named = any(type(item) is str or item is None for item in values)
     try:
-        numbers = np.array([_float(item, what) for item in given] if named else given, np.float64)
+        numbers = np.array([_float(item, subject) for item in values] if named else values, np.float64)
     except OverflowError:
-        raise MalformedBody(f"{what} holds a number too large for {np.dtype(dtype)}") from None
+        raise MalformedBody(f"{subject} holds a number too large for {np.dtype(dtype)}") from None
     with np.errstate(over="ignore"):
         result = numbers.astype(dtype)
     too_large = np.isinf(result) if not named else np.isinf(result) & np.isfinite(numbers)
     if too_large.any():
         raise MalformedBody(
-            f'{what} holds a number too large for {np.dtype(dtype)}; infinity is the text "Infinity"'
+            f'{subject} holds a number too large for {np.dtype(dtype)}; infinity is the text "Infinity"'
         )
     return result
 
 
-def _bools(given: list[bool | str | None] | None, what: str) -> npt.NDArray[Any]:
-    for item in given or ():
+def _bools(values: list[bool | str | None] | None, subject: str) -> npt.NDArray[Any]:
+    for item in values or ():
         if type(item) is str:
-            raise MalformedBody(f"{what}: {item[:40]!r} is neither true nor false")
-    return np.array([bool(item) for item in given or ()], np.bool_)
+            raise MalformedBody(f"{subject}: {item[:40]!r} is neither true nor false")
+    return np.array([bool(item) for item in values or ()], np.bool_)
 
 
-def _float(given: Number, what: str) -> float:
-    if given is None:
+def _float(value: Number, subject: str) -> float:
+    if value is None:
         return 0.0
-    if isinstance(given, str):
-        if given in _NOT_FINITE:
-            return _NOT_FINITE[given]
-        if len(given) > _MAX_DIGITS or not _NUMBER.fullmatch(given):
-            raise MalformedBody(f"{what}: {given[:40]!r} is no number")
-        given = float(given)
-    if isinstance(given, float) and not math.isfinite(given):
+    if isinstance(value, str):
+        if value in _NOT_FINITE:
+            return _NOT_FINITE[value]
+        if len(value) > _MAX_DIGITS or not _NUMBER.fullmatch(value):
+            raise MalformedBody(f"{subject}: {value[:40]!r} is no number")
+        value = float(value)
+    if isinstance(value, float) and not math.isfinite(value):
         raise OverflowError
-    return float(given)
+    return float(value)
 
 
-def decode_base64_start(text: Part, what: str) -> bytes:
+def decode_base64_start(text: Part, subject: str) -> bytes:
     """Decode the beginning of a text in base64: as much as the header of an npy file may have."""
     start = bytes(memoryview(text)[:_BASE64_START]).translate(None, b"\r\n")
-    return _base64(start[: len(start) // 4 * 4].decode("utf-8", "replace"), what)
+    return _base64(start[: len(start) // 4 * 4].decode("utf-8", "replace"), subject)
 
 
-def _base64(given: str, what: str) -> bytes:
+def _base64(text: str, subject: str) -> bytes:
     try:
-        return binascii.a2b_base64(given.replace("\n", "").replace("\r", ""), strict_mode=True)
+        return binascii.a2b_base64(text.replace("\n", "").replace("\r", ""), strict_mode=True)
     except (binascii.Error, ValueError) as exc:
-        raise MalformedBody(f"{what} is no base64: {exc}") from None
+        raise MalformedBody(f"{subject} is no base64: {exc}") from None
 
 
 def _mended(value: Any) -> Any:
@@ -251,7 +251,7 @@ def _mended(value: Any) -> Any:
 
 def _decode_utf8(text: bytes, subject: str) -> str:
     """Decode UTF-8 with U+FFFD for each invalid byte. Raises MalformedBody for too many of them."""
-    _replaced.left = _MAX_REPLACED if len(text) > _SMALL_BYTES else len(text)
+    _replaced.remaining = _MAX_REPLACED if len(text) > _SMALL_BYTES else len(text)
     try:
         return text.decode("utf-8", _ONE_EACH)
     except OverflowError:
@@ -261,8 +261,8 @@ def _decode_utf8(text: bytes, subject: str) -> str:
 def _replace_each(error: UnicodeError) -> tuple[str, int]:
     """U+FFFD for every byte that is no UTF-8, as Go has it; Python's own handler joins some of them."""
     assert isinstance(error, UnicodeDecodeError)
-    _replaced.left -= 1
-    if _replaced.left < 0:
+    _replaced.remaining -= 1
+    if _replaced.remaining < 0:
         raise OverflowError
     return "\ufffd" * (error.end - error.start), error.end
 
@@ -270,7 +270,7 @@ def _replace_each(error: UnicodeError) -> tuple[str, int]:
 class _Replaced(threading.local):
     """Counts the replacements that may still be made in the text that a thread decodes."""
 
-    left = 0
+    remaining = 0
 
 
 def _refuse_constant(name: str) -> float:

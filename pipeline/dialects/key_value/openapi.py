@@ -38,18 +38,22 @@ def paths(app: App) -> dict[str, Any]:
         model = "" if app.default is None else app.default.name
         return {_path(app.name): {"post": _key_value(app, model, app.examples.key_values)}}
     examples = {model.name: get_text_example(model) for model in app.models}
-    return {_path(name): {"post": _key_value(app, name, given)} for name, given in examples.items() if given}
+    return {
+        _path(name): {"post": _key_value(app, name, key_values)}
+        for name, key_values in examples.items()
+        if key_values
+    }
 
 
 def _path(name: str) -> str:
     return f"/{quote(name)}/prediction"
 
 
-def _key_value(app: App, model: str, given: Mapping[str, str]) -> dict[str, Any]:
-    example = {"key": list(given), "value": list(given.values())} if given else None
+def _key_value(app: App, model: str, key_values: Mapping[str, str]) -> dict[str, Any]:
+    example = {"key": list(key_values), "value": list(key_values.values())} if key_values else None
     body = content(_REQUEST, example, app.examples.bodies)
     summary, zh = "Predict: a text under each key", "推理：每个键一条文本"
-    told = operation("key/value", summary, zh, body, _ANSWER, model=model)
+    description = operation("key/value", summary, zh, body, _ANSWER, model=model)
     if app.config.dag.http_errors == "status":
-        told["responses"] |= refusals(_ANSWER)
-    return told
+        description["responses"] |= refusals(_ANSWER)
+    return description

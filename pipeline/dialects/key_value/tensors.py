@@ -49,7 +49,7 @@ class TensorLimits(Protocol):
 
 
 class TensorMessage(Protocol):
-    """What both the protobuf message and a decoded JSON tensor have, besides a field per kind of data."""
+    """The fields that a protobuf Tensor and a decoded JSON tensor share, besides a field per kind of data."""
 
     @property
     def name(self) -> str: ...
@@ -138,13 +138,13 @@ def from_npy(data: bytes, name: str, limits: TensorLimits) -> Array:
     TooLarge.
     """
     shape, fortran_order, dtype, offset = read_npy_header(data, name, limits)
-    wanted = math.prod(shape) * dtype.itemsize
-    if any(size < 0 for size in shape) or wanted != len(data) - offset:
+    expected_bytes = math.prod(shape) * dtype.itemsize
+    if any(size < 0 for size in shape) or expected_bytes != len(data) - offset:
         raise BadPackage(
             f"rpc package error: byte_data of tensor {name!r}: {len(data) - offset} bytes do not fill "
             f"{dtype} {list(shape)}"
         )
-    flat = np.frombuffer(data, dtype, offset=offset) if wanted else np.empty(0, dtype)
+    flat = np.frombuffer(data, dtype, offset=offset) if expected_bytes else np.empty(0, dtype)
     array = _reshaped(flat, shape, f"byte_data of tensor {name!r}", order="F" if fortran_order else "C")
     return np.ascontiguousarray(array, dtype=dtype.newbyteorder("=")).reshape(array.shape)
 

@@ -43,7 +43,7 @@ class DeclaredTexts(Unread, eq=False):
     kind = "key_value.texts"
     shape: list[int]
 
-    def read(self) -> Any:
+    def decode(self) -> Any:
         """Return an array of `bytes` objects."""
         return _byte_objects(msgspec.json.decode(self.data, type=list[str]), self.shape)
 
@@ -54,7 +54,7 @@ class UnreadText(Unread, eq=False):
     kind = "key_value.text"
     shape: list[int] | None = None  # of the array that a repository's model takes
 
-    def read(self) -> Any:
+    def decode(self) -> Any:
         """Return the text, or an array of one `bytes` object."""
         text = str(self.data, "utf-8", "surrogatepass")
         return text if self.shape is None else _byte_objects([text], self.shape)
@@ -75,7 +75,7 @@ class UnreadTensor(Unread, eq=False):
     is_lod: bool = False  # whether the value is the tensor's lod
     as_bytes: bool = False  # whether texts become an array of `bytes` objects
 
-    def read(self) -> Any:
+    def decode(self) -> Any:
         """Return an array, or a text. Raises BadPackage and TooLarge that name the tensor."""
         try:
             tensor = self._parse_json() if self.field else self._parse_message()
@@ -120,7 +120,7 @@ class UnreadTensor(Unread, eq=False):
                 subject, path = f"tensor {self.name!r}", f"tensors[{self.place}]."
                 tensor = decode_leniently(text, BodyTensor, subject, path)
         tensor.name, tensor.elem_type, tensor.shape = self.name, self.elem_type, list(self.shape)
-        return JsonTensor.of(tensor)
+        return JsonTensor.from_body(tensor)
 
     def _read_bytes(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -143,7 +143,7 @@ class UnreadMessage(Unread, eq=False):
     method: str
     example: str  # a valid message, for error messages
 
-    def read(self) -> bytes:
+    def decode(self) -> bytes:
         """Return a serialized Request. Raises BadPackage and TooLarge."""
         data = bytes(self.data)
         try:
@@ -167,7 +167,7 @@ def make_message(body: Body, service: str, method: str) -> Request:
     return Request(
         key=[key or "" for key in body.key or ()],
         value=[value or "" for value in body.value or ()],
-        tensors=[JsonTensor.of(tensor).to_message() for tensor in body.tensors or ()],
+        tensors=[JsonTensor.from_body(tensor).to_message() for tensor in body.tensors or ()],
         name=service,
         method=method,
         logid=0 if body.logid is None else integer(body.logid, INT64, "'logid'"),

@@ -20,12 +20,12 @@ def as_message(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     message = Request(name=name, method="infer")
     for written, value in inputs.items():
         key = sendable(written)
-        given = value.read() if isinstance(value, Unread) else value
-        if isinstance(given, str):
+        read_value = value.decode() if isinstance(value, Unread) else value
+        if isinstance(read_value, str):
             message.key.append(key)
-            message.value.append(sendable(given))
+            message.value.append(sendable(read_value))
             continue
-        array = np.asarray(given)
+        array = np.asarray(read_value)
         try:
             tensor = to_message(key, array.astype("S") if array.dtype.kind == "O" else array)
         except ValueError as exc:  # no elements in lengths beyond an int32

@@ -12,7 +12,7 @@ _WINDOWS = {"gzip": 31, "deflate": 15}  # of zlib: deflate is its own format, as
 _LEVEL = 1  # a front is short of time, not of bytes
 
 
-def decompressed(body: bytes, encoding: str, most: int) -> bytes:
+def decompressed(body: bytes, encoding: str, max_bytes: int) -> bytes:
     """The body without its encoding; "" is none.
 
     Raises KServeRefusal for an unknown encoding and for what is not in it, TooLarge over `most` bytes.
@@ -24,11 +24,13 @@ def decompressed(body: bytes, encoding: str, most: int) -> bytes:
         raise KServeRefusal("Unsupported compression type", "UNIMPLEMENTED")
     stream = zlib.decompressobj(window)
     try:
-        data = stream.decompress(body, most + 1)
+        data = stream.decompress(body, max_bytes + 1)
     except zlib.error as exc:
         raise KServeRefusal(f"failed to decompress the request body as {encoding}: {exc}") from None
-    if len(data) > most:
-        raise TooLarge(f"the body is over {most} bytes once decompressed; limits.body_bytes is {most}")
+    if len(data) > max_bytes:
+        raise TooLarge(
+            f"the body is over {max_bytes} bytes once decompressed; limits.body_bytes is {max_bytes}"
+        )
     if not stream.eof:
         raise KServeRefusal(f"failed to decompress the request body as {encoding}: it ends too early")
     return data

@@ -1,4 +1,4 @@
-"""Members of a JSON request, and what Triton says of those that are missing or of another type."""
+"""Members of a JSON request, and Triton's messages for missing members and wrong types."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def boolean(value: Any, name: str) -> bool:
 
 def get_parameters(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The member `parameters`, an empty one where there is none. Raises KServeRefusal for no object."""
-    given = document.get("parameters", {})
-    if not isinstance(given, dict):
+    parameters = document.get("parameters", {})
+    if not isinstance(parameters, dict):
         raise unparsed("parameters", "attempt to access JSON non-object as object")
-    return given
+    return parameters
 
 
 def checked_parameter(name: str, value: Any) -> str | bool | int | float | list[str]:
@@ -106,20 +106,20 @@ def checked_parameter(name: str, value: Any) -> str | bool | int | float | list[
 def _texts(name: str, value: list[Any]) -> list[str]:
     if len(value) > MOST_TEXTS:
         raise KServeRefusal(f"parameter '{name}' is a list of {len(value)} texts; {MOST_TEXTS} are allowed.")
-    for number, one in enumerate(value):
-        if not isinstance(one, str):
-            kind = type(one).__name__
+    for number, text in enumerate(value):
+        if not isinstance(text, str):
+            kind = type(text).__name__
             raise KServeRefusal(
                 f"parameter '{name}' has invalid type. It should be either 'int', 'bool', 'double' or "
                 f"'string', or a list of texts: element {number} is no text but {kind}."
             )
-    return [sendable(one) for one in value]
+    return [sendable(text) for text in value]
 
 
 def parameters_of_tensor(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The parameters of an input or output; what is no object is none: clients write null."""
-    given = document.get("parameters")
-    return given if isinstance(given, dict) else {}
+    """Return the parameters of an input or output; empty for null, which clients send."""
+    parameters = document.get("parameters")
+    return parameters if isinstance(parameters, dict) else {}
 
 
 def unparsed(name: str, what: str, verb: str = "parse") -> KServeRefusal:

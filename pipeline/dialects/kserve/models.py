@@ -42,7 +42,7 @@ class KServeModel:
 
     @property
     def default_priority(self) -> int:
-        """That of requests that ask for none; 0 for none."""
+        """Default priority level of the model. 0 means that the model has no priorities."""
         batching = {} if self.config is None else self.config.get("dynamic_batching", {})
         return int(batching.get("default_priority_level", 0))
 
@@ -97,7 +97,7 @@ class KServeModels:
 
     @property
     def _known(self) -> _Known:
-        """What is served now: in a repository models come and go."""
+        """The models that are served now. In a repository, models come and go."""
         if self._last_known.app is not self._scheduler.app:
             self._last_known = _Known(self._scheduler)
         return self._last_known
@@ -112,7 +112,7 @@ class KServeModels:
         return [model for model in self.all() if not self._scheduler.has_unloaded(model.key)]
 
     def unavailable(self) -> Mapping[str, tuple[str, str]]:
-        """What can't be served, by name, with its version and the reason."""
+        """The models that can't be served, by name, with version and reason."""
         return self._scheduler.app.unavailable
 
     def unread(self) -> list[str]:
@@ -130,27 +130,29 @@ class KServeModels:
         Raises KServeRefusal for a model that is not there or unloaded, and for a version that is no number,
         UnknownVersion for one that is not served.
         """
-        wanted = version_number(version) if version else None
-        known = [model for key in self._known.keys.get(name, ()) if (model := self._current(key)) is not None]
-        if not known and name not in self.unavailable():
+        number = version_number(version) if version else None
+        models = [
+            model for key in self._known.keys.get(name, ()) if (model := self._current(key)) is not None
+        ]
+        if not models and name not in self.unavailable():
             raise KServeRefusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
-        loaded = [model for model in known if not self._scheduler.has_unloaded(model.key)]
+        loaded = [model for model in models if not self._scheduler.has_unloaded(model.key)]
         if not loaded:
             raise KServeRefusal(f"Request for unknown model: '{name}' has no available versions", "NOT_FOUND")
-        if wanted is None:
+        if number is None:
             return loaded[-1]
         for model in loaded:
-            if wanted == int(model.version):
+            if number == int(model.version):
                 return model
-        raise UnknownVersion(name, str(wanted))
+        raise UnknownVersion(name, str(number))
 
     def _current(self, key: str) -> KServeModel | None:
         """The model with the version that is served now; None where its tensors are not known yet."""
-        version, known = self._scheduler.version(key), self._known.declared.get(key)
-        if known is not None:
-            if known.version != version:
-                known = self._known.declared[key] = replace(known, version=version)
-            return known
+        version, model = self._scheduler.version(key), self._known.declared.get(key)
+        if model is not None:
+            if model.version != version:
+                model = self._known.declared[key] = replace(model, version=version)
+            return model
         served = self._known.served[key]
         signature = self._scheduler.pools[served.op].signature  # another once the Op is loaded anew
         if signature is None:
@@ -184,10 +186,10 @@ class KServeModels:
     def standing(self, model: KServeModel) -> Standing:
         """Its state in the repository: the worst of its Ops' states."""
         standings = [self._repository.standing(part) for part in (*self._by_itself(model), *self.ops(model))]
-        return next((one for one in standings if one.state != "READY"), standings[0])
+        return next((standing for standing in standings if standing.state != "READY"), standings[0])
 
     def _by_itself(self, model: KServeModel) -> tuple[str, ...]:
-        """What stands for an ensemble where that is unloaded, and its models are not."""
+        """Return the key of an ensemble that is unloaded while its models are not."""
         return (model.key,) if model.is_ensemble and self._scheduler.is_unloaded(model.key) else ()
 
     def failure(self, model: KServeModel) -> LoadFailed | None:

@@ -1,4 +1,4 @@
-"""What KServe's models look like in /openapi.json, alike in both versions."""
+"""KServe's models in /openapi.json: the parts that both versions share."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def example_row(app: App, model: KServeModel) -> Mapping[str, Any] | None:
 
 
 def get_description(app: App) -> Mapping[str, Any]:
-    """What is told of the model whose Op answers."""
+    """Return the description of the model whose Op answers."""
     return {} if app.default is None else app.described.get(app.default.answering_op, {})
 
 
 def get_parameter_schema(app: App, model: KServeModel) -> Schema:
-    """What a request may say beside its inputs, each by what it means."""
+    """Return the schema of a request's parameters, with their meanings."""
     meanings = {} if model.op else get_description(app).get("parameters", {})
-    known = {name: {**_VALUE, "description": told} for name, told in meanings.items()}
-    return {**_PARAMETERS, "properties": known} if known else _PARAMETERS
+    schemas = {name: {**_VALUE, "description": meaning} for name, meaning in meanings.items()}
+    return {**_PARAMETERS, "properties": schemas} if schemas else _PARAMETERS
 
 
 def called(model: KServeModel) -> str:

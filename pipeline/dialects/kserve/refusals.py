@@ -19,7 +19,7 @@ HTTP_STATUSES = {
 
 
 class KServeRefusal(InvalidInput):
-    """What a client of KServe v2 asked for can't be had; the message says it as Triton does."""
+    """A request of KServe v2 that can't be served, with Triton's message for it."""
 
     clients = True  # Triton has 500 for a body that it can't read
 

@@ -51,7 +51,7 @@ class UnreadTensor(Unread, eq=False):
     request_id: str
     as_texts: bool = False  # hooks find a str, or a list of them
 
-    def read(self) -> Any:
+    def decode(self) -> Any:
         """An array of `shape`, of BYTES one of `bytes` objects; or the texts.
 
         Raises KServeRefusal for elements that do not fit, and for texts that are no UTF-8.
@@ -83,14 +83,14 @@ class UnreadTensor(Unread, eq=False):
         if count == expected:
             return
         if self.datatype == "BYTES":
-            told = f"expected {expected} string elements {about}, got {count}"
+            message = f"expected {expected} string elements {about}, got {count}"
         else:
             size = BY_DATATYPE[self.datatype].numpy.itemsize
-            told = (
+            message = (
                 f"input byte size mismatch for input '{self.name}' for model '{self.model}'. "
                 f"Expected {expected * size}, got {count * size}"
             )
-        raise of_request(self.request_id, told)
+        raise of_request(self.request_id, message)
 
     def _raw_elements(self) -> list[bytes]:
         expected = math.prod(self.shape)
@@ -98,11 +98,12 @@ class UnreadTensor(Unread, eq=False):
         data, at = bytes(self.data), 0
         about = f"for inference input {self.name!r} for model {self.model!r}"
         while at < len(data) and len(elements) <= expected:
-            if (left := len(data) - at) < LENGTH.size:
+            if (remaining := len(data) - at) < LENGTH.size:
                 raise of_request(
                     self.request_id,
                     f"incomplete string length indicator {about}, expecting {LENGTH.size} bytes but only "
-                    f"{left} bytes available. Please make sure the string length indicator is in one buffer.",
+                    f"{remaining} bytes available. Please make sure the string length indicator is in one "
+                    "buffer.",
                 )
             (length,) = LENGTH.unpack_from(data, at)
             at += LENGTH.size + length
@@ -151,13 +152,13 @@ class UnreadTensor(Unread, eq=False):
 
 
 def check_texts(inputs: Mapping[str, Any], limits: Limits) -> None:
-    """Raise TooLarge for a text, or an element of BYTES, over `limits.text_chars`; InvalidInput as `read`.
+    """Raise TooLarge for a text, or an element of BYTES, over `limits.text_chars`; InvalidInput as `decode`.
 
     What is unread stays so, but for an input that is too long for one text as a whole.
     """
     for name, value in inputs.items():
         if isinstance(value, Unread) and len(value.data) > limits.text_chars:
-            longest = _longest(value.read())
+            longest = _longest(value.decode())
             if longest > limits.text_chars:
                 raise TooLarge(
                     f"input {name!r} has a text of {longest} characters; limits.text_chars is "
@@ -264,10 +265,10 @@ def convert_output(name: str, value: Any, spec: TensorSpec | None) -> tuple[str,
         return BYTES, array
     if spec is not None and spec.datatype == "BF16" and array.dtype == np.uint16:
         return "BF16", array
-    known = BY_NAME.get(array.dtype.name)
-    if known is None:
+    dtype_info = BY_NAME.get(array.dtype.name)
+    if dtype_info is None:
         raise no_tensor(name, value)
-    return known.datatype, array
+    return dtype_info.datatype, array
 
 
 def no_tensor(name: str, value: Any) -> UnprintableAnswer:

@@ -28,10 +28,10 @@ class KServeV1:
         )
 
     def worker(self) -> WorkerPart:
-        from pipeline.dialects.kserve_v1 import answers, wish
+        from pipeline.dialects.kserve_v1 import answers, response_options
         from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 
-        return WorkerPart(forms={wish.JSON: Form(answers.render)}, unread=(UnreadRows,))
+        return WorkerPart(forms={response_options.JSON: Form(answers.render)}, unread=(UnreadRows,))
 
 
 DIALECT: Dialect = KServeV1()

@@ -17,8 +17,8 @@ from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve.refusals import error_body
 from pipeline.dialects.kserve_v1.instances import MOST_ELEMENTS, parse
-from pipeline.dialects.kserve_v1.wish import AS_ANSWERED, V1Wish
-from pipeline.dialects.kserve_v1.wish import JSON as JSON_FORM
+from pipeline.dialects.kserve_v1.response_options import AS_ANSWERED, V1ResponseOptions
+from pipeline.dialects.kserve_v1.response_options import JSON as JSON_FORM
 from pipeline.errors import ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import (
@@ -51,18 +51,18 @@ class V1Http(HttpHandler):
         self._limits = scheduler.app.config.limits
 
     def _read(self, request: HttpRequest) -> Request | None:
-        asked = _MODEL.fullmatch(request.path)
-        if asked is not None and asked["verb"] == ":predict":
+        match = _MODEL.fullmatch(request.path)
+        if match is not None and match["verb"] == ":predict":
             check_method(request, "POST", tells=True)
-            model = self._models.find(asked["model"], asked["version"] or "")
-            return self._asked(request, model, asked["version"] or "")
+            model = self._models.find(match["model"], match["version"] or "")
+            return self._asked(request, model, match["version"] or "")
         if request.path == _LIST:
             check_method(request, "GET", "HEAD", tells=True)
             names = list(dict.fromkeys(model.name for model in self._models.all()))
             request.respond(200, JSON, _json({"models": names}))
-        elif asked is not None and not asked["verb"]:
+        elif match is not None and not match["verb"]:
             check_method(request, "GET", "HEAD", tells=True)
-            self._describe_model(request, self._models.find(asked["model"], asked["version"] or ""))
+            self._describe_model(request, self._models.find(match["model"], match["version"] or ""))
         else:
             raise Refused(404, request, f"there is nothing at {request.path}; there are {_ROUTES}")
         return None
@@ -80,7 +80,7 @@ class V1Http(HttpHandler):
     def _asked(
         self, request: HttpRequest, model: KServeModel, version: str, outline: Outline | None = None
     ) -> Request | None:
-        """None where a large body is scanned first."""
+        """Return the request in a body, or None while a large body is scanned."""
         raw = None if request.body[:1] == b"{" else self._raw(request, model)
         if raw is None and outline is None and len(request.body) > SMALL_BYTES:
             outline_aside(
@@ -90,36 +90,36 @@ class V1Http(HttpHandler):
                 MOST_ELEMENTS,
             )
             return None
-        made = self._parsed(request, model, outline) if raw is None else _of_raw(raw, model)
-        made.model, made.model_version = model.key, model.version
-        made.deadline = self._scheduler.deadline(began=request.began)
-        made.version = version
-        return made
+        prediction = self._parsed(request, model, outline) if raw is None else _of_raw(raw, model)
+        prediction.model, prediction.model_version = model.key, model.version
+        prediction.deadline = self._scheduler.deadline(began=request.began)
+        prediction.version = version
+        return prediction
 
     def _raw(self, request: HttpRequest, model: KServeModel) -> dict[str, Any] | None:
         takes = not model.op and not model.takes_messages
         return raw_input(request, self._scheduler.app.raw_bodies if takes else {})
 
     def _parsed(self, request: HttpRequest, model: KServeModel, outline: Outline | None) -> Request:
-        given = parse(request.body, model.signature, self._limits, outline)
-        inputs: dict[str, Any] = dict(given.fields)
+        instances = parse(request.body, model.signature, self._limits, outline)
+        inputs: dict[str, Any] = dict(instances.fields)
         if model.takes_messages:
             inputs = as_message(model.name, inputs)
-        made = Request(model.name, "predict", inputs, form=JSON_FORM)
-        made.wish = V1Wish(given.rows, given.by_columns)
-        made.rows = max(1, given.rows)
-        if given.parameters:
-            parameters = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}
-            made.options = RequestOptions(parameters=parameters)
-        return made
+        prediction = Request(model.name, "predict", inputs, form=JSON_FORM)
+        prediction.wish = V1ResponseOptions(instances.rows, instances.by_columns)
+        prediction.rows = max(1, instances.rows)
+        if instances.parameters:
+            parameters = {sendable(n): checked_parameter(n, v) for n, v in instances.parameters.items()}
+            prediction.options = RequestOptions(parameters=parameters)
+        return prediction
 
     def _usage(self, path: str) -> str:
         """A body that the model at this path takes, for who sent another."""
-        asked = _MODEL.fullmatch(path)
-        if asked is None or not asked["verb"]:
+        match = _MODEL.fullmatch(path)
+        if match is None or not match["verb"]:
             return ""
         try:
-            model = self._models.find(asked["model"], asked["version"] or "")
+            model = self._models.find(match["model"], match["version"] or "")
         except ServingError:  # that is what it was refused for
             return ""
         examples = self._scheduler.app.examples
@@ -127,8 +127,10 @@ class V1Http(HttpHandler):
             row: dict[str, Any] | None = examples.key_values or {"...": "..."}
         else:
             row = build_row(model.signature, {} if model.op else examples.row)
-        whole = {"instances": [row]}
-        body = row and json.dumps(whole if model.op else examples.add_parameters(whole), ensure_ascii=False)
+        example = {"instances": [row]}
+        body = row and json.dumps(
+            example if model.op else examples.add_parameters(example), ensure_ascii=False
+        )
         if not body or len(body) > MAX_EXAMPLE_CHARS:
             return (
                 f"; the fields of an instance are {', '.join(spec.name for spec in model.signature.inputs)}"
@@ -149,5 +151,5 @@ class V1Http(HttpHandler):
 
 def _of_raw(inputs: dict[str, Any], model: KServeModel) -> Request:
     """The request whose body is an input as a whole, of as many instances as its answer has rows."""
-    wish = V1Wish(AS_ANSWERED if model.signature.has_rows else 0, by_columns=False)
-    return Request(model.name, "predict", inputs, form=JSON_FORM, wish=wish)
+    response_options = V1ResponseOptions(AS_ANSWERED if model.signature.has_rows else 0, by_columns=False)
+    return Request(model.name, "predict", inputs, form=JSON_FORM, wish=response_options)

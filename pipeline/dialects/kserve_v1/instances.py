@@ -62,16 +62,16 @@ def parse(body: bytes, signature: Signature, limits: Limits, outline: Outline | 
             check_depth(body, limits.json_depth)
     if kind := other_kind(body):
         raise InvalidInput(f"the body is {kind}, no JSON")
-    given = _decoded(_body, outline.text, "the body")
-    parameters = _parameters(given.parameters, limits)
-    by_columns = not given.instances
-    if by_columns is not bool(given.inputs):
+    document = _decoded(_body, outline.text, "the body")
+    parameters = _parameters(document.parameters, limits)
+    by_columns = not document.instances
+    if by_columns is not bool(document.inputs):
         raise InvalidInput("the body must have either 'instances' or 'inputs'")
     rows = signature.has_rows
     if by_columns:
-        columns, count = _of_columns(given.inputs, signature, rows)
+        columns, count = _of_columns(document.inputs, signature, rows)
     else:
-        columns, count = _of_instances(given.instances, signature)
+        columns, count = _of_instances(document.instances, signature)
     _check_count(count, rows, signature, limits)
     specs = {spec.name: spec for spec in signature.inputs}
     fields = {
@@ -82,21 +82,21 @@ def parse(body: bytes, signature: Signature, limits: Limits, outline: Outline | 
     return Instances(fields, count if rows else 0, by_columns, parameters)
 
 
-def _parameters(given: msgspec.Raw, limits: Limits) -> dict[str, Any]:
+def _parameters(raw: msgspec.Raw, limits: Limits) -> dict[str, Any]:
     """The parameters of a request. Raises InvalidInput and TooLarge."""
-    text = bytes(given)
+    text = bytes(raw)
     if not text:
         return {}
     if text.count(b":") + text.count(b",") > ELEMENTS_PER_TENSOR * limits.tensors:
         raise TooLarge(f"'parameters' has too many values; limits.tensors is {limits.tensors}")
-    parameters: dict[str, Any] = _decoded(_any, given, "'parameters'")
+    parameters: dict[str, Any] = _decoded(_any, raw, "'parameters'")
     if len(parameters) > limits.tensors:
         raise TooLarge(f"{len(parameters)} parameters were sent; limits.tensors is {limits.tensors}")
     return parameters
 
 
 def _of_instances(instances: msgspec.Raw, signature: Signature) -> tuple[dict[str, Raws], int]:
-    """Of each field the values of all instances, and how many instances these are."""
+    """Return the values of each field, one for each instance, and the number of instances."""
     items = _items(instances, "'instances'")
     expected = [spec.name for spec in signature.inputs]
     if len(expected) == 1 and items and _are_bare(items[0], expected[0]):
@@ -104,12 +104,12 @@ def _of_instances(instances: msgspec.Raw, signature: Signature) -> tuple[dict[st
     _check_values(instances, 2)
     objects = _decoded(_objects, instances, "'instances'")
     if signature.open:
-        return {name: [value] for one in objects[:1] for name, value in one.items()}, len(objects)
+        return {name: [value] for instance in objects[:1] for name, value in instance.items()}, len(objects)
     names = set(expected)
-    for number, one in enumerate(objects):
-        if one.keys() != names:
-            raise _wrong_fields(f"instance {number}", one, expected)
-    return {name: [one[name] for one in objects] for name in expected}, len(objects)
+    for number, instance in enumerate(objects):
+        if instance.keys() != names:
+            raise _wrong_fields(f"instance {number}", instance, expected)
+    return {name: [instance[name] for instance in objects] for name in expected}, len(objects)
 
 
 def _are_bare(first: msgspec.Raw, name: str) -> bool:
@@ -120,22 +120,22 @@ def _are_bare(first: msgspec.Raw, name: str) -> bool:
 
 
 def _of_columns(inputs: msgspec.Raw, signature: Signature, rows: bool) -> tuple[dict[str, Raws], int]:
-    """Of each field its rows, or the one value that it is, and how many instances these make."""
+    """Return the rows of each field, or its only value, and the number of instances."""
     expected = [spec.name for spec in signature.inputs]
     if len(expected) == 1 and bytes(memoryview(inputs)[:1]) != b"{":
-        given = {expected[0]: inputs}
+        fields = {expected[0]: inputs}
     else:
         _check_values(inputs, 1)
-        given = _decoded(_object, inputs, "'inputs'")
-        if expected and given.keys() != set(expected):
-            raise _wrong_fields("'inputs'", given, expected)
+        fields = _decoded(_object, inputs, "'inputs'")
+        if expected and fields.keys() != set(expected):
+            raise _wrong_fields("'inputs'", fields, expected)
     if not rows:
-        return {name: [value] for name, value in given.items()}, 1
-    columns = {name: _items(value, f"field {name!r} of 'inputs'") for name, value in given.items()}
+        return {name: [value] for name, value in fields.items()}, 1
+    columns = {name: _items(value, f"field {name!r} of 'inputs'") for name, value in fields.items()}
     counts = {name: len(column) for name, column in columns.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{name} {count}" for name, count in counts.items())
-        raise InvalidInput(f"the fields of 'inputs' have unequal numbers of rows: {told}")
+        row_counts = ", ".join(f"{name} {count}" for name, count in counts.items())
+        raise InvalidInput(f"the fields of 'inputs' have unequal numbers of rows: {row_counts}")
     return columns, next(iter(counts.values()))
 
 
@@ -171,24 +171,24 @@ def _check_count(count: int, rows: bool, signature: Signature, limits: Limits) -
         raise InvalidInput(f"{count} instances were sent; the model {why} and takes one a request")
     if count > limits.rows:
         raise TooLarge(f"{count} instances were sent; limits.rows is {limits.rows}")
-    most = signature.max_batch_size
-    if most and count > most:
-        raise InvalidInput(f"{count} instances were sent; the model takes at most {most} a request")
+    max_rows = signature.max_batch_size
+    if max_rows and count > max_rows:
+        raise InvalidInput(f"{count} instances were sent; the model takes at most {max_rows} a request")
 
 
 def _unread(name: str, column: Iterable[Part], spec: TensorSpec | None, rows: bool) -> UnreadRows:
     data = b"[%b]" % b",".join(column)
     if spec is None:
-        return UnreadRows(data, "", [], name, whole=True)
+        return UnreadRows(data, "", [], name, without_rows=True)
     if spec.datatype == "BF16":
         raise InvalidInput(f"field {name!r} is BF16, which has no form in JSON; send it over KServe v2")
     shape = list(spec.shape) if rows else [1, *spec.shape]
-    return UnreadRows(data, spec.datatype, shape, name, whole=not rows)
+    return UnreadRows(data, spec.datatype, shape, name, without_rows=not rows)
 
 
-def _wrong_fields(where: str, given: Mapping[str, Any], expected: Sequence[str]) -> InvalidInput:
-    missing = [name for name in expected if name not in given]
-    unknown = [name[:100] for name in given if name not in expected]
-    told = [f"lacks the field {name!r}" for name in missing[:3]]
-    told += [f"has a field {name!r} that the model does not take" for name in unknown[:3]]
-    return InvalidInput(f"{where} {' and '.join(told)}; the fields are {', '.join(expected)}")
+def _wrong_fields(where: str, fields: Mapping[str, Any], expected: Sequence[str]) -> InvalidInput:
+    missing = [name for name in expected if name not in fields]
+    unknown = [name[:100] for name in fields if name not in expected]
+    problems = [f"lacks the field {name!r}" for name in missing[:3]]
+    problems += [f"has a field {name!r} that the model does not take" for name in unknown[:3]]
+    return InvalidInput(f"{where} {' and '.join(problems)}; the fields are {', '.join(expected)}")

@@ -57,9 +57,9 @@ def _predict(app: App, model: KServeModel) -> dict[str, Any]:
     zh = f"用{called_zh(model)}推理：每个实例一个对象"
     row_schema = {} if model.op else get_description(app).get("row")
     answer = _answer(model.signature, row_schema)
-    told = operation("v1", summary, zh, body, answer, model=model.name)
-    told["responses"] |= refusals(ERROR)
-    return told
+    description = operation("v1", summary, zh, body, answer, model=model.name)
+    description["responses"] |= refusals(ERROR)
+    return description
 
 
 def _example(app: App, model: KServeModel, row: Any) -> Any:

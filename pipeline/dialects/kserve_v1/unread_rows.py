@@ -29,9 +29,9 @@ class UnreadRows(Unread, eq=False):
     datatype: str  # of KServe v2; empty: as JSON has it
     shape: list[int]  # with the rows in front, -1 for any length
     name: str
-    whole: bool = False  # the only instance is the tensor, without rows
+    without_rows: bool = False  # the only instance is the tensor, without rows
 
-    def read(self) -> Any:
+    def decode(self) -> Any:
         """An array of `shape`, of BYTES one of `bytes` objects; without a datatype a text may stay one.
 
         Raises InvalidInput that names instance and field.
@@ -46,7 +46,7 @@ class UnreadRows(Unread, eq=False):
             rows = [row if type(row) is list else [row] for row in rows]
         elements, shape = self._flat(rows)
         array = self._array(elements, len(rows)).reshape(shape)
-        return array.reshape(shape[1:]) if self.whole else array
+        return array.reshape(shape[1:]) if self.without_rows else array
 
     def _flat(self, rows: list[Any]) -> tuple[list[Any], list[int]]:
         level, shape = rows, [len(rows)]
@@ -62,7 +62,7 @@ class UnreadRows(Unread, eq=False):
         return level, shape
 
     def _array(self, elements: list[Any], rows: int) -> Any:
-        """Of the elements in one row after the other. A number that the datatype can't hold is refused."""
+        """Return the array of elements in row-major order. Raises InvalidInput for a number out of range."""
         if self.datatype == "BYTES":
             return objects([self._bytes(e, at, len(elements), rows) for at, e in enumerate(elements)], [-1])
         dtype = BY_DATATYPE[self.datatype].numpy
@@ -116,14 +116,14 @@ class UnreadRows(Unread, eq=False):
         first = None
         for at, row in enumerate(rows):
             shape = _shape(row)
-            where = self._where(at, 1, 1) if self.whole else self._where(at, len(rows), len(rows))
+            where = self._where(at, 1, 1) if self.without_rows else self._where(at, len(rows), len(rows))
             if shape is None:
                 return InvalidInput(f"{where} has lists of unequal length, or lists beside other values")
             if len(shape) != len(expected) or any(
-                want not in (-1, got) for want, got in zip(expected, shape, strict=True)
+                declared not in (-1, length) for declared, length in zip(expected, shape, strict=True)
             ):
-                told = f"is {_KINDS.get(type(row), 'a number')}" if not shape else f"has the shape {shape}"
-                return InvalidInput(f"{where} {told}; it takes {self._taken()}")
+                problem = f"is {_KINDS.get(type(row), 'a number')}" if not shape else f"has the shape {shape}"
+                return InvalidInput(f"{where} {problem}; it takes {self._taken()}")
             if shape != (first := first or shape):
                 return InvalidInput(
                     f"{where} has the shape {shape}, instance 0 has {first}: the instances of one request "
@@ -138,7 +138,7 @@ class UnreadRows(Unread, eq=False):
         return InvalidInput(f"{self._where(at, count, rows)} holds {kind}; it takes {self._taken()}")
 
     def _where(self, at: int, count: int, rows: int) -> str:
-        """Which instance and field element `at` of `count` in so many rows is of."""
+        """Describe the instance and field of element `at` of `count`, for error messages."""
         return f"instance {at * rows // count}, field {self.name!r}"
 
     def _taken(self) -> str:

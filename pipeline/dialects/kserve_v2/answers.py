@@ -12,7 +12,7 @@ import numpy as np
 from client.protos.kserve_v2_pb2 import ModelInferResponse
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import BYTES, PARAMETERS, Array, convert_output, no_tensor, to_raw
-from pipeline.dialects.kserve_v2.wish import WantedOutput, Wish
+from pipeline.dialects.kserve_v2.response_options import RequestedOutput, ResponseOptions
 from pipeline.dialects.message_fields import varint
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part
@@ -32,67 +32,77 @@ class Tensor(NamedTuple):
 
 
 def render_json(
-    output: Mapping[str, Any], wish: Sequence[Any], version: str, declared: Sequence[TensorSpec]
+    output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
     """The complete answer, and behind it a part for each output that goes to shared memory, as asked for.
 
     Raises UnprintableAnswer for a value that is no tensor, KServeRefusal for an output that is not there,
     that can't be sent in this form or that finds no room.
     """
-    asked = Wish(*wish)
-    tensors = list(_wanted(output, asked, declared))
-    return _as_json(tensors, asked, version, _said(output, asked)) + _for_shared_memory(tensors, asked)
+    options = ResponseOptions(*response_options)
+    tensors = list(_select_outputs(output, options, declared))
+    return _as_json(tensors, options, version, _answer_parameters(output, options)) + _for_shared_memory(
+        tensors, options
+    )
 
 
 def render_message(
-    output: Mapping[str, Any], wish: Sequence[Any], version: str, declared: Sequence[TensorSpec]
+    output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
     """The complete answer as a serialized ModelInferResponse; else as `render_json`."""
-    asked = Wish(*wish)
-    tensors = list(_wanted(output, asked, declared))
-    return _as_message(tensors, asked, version, _said(output, asked)) + _for_shared_memory(tensors, asked)
+    options = ResponseOptions(*response_options)
+    tensors = list(_select_outputs(output, options, declared))
+    return _as_message(tensors, options, version, _answer_parameters(output, options)) + _for_shared_memory(
+        tensors, options
+    )
 
 
 def render_generated(
-    output: Mapping[str, Any], wish: Sequence[Any], version: str, declared: Sequence[TensorSpec]
+    output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
     """An object with each output as a flat list, or as its only element. Raises as `render_json` does."""
-    asked = Wish(*wish)
-    told = {**_said(output, asked), "model_name": asked.model, "model_version": version}
-    if asked.request_id:
-        told["id"] = asked.request_id
-    members = {name: _json(value) for name, value in told.items()}
-    for tensor in _wanted(output, asked, declared):
+    options = ResponseOptions(*response_options)
+    fields = {**_answer_parameters(output, options), "model_name": options.model, "model_version": version}
+    if options.request_id:
+        fields["id"] = options.request_id
+    members = {name: _json(value) for name, value in fields.items()}
+    for tensor in _select_outputs(output, options, declared):
         data = _data(tensor)
         members[tensor.name] = data[1:-1] if tensor.array.size == 1 else data
     return [b"{%b}" % b",".join(b"%b:%b" % (_json(name), value) for name, value in sorted(members.items()))]
 
 
-def _said(output: Mapping[str, Any], asked: Wish) -> Mapping[str, Any]:
-    """The parameters of the answer: what is told of its request, and what its model has added."""
-    own = getattr(output, "parameters", None)
-    return {**asked.parameters, **own} if own else asked.parameters
+def _answer_parameters(output: Mapping[str, Any], options: ResponseOptions) -> Mapping[str, Any]:
+    """Return the parameters of the answer: those of the request, and those that the model has added."""
+    model_parameters = getattr(output, "parameters", None)
+    return {**options.parameters, **model_parameters} if model_parameters else options.parameters
 
 
-def _wanted(output: Mapping[str, Any], wish: Wish, specs: Sequence[TensorSpec]) -> Iterator[Tensor]:
+def _select_outputs(
+    output: Mapping[str, Any], options: ResponseOptions, specs: Sequence[TensorSpec]
+) -> Iterator[Tensor]:
     """The tensors that are asked for: of a declared model those that it declares, else all of the output."""
     declared = {spec.name: spec for spec in specs}
-    wanted = None if wish.outputs is None else {name: WantedOutput(name, *how) for name, *how in wish.outputs}
-    for name in wanted or ():
+    requested = (
+        None
+        if options.outputs is None
+        else {name: RequestedOutput(name, *form) for name, *form in options.outputs}
+    )
+    for name in requested or ():
         if name not in output and name not in declared:
-            raise KServeRefusal(f"unexpected inference output {name!r} for model {wish.model!r}")
+            raise KServeRefusal(f"unexpected inference output {name!r} for model {options.model!r}")
     for name, value in output.items():
-        if (wanted is not None and name not in wanted) or (declared and name not in declared):
+        if (requested is not None and name not in requested) or (declared and name not in declared):
             continue
         spec = declared.get(name)
         datatype, array = convert_output(str(name), value, spec)
-        binary, room = wish.binary, None
-        if wanted is not None:
-            how = wanted[name]
-            binary, room = how.binary, how.room
-            if how.classes:
+        binary, room = options.binary, None
+        if requested is not None:
+            form = requested[name]
+            binary, room = form.binary, form.room
+            if form.classes:
                 labels = spec.labels if spec is not None else ()
-                datatype, array = BYTES, classification(array, how.classes, labels, wish.by_rows)
+                datatype, array = BYTES, classification(array, form.classes, labels, options.by_rows)
         yield Tensor(str(name), datatype, array, binary, room)
 
 
@@ -110,32 +120,32 @@ def classification(array: Array, classes: int, labels: Sequence[str], by_rows: b
 
 
 def _class(score: Any, index: int, labels: Sequence[str]) -> str:
-    told = f"{score:d}" if isinstance(score, np.integer) else f"{float(score):f}"
-    return f"{told}:{index}:{labels[index]}" if index < len(labels) else f"{told}:{index}"
+    score_text = f"{score:d}" if isinstance(score, np.integer) else f"{float(score):f}"
+    return f"{score_text}:{index}:{labels[index]}" if index < len(labels) else f"{score_text}:{index}"
 
 
 def _as_json(
-    tensors: Iterable[Tensor], wish: Wish, version: str, parameters: Mapping[str, Any]
+    tensors: Iterable[Tensor], options: ResponseOptions, version: str, parameters: Mapping[str, Any]
 ) -> list[Part]:
     parts: list[Part] = []
     outputs = []
     for tensor in tensors:
-        told = b'{"name":%b,"datatype":"%b","shape":%b,' % (
+        head = b'{"name":%b,"datatype":"%b","shape":%b,' % (
             _json(tensor.name),
             tensor.datatype.encode(),
             _json(list(tensor.array.shape)),
         )
         if tensor.room is not None:
-            outputs.append(told[:-1] + b"}")
+            outputs.append(head[:-1] + b"}")
         elif tensor.binary:
             parts.append(_raw(tensor))
-            outputs.append(told + b'"parameters":{"binary_data_size":%d}}' % len(parts[-1]))
+            outputs.append(head + b'"parameters":{"binary_data_size":%d}}' % len(parts[-1]))
         else:
-            outputs.append(told + b'"data":%b}' % _data(tensor))
-    head = b'{"id":%b,' % _json(wish.request_id) if wish.request_id else b"{"
+            outputs.append(head + b'"data":%b}' % _data(tensor))
+    request_id = b'{"id":%b,' % _json(options.request_id) if options.request_id else b"{"
     document = b'%b"model_name":%b,"model_version":%b,%b"outputs":[%b]}' % (
-        head,
-        _json(wish.model),
+        request_id,
+        _json(options.model),
         _json(version),
         b'"parameters":%b,' % _json(parameters) if parameters else b"",
         b",".join(outputs),
@@ -164,10 +174,10 @@ def _data(tensor: Tensor) -> bytes:
     return _json(elements)
 
 
-def _for_shared_memory(tensors: Iterable[Tensor], wish: Wish) -> list[Part]:
+def _for_shared_memory(tensors: Iterable[Tensor], options: ResponseOptions) -> list[Part]:
     """The bytes of outputs for shared memory, in the order asked for; empty where the model gave none."""
-    wanted = [WantedOutput(*how) for how in wish.outputs or ()]
-    parts: dict[str, Part] = {one.name: b"" for one in wanted if one.room is not None}
+    requested = [RequestedOutput(*how) for how in options.outputs or ()]
+    parts: dict[str, Part] = {output.name: b"" for output in requested if output.room is not None}
     for tensor in tensors:
         if tensor.room is None:
             continue
@@ -189,10 +199,10 @@ def _raw(tensor: Tensor) -> bytes:
 
 
 def _as_message(
-    tensors: Iterable[Tensor], wish: Wish, version: str, parameters: Mapping[str, Any]
+    tensors: Iterable[Tensor], options: ResponseOptions, version: str, parameters: Mapping[str, Any]
 ) -> list[Part]:
     """The serialized fields, the raw contents behind the others without protobuf's copies."""
-    message = ModelInferResponse(model_name=wish.model, model_version=version, id=wish.request_id)
+    message = ModelInferResponse(model_name=options.model, model_version=version, id=options.request_id)
     for name, value in parameters.items():
         setattr(message.parameters[name], PARAMETERS[type(value)], value)
     raws: list[bytes] = []

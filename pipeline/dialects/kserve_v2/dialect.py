@@ -38,13 +38,13 @@ class KServeV2:
 
     def worker(self) -> WorkerPart:
         from pipeline.dialects.kserve.unread import UnreadTensor
-        from pipeline.dialects.kserve_v2 import answers, wish
+        from pipeline.dialects.kserve_v2 import answers, response_options
 
         return WorkerPart(
             forms={
-                wish.JSON: Form(answers.render_json),
-                wish.PROTO: Form(answers.render_message),
-                wish.GENERATED: Form(answers.render_generated),
+                response_options.JSON: Form(answers.render_json),
+                response_options.PROTO: Form(answers.render_message),
+                response_options.GENERATED: Form(answers.render_generated),
             },
             unread=(UnreadTensor,),
         )

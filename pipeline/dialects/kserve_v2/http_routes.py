@@ -31,12 +31,12 @@ from pipeline.dialects.kserve.compression import chosen, compressed, decompresse
 from pipeline.dialects.kserve.models import KServeModel, version_number
 from pipeline.dialects.kserve.refusals import KServeRefusal, error_body, for_clients
 from pipeline.dialects.kserve.unread import Written
-from pipeline.dialects.kserve_v2.asked import Asked, Given, refuse_in_json
 from pipeline.dialects.kserve_v2.http_infer import parse_infer, parse_raw
+from pipeline.dialects.kserve_v2.infer_request import InferRequest, InputTensor, refuse_in_json
 from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone, index, parse_parameters
+from pipeline.dialects.kserve_v2.response_options import GENERATED
+from pipeline.dialects.kserve_v2.response_options import JSON as JSON_FORM
 from pipeline.dialects.kserve_v2.server import V2Server, log_settings_in, trace_settings_in
-from pipeline.dialects.kserve_v2.wish import GENERATED
-from pipeline.dialects.kserve_v2.wish import JSON as JSON_FORM
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.cross_site import refuse_cross_site
@@ -53,7 +53,9 @@ from pipeline.front.scheduler.dag_run import Request
 from pipeline.messages.values import Part
 
 
-def parse_generate(body: bytes, model: KServeModel, limits: Limits, outline: Outline | None = None) -> Asked:
+def parse_generate(
+    body: bytes, model: KServeModel, limits: Limits, outline: Outline | None = None
+) -> InferRequest:
     """Read the body: a key that is no input is a parameter; `id` and `parameters` are as in other requests.
 
     A value is one element or a flat list of them, of one row where the model has rows. Raises KServeRefusal,
@@ -68,7 +70,7 @@ def parse_generate(body: bytes, model: KServeModel, limits: Limits, outline: Out
         raise json_fields.unparsed("document", "attempt to access JSON non-object as object")
     if len(document) > limits.tensors:
         raise KServeRefusal(f"{len(document)} members were given; limits.tensors is {limits.tensors}")
-    asked = Asked()
+    infer_request = InferRequest()
     datatypes = {spec.name: spec.datatype for spec in model.signature.inputs}
     # Where a row is one element, a list has several rows.
     in_rows = {spec.name for spec in model.signature.inputs if len(spec.shape) > 1}
@@ -76,24 +78,24 @@ def parse_generate(body: bytes, model: KServeModel, limits: Limits, outline: Out
         datatype = datatypes.get(name)
         if datatype is not None or (model.signature.open and _is_text(value)):
             rows = [1] if model.signature.max_batch_size and name in in_rows else []
-            asked.give(_given(name, datatype or "BYTES", value, rows))
+            infer_request.add_input(_json_tensor(name, datatype or "BYTES", value, rows))
         elif name == "id":
-            asked.request_id = json_fields.text(document, "id")
+            infer_request.request_id = json_fields.text(document, "id")
         elif name == "parameters":
-            for parameter, given in json_fields.get_parameters(document).items():
-                asked.take_parameter(parameter, given)
+            for parameter, parameter_value in json_fields.get_parameters(document).items():
+                infer_request.add_parameter(parameter, parameter_value)
         else:
-            asked.take_parameter(name, value)
-    return asked
+            infer_request.add_parameter(name, value)
+    return infer_request
 
 
-def _given(name: str, datatype: str, value: Any, rows: list[int]) -> Given:
+def _json_tensor(name: str, datatype: str, value: Any, rows: list[int]) -> InputTensor:
     if value is None or isinstance(value, dict):
         raise KServeRefusal(f"input '{name}' is neither an element nor a list of them")
     refuse_in_json(name, datatype)
     elements = value if isinstance(value, list) else [value]
     data = json.dumps(elements, separators=(",", ":")).encode()
-    return Given(name, datatype, [*rows, len(elements)], data, Written.JSON)
+    return InputTensor(name, datatype, [*rows, len(elements)], data, Written.JSON)
 
 
 def _is_text(value: Any) -> bool:
@@ -136,7 +138,10 @@ class HttpExtensions:
         self._server = server
 
     def document(self, request: HttpRequest) -> Any:
-        """What is answered, None for an empty body. Raises ServingError, Refused for other paths."""
+        """Return the JSON document of a page, or None for an empty body.
+
+        Raises ServingError, Refused for other paths.
+        """
         shared_memory = _SHARED_MEMORY.fullmatch(request.path)
         if shared_memory is not None:
             return self._shared_memory(request, **shared_memory.groupdict())
@@ -171,9 +176,9 @@ class HttpExtensions:
             raise KServeRefusal(f"Request for unknown model : {model}")
         if request.method == "POST":
             refuse_cross_site(request)
-            given = trace_settings_in(json_fields.parse(request.body))
-            self._server.trace.update(given, model)
-        return self._server.trace.told(model)
+            settings = trace_settings_in(json_fields.parse(request.body))
+            self._server.trace.update(settings, model)
+        return self._server.trace.get_settings(model)
 
     def _logging(self, request: HttpRequest) -> Any:
         check_method(request, "GET", "HEAD", "POST")
@@ -181,7 +186,7 @@ class HttpExtensions:
         if request.method == "POST":
             refuse_cross_site(request)
             settings.update(log_settings_in(json_fields.parse(request.body), settings.kinds()))
-        return settings.told()
+        return settings.get_settings()
 
 
 def registered_in(document: Any) -> tuple[str, int, int]:
@@ -246,17 +251,17 @@ class V2Http(HttpHandler):
 
     def _read(self, request: HttpRequest) -> Request | None:
         path = request.path
-        asked = _MODEL.fullmatch(path)
-        if asked is not None and asked["what"] in _INFERENCE:
+        match = _MODEL.fullmatch(path)
+        if match is not None and match["what"] in _INFERENCE:
             check_method(request, "POST")
-            return self._infer(request, asked["model"], asked["version"] or "", asked["what"])
+            return self._infer(request, match["model"], match["version"] or "", match["what"])
         order = _CONTROL.fullmatch(path)
         if order is not None:
             check_method(request, "POST")
             refuse_cross_site(request)
             self._obey(request, order["model"], order["order"])
         else:
-            self._answer_json(request, self._document(request, asked))
+            self._answer_json(request, self._document(request, match))
         return None
 
     def find_api(self, path: str) -> str:
@@ -275,14 +280,14 @@ class V2Http(HttpHandler):
         else:
             request.respond(200, JSON, _json(document))
 
-    def _document(self, request: HttpRequest, asked: re.Match[str] | None) -> Any:
+    def _document(self, request: HttpRequest, match: re.Match[str] | None) -> Any:
         page = self._pages.get(request.path)
         if page is not None:
             check_method(request, *self._reading)
             return page()
-        if asked is not None and asked["what"] in (None, "ready", "config", "stats"):
+        if match is not None and match["what"] in (None, "ready", "config", "stats"):
             check_method(request, *self._reading)
-            return self._about(asked["model"], asked["version"] or "", asked["what"])
+            return self._about(match["model"], match["version"] or "", match["what"])
         if _INDEX.fullmatch(request.path):
             check_method(request, "POST")
             return index(self._server.models, ready_alone=asks_for_ready_alone(request.body))
@@ -329,7 +334,7 @@ class V2Http(HttpHandler):
     # Inference:
 
     def _infer(self, request: HttpRequest, name: str, version: str, what: str) -> Request | None:
-        """None where the body is to be decompressed, or scanned, first."""
+        """Return the request in a body, or None while the body is decompressed or scanned."""
         model = self._server.models.find(name, version)
 
         read = partial(self._read_body, request, model, version, what)
@@ -337,8 +342,10 @@ class V2Http(HttpHandler):
         if not encoding:
             return read(request.body)
         # In a thread: a few bytes may become as many as limits.body_bytes allows.
-        encoding, most = encoding.strip().lower(), self._server.limits.body_bytes
-        reading = asyncio.get_running_loop().run_in_executor(None, decompressed, request.body, encoding, most)
+        encoding, max_bytes = encoding.strip().lower(), self._server.limits.body_bytes
+        reading = asyncio.get_running_loop().run_in_executor(
+            None, decompressed, request.body, encoding, max_bytes
+        )
         reading.add_done_callback(lambda body: self.take(request, lambda: read(body.result())))
         return None
 
@@ -372,12 +379,12 @@ class V2Http(HttpHandler):
     def _generated(
         self, request: HttpRequest, model: KServeModel, body: bytes, what: str, outline: Outline | None
     ) -> Request:
-        asked = parse_generate(body, model, self._server.limits, outline)
-        made = asked.request(model, GENERATED, self._scheduler)
-        made.deadline = self._scheduler.deadline(began=request.began)
+        infer_request = parse_generate(body, model, self._server.limits, outline)
+        prediction = infer_request.build_request(model, GENERATED, self._scheduler)
+        prediction.deadline = self._scheduler.deadline(began=request.began)
         if what == "generate_stream":
-            made.finish = AsEvent()
-        return made
+            prediction.finish = AsEvent()
+        return prediction
 
     def _asked(
         self,
@@ -388,9 +395,9 @@ class V2Http(HttpHandler):
         outline: Outline | None,
     ) -> Request:
         if length == 0:
-            asked = parse_raw(body, model)
+            infer_request = parse_raw(body, model)
         else:
-            asked = parse_infer(
+            infer_request = parse_infer(
                 body,
                 length,
                 model,
@@ -398,9 +405,9 @@ class V2Http(HttpHandler):
                 lambda name, at, size: self._server.memory.span(request.peer, name, at, size),
                 outline,
             )
-        made = asked.request(model, JSON_FORM, self._scheduler)
-        made.deadline = self._scheduler.deadline(asked.deadline_s(model), request.began)
-        return made
+        prediction = infer_request.build_request(model, JSON_FORM, self._scheduler)
+        prediction.deadline = self._scheduler.deadline(infer_request.deadline_s(model), request.began)
+        return prediction
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
         body = parts[0]
@@ -438,10 +445,13 @@ class V2Http(HttpHandler):
 
 
 def _content_type(path: str, error: ServingError) -> bytes:
-    """The content type of a refusal, whose body is JSON all the same: Triton names it where it has begun to
-    read a request, and answers other refusals, and errors of models, as text."""
-    asked = _MODEL.fullmatch(path)
-    what = None if asked is None else asked["what"]
+    """Return the content type of an error response. Its body is JSON in any case.
+
+    Triton answers with JSON once it has begun to read a request. It answers earlier errors, and errors of
+    models, as text.
+    """
+    match = _MODEL.fullmatch(path)
+    what = None if match is None else match["what"]
     if isinstance(error, Refused):
         return _TEXT if error.http_status == 404 or what in ("infer", "ready") else JSON
     if what != "infer":
@@ -450,11 +460,11 @@ def _content_type(path: str, error: ServingError) -> bytes:
     return JSON if was_read and not error.message.startswith(_BEFORE_READING) else _TEXT
 
 
-def _header_length(told: str, body: bytes) -> int | None:
+def _header_length(value: str, body: bytes) -> int | None:
     """Bytes of the JSON document; 0: the body is a tensor, None: it is the document. Raises KServeRefusal."""
-    if not told:
+    if not value:
         return None if body else 0
-    number = _NUMBER.match(told)
+    number = _NUMBER.match(value)
     length = int(number[1][:20]) if number else 0
     if not 0 <= length <= len(body):
         raise KServeRefusal(f"inference header size should be in range (0, {len(body)}), got: {length}")

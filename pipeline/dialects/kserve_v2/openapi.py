@@ -78,9 +78,9 @@ def _generate(app: App, model: KServeModel) -> dict[str, Any]:
     body = content(OBJECT, example)
     summary = f"Infer with {called(model)}: an element or a list of them for each input"
     zh = f"用{called_zh(model)}推理：每个输入一个元素或一个列表"
-    told = operation("v2", summary, zh, body, OBJECT, model=model.name)
-    told["responses"] |= refusals(ERROR)
-    return told
+    description = operation("v2", summary, zh, body, OBJECT, model=model.name)
+    description["responses"] |= refusals(ERROR)
+    return description
 
 
 def _request(app: App, model: KServeModel) -> Schema:
@@ -113,7 +113,7 @@ def _answer(signature: Signature) -> Schema:
 
 
 def _tensor(specs: Sequence[TensorSpec]) -> Schema:
-    one: Schema = {
+    schema: Schema = {
         "type": "object",
         "properties": {
             "name": _name(specs),
@@ -124,8 +124,10 @@ def _tensor(specs: Sequence[TensorSpec]) -> Schema:
         "required": ["name", "datatype", "shape"],
     }
     if specs:
-        one["description"] = "; ".join(f"{spec.name}: {spec.datatype} {list(spec.shape)}" for spec in specs)
-    return one
+        schema["description"] = "; ".join(
+            f"{spec.name}: {spec.datatype} {list(spec.shape)}" for spec in specs
+        )
+    return schema
 
 
 def _name(specs: Sequence[TensorSpec]) -> Schema:

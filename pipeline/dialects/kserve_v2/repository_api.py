@@ -40,14 +40,14 @@ def _row(name: str, version: str, state: str, reason: str) -> dict[str, Any]:
 
 def asks_for_ready_alone(body: bytes) -> bool:
     """Whether an HTTP request for the index wants the ready models alone. Raises KServeRefusal."""
-    asked = json_fields.parse(body) if body.strip() else {}
-    return isinstance(asked, dict) and json_fields.boolean(asked.get("ready", False), "ready")
+    document = json_fields.parse(body) if body.strip() else {}
+    return isinstance(document, dict) and json_fields.boolean(document.get("ready", False), "ready")
 
 
 def parse_parameters(body: bytes) -> Mapping[str, Any]:
     """The parameters of a load or unload over HTTP. Raises KServeRefusal for a body that can't be read."""
-    asked = json_fields.parse(body) if body.strip() else {}
-    return json_fields.get_parameters(asked) if isinstance(asked, dict) else {}
+    document = json_fields.parse(body) if body.strip() else {}
+    return json_fields.get_parameters(document) if isinstance(document, dict) else {}
 
 
 class Control:
@@ -98,10 +98,10 @@ class Control:
             ) from exc
         except LoadFailed as exc:
             if exc.version:
-                told = f"version {exc.version} is at UNAVAILABLE state: {exc.message};\n"
+                reason = f"version {exc.version} is at UNAVAILABLE state: {exc.message};\n"
             else:
-                told = f"{exc.message}\n"
-            raise KServeRefusal(f"load failed for model '{name}': {told}") from exc
+                reason = f"{exc.message}\n"
+            raise KServeRefusal(f"load failed for model '{name}': {reason}") from exc
         except ConfigError as exc:
             raise KServeRefusal(exc.message) from exc
 
@@ -138,7 +138,7 @@ def _flag(parameters: Mapping[str, Any], name: str) -> bool:
 
 
 def _refuse_override(model: str, parameter: str) -> None:
-    """Raises KServeRefusal: what is served is said on the server's disk, not by its clients."""
+    """Raise KServeRefusal: the files on the server's disk decide what is served, not its clients."""
     if parameter == "config" or parameter.startswith("file:"):
         raise KServeRefusal(
             f"failed to load '{model}', parameter '{parameter[:100]}' is not supported: the model's "

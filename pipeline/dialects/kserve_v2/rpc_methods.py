@@ -37,11 +37,11 @@ from pipeline.config.config_file import Limits
 from pipeline.dialects.kserve.models import KServeModel, version_number
 from pipeline.dialects.kserve.refusals import KServeRefusal, for_clients
 from pipeline.dialects.kserve.unread import BYTES, CONTENTS, LENGTH, Written, from_contents
-from pipeline.dialects.kserve_v2.asked import SEQUENCE_FLAGS, Asked, Given
+from pipeline.dialects.kserve_v2.infer_request import SEQUENCE_FLAGS, InferRequest, InputTensor
 from pipeline.dialects.kserve_v2.repository_api import index
+from pipeline.dialects.kserve_v2.response_options import PROTO, RequestedOutput
 from pipeline.dialects.kserve_v2.server import LOG_FORMATS, V2Server
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
-from pipeline.dialects.kserve_v2.wish import PROTO, WantedOutput
 from pipeline.dialects.message_fields import LargeMessage, check_nested, split, varint
 from pipeline.errors import OUR_FAULT, DeadlineExceeded, ServingError, TooLarge
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
@@ -113,12 +113,12 @@ def _only_contents(tensor: LargeMessage) -> memoryview:
     return tensor.cut[0][1]
 
 
-def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> Asked:
+def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> InferRequest:
     """Read the message's inputs, outputs and parameters. find: in shared memory. Raises KServeRefusal."""
     message, raws, contents = asked_for
-    asked = Asked(message.id)
+    infer_request = InferRequest(message.id)
     if message.parameters:
-        _take_parameters(asked, message)
+        _take_parameters(infer_request, message)
     number = 0  # of the inputs that are not in shared memory
     for place, tensor in enumerate(message.inputs):
         if tensor.parameters and (span := _span(tensor, find)) is not None:
@@ -127,13 +127,13 @@ def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> 
                     "unexpected 'content' provided when using shared memory for input tensor "
                     f"'{tensor.name}' for model '{model.name}'"
                 )
-            asked.give_shared(tensor.name, tensor.datatype, list(tensor.shape), span)
+            infer_request.add_shared_input(tensor.name, tensor.datatype, list(tensor.shape), span)
             continue
         if not raws and place in contents:
             shape = list(tensor.shape)
-            given = Given(tensor.name, tensor.datatype, shape, contents[place], Written.CONTENTS)
+            tensor_input = InputTensor(tensor.name, tensor.datatype, shape, contents[place], Written.CONTENTS)
         elif not raws:
-            given = _typed(tensor, model)
+            tensor_input = _typed(tensor, model)
         elif place in contents or (tensor.HasField("contents") and tensor.contents.ListFields()):
             raise KServeRefusal(
                 "contents field must not be specified when using raw_input_contents for "
@@ -142,38 +142,40 @@ def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> 
         elif number >= len(raws):
             raise _without_data(tensor, model)
         else:
-            given = Given(tensor.name, tensor.datatype, tensor.shape[:], raws[number], Written.RAW)
+            tensor_input = InputTensor(
+                tensor.name, tensor.datatype, tensor.shape[:], raws[number], Written.RAW
+            )
         number += 1
-        asked.give(given)
+        infer_request.add_input(tensor_input)
     # More raw contents than inputs are passed over, as Triton does.
     for output in message.outputs:
-        wanted = _wanted(output)
-        if wanted.classes and "shared_memory_region" in output.parameters:
+        requested = _requested_output(output)
+        if requested.classes and "shared_memory_region" in output.parameters:
             raise KServeRefusal("output can't set both 'shared_memory_region' and 'classification'")
         span = _span(output, find) if output.parameters else None
-        asked.want(wanted, span)
-    return asked
+        infer_request.add_output(requested, span)
+    return infer_request
 
 
-def _take_parameters(asked: Asked, message: ModelInferRequest) -> None:
+def _take_parameters(infer_request: InferRequest, message: ModelInferRequest) -> None:
     for name, parameter in message.parameters.items():
         field = parameter.WhichOneof("parameter_choice")
         if name in _KINDS and field not in _KINDS[name]:
             raise _wrong_type(name, " or ".join(_KINDS[name]))
         if name == "priority":
-            asked.priority = _value(parameter)
-            if asked.priority < 0:
+            infer_request.priority = _value(parameter)
+            if infer_request.priority < 0:
                 raise KServeRefusal("invalid value for 'priority', expected value >= 0.")
         elif name == "timeout":
-            asked.timeout_us = _value(parameter) % (1 << 64)
+            infer_request.timeout_us = _value(parameter) % (1 << 64)
         elif name == "sequence_id":
-            asked.correlation_id = _value(parameter)
+            infer_request.correlation_id = _value(parameter)
         elif name in SEQUENCE_FLAGS:
-            asked.flags |= SEQUENCE_FLAGS[name] * _value(parameter)
+            infer_request.flags |= SEQUENCE_FLAGS[name] * _value(parameter)
         elif field is None and not name.startswith("triton_"):
             raise _wrong_type(name, "int64_param, bool_param, or string_param")
         else:
-            asked.take_parameter(name, _value(parameter))
+            infer_request.add_parameter(name, _value(parameter))
 
 
 def _value(parameter: InferParameter) -> Any:
@@ -217,12 +219,12 @@ def _span(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: 
     )
 
 
-def _typed(tensor: _Tensor, model: KServeModel) -> Given:
+def _typed(tensor: _Tensor, model: KServeModel) -> InputTensor:
     fields = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
     shape = list(tensor.shape)
     if not fields:
         if 0 in shape and tensor.datatype in BY_DATATYPE:
-            return Given(tensor.name, tensor.datatype, shape, b"", Written.RAW)
+            return InputTensor(tensor.name, tensor.datatype, shape, b"", Written.RAW)
         raise _without_data(tensor, model)
     if fields != [CONTENTS.get(tensor.datatype)]:
         raise KServeRefusal(
@@ -230,7 +232,9 @@ def _typed(tensor: _Tensor, model: KServeModel) -> Given:
             f"type '{_TYPE_OF[fields[0]]}', expected datatype "
             f"'{tensor.datatype if tensor.datatype in BY_DATATYPE else '<invalid>'}'"
         )
-    return Given(tensor.name, tensor.datatype, shape, _raw(tensor.contents, tensor.datatype), Written.RAW)
+    return InputTensor(
+        tensor.name, tensor.datatype, shape, _raw(tensor.contents, tensor.datatype), Written.RAW
+    )
 
 
 def _raw(contents: InferTensorContents, datatype: str) -> bytes | memoryview:
@@ -249,7 +253,7 @@ def _without_data(tensor: _Tensor, model: KServeModel) -> KServeRefusal:
     )
 
 
-def _wanted(output: ModelInferRequest.InferRequestedOutputTensor) -> WantedOutput:
+def _requested_output(output: ModelInferRequest.InferRequestedOutputTensor) -> RequestedOutput:
     classes = 0
     if "classification" in output.parameters:
         parameter = output.parameters["classification"]
@@ -258,7 +262,7 @@ def _wanted(output: ModelInferRequest.InferRequestedOutputTensor) -> WantedOutpu
         classes = parameter.int64_param
         if classes <= 0:
             raise KServeRefusal("invalid value for 'classification' parameter, expected >= 0")
-    return WantedOutput(output.name, True, classes)
+    return RequestedOutput(output.name, True, classes)
 
 
 RpcPage = tuple[Any, Callable[[Any], Message]]  # the request's message, and what answers it
@@ -277,14 +281,14 @@ class RpcExtensions:
         self._server = server
 
     def settings_pages(self) -> dict[str, RpcPage]:
-        """What answers the methods of trace and log settings, by name."""
+        """Return the handlers of trace and log settings, by method name."""
         return {
             "TraceSetting": (messages.TraceSettingRequest, self._trace_setting),
             "LogSettings": (messages.LogSettingsRequest, self._log_settings),
         }
 
     def shared_memory_pages(self) -> dict[str, RpcPage]:
-        """What answers the methods of shared memory, by name; for clients that SharedMemory admits."""
+        """Return the handlers of shared memory, by method name, for clients that SharedMemory admits."""
         return {
             "SystemSharedMemoryStatus": (messages.SystemSharedMemoryStatusRequest, self._status),
             "SystemSharedMemoryRegister": (messages.SystemSharedMemoryRegisterRequest, self._register),
@@ -297,53 +301,53 @@ class RpcExtensions:
             ),
         }
 
-    def _status(self, asked: messages.SystemSharedMemoryStatusRequest) -> Message:
-        regions = {region["name"]: region for region in self._server.memory.status(asked.name)}
+    def _status(self, request: messages.SystemSharedMemoryStatusRequest) -> Message:
+        regions = {region["name"]: region for region in self._server.memory.status(request.name)}
         return ParseDict({"regions": regions}, messages.SystemSharedMemoryStatusResponse())
 
-    def _register(self, asked: messages.SystemSharedMemoryRegisterRequest) -> Message:
-        self._server.memory.register(asked.name, asked.key, asked.offset, asked.byte_size)
+    def _register(self, request: messages.SystemSharedMemoryRegisterRequest) -> Message:
+        self._server.memory.register(request.name, request.key, request.offset, request.byte_size)
         return messages.SystemSharedMemoryRegisterResponse()
 
-    def _unregister(self, asked: messages.SystemSharedMemoryUnregisterRequest) -> Message:
-        self._server.memory.unregister(asked.name)
+    def _unregister(self, request: messages.SystemSharedMemoryUnregisterRequest) -> Message:
+        self._server.memory.unregister(request.name)
         return messages.SystemSharedMemoryUnregisterResponse()
 
-    def _cuda_status(self, asked: messages.CudaSharedMemoryStatusRequest) -> Message:
-        self._server.memory.cuda_status(asked.name)
+    def _cuda_status(self, request: messages.CudaSharedMemoryStatusRequest) -> Message:
+        self._server.memory.cuda_status(request.name)
         return messages.CudaSharedMemoryStatusResponse()
 
-    def _cuda_register(self, asked: messages.CudaSharedMemoryRegisterRequest) -> Message:
-        self._server.memory.refuse_cuda(asked.name)
+    def _cuda_register(self, request: messages.CudaSharedMemoryRegisterRequest) -> Message:
+        self._server.memory.refuse_cuda(request.name)
         return messages.CudaSharedMemoryRegisterResponse()
 
-    def _trace_setting(self, asked: messages.TraceSettingRequest) -> Message:
-        model = asked.model_name
+    def _trace_setting(self, request: messages.TraceSettingRequest) -> Message:
+        model = request.model_name
         if model and not self._server.models.is_ready(model):
             raise KServeRefusal(f"Request for unknown model : {model}")
-        if asked.settings:
-            given = {name: list(setting.value) or None for name, setting in asked.settings.items()}
-            self._server.trace.update(given, model)
+        if request.settings:
+            settings = {name: list(setting.value) or None for name, setting in request.settings.items()}
+            self._server.trace.update(settings, model)
         answer = messages.TraceSettingResponse()
-        for name, value in self._server.trace.told(model).items():
+        for name, value in self._server.trace.get_settings(model).items():
             answer.settings[name].value.extend(value if isinstance(value, list) else [value])
         return answer
 
-    def _log_settings(self, asked: messages.LogSettingsRequest) -> Message:
+    def _log_settings(self, request: messages.LogSettingsRequest) -> Message:
         kinds = self._server.logging.kinds()
-        given: dict[str, Any] = {}
-        for name, setting in asked.settings.items():
+        settings: dict[str, Any] = {}
+        for name, setting in request.settings.items():
             if name not in kinds:
                 continue
-            field, told = _FIELD_OF[kinds[name]]
+            field, type_name = _FIELD_OF[kinds[name]]
             if setting.WhichOneof("parameter_choice") != field and name != "log_file":
-                raise KServeRefusal(f"expect {told} for '{name}'")
-            given[name] = getattr(setting, field)
-        if given.get("log_format", LOG_FORMATS[0]) not in LOG_FORMATS:
-            raise KServeRefusal(f"invalid argument for log_format, got: {given['log_format'][:100]}")
-        self._server.logging.update(given)
+                raise KServeRefusal(f"expect {type_name} for '{name}'")
+            settings[name] = getattr(setting, field)
+        if settings.get("log_format", LOG_FORMATS[0]) not in LOG_FORMATS:
+            raise KServeRefusal(f"invalid argument for log_format, got: {settings['log_format'][:100]}")
+        self._server.logging.update(settings)
         answer = messages.LogSettingsResponse()
-        for name, value in self._server.logging.told().items():
+        for name, value in self._server.logging.get_settings().items():
             setattr(answer.settings[name], _FIELD_OF[type(value)][0], value)
         return answer
 
@@ -375,7 +379,7 @@ class V2Rpc(RpcHandler):
     def __init__(self, server: V2Server) -> None:
         super().__init__(server.scheduler)
         self._server = server
-        others = RpcExtensions(server)
+        extensions = RpcExtensions(server)
         pages: dict[str, RpcPage] = {
             "ServerLive": (messages.ServerLiveRequest, lambda _: messages.ServerLiveResponse(live=True)),
             "ServerReady": (
@@ -391,13 +395,13 @@ class V2Rpc(RpcHandler):
             "ModelConfig": (messages.ModelConfigRequest, self._model_config),
             "ModelStatistics": (messages.ModelStatisticsRequest, self._statistics),
             "RepositoryIndex": (messages.RepositoryIndexRequest, self._index),
-            **others.settings_pages(),
+            **extensions.settings_pages(),
         }
         unary = grpc.unary_unary_rpc_method_handler
         self.methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             SERVICE + name: unary(self._page(*page)) for name, page in pages.items()
         }
-        for name, page in others.shared_memory_pages().items():
+        for name, page in extensions.shared_memory_pages().items():
             self.methods[SERVICE + name] = unary(self._page(*page, admit=server.memory.admit))
         self.methods[SERVICE + "RepositoryModelLoad"] = unary(self._load)
         self.methods[SERVICE + "RepositoryModelUnload"] = unary(self._unload)
@@ -427,49 +431,49 @@ class V2Rpc(RpcHandler):
     async def _health(self, data: bytes, context: Context) -> bytes:
         return _SERVING if self._scheduler.server_ready else _NOT_SERVING
 
-    def _model_ready(self, asked: messages.ModelReadyRequest) -> Message:
-        if asked.version:
-            version_number(asked.version)
-        return messages.ModelReadyResponse(ready=self._server.models.is_ready(asked.name, asked.version))
+    def _model_ready(self, request: messages.ModelReadyRequest) -> Message:
+        if request.version:
+            version_number(request.version)
+        return messages.ModelReadyResponse(ready=self._server.models.is_ready(request.name, request.version))
 
-    def _model_metadata(self, asked: messages.ModelMetadataRequest) -> Message:
-        document = self._server.get_metadata(asked.name, asked.version)
+    def _model_metadata(self, request: messages.ModelMetadataRequest) -> Message:
+        document = self._server.get_metadata(request.name, request.version)
         return ParseDict(document, messages.ModelMetadataResponse())
 
-    def _model_config(self, asked: messages.ModelConfigRequest) -> Message:
-        document = {"config": self._server.config(asked.name, asked.version)}
+    def _model_config(self, request: messages.ModelConfigRequest) -> Message:
+        document = {"config": self._server.config(request.name, request.version)}
         return ParseDict(document, messages.ModelConfigResponse())
 
-    def _statistics(self, asked: messages.ModelStatisticsRequest) -> Message:
-        told = self._server.statistics(asked.name, asked.version)
-        return ParseDict(told, messages.ModelStatisticsResponse())
+    def _statistics(self, request: messages.ModelStatisticsRequest) -> Message:
+        document = self._server.statistics(request.name, request.version)
+        return ParseDict(document, messages.ModelStatisticsResponse())
 
-    def _index(self, asked: messages.RepositoryIndexRequest) -> Message:
-        _refuse_named_repository(asked)
-        rows = index(self._server.models, ready_alone=asked.ready)
+    def _index(self, request: messages.RepositoryIndexRequest) -> Message:
+        _refuse_named_repository(request)
+        rows = index(self._server.models, ready_alone=request.ready)
         return ParseDict({"models": rows}, messages.RepositoryIndexResponse())
 
     # Loading and unloading, which go on when the caller leaves:
 
     async def _load(self, data: bytes, context: Context) -> bytes:
         try:
-            asked = parsed(messages.RepositoryModelLoadRequest, data)
-            _refuse_named_repository(asked)
-            await asyncio.shield(self._server.control.load(asked.model_name, asked.parameters))
+            request = parsed(messages.RepositoryModelLoadRequest, data)
+            _refuse_named_repository(request)
+            await asyncio.shield(self._server.control.load(request.model_name, request.parameters))
         except ServingError as exc:
             return await self._refuse_page(context, exc)
         return messages.RepositoryModelLoadResponse().SerializeToString()
 
     async def _unload(self, data: bytes, context: Context) -> bytes:
         try:
-            asked = parsed(messages.RepositoryModelUnloadRequest, data)
-            _refuse_named_repository(asked)
-            dependents = asked.parameters.get("unload_dependents")
+            request = parsed(messages.RepositoryModelUnloadRequest, data)
+            _refuse_named_repository(request)
+            dependents = request.parameters.get("unload_dependents")
             if dependents is not None and dependents.WhichOneof("parameter_choice") != "bool_param":
                 raise KServeRefusal(
                     "invalid value type for 'unload_dependents' parameter, expected bool_param."
                 )
-            await asyncio.shield(self._server.control.unload(asked.model_name, asked.parameters))
+            await asyncio.shield(self._server.control.unload(request.model_name, request.parameters))
         except ServingError as exc:
             return await self._refuse_page(context, exc)
         return messages.RepositoryModelUnloadResponse().SerializeToString()
@@ -480,17 +484,17 @@ class V2Rpc(RpcHandler):
         return self.build_request(infer_message(data, self._server.limits), context)
 
     def build_request(self, message: InferMessage, context: Context) -> Request:
-        """What the scheduler is given for a message. Raises KServeRefusal."""
+        """Build the request for the scheduler from a message. Raises KServeRefusal."""
         fields = message.fields
         model = self._server.models.find(fields.model_name, fields.model_version)
-        asked = parse_infer(message, model, partial(self._span, context))
-        request = asked.request(model, PROTO, self._scheduler)
+        infer_request = parse_infer(message, model, partial(self._span, context))
+        request = infer_request.build_request(model, PROTO, self._scheduler)
         request.client = CALLER.get() or self._scheduler.peers.of(context.peer())
         remaining_s = context.time_remaining()
-        given_s = math.inf if remaining_s is None else remaining_s
-        if asked.timeout_us:
-            given_s = min(given_s, asked.deadline_s(model))
-        request.deadline = self._scheduler.deadline(given_s)
+        timeout_s = math.inf if remaining_s is None else remaining_s
+        if infer_request.timeout_us:
+            timeout_s = min(timeout_s, infer_request.deadline_s(model))
+        request.deadline = self._scheduler.deadline(timeout_s)
         request.version = fields.model_version and str(version_number(fields.model_version))
         return request
 
@@ -511,8 +515,8 @@ class V2Rpc(RpcHandler):
         await self._end(context, error, code, message)
 
 
-def _refuse_named_repository(asked: Any) -> None:
-    if asked.repository_name:
+def _refuse_named_repository(request: Any) -> None:
+    if request.repository_name:
         raise KServeRefusal("'repository_name' specification is not supported", "UNIMPLEMENTED")
 
 
@@ -540,7 +544,7 @@ RequestOf = Callable[[InferMessage, Context], Request]
 class Stream:
     """Reads requests while others are answered; a refusal is a message of the stream, which stays open.
 
-    Messages come in the order of the requests, as Triton's do: what is answered early waits for its turn.
+    Messages come in the order of the requests, as Triton's do. An early answer waits for those before it.
     A client may ask for its end instead, with the refusal's code. When the server stops, the stream ends as
     soon as the requests that it has read are answered.
     """
@@ -577,8 +581,8 @@ class Stream:
                         break  # reading ends before the last answer only where the client has left
                 answer = place.result()
                 if isinstance(answer, ServingError):
-                    _, code, told = for_clients(answer)
-                    await self._context.abort(getattr(grpc.StatusCode, code), told)
+                    _, code, message = for_clients(answer)
+                    await self._context.abort(getattr(grpc.StatusCode, code), message)
                 else:
                     await self._context.write(answer)
                 self._free.release()

@@ -25,16 +25,16 @@ _CHANNELS = (1, 3)  # of grey and coloured images
 def model_config(model: KServeModel, config: ServiceConfig, answering_op: str) -> dict[str, Any]:
     """ModelConfig as JSON; `answering_op` stands for the service where the model is the service."""
     op = config.op[model.op or answering_op]
-    most = model.signature.max_batch_size
+    max_batch_size = model.signature.max_batch_size
     document: dict[str, Any] = {
         "name": model.name,
         "platform": "",
         "backend": "python",
         "runtime": "",
         "version_policy": _version_policy(op),
-        "max_batch_size": most,
-        "input": [_input(spec, most) for spec in model.signature.inputs],
-        "output": [_output(spec, most) for spec in model.signature.outputs],
+        "max_batch_size": max_batch_size,
+        "input": [_input(spec, max_batch_size) for spec in model.signature.inputs],
+        "output": [_output(spec, max_batch_size) for spec in model.signature.outputs],
         "batch_input": [],
         "batch_output": [],
         "optimization": {
@@ -82,12 +82,12 @@ def _version_policy(op: OpConfig) -> dict[str, Any]:
     return {"specific": {"versions": [conf.model_version]}}
 
 
-def _input(spec: TensorSpec, most: int) -> dict[str, Any]:
+def _input(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:
     return {
         "name": spec.name,
         "data_type": _type(spec),
-        "format": _format(spec, most),
-        "dims": _dims(spec, most),
+        "format": _format(spec, max_batch_size),
+        "dims": _dims(spec, max_batch_size),
         "is_shape_tensor": False,
         "allow_ragged_batch": False,
         "optional": False,
@@ -95,20 +95,20 @@ def _input(spec: TensorSpec, most: int) -> dict[str, Any]:
     }
 
 
-def _output(spec: TensorSpec, most: int) -> dict[str, Any]:
+def _output(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:
     return {
         "name": spec.name,
         "data_type": _type(spec),
-        "dims": _dims(spec, most),
+        "dims": _dims(spec, max_batch_size),
         "label_filename": "labels.txt" if spec.labels else "",
         "is_shape_tensor": False,
         "is_non_linear_format_io": False,
     }
 
 
-def _format(spec: TensorSpec, most: int) -> str:
+def _format(spec: TensorSpec, max_batch_size: int) -> str:
     """How pixels lie in what looks like an image: clients of image models don't go on with FORMAT_NONE."""
-    dims = _dims(spec, most)
+    dims = _dims(spec, max_batch_size)
     if len(dims) != 3 or spec.datatype == "BYTES":
         return "FORMAT_NONE"
     first, last = (length in _CHANNELS for length in (dims[0], dims[-1]))
@@ -117,8 +117,8 @@ def _format(spec: TensorSpec, most: int) -> str:
     return "FORMAT_NCHW" if first else "FORMAT_NHWC"
 
 
-def _dims(spec: TensorSpec, most: int) -> list[int]:
-    return list(spec.shape[1:] if most else spec.shape)
+def _dims(spec: TensorSpec, max_batch_size: int) -> list[int]:
+    return list(spec.shape[1:] if max_batch_size else spec.shape)
 
 
 def _type(spec: TensorSpec) -> str:
@@ -229,13 +229,13 @@ TraceValue = str | list[str]
 
 
 class TraceSettings:
-    """What is traced, of all models and of each: nothing, for there is no file to trace to."""
+    """Trace settings of all models and of each model. They are only stored: no traces go to files."""
 
     def __init__(self) -> None:
         self._of_all: dict[str, TraceValue] = {}
         self._of_model: dict[str, dict[str, TraceValue]] = {}
 
-    def told(self, model: str = "") -> dict[str, TraceValue]:
+    def get_settings(self, model: str = "") -> dict[str, TraceValue]:
         """The settings as Triton's HTTP writes them, numbers as texts; a model's before those of all."""
         start: dict[str, TraceValue] = {
             "trace_level": ["OFF"],
@@ -247,32 +247,32 @@ class TraceSettings:
         }
         return {**start, **self._of_all, **self._of_model.get(model, {})}
 
-    def update(self, given: Mapping[str, list[str] | None], model: str = "") -> None:
+    def update(self, settings: Mapping[str, list[str] | None], model: str = "") -> None:
         """Change settings; None takes one back. model: one that there is, or empty for all.
 
         Raises KServeRefusal, and then nothing is changed; a setting that Triton does not know is passed over.
         """
-        if "trace_file" in given:
+        if "trace_file" in settings:
             raise KServeRefusal(
                 "trace file location can not be updated through network protocol", "UNIMPLEMENTED"
             )
-        levels = given.get("trace_level")
+        levels = settings.get("trace_level")
         if levels is not None:
             _check_levels(levels)
         values: dict[str, TraceValue] = {}
         for name in _RANGES:
-            given_texts = given.get(name)
-            if given_texts is not None:
-                values[name] = _number(name, given_texts)
-        settings = dict(self._of_model.get(model, {}) if model else self._of_all)
-        settings.update(values)
+            texts = settings.get(name)
+            if texts is not None:
+                values[name] = _number(name, texts)
+        changed = dict(self._of_model.get(model, {}) if model else self._of_all)
+        changed.update(values)
         for name in _RANGES:
-            if name in given and given[name] is None:
-                settings.pop(name, None)
+            if name in settings and settings[name] is None:
+                changed.pop(name, None)
         if model:
-            self._of_model[model] = settings
+            self._of_model[model] = changed
         else:
-            self._of_all = settings
+            self._of_all = changed
 
 
 def _check_levels(levels: list[str]) -> None:
@@ -289,16 +289,16 @@ def _number(name: str, texts: list[str]) -> str:
     number = _NUMBER.match(text)
     if number is None:
         raise KServeRefusal(f"Unable to parse '{name}', got: {text[:100]}")
-    least, most = _RANGES[name]
-    if not least <= int(number[1]) <= most:
+    minimum, maximum = _RANGES[name]
+    if not minimum <= int(number[1]) <= maximum:
         raise KServeRefusal(
-            f"Unable to parse '{name}', value is out of range [ {least}, {most} ], got: {text[:100]}"
+            f"Unable to parse '{name}', value is out of range [ {minimum}, {maximum} ], got: {text[:100]}"
         )
     return str(int(number[1]))
 
 
 class LogSettings:
-    """What a Triton would log with: nothing here logs by these settings."""
+    """Log settings of Triton. They are stored only: this server does not log by them."""
 
     def __init__(self) -> None:
         self._settings: dict[str, bool | int | str] = {
@@ -310,61 +310,61 @@ class LogSettings:
             "log_format": "default",
         }
 
-    def told(self) -> dict[str, bool | int | str]:
+    def get_settings(self) -> dict[str, bool | int | str]:
         return dict(self._settings)
 
     def kinds(self) -> dict[str, type]:
         """The type of each setting's value."""
         return {name: type(value) for name, value in self._settings.items()}
 
-    def update(self, given: Mapping[str, bool | int | str]) -> None:
+    def update(self, settings: Mapping[str, bool | int | str]) -> None:
         """Change settings to values of the right types. Raises KServeRefusal, and then nothing is changed."""
-        if "log_file" in given:
+        if "log_file" in settings:
             raise KServeRefusal(
                 "log file location can not be updated through network protocol", "UNIMPLEMENTED"
             )
-        form = given.get("log_format", "default")
+        form = settings.get("log_format", "default")
         if form not in LOG_FORMATS:
             raise KServeRefusal(f"invalid argument for --log_format, got: {str(form)[:100]}", "UNAVAILABLE")
-        level = given.get("log_verbose_level", 0)
+        level = settings.get("log_verbose_level", 0)
         if not 0 <= int(level) <= _INT32_MAX:
             raise KServeRefusal(f"log_verbose_level is {level}, and {_INT32_MAX} at most")
-        self._settings.update({name: value for name, value in given.items() if name in self._settings})
+        self._settings.update({name: value for name, value in settings.items() if name in self._settings})
 
 
 def trace_settings_in(document: Any) -> dict[str, list[str] | None]:
     """The settings in a JSON request, for `TraceSettings.update`. Raises KServeRefusal for other types."""
     if not isinstance(document, dict):
         raise json_fields.unparsed("", "attempt to access JSON non-object as object")
-    given: dict[str, list[str] | None] = {}
+    settings: dict[str, list[str] | None] = {}
     for name, value in document.items():
         if value is None:
-            given[name] = None
+            settings[name] = None
         elif name == "trace_level":
-            given[name] = [json_fields.as_text(level) for level in json_fields.array(document, name)]
+            settings[name] = [json_fields.as_text(level) for level in json_fields.array(document, name)]
         elif name in _RANGES:
-            given[name] = [json_fields.as_text(value)]
+            settings[name] = [json_fields.as_text(value)]
         else:
-            given[name] = []
-    return given
+            settings[name] = []
+    return settings
 
 
 def log_settings_in(document: Any, kinds: Mapping[str, type]) -> dict[str, bool | int | str]:
     """The settings in a JSON request, for `LogSettings.update`. Raises KServeRefusal for other types."""
     if not isinstance(document, dict):
         raise json_fields.unparsed("", "attempt to access JSON non-object as object")
-    given: dict[str, bool | int | str] = {}
+    settings: dict[str, bool | int | str] = {}
     for name, kind in kinds.items():
         value = document.get(name)
         if value is None:
             continue
         if kind is bool:
-            given[name] = json_fields.boolean(value, "")
+            settings[name] = json_fields.boolean(value, "")
         elif kind is int:
-            given[name] = json_fields.unsigned(value, "")
+            settings[name] = json_fields.unsigned(value, "")
         else:
-            given[name] = json_fields.as_text(value)
-    return given
+            settings[name] = json_fields.as_text(value)
+    return settings
 
 
 SERVER_NAME = "triton"  # its own example programs stop at any other name
@@ -403,7 +403,7 @@ class V2Server:
         self.logging = LogSettings()
 
     def metadata(self) -> dict[str, Any]:
-        """What the server tells of itself."""
+        """Return the metadata of the server."""
         offered = [name for name in _NAMES if self.memory.offered or not name.endswith("shared_memory")]
         name, app = SERVER_NAME, self.scheduler.app
         if app.repository is not None:
@@ -412,7 +412,7 @@ class V2Server:
         return {"name": name, "version": __version__, "extensions": offered}
 
     def get_metadata(self, name: str, version: str) -> dict[str, Any]:
-        """What a model tells of itself. Raises KServeRefusal and UnknownVersion."""
+        """Return the metadata of a model. Raises KServeRefusal and UnknownVersion."""
         return self.models.find(name, version).metadata(() if version else self.models.versions(name))
 
     def config(self, name: str, version: str) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Region:
         self._registered = False
         self._close_unused()
 
-    def take(self) -> None:
+    def acquire(self) -> None:
         """A request is going to write here; `release` ends that."""
         self._users += 1
 
@@ -69,7 +69,7 @@ class Span:
         self._offset = region.offset + offset
         self.size = size
 
-    def read(self) -> bytes:
+    def read_bytes(self) -> bytes:
         """Raises KServeRefusal where the file has become shorter."""
         try:
             data = os.pread(self.region.fd, self.size, self._offset)
@@ -82,7 +82,7 @@ class Span:
         return data
 
     def write(self, data: Part) -> None:
-        """At most `size` bytes. Raises KServeRefusal as `read` does."""
+        """At most `size` bytes. Raises KServeRefusal as `read_bytes` does."""
         try:
             if os.fstat(self.region.fd).st_size < self._offset + len(data):
                 raise self._too_short()  # writing there would make the file longer
@@ -121,8 +121,8 @@ class SharedMemory:
         self._hint = hint
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Of few files, connections and workers need the greater part.
-        most = MOST_REGIONS if files == resource.RLIM_INFINITY else min(MOST_REGIONS, files // 8)
-        self.max_regions = 0 if allowed == "off" else most
+        max_regions = MOST_REGIONS if files == resource.RLIM_INFINITY else min(MOST_REGIONS, files // 8)
+        self.max_regions = 0 if allowed == "off" else max_regions
         self._regions: dict[str, Region] = {}
         self._leaving: list[Region] = []  # unregistered while requests were going to write there
 
@@ -180,16 +180,16 @@ class SharedMemory:
         self._leaving = [region for region in self._leaving if region.is_open]
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """What is registered or still in use, in the order of the names.
+        """List the regions that are registered or still in use, by name.
 
         Raises KServeRefusal for a name that is not there.
         """
-        known = {region.name: region for region in self._leaving if region.is_open} | self._regions
+        regions = {region.name: region for region in self._leaving if region.is_open} | self._regions
         if not name:
-            return [known[each].document() for each in sorted(known)]
-        if name not in known:
+            return [regions[each].document() for each in sorted(regions)]
+        if name not in regions:
             raise KServeRefusal(f"Unable to find system shared memory region: '{name}'", "NOT_FOUND")
-        return [known[name].document()]
+        return [regions[name].document()]
 
     def span(self, peer: str, name: str, offset: int, size: int) -> Span:
         """Raises KServeRefusal for a region that is not there and for bytes outside of it."""
@@ -232,7 +232,7 @@ class Outputs:
 
     def begin(self) -> None:
         for span in self._spans:
-            span.region.take()
+            span.region.acquire()
 
     def end(self, answer: Sequence[Part] | ServingError | None) -> Sequence[Part] | ServingError | None:
         """The answer without its last parts, one for each span, or why they can't be written there."""
@@ -250,7 +250,7 @@ class Outputs:
 
 
 def is_loopback(peer: str) -> bool:
-    """Of an address like 127.0.0.1 and ::1, or as gRPC writes them: ipv4:127.0.0.1:5000, ipv6:[::1]:5000."""
+    """Whether an address is a loopback address: 127.0.0.1, ::1, or as gRPC has it, ipv4:127.0.0.1:5000."""
     host = urllib.parse.unquote(peer)
     kind, colon, rest = host.partition(":")
     if colon and kind in ("ipv4", "ipv6"):

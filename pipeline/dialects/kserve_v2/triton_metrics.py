@@ -1,4 +1,4 @@
-"""What Triton's dashboards and autoscalers read in /metrics, by its names: `nv_inference_*`, `nv_cpu_*`."""
+"""Metrics under Triton's names, for its dashboards and autoscalers: `nv_inference_*`, `nv_cpu_*`."""
 
 from __future__ import annotations
 
@@ -66,25 +66,25 @@ _IDLE = slice(3, 5)  # of the times in /proc/stat: idle and waiting for disks
 
 def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics) -> bytes:
     """The figures of every model and of the machine, in Prometheus' text format."""
-    known = [(model, statistics(scheduler, models, model)) for model in models.all()]
+    stats_by_model = [(model, statistics(scheduler, models, model)) for model in models.all()]
     lines: list[str] = []
-    for name, (told, read) in _COUNTERS.items():
-        rows = ((_labels(model), read(stats)) for model, stats in known)
-        lines += _family(name, told, "counter", rows)
+    for name, (description, get_count) in _COUNTERS.items():
+        rows = ((_labels(model), get_count(stats)) for model, stats in stats_by_model)
+        lines += _family(name, description, "counter", rows)
     failed = (
         (_labels(model, reason=reason), getattr(scheduler.failures(model.key), kind))
-        for model, _ in known
+        for model, _ in stats_by_model
         for reason, kind in _REASONS.items()
     )
     lines += _family(*_FAILURES, "counter", failed)
     steps = (
         (_labels(model, step=step, step_model=name, step_version=version), count)
-        for model, _ in known
+        for model, _ in stats_by_model
         for (step, op), count in scheduler.failures(model.key).steps.items()
         for name, _, version in (op.rpartition(":"),)
     )
     lines += _family(*_STEP_FAILURES, "counter", steps)
-    pending = ((_labels(model), _pending(scheduler, model)) for model, _ in known)
+    pending = ((_labels(model), _pending(scheduler, model)) for model, _ in stats_by_model)
     lines += _family(*_PENDING, "gauge", pending)
     return "".join([*lines, host.text()]).encode()
 
@@ -93,8 +93,8 @@ def _pending(scheduler: Scheduler, model: KServeModel) -> int:
     return scheduler.waiting(model.op) if model.op else scheduler.pending
 
 
-def _family(name: str, told: str, kind: str, rows: Iterator[tuple[str, int]]) -> Iterator[str]:
-    yield f"# HELP {name} {told}\n# TYPE {name} {kind}\n"
+def _family(name: str, description: str, kind: str, rows: Iterator[tuple[str, int]]) -> Iterator[str]:
+    yield f"# HELP {name} {description}\n# TYPE {name} {kind}\n"
     for labels, value in rows:
         yield f"{name}{labels} {value}\n"
 
@@ -120,12 +120,12 @@ class HostMetrics:
     def text(self) -> str:
         """The gauges in Prometheus' text format; nothing where the kernel does not tell."""
         try:
-            told = dict(zip(_HOST_GAUGES, self._values(), strict=True))
+            gauges = dict(zip(_HOST_GAUGES, self._values(), strict=True))
         except (OSError, LookupError, ValueError):
             return ""
         return "".join(
             f"# HELP {name} {_HOST_GAUGES[name]}\n# TYPE {name} gauge\n{name} {value}\n"
-            for name, value in told.items()
+            for name, value in gauges.items()
         )
 
     def _values(self) -> Iterator[float]:
@@ -137,6 +137,6 @@ class HostMetrics:
         busy = 1 - (idle - idle_before) / passed if passed else 0.0
         yield min(max(0.0, busy), 1.0)  # the kernel's count of waiting may go back
         lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        memory = {name: int(value.split()[0]) * 1024 for name, value in (one.split(":") for one in lines)}
+        memory = {name: int(value.split()[0]) * 1024 for name, value in (line.split(":") for line in lines)}
         yield memory["MemTotal"]
         yield memory["MemTotal"] - memory["MemAvailable"]

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.dialects.openai.wish import BASE64, OpenAIWish
+from pipeline.dialects.openai.response_options import BASE64, EmbeddingOptions
 from pipeline.dialects.vectors import vectors_in
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import TensorSpec
@@ -18,15 +18,15 @@ _LITTLE = np.dtype("<f4")
 
 
 def render(
-    output: Mapping[str, Any], wish: Sequence[Any], version: str, declared: Sequence[TensorSpec]
+    output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
     """The complete answer. Raises UnprintableAnswer for an output without vectors."""
-    asked = OpenAIWish(*wish)
+    options = EmbeddingOptions(*response_options)
     vectors, tokens = vectors_in(output)
-    told: list[Any] = vectors.tolist()
-    if asked.encoding == BASE64:
-        told = [base64.b64encode(row.tobytes()).decode() for row in vectors.astype(_LITTLE)]
-    data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(told)]
+    embeddings: list[Any] = vectors.tolist()
+    if options.encoding == BASE64:
+        embeddings = [base64.b64encode(row.tobytes()).decode() for row in vectors.astype(_LITTLE)]
+    data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(embeddings)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    answer = {"object": "list", "data": data, "model": asked.model, "usage": usage}
+    answer = {"object": "list", "data": data, "model": options.model, "usage": usage}
     return [msgspec.json.encode(answer)]

@@ -28,10 +28,10 @@ class OpenAI:
         )
 
     def worker(self) -> WorkerPart:
-        from pipeline.dialects.openai import answers, wish
+        from pipeline.dialects.openai import answers, response_options
         from pipeline.dialects.unread_texts import UnreadTexts
 
-        return WorkerPart(forms={wish.EMBEDDINGS: Form(answers.render)}, unread=(UnreadTexts,))
+        return WorkerPart(forms={response_options.EMBEDDINGS: Form(answers.render)}, unread=(UnreadTexts,))
 
 
 DIALECT: Dialect = OpenAI()

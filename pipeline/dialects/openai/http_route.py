@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from pipeline.config.config_file import Limits
-from pipeline.dialects.openai.wish import BASE64, EMBEDDINGS, FLOAT, OpenAIWish
+from pipeline.dialects.openai.response_options import BASE64, EMBEDDINGS, FLOAT, EmbeddingOptions
 from pipeline.dialects.text_models import EMBEDDINGS as KIND
 from pipeline.dialects.text_models import TextHttp, decoded
 from pipeline.errors import InvalidInput, ServingError
@@ -24,7 +24,7 @@ _TYPES = {401: "invalid_request_error", 404: "invalid_request_error", 429: "rate
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
-class Asked(msgspec.Struct):
+class EmbeddingsBody(msgspec.Struct):
     """The members of a body; others, `user` say, don't count. null is as good as absent."""
 
     input: msgspec.Raw = _NOTHING
@@ -34,17 +34,17 @@ class Asked(msgspec.Struct):
     prompt_name: str | None = None  # OpenAI has none: a model's own, as in TEI's requests
 
 
-def parse(body: bytes, limits: Limits) -> Asked:
+def parse(body: bytes, limits: Limits) -> EmbeddingsBody:
     """Read a body; its input is left to the worker. Raises InvalidInput that names the member."""
-    given: Asked = decoded(body, Asked, limits)
-    if not bytes(given.input):
+    document: EmbeddingsBody = decoded(body, EmbeddingsBody, limits)
+    if not bytes(document.input):
         raise _wrong("input", "is missing: send a text, or a list of texts")
-    given.encoding_format = given.encoding_format or FLOAT
-    if given.encoding_format not in (FLOAT, BASE64):
-        raise _wrong("encoding_format", f"is {given.encoding_format[:40]!r}; it is {FLOAT} or {BASE64}")
-    if given.dimensions is not None and not 1 <= given.dimensions <= MOST_DIMENSIONS:
-        raise _wrong("dimensions", f"is {given.dimensions}; it is a number from 1 on")
-    return given
+    document.encoding_format = document.encoding_format or FLOAT
+    if document.encoding_format not in (FLOAT, BASE64):
+        raise _wrong("encoding_format", f"is {document.encoding_format[:40]!r}; it is {FLOAT} or {BASE64}")
+    if document.dimensions is not None and not 1 <= document.dimensions <= MOST_DIMENSIONS:
+        raise _wrong("dimensions", f"is {document.dimensions}; it is a number from 1 on")
+    return document
 
 
 class OpenAIHttp(TextHttp):
@@ -54,12 +54,12 @@ class OpenAIHttp(TextHttp):
 
     def _read(self, request: HttpRequest) -> Request:
         check_method(request, "POST", tells=True)
-        given = parse(request.body, self._limits)
-        model = self._models.find(KIND, given.model or "")
-        inputs = {model.text: model.texts(given.input, "input", self._limits)}
-        wish = OpenAIWish(given.encoding_format or FLOAT, model.served.name)
-        parameters = {"dimensions": given.dimensions, "prompt_name": given.prompt_name}
-        return self._request(request, model, inputs, EMBEDDINGS, wish, parameters)
+        document = parse(request.body, self._limits)
+        model = self._models.find(KIND, document.model or "")
+        inputs = {model.text: model.texts(document.input, "input", self._limits)}
+        response_options = EmbeddingOptions(document.encoding_format or FLOAT, model.served.name)
+        parameters = {"dimensions": document.dimensions, "prompt_name": document.prompt_name}
+        return self._request(request, model, inputs, EMBEDDINGS, response_options, parameters)
 
     def _status(self, error: ServingError) -> int:
         return _STATUSES.get(error.http_status, error.http_status)
@@ -67,16 +67,16 @@ class OpenAIHttp(TextHttp):
     def _body(self, error: ServingError) -> bytes:
         status = error.http_status
         kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-        told: dict[str, Any] = {
+        description: dict[str, Any] = {
             "message": error.message,
             "type": kind,
             "param": getattr(error, "param", None),
             "code": _CODES.get(status),
         }
-        return msgspec.json.encode({"error": told})
+        return msgspec.json.encode({"error": description})
 
 
-def _wrong(param: str, told: str) -> InvalidInput:
-    error = InvalidInput(f"'{param}' {told}")
+def _wrong(param: str, problem: str) -> InvalidInput:
+    error = InvalidInput(f"'{param}' {problem}")
     error.param = param  # type: ignore[attr-defined]
     return error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipeline.dialects.openai.http_route import EMBEDDINGS_PATH
-from pipeline.dialects.openai.wish import BASE64, FLOAT
+from pipeline.dialects.openai.response_options import BASE64, FLOAT
 from pipeline.dialects.text_models import EMBEDDINGS, TextModels
 from pipeline.front.http.openapi import OBJECT, Schema, content, operation, refusals
 
@@ -32,10 +32,10 @@ _ERROR: Schema = {"type": "object", "properties": {"error": OBJECT}, "required":
 
 
 def paths(models: TextModels) -> dict[str, Any]:
-    found = models.all(EMBEDDINGS)
-    if not found:
+    embedders = models.all(EMBEDDINGS)
+    if not embedders:
         return {}
-    name = found[0].served.name
+    name = embedders[0].served.name
     example = {"model": name, "input": ["text"]}
     embeddings = operation(
         "OpenAI", "Embeddings of texts", "文本的向量", content(_BODY, example), OBJECT, model=name

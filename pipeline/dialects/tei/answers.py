@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.dialects.tei.wish import TeiWish
+from pipeline.dialects.tei.response_options import TeiResponseOptions
 from pipeline.dialects.vectors import vectors_in
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part
@@ -20,13 +20,15 @@ Output = Mapping[str, Any]
 Declared = Sequence[TensorSpec]
 
 
-def embed(output: Output, wish: Sequence[Any], version: str, declared: Declared) -> list[Part]:
+def embed(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
     """A vector for each text."""
     vectors, _ = vectors_in(output)
     return [_json.encode(vectors.tolist())]
 
 
-def similarity(output: Output, wish: Sequence[Any], version: str, declared: Declared) -> list[Part]:
+def similarity(
+    output: Output, response_options: Sequence[Any], version: str, declared: Declared
+) -> list[Part]:
     """The cosine of the first text's vector with each of the others'."""
     vectors, _ = vectors_in(output)
     lengths = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float32).tiny)
@@ -34,21 +36,21 @@ def similarity(output: Output, wish: Sequence[Any], version: str, declared: Decl
     return [_json.encode(cosines.tolist())]
 
 
-def rerank(output: Output, wish: Sequence[Any], version: str, declared: Declared) -> list[Part]:
+def rerank(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
     """The texts by their numbers, with their scores, the best first."""
-    asked = TeiWish(*wish)
+    options = TeiResponseOptions(*response_options)
     scores = _rows(output, "score").astype(np.float32).reshape(-1)
     order = np.argsort(-scores, kind="stable").tolist()
     ranks: list[dict[str, Any]] = [{"index": at, "score": score} for at, score in enumerate(scores.tolist())]
-    if asked.texts:
-        for rank, text in zip(ranks, _json.decode(asked.texts), strict=True):
+    if options.texts:
+        for rank, text in zip(ranks, _json.decode(options.texts), strict=True):
             rank["text"] = text
     return [_json.encode([ranks[at] for at in order])]
 
 
-def predict(output: Output, wish: Sequence[Any], version: str, declared: Declared) -> list[Part]:
+def predict(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
     """Labels with their scores, the best first, of each text or of the only one."""
-    asked = TeiWish(*wish)
+    options = TeiResponseOptions(*response_options)
     name, other = ("labels", "scores") if "labels" in output else ("label", "score")
     labels, scores = _rows(output, name), _rows(output, other)
     pairs = zip(
@@ -58,7 +60,7 @@ def predict(output: Output, wish: Sequence[Any], version: str, declared: Declare
         [{"label": str(label), "score": score} for label, score in zip(*row, strict=True) if label != ""]
         for row in pairs
     ]
-    return [_json.encode(predictions if asked.many else predictions[0])]
+    return [_json.encode(predictions if options.many else predictions[0])]
 
 
 def _rows(output: Output, name: str) -> npt.NDArray[Any]:

@@ -26,14 +26,14 @@ class Tei:
         )
 
     def worker(self) -> WorkerPart:
-        from pipeline.dialects.tei import answers, wish
+        from pipeline.dialects.tei import answers, response_options
         from pipeline.dialects.unread_texts import UnreadTexts
 
         forms = {
-            wish.EMBED: Form(answers.embed),
-            wish.SIMILARITY: Form(answers.similarity),
-            wish.RERANK: Form(answers.rerank),
-            wish.PREDICT: Form(answers.predict),
+            response_options.EMBED: Form(answers.embed),
+            response_options.SIMILARITY: Form(answers.similarity),
+            response_options.RERANK: Form(answers.rerank),
+            response_options.PREDICT: Form(answers.predict),
         }
         return WorkerPart(forms=forms, unread=(UnreadTexts,))
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.config.config_file import Limits
-from pipeline.dialects.tei.wish import EMBED, PREDICT, RERANK, SIMILARITY, TeiWish
+from pipeline.dialects.tei.response_options import EMBED, PREDICT, RERANK, SIMILARITY, TeiResponseOptions
 from pipeline.dialects.text_models import (
     CLASSES,
     EMBEDDINGS,
@@ -33,7 +33,7 @@ Members = dict[str, Any]
 
 
 class _Texts(msgspec.Struct):
-    """Of /embed and /predict. parameters: as the clients of Hugging Face's inference API have them."""
+    """The body of /embed and /predict."""
 
     inputs: msgspec.Raw = _NOTHING
     truncate: bool | None = None
@@ -42,7 +42,7 @@ class _Texts(msgspec.Struct):
     dimensions: int | None = None
     raw_scores: bool = False
     prompt_name: str | None = None
-    parameters: Members | None = None
+    parameters: Members | None = None  # of the clients of Hugging Face's inference API
 
 
 class _Rerank(msgspec.Struct):
@@ -64,38 +64,40 @@ class _Similarity(msgspec.Struct):
     parameters: Members | None = None
 
 
-class _Asked(NamedTuple):
-    """What is handed to the model."""
+class _ModelCall(NamedTuple):
+    """The inputs, response options and parameters of a request to a model."""
 
     inputs: dict[str, UnreadTexts]
-    wish: TeiWish
+    options: TeiResponseOptions
     parameters: Mapping[str, Any]
 
 
-def _embed(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
-    _check_direction(given)
+def _embed(document: _Texts, model: TextModel, limits: Limits) -> _ModelCall:
+    _check_direction(document)
     parameters = {
-        "normalize": given.normalize,
-        "dimensions": given.dimensions,
-        "truncate": given.truncate,
-        "prompt_name": given.prompt_name,
+        "normalize": document.normalize,
+        "dimensions": document.dimensions,
+        "truncate": document.truncate,
+        "prompt_name": document.prompt_name,
     }
-    inputs = {model.text: model.texts(_there(given.inputs, "inputs"), "inputs", limits)}
-    return _Asked(inputs, TeiWish(), parameters)
+    inputs = {model.text: model.texts(_there(document.inputs, "inputs"), "inputs", limits)}
+    return _ModelCall(inputs, TeiResponseOptions(), parameters)
 
 
-def _similarity(given: _Similarity, model: TextModel, limits: Limits) -> _Asked:
-    source = bytes(_there(given.inputs.source_sentence, "inputs.source_sentence"))
-    others = bytes(_there(given.inputs.sentences, "inputs.sentences")).strip()
-    if not (source.lstrip().startswith(b'"') and others.startswith(b"[") and others[1:].strip() != b"]"):
+def _similarity(document: _Similarity, model: TextModel, limits: Limits) -> _ModelCall:
+    source = bytes(_there(document.inputs.source_sentence, "inputs.source_sentence"))
+    sentences = bytes(_there(document.inputs.sentences, "inputs.sentences")).strip()
+    if not (
+        source.lstrip().startswith(b'"') and sentences.startswith(b"[") and sentences[1:].strip() != b"]"
+    ):
         raise InvalidInput("'inputs' has a text as 'source_sentence' and a list of texts as 'sentences'")
-    joined = msgspec.Raw(b"[%b,%b" % (source, others[1:]))
-    return _Asked({model.text: model.texts(joined, "inputs", limits)}, TeiWish(), {})
+    joined = msgspec.Raw(b"[%b,%b" % (source, sentences[1:]))
+    return _ModelCall({model.text: model.texts(joined, "inputs", limits)}, TeiResponseOptions(), {})
 
 
-def _rerank(given: _Rerank, model: TextModel, limits: Limits) -> _Asked:
-    _check_direction(given)
-    query, texts = _there(given.query, "query"), _there(given.texts, "texts")
+def _rerank(document: _Rerank, model: TextModel, limits: Limits) -> _ModelCall:
+    _check_direction(document)
+    query, texts = _there(document.query, "query"), _there(document.texts, "texts")
     if not bytes(query).lstrip().startswith(b'"'):
         raise InvalidInput("'query' is no text")
     if not bytes(texts).lstrip().startswith(b"["):
@@ -104,31 +106,37 @@ def _rerank(given: _Rerank, model: TextModel, limits: Limits) -> _Asked:
         model.text: model.texts(query, "query", limits),
         model.pair: model.texts(texts, "texts", limits),
     }
-    wish = TeiWish(texts=bytes(texts) if given.return_text else b"")
-    return _Asked(inputs, wish, {"raw_scores": given.raw_scores or None, "truncate": given.truncate})
+    response_options = TeiResponseOptions(texts=bytes(texts) if document.return_text else b"")
+    return _ModelCall(
+        inputs, response_options, {"raw_scores": document.raw_scores or None, "truncate": document.truncate}
+    )
 
 
-def _predict(given: _Texts, model: TextModel, limits: Limits) -> _Asked:
-    _check_direction(given)
-    raw = _there(given.inputs, "inputs")
-    if given.raw_scores:
+def _predict(document: _Texts, model: TextModel, limits: Limits) -> _ModelCall:
+    _check_direction(document)
+    raw = _there(document.inputs, "inputs")
+    if document.raw_scores:
         raise InvalidInput("'raw_scores': the service tells scores as its serving.yml says, not raw ones")
     names = (model.text, model.pair) if model.pair else (model.text,)
     inputs = {name: model.texts(raw, "inputs", limits, len(names), part) for part, name in enumerate(names)}
     many = bytes(raw).translate(None, b" \t\r\n").startswith(b"[[")
-    asked = given.parameters or {}
-    parameters = {"top_k": asked.get("top_k", ALL_CLASSES), "threshold": 0.0, "truncate": given.truncate}
+    parameters_sent = document.parameters or {}
+    parameters = {
+        "top_k": parameters_sent.get("top_k", ALL_CLASSES),
+        "threshold": 0.0,
+        "truncate": document.truncate,
+    }
     # Clients of Hugging Face's inference API, which alone have `parameters`, expect a list for each text.
-    return _Asked(inputs, TeiWish(many=many or given.parameters is not None), parameters)
+    return _ModelCall(inputs, TeiResponseOptions(many=many or document.parameters is not None), parameters)
 
 
 class _Route(NamedTuple):
-    """kind: of the models that answer. body: its members. read: makes of it what the model is handed."""
+    """A path of TEI, and how its requests become requests to a model."""
 
-    kind: str
-    form: str
-    body: type[Any]
-    read: Callable[[Any, TextModel, Limits], _Asked]
+    kind: str  # of the models that answer
+    form: str  # of the answer
+    body: type[Any]  # type of the decoded body
+    read: Callable[[Any, TextModel, Limits], _ModelCall]  # makes the model's inputs of the body
 
 
 ROUTES: Mapping[str, _Route] = {
@@ -148,8 +156,8 @@ class TeiHttp(TextHttp):
         check_method(request, "POST", tells=True)
         route = ROUTES[request.path]
         model = self._models.find(route.kind)
-        asked = route.read(decoded(request.body, route.body, self._limits), model, self._limits)
-        return self._request(request, model, asked.inputs, route.form, asked.wish, asked.parameters)
+        call = route.read(decoded(request.body, route.body, self._limits), model, self._limits)
+        return self._request(request, model, call.inputs, route.form, call.options, call.parameters)
 
     def _status(self, error: ServingError) -> int:
         return _STATUSES.get(error.http_status, error.http_status)
@@ -160,10 +168,10 @@ class TeiHttp(TextHttp):
         return msgspec.json.encode({"error": error.message, "error_type": kind})
 
 
-def _check_direction(given: _Texts | _Rerank) -> None:
-    told = given.truncation_direction
-    if told is not None and told.lower() != "right":
-        raise InvalidInput(f"'truncation_direction' is {told[:40]!r}: what is cut of a text is its end")
+def _check_direction(document: _Texts | _Rerank) -> None:
+    direction = document.truncation_direction
+    if direction is not None and direction.lower() != "right":
+        raise InvalidInput(f"'truncation_direction' is {direction[:40]!r}: what is cut of a text is its end")
 
 
 def _there(raw: msgspec.Raw, name: str) -> msgspec.Raw:

@@ -282,7 +282,7 @@ class DagRun(msgspec.Struct, eq=False):
             self.end(error)
             return
         self.awaited.clear()
-        given = [(REFUSAL, encode(astuple(Refusal.of(error)), allow_pickle=False))]
+        given = [(REFUSAL, encode(astuple(Refusal.from_error(error)), allow_pickle=False))]
         self.awaited[RESPONSE_OP] = given
         queues[RESPONSE_OP].put(self, RESPONSE_OP, given)
 

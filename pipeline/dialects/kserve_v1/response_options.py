@@ -1,4 +1,4 @@
-"""What a request over KServe v1 tells the worker of its answer."""
+"""The options of a KServe v1 response, which the front sends to the worker with the request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ AS_ANSWERED = -1
 """How many instances there are, where the front has not looked: as many as the answer has rows."""
 
 
-class V1Wish(NamedTuple):
+class V1ResponseOptions(NamedTuple):
     """In which form the instances were sent, for they are answered in the same."""
 
     rows: int  # how many instances were sent, or AS_ANSWERED; 0 where the only one has no axis of rows

@@ -1,4 +1,4 @@
-"""Asked: an inference request of KServe v2 as either door has read it, checked, and made a Request."""
+"""InferRequest: an inference request of KServe v2 as either door has read it, checked, and made a Request."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
 from pipeline.dialects.kserve.unread import UnreadTensor, Written, check_texts
+from pipeline.dialects.kserve_v2.response_options import RequestedOutput, ResponseOptions
 from pipeline.dialects.kserve_v2.shared_memory import Outputs, Span
-from pipeline.dialects.kserve_v2.wish import WantedOutput, Wish
 from pipeline.front.scheduler.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
@@ -38,7 +38,7 @@ _HINT = (
 )
 
 
-class Given(msgspec.Struct, eq=False):
+class InputTensor(msgspec.Struct, eq=False):
     """One input, its elements as they were written."""
 
     name: str
@@ -48,12 +48,12 @@ class Given(msgspec.Struct, eq=False):
     written: Written
 
 
-class Asked(msgspec.Struct, eq=False):
-    """What a client has asked for, of whichever door and not yet held against the model."""
+class InferRequest(msgspec.Struct, eq=False):
+    """An inference request as HTTP or gRPC has parsed it, not yet checked against its model."""
 
     request_id: str = ""
-    inputs: dict[str, Given] = {}  # by name
-    outputs: dict[str, WantedOutput] | None = None  # those asked for, None for all
+    inputs: dict[str, InputTensor] = {}  # by name
+    outputs: dict[str, RequestedOutput] | None = None  # those asked for, None for all
     binary: bool = False  # whether HTTP sends the others as raw bytes
     priority: int = 0  # 1 is the highest, 0 none given
     timeout_us: int = 0  # microseconds, 0 for none
@@ -63,22 +63,22 @@ class Asked(msgspec.Struct, eq=False):
     spans: dict[str, Span] | None = None  # where outputs go in shared memory, by name
     shared_bytes: int = 0  # of all inputs in shared memory
 
-    def give(self, one: Given) -> None:
+    def add_input(self, tensor: InputTensor) -> None:
         """One more input. Raises KServeRefusal for one that is there already."""
-        if self.inputs.setdefault(one.name, one) is not one:
-            raise of_request(self.request_id, f"input '{one.name}' already exists in request")
+        if self.inputs.setdefault(tensor.name, tensor) is not tensor:
+            raise of_request(self.request_id, f"input '{tensor.name}' already exists in request")
 
-    def give_shared(self, name: str, datatype: str, shape: list[int], span: Span) -> None:
+    def add_shared_input(self, name: str, datatype: str, shape: list[int], span: Span) -> None:
         """An input that lies in shared memory. Raises KServeRefusal for one that is there already."""
         self.shared_bytes += span.size
-        self.give(Given(name, datatype, shape, span, Written.RAW))
+        self.add_input(InputTensor(name, datatype, shape, span, Written.RAW))
 
-    def want(self, wanted: WantedOutput, span: Span | None = None) -> None:
+    def add_output(self, output: RequestedOutput, span: Span | None = None) -> None:
         """One more output. span: where it goes in shared memory; None where it is sent."""
         self.outputs = self.outputs or {}
-        self.outputs[wanted.name] = wanted if span is None else wanted._replace(room=span.size)
+        self.outputs[output.name] = output if span is None else output._replace(room=span.size)
         if span is not None:
-            self.spans = {**(self.spans or {}), wanted.name: span}
+            self.spans = {**(self.spans or {}), output.name: span}
 
     @property
     def timeout_s(self) -> float:
@@ -88,8 +88,8 @@ class Asked(msgspec.Struct, eq=False):
         """The time-out as a deadline of the whole request; in a repository a model's queue policy uses it."""
         return self.timeout_s if model.config is None else math.inf
 
-    def request(self, model: KServeModel, form: str, scheduler: Scheduler) -> Request:
-        """What the scheduler is given; `deadline` is for the door to set. Raises KServeRefusal."""
+    def build_request(self, model: KServeModel, form: str, scheduler: Scheduler) -> Request:
+        """Build the request for the scheduler; the caller sets its `deadline`. Raises KServeRefusal."""
         limits = scheduler.app.config.limits
         if self.shared_bytes > limits.body_bytes:
             raise of_request(
@@ -110,7 +110,7 @@ class Asked(msgspec.Struct, eq=False):
         values, rows = _checked(model, self.request_id, self.inputs, limits.tensor_rank)
         most_rows = rows
         if model.signature.has_rows:  # also where they are no batch, so that `rows` is 1
-            most_rows = max(rows, *(one.shape[0] for one in self.inputs.values() if one.shape), 0)
+            most_rows = max(rows, *(tensor.shape[0] for tensor in self.inputs.values() if tensor.shape), 0)
         if most_rows > limits.rows:
             raise of_request(self.request_id, f"{most_rows} rows were given; limits.rows is {limits.rows}")
         check_texts(values, limits)
@@ -118,39 +118,39 @@ class Asked(msgspec.Struct, eq=False):
             values = as_message(model.name, values)
         signature = model.signature
         if self.outputs and signature.outputs:
-            known = {spec.name for spec in signature.outputs}
+            output_names = {spec.name for spec in signature.outputs}
             for name in self.outputs:
-                if name not in known:
+                if name not in output_names:
                     raise KServeRefusal(f"unexpected inference output '{name}' for model '{model.name}'")
-        wish = Wish(
+        response_options = ResponseOptions(
             model.name,
             self.request_id,
             self.binary,
-            None if not self.outputs else [tuple(wanted) for wanted in self.outputs.values()],
+            None if not self.outputs else [tuple(output) for output in self.outputs.values()],
             signature.max_batch_size > 0,
-            self._of_ensemble() if model.is_ensemble else {},
+            self._sequence_parameters() if model.is_ensemble else {},
         )
-        request = Request(model.name, "infer", values, form=form, wish=wish)
+        request = Request(model.name, "infer", values, form=form, wish=response_options)
         request.model_version = model.version
         request.model = model.key
-        given = self.request_id, self.priority, self.timeout_us, self.parameters
+        fields = self.request_id, self.priority, self.timeout_us, self.parameters
         outputs = () if model.is_ensemble else tuple(self.outputs or ())  # its steps have others
-        if any(given) or self.correlation_id or self.flags or outputs:
-            request.options = RequestOptions(*given, self.correlation_id, self.flags, outputs)
+        if any(fields) or self.correlation_id or self.flags or outputs:
+            request.options = RequestOptions(*fields, self.correlation_id, self.flags, outputs)
         request.rows = rows
         # None given counts as the highest, unless the model says otherwise.
         request.priority = max(0, (self.priority or model.default_priority) - 1)
         if self.spans and self.outputs:
-            spans = [self.spans[name] for name, wanted in self.outputs.items() if wanted.room is not None]
+            spans = [self.spans[name] for name, output in self.outputs.items() if output.room is not None]
             request.finish = Outputs(spans)
         return request
 
-    def _of_ensemble(self) -> dict[str, Any]:
-        """What Triton's answers of ensembles say of their sequence, also where there is none."""
-        told: dict[str, Any] = {name: bool(self.flags & flag) for name, flag in SEQUENCE_FLAGS.items()}
-        return {"sequence_id": self.correlation_id, **told}
+    def _sequence_parameters(self) -> dict[str, Any]:
+        """Return the sequence parameters that Triton adds to every answer of an ensemble."""
+        flags: dict[str, Any] = {name: bool(self.flags & flag) for name, flag in SEQUENCE_FLAGS.items()}
+        return {"sequence_id": self.correlation_id, **flags}
 
-    def take_parameter(self, name: str, value: Any) -> None:
+    def add_parameter(self, name: str, value: Any) -> None:
         """One more parameter that the protocol gives no meaning. Raises KServeRefusal for Triton's own."""
         if name in _NOT_FOR_HOOKS:
             return
@@ -176,36 +176,36 @@ def refuse_in_json(name: str, datatype: str) -> None:
 
 
 def _checked(
-    model: KServeModel, request_id: str, given: dict[str, Given], most_rank: int
+    model: KServeModel, request_id: str, inputs: dict[str, InputTensor], max_rank: int
 ) -> tuple[dict[str, Any], int]:
-    """What the scheduler is given, by name; and the rows of the batch, 1 where there is none.
+    """Return the inputs for the scheduler, and the rows of the batch; 1 for a model without batches.
 
     Raises KServeRefusal, in Triton's words, for inputs that the model does not take.
     """
-    if _are_as_declared(model.signature, given, most_rank):
-        rows = next(iter(given.values())).shape[0] if model.signature.max_batch_size else 1
+    if _are_as_declared(model.signature, inputs, max_rank):
+        rows = next(iter(inputs.values())).shape[0] if model.signature.max_batch_size else 1
     else:
-        rows = _checked_in_turn(model, request_id, given, most_rank)
+        rows = _checked_in_turn(model, request_id, inputs, max_rank)
     values = {}
-    for name, one in given.items():
-        values[name] = _value(model, request_id, one)
+    for name, tensor in inputs.items():
+        values[name] = _value(model, request_id, tensor)
     return values, rows
 
 
-def _are_as_declared(signature: Signature, given: dict[str, Given], most_rank: int) -> bool:
+def _are_as_declared(signature: Signature, inputs: dict[str, InputTensor], max_rank: int) -> bool:
     """Whether the inputs are just what the model declares: of most requests nothing more is looked at."""
-    if len(given) != len(signature.inputs):
+    if len(inputs) != len(signature.inputs):
         return False
     rows = -1
     for spec in signature.inputs:
-        one = given.get(spec.name)
-        if one is None or one.datatype != spec.datatype:
+        tensor = inputs.get(spec.name)
+        if tensor is None or tensor.datatype != spec.datatype:
             return False
-        shape = one.shape
-        if len(shape) != len(spec.shape) or len(shape) > most_rank:
+        shape = tensor.shape
+        if len(shape) != len(spec.shape) or len(shape) > max_rank:
             return False
-        for want, got in zip(spec.shape, shape, strict=True):
-            if got < 0 or (got != want and want != -1):
+        for declared, length in zip(spec.shape, shape, strict=True):
+            if length < 0 or (length != declared and declared != -1):
                 return False
         if signature.max_batch_size:
             rows = shape[0] if rows < 0 else rows
@@ -214,93 +214,98 @@ def _are_as_declared(signature: Signature, given: dict[str, Given], most_rank: i
     return True
 
 
-def _checked_in_turn(model: KServeModel, request_id: str, given: dict[str, Given], most_rank: int) -> int:
+def _checked_in_turn(
+    model: KServeModel, request_id: str, inputs: dict[str, InputTensor], max_rank: int
+) -> int:
     """The rows of the batch; a column of texts becomes the vector that was declared. Raises KServeRefusal."""
-    newest_first = list(given.values())[::-1]  # the order in which Triton looks at them
-    for one in newest_first:
-        if len(one.shape) > most_rank:
+    newest_first = list(inputs.values())[::-1]  # the order in which Triton looks at them
+    for tensor in newest_first:
+        if len(tensor.shape) > max_rank:
             raise of_request(
                 request_id,
-                f"input '{one.name}' has {len(one.shape)} dimensions; limits.tensor_rank is {most_rank}",
+                f"input '{tensor.name}' has {len(tensor.shape)} dimensions; limits.tensor_rank is {max_rank}",
             )
     signature = model.signature
     rows = 1
     if not signature.open:
         expected = {spec.name: spec for spec in signature.inputs}
         _check_names(model, request_id, newest_first, expected)
-        for one in newest_first:
-            if one.datatype != expected[one.name].datatype:
-                told = one.datatype if one.datatype in BY_DATATYPE else "<invalid>"
+        for tensor in newest_first:
+            if tensor.datatype != expected[tensor.name].datatype:
+                datatype = tensor.datatype if tensor.datatype in BY_DATATYPE else "<invalid>"
                 raise of_request(
                     request_id,
-                    f"inference input '{one.name}' data-type is '{told}', but model '{model.name}' expects "
-                    f"'{expected[one.name].datatype}'",
+                    f"inference input '{tensor.name}' data-type is '{datatype}', but model '{model.name}' "
+                    f"expects '{expected[tensor.name].datatype}'",
                 )
         if signature.max_batch_size:
             rows = _rows(model, request_id, newest_first)
-        for one in newest_first:
-            shape = expected[one.name].shape
-            if len(one.shape) != len(shape) and _is_column_of_texts(one, shape):
-                one.shape = one.shape[:1]
+        for tensor in newest_first:
+            shape = expected[tensor.name].shape
+            if len(tensor.shape) != len(shape) and _is_column_of_texts(tensor, shape):
+                tensor.shape = tensor.shape[:1]
             else:
-                _check_shape(model, request_id, one, shape)
+                _check_shape(model, request_id, tensor, shape)
     return rows
 
 
 def _check_names(
-    model: KServeModel, request_id: str, given: Sequence[Given], expected: dict[str, TensorSpec]
+    model: KServeModel, request_id: str, inputs: Sequence[InputTensor], expected: dict[str, TensorSpec]
 ) -> None:
-    names = {one.name for one in given}
+    names = {tensor.name for tensor in inputs}
     needed = sum(not spec.optional for spec in expected.values())
-    if not needed <= len(given) <= len(expected):
-        told = f"{needed}" if needed == len(expected) else f"between {needed} and {len(expected)}"
+    if not needed <= len(inputs) <= len(expected):
+        expected_count = f"{needed}" if needed == len(expected) else f"between {needed} and {len(expected)}"
         missing = ",".join(f"'{n}'" for n, spec in expected.items() if n not in names and not spec.optional)
-        got = ",".join(f"'{one.name}'" for one in given)
+        names_sent = ",".join(f"'{tensor.name}'" for tensor in inputs)
         raise of_request(
             request_id,
-            f"expected {told} inputs but got {len(given)} inputs for model '{model.name}'. Got "
-            f"input(s) [{got}], but missing required input(s) [{missing}]. Please provide all required "
-            "input(s).",
+            f"expected {expected_count} inputs but got {len(inputs)} inputs for model '{model.name}'. Got "
+            f"input(s) [{names_sent}], but missing required input(s) [{missing}]. Please provide all "
+            "required input(s).",
         )
-    for one in given:
-        if one.name not in expected:
-            raise KServeRefusal(f"unexpected inference input '{one.name}' for model '{model.name}'")
+    for tensor in inputs:
+        if tensor.name not in expected:
+            raise KServeRefusal(f"unexpected inference input '{tensor.name}' for model '{model.name}'")
 
 
-def _rows(model: KServeModel, request_id: str, given: Sequence[Given]) -> int:
+def _rows(model: KServeModel, request_id: str, inputs: Sequence[InputTensor]) -> int:
     rows = None
-    for one in given:
-        if not one.shape:
+    for tensor in inputs:
+        if not tensor.shape:
             raise of_request(
                 request_id,
-                f"input '{one.name}' has no shape but model requires batch dimension for '{model.name}'",
+                f"input '{tensor.name}' has no shape but model requires batch dimension for '{model.name}'",
             )
         if rows is None:
-            rows = one.shape[0]
-        elif one.shape[0] != rows:
+            rows = tensor.shape[0]
+        elif tensor.shape[0] != rows:
             raise of_request(
-                request_id, f"input '{one.name}' batch size does not match other inputs for '{model.name}'"
+                request_id, f"input '{tensor.name}' batch size does not match other inputs for '{model.name}'"
             )
-    most = model.signature.max_batch_size
-    if rows is None or rows > most:
-        raise of_request(request_id, f"inference request batch-size must be <= {most} for '{model.name}'")
+    max_rows = model.signature.max_batch_size
+    if rows is None or rows > max_rows:
+        raise of_request(request_id, f"inference request batch-size must be <= {max_rows} for '{model.name}'")
     return rows
 
 
-def _is_column_of_texts(one: Given, expected: tuple[int, ...]) -> bool:
+def _is_column_of_texts(tensor: InputTensor, expected: tuple[int, ...]) -> bool:
     """[n, 1] for [-1]: what clients send to tokenizers behind Triton, where a batch has the texts."""
-    return one.datatype == "BYTES" and expected == (-1,) and len(one.shape) == 2 and one.shape[1] == 1
+    return (
+        tensor.datatype == "BYTES" and expected == (-1,) and len(tensor.shape) == 2 and tensor.shape[1] == 1
+    )
 
 
-def _check_shape(model: KServeModel, request_id: str, one: Given, expected: tuple[int, ...]) -> None:
-    fits = len(one.shape) == len(expected) and all(
-        got == want or (want == -1 and got >= 0) for want, got in zip(expected, one.shape, strict=True)
+def _check_shape(model: KServeModel, request_id: str, tensor: InputTensor, expected: tuple[int, ...]) -> None:
+    fits = len(tensor.shape) == len(expected) and all(
+        length == declared or (declared == -1 and length >= 0)
+        for declared, length in zip(expected, tensor.shape, strict=True)
     )
     if not fits:
         raise of_request(
             request_id,
-            f"unexpected shape for input '{one.name}' for model '{model.name}'. Expected {_text(expected)}, "
-            f"got {_text(one.shape)}.{_HINT if model.signature.max_batch_size else ''}",
+            f"unexpected shape for input '{tensor.name}' for model '{model.name}'. Expected "
+            f"{_text(expected)}, got {_text(tensor.shape)}.{_HINT if model.signature.max_batch_size else ''}",
         )
 
 
@@ -308,30 +313,30 @@ def _text(shape: Sequence[int]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
-def _value(model: KServeModel, request_id: str, one: Given) -> Any:
-    if one.datatype not in BY_DATATYPE:
-        raise of_request(request_id, f"input '{one.name}' has the datatype '{one.datatype[:40]}'")
-    if one.shape and not 0 <= min(one.shape) <= max(one.shape) <= _MOST_LENGTH:
-        raise of_request(request_id, f"input '{one.name}' has the shape {_text(one.shape)}")
-    as_texts = one.datatype == "BYTES" and model.signature.open
-    data = one.data
-    if one.datatype == "BYTES" or one.written is not Written.RAW:
+def _value(model: KServeModel, request_id: str, tensor: InputTensor) -> Any:
+    if tensor.datatype not in BY_DATATYPE:
+        raise of_request(request_id, f"input '{tensor.name}' has the datatype '{tensor.datatype[:40]}'")
+    if tensor.shape and not 0 <= min(tensor.shape) <= max(tensor.shape) <= _MOST_LENGTH:
+        raise of_request(request_id, f"input '{tensor.name}' has the shape {_text(tensor.shape)}")
+    as_texts = tensor.datatype == "BYTES" and model.signature.open
+    data = tensor.data
+    if tensor.datatype == "BYTES" or tensor.written is not Written.RAW:
         if isinstance(data, Span):
-            data = data.read()
-        unread = one.shape, one.name, model.name, request_id, as_texts
-        return UnreadTensor(data, int(one.written), one.datatype, *unread)
-    dtype = _NUMBERS[one.datatype]
-    expected = math.prod(one.shape) * dtype.itemsize
-    given = data.size if isinstance(data, Span) else len(data)
-    if given != expected:
+            data = data.read_bytes()
+        unread = tensor.shape, tensor.name, model.name, request_id, as_texts
+        return UnreadTensor(data, int(tensor.written), tensor.datatype, *unread)
+    dtype = _NUMBERS[tensor.datatype]
+    expected = math.prod(tensor.shape) * dtype.itemsize
+    size = data.size if isinstance(data, Span) else len(data)
+    if size != expected:
         raise of_request(
             request_id,
-            f"input byte size mismatch for input '{one.name}' for model '{model.name}'. Expected {expected}, "
-            f"got {given}",
+            f"input byte size mismatch for input '{tensor.name}' for model '{model.name}'. Expected "
+            f"{expected}, got {size}",
         )
     if isinstance(data, Span):
-        data = data.read()
+        data = data.read_bytes()
     try:
-        return (np.frombuffer(data, dtype) if expected else np.empty(0, dtype)).reshape(one.shape)
+        return (np.frombuffer(data, dtype) if expected else np.empty(0, dtype)).reshape(tensor.shape)
     except ValueError:  # no elements in lengths beyond what an array may have
-        raise of_request(request_id, f"input '{one.name}' has the shape {_text(one.shape)}") from None
+        raise of_request(request_id, f"input '{tensor.name}' has the shape {_text(tensor.shape)}") from None

@@ -1,4 +1,4 @@
-"""What a request over KServe v2 tells the worker of its answer."""
+"""The options of a KServe v2 response, which the front sends to the worker with the request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PROTO = "kserve_v2.proto"  # a serialized ModelInferResponse with raw contents
 GENERATED = "kserve_v2.generated"  # of `generate`: {"OUTPUT": element or list, "model_name": ...}
 
 
-class WantedOutput(NamedTuple):
+class RequestedOutput(NamedTuple):
     """An output that is asked for, and in which form."""
 
     name: str
@@ -21,12 +21,12 @@ class WantedOutput(NamedTuple):
     room: int | None = None  # bytes in shared memory, where its raw bytes are to go; None: it is sent
 
 
-class Wish(NamedTuple):
-    """What the answer repeats of the request, and which outputs it has in which form."""
+class ResponseOptions(NamedTuple):
+    """The options of one response: fields that it repeats from the request, and the form of each output."""
 
     model: str
     request_id: str
     binary: bool = False  # how outputs are sent that are not among those asked for
-    outputs: Sequence[Sequence[Any]] | None = None  # those asked for, each a WantedOutput; None for all
+    outputs: Sequence[Sequence[Any]] | None = None  # those asked for, each a RequestedOutput; None for all
     by_rows: bool = False  # the first axis of an output is the batch
     parameters: Mapping[str, Any] = MappingProxyType({})  # what the answer says beside its outputs
