@@ -17,8 +17,8 @@ from pathlib import Path
 import msgspec
 
 from pipeline.tuning.candidate import Script, opened
-from pipeline.tuning.frontier import Chosen, Measured, Point
-from pipeline.tuning.sample import Asked, Example, build_requests, read_sample_lines
+from pipeline.tuning.sample import Example, SampleRequest, build_requests, read_sample_lines
+from pipeline.tuning.tune import Chosen, Measured, Point
 
 TURNS, ROUND_S, START_S = 5, 4.0, 60.0
 
@@ -56,7 +56,7 @@ def tuned(service: Path, sample: Path, options: list[str]) -> Chosen:
 def point(script: Script, choice: Chosen, sample: Path) -> Point:
     with script.started(choice.settings, time.monotonic() + START_S) as candidate:
         example = Example.of_openapi(json.loads(candidate.get("/openapi.json")[1]))
-        asked: list[Asked] = build_requests(
+        asked: list[SampleRequest] = build_requests(
             read_sample_lines(sample), as_texts=sample.suffix == ".txt", example=example
         )
         load = candidate.load(asked, choice.point.connections, ROUND_S, ROUND_S / 4)

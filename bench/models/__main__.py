@@ -29,7 +29,7 @@ from bench.models.subject import Subject
 from bench.models.subjects import SUBJECTS, title_of
 from bench.running import ROOT
 from convert.steps.isolation import run_isolated
-from pipeline.tuning.kept import machine
+from pipeline.tuning.choice import describe_machine
 
 JSON = ROOT / "build" / "models.json"
 _LIBRARIES = (
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _try_all(findings: Findings, options: argparse.Namespace, console: Console) -> None:
     chosen = [subject for subject in SUBJECTS if _is_wanted(subject, options.models)]
-    findings.machine, findings.versions = machine(), _versions()
+    findings.machine, findings.versions = describe_machine(), _versions()
     known = {(subject.family, subject.name) for subject in SUBJECTS}
     findings.models = [finding for finding in findings.models if (finding.family, finding.name) in known]
     with (

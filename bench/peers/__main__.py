@@ -30,7 +30,7 @@ from bench.peers.scenarios import MODELS, WORKLOADS, Model, Scenario, model_of, 
 from bench.peers.subjects import LEFT_OUT, OURS, SUBJECTS, Subject, subjects_of
 from bench.peers.turns import pair
 from bench.texts import headlines
-from pipeline.tuning.kept import machine, versions
+from pipeline.tuning.choice import describe_machine, list_engine_versions
 
 QUIET = 0.1  # cores: beside more than this a pair may be tried again
 SLOWER = {"12x768": 3}  # times as long a turn: one text takes ten milliseconds and more
@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = msgspec.json.decode(options.json.read_bytes(), type=Report)
     try:
         if not options.print:
-            report.machine, report.versions = machine(), versions()
+            report.machine, report.versions = describe_machine(), list_engine_versions()
             Run(options, report, console).measure()
         if not report.rows:
             raise CannotMeasure(f"{options.json} holds no figures")

@@ -14,7 +14,7 @@ from bench.peers.environments import FOLDER
 from bench.running import DEMO_MODEL, ROOT
 from bench.texts import headlines, mixed_lengths
 from pipeline.models.serving_model import SERVER_FOLDER
-from pipeline.tuning.kept import FILE as CHOICES
+from pipeline.tuning.choice import CHOICES_FILE
 
 DEMO = "demo"
 MODELS = (*SIZES, DEMO)
@@ -69,7 +69,7 @@ class Model(NamedTuple):
     def forget_choices(self) -> None:
         """Have `auto` choose again, unless the model is a user's."""
         if self.key != DEMO:
-            (self.directory / SERVER_FOLDER / CHOICES).unlink(missing_ok=True)
+            (self.directory / SERVER_FOLDER / CHOICES_FILE).unlink(missing_ok=True)
 
 
 def model_of(key: str) -> Model:

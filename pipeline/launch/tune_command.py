@@ -28,13 +28,19 @@ from pipeline.models.variants import load_for_engine, ways_to_run
 from pipeline.plugins import ENGINES, find
 from pipeline.process.control_group import usable_cores
 from pipeline.tuning.candidate import Candidate, NotStarted, Script, opened
-from pipeline.tuning.frontier import Chosen, Measured, Round
-from pipeline.tuning.frontier_plot import draw
 from pipeline.tuning.marked_lines import other_machine, require_lines, with_settings
-from pipeline.tuning.sample import Asked, Example, build_requests, read_sample_lines
-from pipeline.tuning.settings import MODEL_SECTION, Settings, parse_settings
-from pipeline.tuning.tune import Search, Wanted
-from pipeline.tuning.tune_report import as_json, choice_lines, further_lines, print_table
+from pipeline.tuning.sample import Example, SampleRequest, build_requests, read_sample_lines
+from pipeline.tuning.tune import (
+    MODEL_SECTION,
+    Chosen,
+    Goal,
+    Measured,
+    Round,
+    Search,
+    Settings,
+    parse_settings,
+)
+from pipeline.tuning.tune_report import as_json, choice_lines, draw, further_lines, print_table
 
 SHORTEST_S, LONGEST_S = 5.0, 24 * 3600.0
 _FIRST_START_S = 120.0  # that the first start may take, however short the budget is
@@ -134,13 +140,13 @@ class _Run:
         self, options: Options, source: Script, lines: Sequence[tuple[int, str]], console: Console
     ) -> None:
         self.missing: dict[str, str] = {}
-        self.requests: list[Asked] = []
+        self.requests: list[SampleRequest] = []
         self._options = options
         self._source = source
         self._lines = lines
         self._console = console
 
-    def search(self) -> tuple[Search, Wanted, Chosen]:
+    def search(self) -> tuple[Search, Goal, Chosen]:
         """Raises ConfigError for what can't be tuned, and where no candidate can run the model."""
         resolved = self._source.resolved()
         section = resolved["op"][self._source.op]
@@ -150,7 +156,7 @@ class _Run:
         baseline = self._baseline(directory, section)
         self._check_script(baseline)
         options = self._options
-        wanted = self._wanted = Wanted(
+        wanted = self._goal = Goal(
             self._engines(directory, baseline.engine if _on_a_card(conf) else None),
             options.precisions or (baseline.precision,),
             usable_cores(),
@@ -159,7 +165,7 @@ class _Run:
             options.connections,
         )
         self._console.print(
-            f"Op {self._source.op}: at most {wanted.most_candidates()} candidates of "
+            f"Op {self._source.op}: at most {wanted.max_candidates()} candidates of "
             f"{', '.join(wanted.engines)} on {wanted.cores} cores, {options.budget_s:g} s at most",
             soft_wrap=True,
         )
@@ -227,7 +233,7 @@ class _Run:
 
     def _rounds(self, candidate: Candidate, round_s: float, until: float) -> list[Round]:
         """Rounds at ever more connections. Raises NotStarted where none can be used."""
-        levels, warm_s = self._wanted.connections, round_s / 5
+        levels, warm_s = self._goal.connections, round_s / 5
         with contextlib.suppress(NotStarted):  # shapes are met for the first time, which may take long
             candidate.load(self.requests, levels[-1], round_s / 2, warm_s)
         round_s = max(round_s, min(_FEWEST * candidate.answer_s(self.requests[0]), _SLOW_S))
@@ -242,7 +248,7 @@ class _Run:
                     )
                 break
             rounds.append(last)
-            if time.monotonic() > until or not self._wanted.goes_on(before, last):
+            if time.monotonic() > until or not self._goal.goes_on(before, last):
                 break
             before = last
         return rounds

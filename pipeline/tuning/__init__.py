@@ -1,1 +1,1 @@
-"""What `auto` in config.yml stands for: the fastest way to run a model here, measured and not guessed."""
+"""Measured settings: the engine and precision in place of `auto`, and the search of `paddlewheel tune`."""

@@ -1,6 +1,6 @@
-"""Replaces `auto` in a configuration by what is the fastest on this machine, measured at the first start.
+"""Replaces `auto` in a configuration by the fastest setting on this machine, measured at the first start.
 
-Only what says `auto` is looked at: an absent key means what it always did, and what config.yml names stays.
+Absent keys keep their Paddle Serving meaning, and explicit values stay.
 """
 
 from __future__ import annotations
@@ -29,14 +29,21 @@ from pipeline.models.serving_model import (
 )
 from pipeline.models.signature import sized
 from pipeline.models.variants import FP32, INT8, find_variants, load_for_engine, variants_in, ways_to_run
-from pipeline.tuning import kept
-from pipeline.tuning.choice import USUAL_LENGTHS, Choice, Timed, choose
+from pipeline.tuning.choice import (
+    USUAL_LENGTHS,
+    Choice,
+    Timed,
+    choose,
+    get_choice_key,
+    read_choice,
+    write_choice,
+)
 from pipeline.tuning.order import Order, timed
 from pipeline.tuning.timed_runs import LENGTHS, ROWS
 
 log = logging.getLogger(__name__)
 
-BATCH = 32  # most requests in a predictor batch of `batch_size: auto`; the plan cuts by what runs cost
+BATCH = 32  # limit of a predictor batch with `batch_size: auto`; the plan cuts batches by their cost
 SMALL_S, LARGE_S = 1.0, 6.0  # for the runs of one candidate, of a small model and of a large one
 LARGE_BYTES = 64 << 20
 _ONEDNN_ENGINE = "paddle"  # which `use_mkldnn` configures
@@ -44,17 +51,17 @@ PRECISIONS = (FP32, "bf16", INT8)  # that `precision: auto` tries; int8 where `c
 
 
 def wants_choice(section: OpConfig) -> bool:
-    """Whether the Op's section says `auto` for anything."""
+    """Return whether the Op's section has `auto` for any key."""
     conf = section.local_service_conf
     of_model = conf is not None and AUTO in (conf.engine, conf.precision)
     return section.batch_size == AUTO_BATCH or of_model
 
 
 def resolved(config: ServiceConfig) -> tuple[ServiceConfig, dict[str, Choice]]:
-    """The configuration without any `auto`, and what was chosen, by Op.
+    """Return the configuration without `auto`, and the choice for each Op.
 
-    Measures where no choice is kept for this model and machine: with a progress bar on a terminal. Raises
-    ConfigError where no engine here can run a model.
+    Measure if no choice is stored for this model and machine, with a progress bar on a terminal. Raise
+    ConfigError if no engine here can run a model.
     """
     sections, choices = dict(config.op), dict[str, Choice]()
     for name, section in config.op.items():
@@ -68,20 +75,20 @@ def resolved(config: ServiceConfig) -> tuple[ServiceConfig, dict[str, Choice]]:
 
 
 def require_engine(model: ServingModel, engine: str | None) -> None:
-    """Raises ConfigError, with the line for pip, where the library of the model's engine is not installed.
+    """Raise ConfigError, with the line for pip, if the library of the model's engine is not installed.
 
-    engine: as config.yml has it; for `auto` one library of all that run the model is enough.
+    engine: value of config.yml; for `auto` the library of any engine that runs the model is enough.
     """
     if engine != AUTO:
         require_library(model)
         return
-    ways = [way for way in ways_to_run(model.directory) if way.model is not None]
-    if ways and all(way.refusal for way in ways):
-        raise ConfigError(ways[0].refusal)
+    options = [option for option in ways_to_run(model.directory) if option.model is not None]
+    if options and all(option.refusal for option in options):
+        raise ConfigError(options[0].refusal)
 
 
 def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
-    """The section with what was chosen in place of `auto`; without a choice what an absent key means."""
+    """Return the section with the choice in place of `auto`; without a choice, with the defaults."""
     batch = BATCH if section.batch_size == AUTO_BATCH else section.batch_size
     conf = section.local_service_conf
     if conf is not None:
@@ -97,19 +104,19 @@ def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
 
 
 class Fitted(NamedTuple):
-    """An Op's section and choice for the version of its model that is there. note: what that changes."""
+    """An Op's section and choice, adapted to the installed version of its model."""
 
     section: OpConfig
     choice: Choice | None
-    note: str = ""
+    note: str = ""  # log line about the changed engine or precision
 
 
 def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
-    """What the choice comes to for the version of the model in this folder, which may be another.
+    """Adapt a choice to another version of the model in this folder.
 
-    Nothing is timed, for requests are served meanwhile. A choice that is kept for that version counts. Else
-    the engine stays where it runs that one, too, and gives way to that of its files where it does not; a
-    lower precision gives way to fp32, for it was proven of the other version alone.
+    Nothing is timed, because the service is running. A choice that is stored for that version counts. Without
+    it the engine stays if it runs that version, else the engine of the files is used. A lower precision
+    becomes fp32, because it was proven for the other version only.
     """
     conf = section.local_model
     assert conf is not None
@@ -117,13 +124,13 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
     conf = conf.model_copy(update=open_keys)
     try:
         subject = _subject(directory, conf)
-    except ConfigError:  # the worker tells it
+    except ConfigError:  # the worker reports the error
         return Fitted(section, choice)
     if subject.key == choice.key:
         return Fitted(section, choice)
-    known = kept.read(subject.model, subject.key)
-    if known is not None:
-        choice = _of_subject(known, subject)
+    stored = read_choice(subject.model, subject.key)
+    if stored is not None:
+        choice = _bind_to_subject(stored, subject)
         return Fitted(with_choice(section.model_copy(update={"local_service_conf": conf}), choice), choice)
     engine, precision = choice.engine, choice.precision
     if conf.engine == AUTO and ways_to_run(directory, [engine])[0].refusal:
@@ -142,91 +149,101 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
 
 
 class _Subject(NamedTuple):
-    """What is chosen for: a model in a folder, run as `conf` says. key, facts: see `kept.get_choice_key`."""
+    """A model and its configuration, for which an engine is chosen."""
 
     directory: Path
     model: ServingModel
     conf: LocalServiceConf
-    key: str
-    facts: str
+    key: str  # see `get_choice_key`
+    facts: str  # the text of which the key is a digest
 
 
 def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
-    """Raises ConfigError where there is no such model."""
+    """Load the model of a folder. Raise ConfigError if there is no such model."""
     model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
     conf = merge_model_settings(model, conf)
     besides = [
-        _asked(conf),
-        *(f"{one.name} {one.digest} {one.reject_reason}" for one in find_variants(directory)),
+        _describe_conf(conf),
+        *(f"{variant.name} {variant.digest} {variant.reject_reason}" for variant in find_variants(directory)),
     ]
     judges = conf.precision == AUTO or _leaves_onednn_open(conf)
     if judges and (rows := model.directory / SAMPLE_FILE).is_file():
         besides.append(
             f"{SAMPLE_FILE} {hash_sample(rows)}"
         )  # by which a lower precision and oneDNN are judged
-    return _Subject(directory, model, conf, *kept.get_choice_key(model, besides))
+    return _Subject(directory, model, conf, *get_choice_key(model, besides))
 
 
 def _choice(name: str, section: OpConfig) -> Choice | None:
-    """The kept choice or a new one; None where there is nothing to choose: no model here, a GPU, or a model
-    that no made-up feeds suit."""
+    """Return the stored choice or a new choice.
+
+    Return None without a local model, on a GPU, and for a model that rejects generated feeds.
+    """
     conf = section.local_model
     if conf is None or resolve_device(conf) is not Device.CPU:
         return None
     subject = _subject(choose_version(Path(conf.model_dir), conf.model_version).directory, conf)
-    choice = kept.read(subject.model, subject.key)
+    choice = read_choice(subject.model, subject.key)
     if choice is None:
-        ran = _timed(name, subject)
-        if all(one.refused for one in ran) and (unsuited := [one for one in ran if one.unsuited]):
-            told = f"{name}: {subject.directory} can't be timed on feeds that are made up"
-            log.warning("Op %s, and runs as without `auto`: %s", told, unsuited[0].refused)
+        results = _timed(name, subject)
+        if all(result.refused for result in results) and (
+            unsuited := [result for result in results if result.unsuited]
+        ):
+            target = f"{name}: {subject.directory} can't be timed on feeds that are made up"
+            log.warning("Op %s, and runs as without `auto`: %s", target, unsuited[0].refused)
             return None
-        choice = choose([*ran, *_not_run(subject)])
-        choice = kept.write(subject.model, subject.key, subject.facts, choice)
-    return _of_subject(choice, subject)
+        choice = choose([*results, *_not_run(subject)])
+        choice = write_choice(subject.model, subject.key, subject.facts, choice)
+    return _bind_to_subject(choice, subject)
 
 
 def _timed(name: str, subject: _Subject) -> list[Timed]:
-    """What became of each engine and precision. One that config.yml names is given up where no engine here
-    has it: fp32 is run then, with the warning that a named engine gives."""
-    ran = [timed(order) for order in _with_progress(name, _orders(subject))]
+    """Time each engine and precision.
+
+    If no engine here has the precision of config.yml, time fp32, with the warning that a named engine gives.
+    """
+    results = [timed(order) for order in _with_progress(name, _orders(subject))]
     conf = subject.conf
-    if conf.precision in (AUTO, FP32) or conf.strict_precision or not all(one.refused for one in ran):
-        return ran
+    if (
+        conf.precision in (AUTO, FP32)
+        or conf.strict_precision
+        or not all(result.refused for result in results)
+    ):
+        return results
     return [timed(order) for order in _with_progress(name, _orders(subject, strict=False))]
 
 
-def _of_subject(choice: Choice, subject: _Subject) -> Choice:
-    """The choice, which knows what it was made for."""
-    asked = {"engine": subject.conf.engine, "precision": subject.conf.precision}
-    left_open = tuple(key for key, value in asked.items() if value == AUTO)
+def _bind_to_subject(choice: Choice, subject: _Subject) -> Choice:
+    """Return the choice with the key of the subject, and with the keys that config.yml leaves open."""
+    requested = {"engine": subject.conf.engine, "precision": subject.conf.precision}
+    left_open = tuple(key for key, value in requested.items() if value == AUTO)
     if _leaves_onednn_open(subject.conf):
         left_open += ("use_mkldnn",)
     return msgspec.structs.replace(choice, key=subject.key, left_open=left_open)
 
 
-def _asked(conf: LocalServiceConf) -> str:
-    """What a choice depends on besides the model and the machine."""
+def _describe_conf(conf: LocalServiceConf) -> str:
+    """Return the settings on which a choice depends, besides the model and the machine."""
     fixed = f"{conf.thread_num} threads, ir_optim {conf.ir_optim}, oneDNN {conf.use_mkldnn}"
     return f"engine {conf.engine}, precision {conf.precision}, {fixed}"
 
 
 def _orders(subject: _Subject, *, strict: bool = True) -> list[Order]:
-    """One for each engine that may run the model, or for the one that config.yml names.
+    """Return an order for each engine that may run the model, or for the engine that config.yml names.
 
     strict: an engine that would run fp32 in place of a lower precision is no candidate.
     """
     directory, model, conf = subject.directory, subject.model, subject.conf
-    ways = ways_to_run(directory, None if conf.engine == AUTO else [model.engine])
+    options = ways_to_run(directory, None if conf.engine == AUTO else [model.engine])
     precisions = PRECISIONS if conf.precision == AUTO else (conf.precision,)
     rows, lengths = _rows(model), _lengths(model)
     orders = []
-    for (name, taken, refusal), precision in product(ways, precisions):
-        if taken is None or refusal:  # it runs no form of the model that is here, or is not installed
+    for (name, engine_model, refusal), precision in product(options, precisions):
+        if engine_model is None or refusal:  # the engine runs no form of the model, or is not installed
             continue
         if conf.precision == AUTO and precision == INT8 and not variants_in(directory, name, INT8):
             continue
-        weights = taken.params or taken.program
+        weights = engine_model.params or engine_model.program
         budget_s = LARGE_S if weights.stat().st_size > LARGE_BYTES else SMALL_S
         lower = conf.precision == AUTO and precision != FP32
         update = {
@@ -236,10 +253,12 @@ def _orders(subject: _Subject, *, strict: bool = True) -> list[Order]:
             "model_version": None,
             "strict_precision": conf.strict_precision or (strict and precision != FP32),
         }
-        given = conf.model_copy(update=update).model_dump(mode="json", by_alias=True, exclude_unset=True)
-        orders.append(Order(name, precision, given, rows, lengths, budget_s, lower))
-        if precision == FP32 and _tries_onednn(name, taken, conf):
-            onednn = {**given, "use_mkldnn": True}
+        conf_values = conf.model_copy(update=update).model_dump(
+            mode="json", by_alias=True, exclude_unset=True
+        )
+        orders.append(Order(name, precision, conf_values, rows, lengths, budget_s, lower))
+        if precision == FP32 and _tries_onednn(name, engine_model, conf):
+            onednn = {**conf_values, "use_mkldnn": True}
             orders.append(Order(name, precision, onednn, rows, lengths, budget_s, onednn=True))
     return orders
 
@@ -262,19 +281,19 @@ def _not_run(subject: _Subject) -> Iterator[Timed]:
             reason = f"{SAMPLE_FILE} is not beside the model: oneDNN is proved on real rows of two sizes"
             yield Timed(_ONEDNN_ENGINE, FP32, refused=reason, onednn=True)
     for variant in find_variants(subject.directory) if subject.conf.engine == AUTO else ():
-        if not variant.passed and variant.precision == FP32:  # a lower one is among those that are timed
+        if not variant.passed and variant.precision == FP32:  # lower precisions are among the timed orders
             engines = ", ".join(variant.engines) or variant.name
             yield Timed(engines, FP32, refused=f"{variant.directory}: {variant.reject_reason}")
 
 
 def _rows(model: ServingModel) -> list[int]:
-    """The numbers of rows that are timed: 1 stands for a run where no feed has more or fewer rows."""
+    """Return the numbers of rows to time; only 1 if all feeds have a fixed number of rows."""
     varies = any(sized(feed.shape, 1, 1) != sized(feed.shape, 2, 1) for feed in model.feeds)
     return list(ROWS) if varies else [1]
 
 
 def _lengths(model: ServingModel) -> list[int]:
-    """The lengths that are timed: several where texts are padded, else a usual one, as in the warm-up."""
+    """Return the lengths to time: several for padded texts, else one usual length, as in the warm-up."""
     if model.padding is None:
         return [USUAL_LENGTHS[0]]
     longest = min([feed.longest[1] for feed in model.feeds if feed.longest], default=max(LENGTHS))
@@ -282,14 +301,14 @@ def _lengths(model: ServingModel) -> list[int]:
 
 
 def _describe_order(order: Order) -> str:
-    """The engine, and a precision that is tried beside fp32."""
+    """Return the engine, and its precision if that is tried beside fp32."""
     if order.onednn:
         return f"{order.engine} with oneDNN"
     return f"{order.engine} {order.precision}" if order.agreeing else order.engine
 
 
 def _with_progress(name: str, orders: Sequence[Order]) -> Iterator[Order]:
-    """The orders one by one, with a progress bar on a terminal and a line elsewhere."""
+    """Yield the orders, with a progress bar on a terminal and a line elsewhere."""
     title = f"Op {name}: timing {', '.join(map(_describe_order, orders))} (once for this machine)"
     if sys.stderr is None or not sys.stderr.isatty():
         if sys.stderr is not None:

@@ -1,60 +1,68 @@
 """A choice: the engine, the precision and the costs of runs that were measured for one model on one machine.
 
-Choosing is pure: it looks at tables of times alone.
+Choices are stored beside the model, or in the user's cache folder if the model's folder can't be written.
+The key has a digest of the model's files, the CPU and its cores, the engines' versions and the open settings.
+An image that was started once therefore has the choice of all its replicas.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import logging
 import math
-from collections.abc import Mapping, Sequence
+import platform
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import msgspec
 
 from pipeline.errors import ConfigError
+from pipeline.models.digests import hash_sample
+from pipeline.models.serving_model import ServingModel
+from pipeline.plugins import ENGINES, PROJECT, find
+from pipeline.process.cache_folder import cache_folder
+from pipeline.process.control_group import usable_cores
 
-USUAL_LENGTHS = (16, 64)  # by which candidates are compared: a headline and a short paragraph
+USUAL_LENGTHS = (16, 64)  # candidates are compared at these: a headline and a short paragraph
 Point = tuple[int, int, float]
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """One way to run a model, and how long its runs took.
-
-    file: the program that it runs, of the forms of the model that are there. points: (rows, length, seconds)
-    of runs. took_s: all of it, loading included. refused: why it can't be taken; empty where it can.
-    unsuited: it is refused for the feeds alone, which are made up: the Op's own may suit it. onednn: oneDNN
-    was tried where config.yml leaves that open.
-    """
+    """One way to run a model, and the times of its runs."""
 
     engine: str
     precision: str
-    file: str = ""
-    points: tuple[Point, ...] = ()
-    took_s: float = 0.0
-    refused: str = ""
-    unsuited: bool = False
-    onednn: bool = False
+    file: str = ""  # name of the program, one of the model's forms
+    points: tuple[Point, ...] = ()  # (rows, length, seconds) of runs
+    took_s: float = 0.0  # all of the measurement, loading included
+    refused: str = ""  # the reason why it is no candidate; empty for a candidate
+    unsuited: bool = False  # only the generated feeds were rejected: the Op's feeds may be accepted
+    onednn: bool = False  # oneDNN was tried, which config.yml leaves open
 
     @property
     def name(self) -> str:
-        """For the log and tables: as "openvino bf16"."""
+        """Name for the log and tables, e.g. "openvino bf16"."""
         return f"{self.engine} {self.precision}{' with oneDNN' if self.onednn else ''}"
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is refused, or has times to be compared by."""
+        """Whether it is refused, or has the times that a comparison needs."""
         timed = all(rows > 0 and length > 0 and seconds > 0 for rows, length, seconds in self.points)
         return bool(self.refused) or (timed and any(rows == 1 for rows, _, _ in self.points))
 
     def alone_s(self) -> float:
-        """Seconds of one row by itself: what a lone caller waits for."""
+        """Return the seconds of a single row, the latency of a lone caller."""
         return _mean([min(s for _, s in self._timings_at(length, 1)) for length in self._compared()])
 
     def row_s(self) -> float:
-        """Seconds a row costs in the batch that suits it best: what counts under load."""
+        """Return the seconds per row in the best batch, the cost under load."""
         return _mean([min(s / rows for rows, s in self._timings_at(length)) for length in self._compared()])
 
     def best_rows(self) -> int:
-        """Rows of the batch in which a row costs the least, at the shortest length that is compared."""
+        """Return the batch size with the least time per row, at the shortest compared length."""
         return min(self._timings_at(min(self._compared())), key=lambda run: run[1] / run[0])[0]
 
     def _compared(self) -> Sequence[int]:
@@ -70,24 +78,20 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was chosen for a model: `among` has all that were tried, the chosen one first.
+    """The engine and precision that were chosen for a model."""
 
-    key: of what it was chosen for, see `kept.get_choice_key`. left_open: which of `engine`, `precision` and
-    `use_mkldnn` config.yml leaves to it.
-    """
-
-    among: tuple[Timed, ...]
-    key: str = ""
-    left_open: tuple[str, ...] = ()
+    among: tuple[Timed, ...]  # all candidates, the chosen candidate first
+    key: str = ""  # see `get_choice_key`
+    left_open: tuple[str, ...] = ()  # `engine`, `precision`, `use_mkldnn`: keys that config.yml leaves open
 
     @property
     def engine(self) -> str:
-        """As `local_service_conf.engine` names it."""
+        """Name of the engine, as in `local_service_conf.engine`."""
         return self.among[0].engine
 
     @property
     def precision(self) -> str:
-        """As `local_service_conf.precision` names it."""
+        """Name of the precision, as in `local_service_conf.precision`."""
         return self.among[0].precision
 
     @property
@@ -102,45 +106,167 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def rows_per_s(self) -> float:
-        """As it was timed, on one core where a run has one thread."""
+        """Throughput of one instance, on one core if a run has one thread."""
         return 1 / self.among[0].row_s()
 
     @property
     def is_whole(self) -> bool:
-        """Whether it can be used; what was read from a damaged file can not."""
-        first = self.among[:1]
-        return bool(first) and not first[0].refused and all(one.is_whole for one in self.among)
+        """Whether it can be used. A choice from a damaged file can't."""
+        chosen = self.among[:1]
+        return bool(chosen) and not chosen[0].refused and all(candidate.is_whole for candidate in self.among)
 
     def costs(self) -> Mapping[tuple[int, int], float]:
-        """Seconds of a run, by rows and length."""
+        """Return the seconds of a run by (rows, length)."""
         return {(rows, length): seconds for rows, length, seconds in self.among[0].points}
 
     def line(self) -> str:
-        """The choice and its table in one line, for the log."""
-        told = []
-        for one in self.among:
-            if one.refused:
-                told.append(f"{one.name}: {' '.join(one.refused.split())}")
+        """Return the choice and its table in one line, for the log."""
+        parts = []
+        for candidate in self.among:
+            if candidate.refused:
+                parts.append(f"{candidate.name}: {' '.join(candidate.refused.split())}")
             else:
-                told.append(f"{one.name}: {1 / one.row_s():.0f} rows/s, alone {one.alone_s() * 1e3:.2f} ms")
-        return f"{self.among[0].name}, batches of about {self.best_rows} [{'; '.join(told)}]"
+                per_s, alone_ms = 1 / candidate.row_s(), candidate.alone_s() * 1e3
+                parts.append(f"{candidate.name}: {per_s:.0f} rows/s, alone {alone_ms:.2f} ms")
+        return f"{self.among[0].name}, batches of about {self.best_rows} [{'; '.join(parts)}]"
 
 
 def choose(candidates: Sequence[Timed]) -> Choice:
-    """The fastest of those that can be taken. Raises ConfigError, with each one's reason, where none can.
+    """Choose the fastest candidate. Raise ConfigError, with all reasons, if every candidate is refused.
 
-    A candidate's figure is the geometric mean of what a row costs under load and alone: one that is a little
-    faster in large batches is not taken where a lone caller would wait twice as long.
+    The score is the geometric mean of the time per row under load and alone. A candidate that is a little
+    faster in large batches must not make a lone caller wait twice as long.
     """
-    able = [one for one in candidates if not one.refused and one.points]
+    able = [candidate for candidate in candidates if not candidate.refused and candidate.points]
     if not able:
-        reasons = "; ".join(f"{one.name}: {one.refused or 'no run was timed'}" for one in candidates)
+        reasons = "; ".join(
+            f"{candidate.name}: {candidate.refused or 'no run was timed'}" for candidate in candidates
+        )
         raise ConfigError(f"no engine here can run the model: {reasons or 'none is installed'}")
-    best = min(able, key=lambda one: math.sqrt(one.row_s() * one.alone_s()))
-    rest = [one for one in candidates if one is not best]
+    best = min(able, key=lambda candidate: math.sqrt(candidate.row_s() * candidate.alone_s()))
+    rest = [candidate for candidate in candidates if candidate is not best]
     return Choice((best, *rest))
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The geometric mean, in which a short length counts as much as a long one."""
+    """Return the geometric mean, which weighs short and long lengths alike."""
     return math.exp(sum(map(math.log, values)) / len(values))
+
+
+log = logging.getLogger(__name__)
+
+CHOICES_FILE = "choices.json"
+MAX_CHOICES = 32  # the oldest goes first
+_DISTRIBUTIONS = ("paddlepaddle", "paddlepaddle-gpu", "onnxruntime", "onnxruntime-gpu", "openvino")
+
+
+class ChoiceFile(msgspec.Struct):
+    """The contents of a file of choices."""
+
+    choices: dict[str, Choice] = {}  # by key
+    machines: dict[str, str] = {}  # facts of each key, for people who read the file
+
+
+def get_choice_key(model: ServingModel, besides: Sequence[str]) -> tuple[str, str]:
+    """Return the key of a choice, and the facts of which it is a digest.
+
+    besides: facts besides the model's files and the machine.
+    """
+    files = [model.program, *([model.params] if model.params else [])]
+    facts = "; ".join(
+        [
+            describe_machine(),
+            *list_engine_versions(),
+            *besides,
+            *(f"{file.name} {hash_sample(file)}" for file in files),
+        ]
+    )
+    return hashlib.sha256(facts.encode()).hexdigest()[:24], facts
+
+
+def describe_machine() -> str:
+    """Return the CPU's name and the number of cores that this process may use."""
+    name = platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    return f"{name}, {usable_cores()} cores"
+
+
+def list_engine_versions() -> list[str]:
+    """Return the installed distributions of engines, each with its version."""
+    names_and_versions = []
+    added = sorted({plugin.distribution for plugin in find(ENGINES).values()} - {PROJECT, *_DISTRIBUTIONS})
+    for name in (*_DISTRIBUTIONS, *added):
+        with contextlib.suppress(PackageNotFoundError):
+            if installed := version(name):  # None of one whose files are gone
+                names_and_versions.append(f"{name} {installed}")
+    return names_and_versions
+
+
+def read_choice(model: ServingModel, key: str) -> Choice | None:
+    """Return the stored choice of the key from the model's folder or the cache folder."""
+    for path in _places(model, key):
+        try:
+            choice = _load(path).choices.get(key)
+        except ConfigError as exc:
+            log.warning("%s: measured anew", exc.message)
+            continue
+        if choice is not None:
+            return choice
+    return None
+
+
+def write_choice(model: ServingModel, key: str, facts: str, choice: Choice) -> Choice:
+    """Store a choice. Return the valid choice: that of another start if that was stored earlier."""
+    places = list(_places(model, key))
+    for path in places:
+        with contextlib.suppress(ConfigError):
+            if (earlier := _load(path).choices.get(key)) is not None:
+                return earlier
+    for path in places:
+        stored = ChoiceFile()
+        with contextlib.suppress(ConfigError):
+            stored = _load(path)
+        stored.choices[key], stored.machines[key] = choice, facts
+        for old in list(stored.choices)[:-MAX_CHOICES]:
+            del stored.choices[old]
+            stored.machines.pop(old, None)
+        if _is_written(path, stored):
+            return choice
+    log.warning("the choice can't be kept in %s: each start measures again", " or ".join(map(str, places)))
+    return choice
+
+
+def _is_written(path: Path, stored: ChoiceFile) -> bool:
+    # Not by the number of the process: in containers that share the folder all have the same.
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_bytes(msgspec.json.format(msgspec.json.encode(stored)))
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _places(model: ServingModel, key: str) -> Iterator[Path]:
+    yield model.directory / CHOICES_FILE
+    yield cache_folder("choices") / f"{key}.json"
+
+
+def _load(path: Path) -> ChoiceFile:
+    """Read a file of choices; an absent file is empty. Raise ConfigError for a damaged file."""
+    try:
+        stored = msgspec.json.decode(path.read_bytes(), type=ChoiceFile)
+    except OSError:
+        return ChoiceFile()
+    except msgspec.MsgspecError as exc:
+        raise ConfigError(f"{path} is no file of choices ({exc})") from exc
+    if not all(choice.is_whole for choice in stored.choices.values()):
+        raise ConfigError(f"{path} is no file of choices (one has no times)")
+    return stored

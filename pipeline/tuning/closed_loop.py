@@ -1,7 +1,7 @@
-"""`python -m pipeline.tuning.closed_loop ANSWER`: asks a service over and over, in a process of its own.
+"""`python -m pipeline.tuning.closed_loop ANSWER`: a load generator in a separate process.
 
-Closed loop: each connection sends its next request when the last is answered. The order is read from standard
-input, a `Seen` is written to the file ANSWER, both as MessagePack.
+Closed loop: each connection sends its next request when the previous request is answered. A `Load` is read
+from standard input, and a `LoadResult` is written to the file ANSWER, both as MessagePack.
 """
 
 from __future__ import annotations
@@ -23,23 +23,19 @@ _LENGTH = b"\r\ncontent-length:"
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What to send, and for how long.
-
-    requests: path and body of each, sent in turn. warm_s: what is not counted at first. timeout_s: after the
-    end, for answers that are still out. parent: the process with which this one ends.
-    """
+    """Requests to send, and the time to send them."""
 
     port: int
-    requests: tuple[tuple[str, bytes], ...]
+    requests: tuple[tuple[str, bytes], ...]  # path and body, sent in turn
     connections: int
-    seconds: float
-    warm_s: float
-    timeout_s: float
-    parent: int = 0
+    seconds: float  # counted time
+    warm_s: float  # uncounted time before
+    timeout_s: float  # for missing answers, after the end
+    parent: int = 0  # this process ends with its parent
 
 
-class Seen(msgspec.Struct):
-    """What became of the requests that were answered within the counted time."""
+class LoadResult(msgspec.Struct):
+    """Latencies and failures of the requests that were answered within the counted time."""
 
     seconds: float
     latencies_ms: list[float] = []
@@ -48,14 +44,16 @@ class Seen(msgspec.Struct):
 
 
 class _Connection(asyncio.Protocol):
-    """Sends one request after the other until the end; its `done` is set then, or when it is lost."""
+    """A connection that sends requests until the end. `done` is set at the end, or when it is lost."""
 
-    def __init__(self, messages: Sequence[bytes], first: int, span: tuple[float, float], seen: Seen) -> None:
+    def __init__(
+        self, messages: Sequence[bytes], first: int, span: tuple[float, float], result: LoadResult
+    ) -> None:
         self.done = asyncio.get_running_loop().create_future()
         self._messages = messages
         self._next = first
         self._span = span
-        self._seen = seen
+        self._result = result
         self._received = b""
         self._end_of_head = self._needed = 0
         self._sent_at = 0.0
@@ -83,8 +81,8 @@ class _Connection(asyncio.Protocol):
                 self._transport.abort()
             return False
         head = self._received[:end].lower()
-        _, found, rest = head.partition(_LENGTH)
-        if not found:
+        _, header, rest = head.partition(_LENGTH)
+        if not header:
             self._fail("an answer without a Content-Length")
             self._transport.abort()
             return False
@@ -98,7 +96,7 @@ class _Connection(asyncio.Protocol):
         if begun := self._span[0] <= now <= self._span[1]:
             good = self._received.startswith(b"HTTP/1.1 200 ")
             if good and (not body.startswith(b'{"err_no":') or body.startswith(_ANSWERED, 1)):
-                self._seen.latencies_ms.append((now - self._sent_at) * 1e3)
+                self._result.latencies_ms.append((now - self._sent_at) * 1e3)
             else:
                 self._fail(body[:_ERROR_CHARS].decode(errors="replace"))
         self._received, self._needed = b"", 0
@@ -114,19 +112,19 @@ class _Connection(asyncio.Protocol):
         self._next += 1
 
     def _fail(self, error: str) -> None:
-        self._seen.failed += 1
-        self._seen.error = self._seen.error or error
+        self._result.failed += 1
+        self._result.error = self._result.error or error
 
 
 def build_http_request(path: str, body: bytes) -> bytes:
-    """An HTTP request as it is sent."""
+    """Return the bytes of an HTTP request."""
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def ask(load: Load) -> Seen:
-    """Raises OSError where the service can't be reached at all."""
-    seen = Seen(load.seconds)
+async def ask(load: Load) -> LoadResult:
+    """Send the load. Raise OSError if the service can't be reached."""
+    result = LoadResult(load.seconds)
     messages = [build_http_request(*request) for request in load.requests]
     loop = asyncio.get_running_loop()
     begin = time.perf_counter() + load.warm_s
@@ -135,7 +133,7 @@ async def ask(load: Load) -> Seen:
     connections = []
     for number in range(load.connections):
         _, protocol = await loop.create_connection(
-            lambda number=number: _Connection(messages, number * stride, span, seen),  # type: ignore[misc]
+            lambda number=number: _Connection(messages, number * stride, span, result),  # type: ignore[misc]
             "127.0.0.1",
             load.port,
         )
@@ -143,14 +141,14 @@ async def ask(load: Load) -> Seen:
     patience_s = load.warm_s + load.seconds + load.timeout_s
     _, hanging = await asyncio.wait(connections, timeout=patience_s)
     if hanging:
-        seen.failed += len(hanging)
-        seen.error = seen.error or f"no answer within {load.timeout_s:g} s"
-    return seen
+        result.failed += len(hanging)
+        result.error = result.error or f"no answer within {load.timeout_s:g} s"
+    return result
 
 
 if __name__ == "__main__":
     import uvloop
 
-    given = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Load)
-    die_with(given.parent)
-    Path(sys.argv[1]).write_bytes(msgspec.msgpack.encode(uvloop.run(ask(given))))
+    requested_load = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Load)
+    die_with(requested_load.parent)
+    Path(sys.argv[1]).write_bytes(msgspec.msgpack.encode(uvloop.run(ask(requested_load))))

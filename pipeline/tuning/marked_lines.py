@@ -1,13 +1,13 @@
-"""The lines that `paddlewheel tune` writes into config.yml, between marks, and the machine noted in them.
+"""The lines that `paddlewheel tune` writes into config.yml, between marks, with CPU and versions. For example:
 
     bert:
-      # tuned: begin, by paddlewheel tune on Some CPU, 8 cores; onnxruntime 1.31.1
+      # tuned: begin, by paddlewheel tune on ...
       concurrency: 8
       # tuned: end
       # before tuning: concurrency: 2
 
-A key that stood there is commented out, as a YAML mapping may have it once; the next tuning takes all of that
-back before it writes its own. Everything else stays byte for byte.
+The previous line of a key is commented out, because a YAML mapping has each key once.
+The next tuning restores it before it writes new lines. All other lines stay byte for byte.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import yaml
 
 from pipeline.config.report import MAX_FILE_BYTES
 from pipeline.errors import ConfigError
-from pipeline.tuning.kept import machine, versions
-from pipeline.tuning.settings import MODEL_SECTION, Settings
+from pipeline.tuning.choice import describe_machine, list_engine_versions
+from pipeline.tuning.tune import MODEL_SECTION, Settings
 
 _BEGIN, _END, _BEFORE = "# tuned: begin", "# tuned: end", "# before tuning: "
 _NOTED = re.compile(r"^ *# tuned: begin, by paddlewheel tune on (.*?)(?:;|$)", re.M)
 
 
 class NotByLines(ConfigError):
-    """A config.yml into which no lines can be put: its sections are in braces, or it has anchors."""
+    """A config.yml into which no lines can be inserted: its sections are in braces, or it has anchors."""
 
 
 def require_lines(config: Path, text: str, op: str) -> None:
-    """Raises ConfigError where the settings of an Op can't be put in, whatever they will be."""
+    """Raise ConfigError if no settings of the Op can be inserted into the text."""
     try:
         with_settings(text, op, Settings("paddle", "fp32", 1, 1, 1))
     except NotByLines:
@@ -44,8 +44,10 @@ def require_lines(config: Path, text: str, op: str) -> None:
 
 
 def with_settings(text: str, op: str, settings: Settings) -> str:
-    """config.yml with the settings of an Op in it. Raises NotByLines where it is not written so that lines
-    can be put in, with the values to write by hand."""
+    """Return config.yml with the settings of an Op.
+
+    Raise NotByLines, with the values to write by hand, if no lines can be inserted.
+    """
     plain = without_settings(text)
     lines = plain.splitlines(keepends=True)
     by_hand = f"op.{op}: {settings.of_op()}, {MODEL_SECTION}: {settings.of_model()}"
@@ -70,25 +72,25 @@ def with_settings(text: str, op: str, settings: Settings) -> str:
 
 
 def without_settings(text: str) -> str:
-    """config.yml as it was before it was tuned."""
-    kept, inside = [], False
+    """Return config.yml as it was before tuning."""
+    plain, inside = [], False
     for line in text.splitlines(keepends=True):
-        told = line.strip()
-        if told.startswith(_BEGIN):
+        stripped = line.strip()
+        if stripped.startswith(_BEGIN):
             inside = True
-        elif told == _END and inside:
+        elif stripped == _END and inside:
             inside = False
         elif not inside:
             indent = line[: len(line) - len(line.lstrip(" "))]
-            given = line[len(indent) :]
-            kept.append(indent + given.removeprefix(_BEFORE) if given.startswith(_BEFORE) else line)
+            content = line[len(indent) :]
+            plain.append(indent + content.removeprefix(_BEFORE) if content.startswith(_BEFORE) else line)
     if inside:
         raise ConfigError(f"config.yml: a line {_BEGIN!r} has no {_END!r} after it; put it there")
-    return "".join(kept)
+    return "".join(plain)
 
 
 def other_machine(config: Path) -> str:
-    """The machine for which config.yml was tuned where that is not this one; else empty."""
+    """Return the machine for which config.yml was tuned if it is another machine; else an empty text."""
     try:
         with config.open(encoding="utf-8", errors="replace") as file:
             text = file.read(MAX_FILE_BYTES)
@@ -99,21 +101,21 @@ def other_machine(config: Path) -> str:
 
 
 def _machine() -> str:
-    return machine().replace(";", ",")  # which ends it in the line
+    return describe_machine().replace(";", ",")  # which ends it in the line
 
 
 def _block(column: int, values: Mapping[str, Any], line_end: str) -> list[str]:
-    facts = "; ".join([_machine(), *versions()])
-    told = [f"{_BEGIN}, by paddlewheel tune on {facts}"]
-    told += [
+    facts = "; ".join([_machine(), *list_engine_versions()])
+    lines = [f"{_BEGIN}, by paddlewheel tune on {facts}"]
+    lines += [
         f"{key}: {value:g}" if isinstance(value, float) else f"{key}: {value}"
         for key, value in values.items()
     ]
-    return [" " * column + line + line_end for line in [*told, _END]]
+    return [" " * column + line + line_end for line in [*lines, _END]]
 
 
 def _places(node: yaml.MappingNode, keys: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """The lines of the keys that stand there already."""
+    """Yield the ranges of lines of the keys that the section already has."""
     for key, value in node.value:
         if key.value in keys:
             end = value.end_mark
@@ -121,18 +123,18 @@ def _places(node: yaml.MappingNode, keys: Mapping[str, Any]) -> Iterator[tuple[i
 
 
 def _first(node: yaml.MappingNode) -> yaml.Mark:
-    """Where the first key of a section stands; its own mark may be that of an anchor before it."""
+    """Return the place of a section's first key; the section's mark may be that of an anchor before it."""
     first: yaml.Mark = node.value[0][0].start_mark
     return first
 
 
 def _commented(line: str) -> str:
-    given = line.lstrip(" ")
-    return line[: len(line) - len(given)] + _BEFORE + given
+    content = line.lstrip(" ")
+    return line[: len(line) - len(content)] + _BEFORE + content
 
 
 def _below(node: Any, name: str) -> yaml.MappingNode:
-    """The section below a key. Raises KeyError where there is none, or one in braces."""
+    """Return the section below a key. Raise KeyError if there is none, or if it is in braces."""
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         if str(key.value) == name and isinstance(value, yaml.MappingNode) and not value.flow_style:
             return value
@@ -140,7 +142,7 @@ def _below(node: Any, name: str) -> yaml.MappingNode:
 
 
 def _says(written: str, plain: str, op: str, settings: Settings) -> bool:
-    """Whether the new text says what the old one does, with the settings and nothing else changed."""
+    """Return whether the new text equals the old text as YAML, except for the settings."""
     expected = yaml.safe_load(plain)
     expected["op"] = {**expected["op"], op: settings.laid_over(expected["op"][op])}
     try:

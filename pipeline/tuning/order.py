@@ -1,4 +1,4 @@
-"""What a timing process is asked for, and how it is asked."""
+"""Orders to a timing process, which loads a model and times its runs."""
 
 from __future__ import annotations
 
@@ -12,32 +12,26 @@ from pipeline.process.environment import MODEL_PROCESS
 from pipeline.process.processes import python_module
 from pipeline.tuning.choice import Timed
 
-LOAD_S = 120.0  # beside the budget: a large model takes long to load
-_SAID_LINES = 3
+LOAD_S = 120.0  # added to the budget: a large model takes long to load
+_ERROR_LINES = 3
 
 
 class Order(msgspec.Struct, frozen=True):
-    """Time one way to run a model.
-
-    conf: `local_service_conf` as config.yml would have it. rows, lengths: the sizes to time. budget_s: for
-    the runs, after the model is loaded. agreeing: whether it must answer as in fp32 on real rows.
-    onednn: whether oneDNN is tried, and must answer on real rows as the program itself.
-    parent: the process with which the timing one ends.
-    """
+    """An order to time one way to run a model."""
 
     engine: str
     precision: str
-    conf: dict[str, Any]
-    rows: list[int]
-    lengths: list[int]
-    budget_s: float
-    agreeing: bool = False
-    onednn: bool = False
-    parent: int = 0
+    conf: dict[str, Any]  # `local_service_conf`
+    rows: list[int]  # numbers of rows to time
+    lengths: list[int]  # lengths to time
+    budget_s: float  # for the runs, without loading the model
+    agreeing: bool = False  # whether the answers on real rows must agree with fp32
+    onednn: bool = False  # whether oneDNN is tried, and must agree with the native program on real rows
+    parent: int = 0  # the timing process ends with this process
 
 
 def timed(order: Order) -> Timed:
-    """Run the order in a process of its own, and wait for it. A crash or a hang is a refusal."""
+    """Run the order in a child process, and wait for it. A crash or a hang is a refusal."""
     refusal = Timed(order.engine, order.precision, onednn=order.onednn)
     order = msgspec.structs.replace(order, parent=os.getpid())
     # In memory: a container may have no folder that can be written.
@@ -57,6 +51,8 @@ def timed(order: Order) -> Timed:
         try:
             return msgspec.json.decode(answer.read(), type=Timed)
         except msgspec.DecodeError:  # it wrote nothing, or not all of it
-            said = done.stderr.decode(errors="replace").strip().splitlines()[-_SAID_LINES:]
-            why = ": ".join([f"its process ended with {done.returncode}", *filter(None, [" ".join(said)])])
+            last_lines = done.stderr.decode(errors="replace").strip().splitlines()[-_ERROR_LINES:]
+            why = ": ".join(
+                [f"its process ended with {done.returncode}", *filter(None, [" ".join(last_lines)])]
+            )
             return msgspec.structs.replace(refusal, refused=why)

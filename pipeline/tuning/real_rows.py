@@ -1,12 +1,13 @@
-"""The real rows that stand beside a model in `sample.npz`, an array for each feed.
+"""The real rows beside a model in `sample.npz`: feeds to time, and proof that faster runs answer alike.
 
-`paddlewheel convert` leaves the rows of `--sample` there, and the demo its headlines.
+The file has an array for each feed. `paddlewheel convert` writes the rows of `--sample` there. Random ids
+prove nothing: on them a model has no opinion that a lower precision could change.
 """
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from pipeline.models.serving_model import SAMPLE_FILE, FeedPadding, Padding
 
 
 def read_rows(sample: Path) -> dict[str, Array]:
-    """The arrays by feed, all with as many rows. Raises ConfigError."""
+    """Return the array of each feed, all with the same number of rows. Raise ConfigError for other files."""
     if not sample.is_file():
         raise ConfigError(
             f"{SAMPLE_FILE} is not beside the model: put real rows there, an array for each feed"
@@ -35,10 +36,10 @@ def read_rows(sample: Path) -> dict[str, Array]:
     return rows
 
 
-def own_lengths(rows: Mapping[str, Array], padding: Padding | None) -> Array:
-    """The length of each row up to its last element that is no padding, of the longest feed; 1 without any.
+def count_unpadded(rows: Mapping[str, Array], padding: Padding | None) -> Array:
+    """Return the length of each row without padding: the longest of its feeds, 1 without padded feeds.
 
-    padding: what the model declares of its feeds.
+    padding: the rules of serving.yml.
     """
     lengths = np.ones(len(next(iter(rows.values()))), int)
     for name, rule in (padding.feeds if padding else {}).items():
@@ -57,25 +58,152 @@ def _filled(array: Array, rule: FeedPadding) -> Array:
 def feeds_to_time(
     predictor: Predictor, directory: Path, padding: Padding | None
 ) -> Callable[[int, int], dict[str, Array]] | None:
-    """What makes feeds of so many rows of a length, of the real rows in the model's folder; None where it has
-    none that suit it."""
+    """Return a function that makes feeds of (rows, length) from the real rows in the model's folder.
+
+    Return None if the folder has no rows, or if the rows do not fit the model.
+    """
     try:
         rows = read_rows(directory / SAMPLE_FILE)
     except ConfigError:
         return None
     if rows.keys() != {feed.alias for feed in predictor.feeds}:
         return None
-    return partial(_of_size, rows, own_lengths(rows, padding), padding)
+    return partial(_of_size, rows, count_unpadded(rows, padding), padding)
 
 
 def _of_size(
     rows: Mapping[str, Array], lengths: Array, padding: Padding | None, count: int, length: int
 ) -> dict[str, Array]:
-    """The first rows, and again from the first where there are fewer; what is padded is cut, or repeated."""
-    taken = np.arange(count) % len(lengths)
-    places = np.arange(length) % max(1, lengths[taken].max())
+    """Return the first rows, repeated if there are fewer. Padded feeds are cut or repeated to the length."""
+    indices = np.arange(count) % len(lengths)
+    places = np.arange(length) % max(1, lengths[indices].max())
     padded = padding.feeds if padding else {}
     return {
-        name: array[taken].take(places, axis=padded[name].axis) if name in padded else array[taken]
+        name: array[indices].take(places, axis=padded[name].axis) if name in padded else array[indices]
         for name, array in rows.items()
     }
+
+
+MIN_ROWS = 256
+MAX_ROWS = 512  # spread evenly over the file: more rows of a large model would take minutes
+MIN_TOP1 = 0.995  # share of rows whose greatest class is the same
+MIN_COSINE = 0.999  # of every row, where an output has no classes
+_BATCH = 8
+ONEDNN_TOLERANCE = 1e-4  # of the largest value of an output
+_SIZES = 4  # even lengths, and as many odd lengths
+_ROWS_OF_SIZE = 3
+
+
+def require_agreement(
+    fp32: Predictor, lower: Predictor, directory: Path, padding: Padding | None = None
+) -> None:
+    """Raise ConfigError, with the figure, if the answers differ too much or there are too few real rows.
+
+    padding: the rules of serving.yml; each batch is padded to its longest row.
+    """
+    sample = directory / SAMPLE_FILE
+    rows = read_rows(sample)
+    count = len(next(iter(rows.values())))
+    if count < MIN_ROWS:
+        raise ConfigError(f"{sample} has {count} rows, and {MIN_ROWS} are the least to judge by")
+    rows = {name: array[:: -(-count // MAX_ROWS)] for name, array in rows.items()}
+    count = len(next(iter(rows.values())))
+    same: dict[str, int] = {}
+    min_cosines: dict[str, float] = {}
+    for feeds in _batches(rows, padding):
+        expected, outputs = fp32.run(feeds), lower.run(feeds)
+        for name, array in expected.items():
+            if _has_classes(array):
+                equal = array.argmax(-1) == outputs[name].argmax(-1)
+                same[name] = same.get(name, 0) + int(equal.sum())
+            else:
+                min_cosines[name] = min(min_cosines.get(name, 1.0), _cosine(array, outputs[name]))
+    for name, number in same.items():
+        if number < MIN_TOP1 * count:
+            raise ConfigError(
+                f"{name!r} has the same class as in fp32 in {number / count:.2%} of {count} rows"
+            )
+    for name, cosine in min_cosines.items():
+        if not cosine >= MIN_COSINE:
+            raise ConfigError(f"{name!r} is off in a row: cosine {cosine:.4f} to fp32")
+
+
+def require_equal_answers(
+    native: Predictor, onednn: Predictor, directory: Path, padding: Padding | None = None
+) -> None:
+    """Raise ConfigError unless oneDNN and the native program answer alike on real rows of two sizes.
+
+    An operator may cache the plan of the first run: even sizes go first, then odd sizes, in one session.
+    """
+    sample = directory / SAMPLE_FILE
+    sizes = set()
+    for feeds in _of_several_sizes(read_rows(sample), padding, native):
+        sizes.add(tuple(array.shape for array in feeds.values()))
+        expected, answers = native.run(feeds), onednn.run(feeds)
+        for name, array in expected.items():
+            if array.dtype.kind != "f":
+                continue
+            difference = np.abs(array - answers[name]).max(initial=0.0)
+            if not difference <= ONEDNN_TOLERANCE * np.abs(array).max(initial=0.0):
+                shapes = ", ".join(f"{alias} {list(fed.shape)}" for alias, fed in feeds.items())
+                raise ConfigError(f"oneDNN answers {name!r} otherwise, {difference:.2g} off, for {shapes}")
+    if len(sizes) < 2:
+        raise ConfigError(f"{sample} has rows of a single size, and oneDNN is proved on two")
+
+
+def _of_several_sizes(
+    rows: dict[str, Array], padding: Padding | None, predictor: Predictor
+) -> Iterator[dict[str, Array]]:
+    """Yield some rows of each of several lengths, or in several numbers where the model has a single size."""
+    padded = padding.feeds if padding else {}
+    lengths = count_unpadded(rows, padding)
+    if not padded:
+        varies = any(side < 0 for feed in predictor.feeds for side in feed.shape[1:])
+        for count in (2,) if varies else (2, 1, 3):
+            yield {name: array[:count] for name, array in rows.items()}
+        return
+    distinct = np.unique(lengths)
+    even, odd = (_spread(distinct[distinct % 2 == rest]) for rest in (0, 1))
+    for length in (*even, *odd):
+        chosen = np.flatnonzero(lengths == length)[:_ROWS_OF_SIZE]
+        yield _cut(rows, padded, chosen, length)
+
+
+def _cut(
+    rows: dict[str, Array], padded: Mapping[str, FeedPadding], chosen: Array, length: int
+) -> dict[str, Array]:
+    """Return the chosen rows, without padding beyond the length."""
+    return {
+        name: array[chosen].take(range(length), axis=padded[name].axis) if name in padded else array[chosen]
+        for name, array in rows.items()
+    }
+
+
+def _spread(lengths: Array) -> list[int]:
+    """Return some of the lengths, the greatest first."""
+    places = np.unique(np.linspace(0, len(lengths) - 1, min(len(lengths), _SIZES)).astype(int))
+    return [int(length) for length in lengths[places][::-1]]
+
+
+def _batches(rows: dict[str, Array], padding: Padding | None) -> Iterator[dict[str, Array]]:
+    """Yield the rows in batches, short rows first, each batch as long as its longest row."""
+    padded = padding.feeds if padding else {}
+    lengths = count_unpadded(rows, padding)
+    count = len(lengths)
+    order = np.argsort(lengths, kind="stable")
+    for start in range(0, count, _BATCH):
+        batch = order[start : start + _BATCH]
+        yield _cut(rows, padded, batch, int(lengths[batch].max()))
+
+
+def _has_classes(array: Array) -> bool:
+    """Return whether an output has a row of class scores for each row of the feed."""
+    return array.ndim == 2 and array.shape[1] > 1 and array.dtype.kind == "f"
+
+
+def _cosine(expected: Array, actual: Array) -> float:
+    """Return the smallest cosine between corresponding rows."""
+    a = expected.reshape(len(expected), -1).astype("float64")
+    b = actual.reshape(len(actual), -1).astype("float64")
+    norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+    return float(np.min((a * b).sum(axis=1) / np.maximum(norms, 1e-30)))

@@ -17,7 +17,7 @@ from pipeline.errors import ConfigError
 
 MAX_BYTES = 64 << 20
 MAX_REQUESTS = 10_000
-_TOLD = 5  # lines that a message names
+_MAX_REPORTED = 5  # lines in a message
 _PATHS = {
     "key": "/{name}/prediction",
     "inputs": "/v2/models/{name}/infer",
@@ -25,23 +25,23 @@ _PATHS = {
 }
 
 
-class Asked(NamedTuple):
-    """One request. line: of the file, 0 for the service's own example."""
+class SampleRequest(NamedTuple):
+    """A request of the sample."""
 
-    line: int
+    line: int  # line of the file, 0 for the service's example
     path: str
     body: bytes
 
 
 class Example(NamedTuple):
-    """What the service says of itself. name: of it. key_values: the request that its Ops declare; or none."""
+    """The example request of a service."""
 
-    name: str
-    key_values: Mapping[str, str]
+    name: str  # name of the service
+    key_values: Mapping[str, str]  # example_key_values of its Ops, or empty
 
     @classmethod
     def of_openapi(cls, document: Any) -> Example:
-        """From its `/openapi.json`."""
+        """Return the example in a service's `/openapi.json`."""
         name = document["info"]["title"]
         posted = document["paths"][_PATHS["key"].format(name=name)]["post"]
         example = posted["requestBody"]["content"]["application/json"].get("example")
@@ -49,8 +49,10 @@ class Example(NamedTuple):
 
 
 def read_sample_lines(path: Path) -> list[tuple[int, str]]:
-    """The lines of a sample with their numbers. Raises ConfigError for one that can't be read or has an
-    empty or malformed line."""
+    """Return the lines of a sample with their numbers.
+
+    Raise ConfigError for an unreadable file and for empty or malformed lines.
+    """
     if path.suffix not in (".txt", ".jsonl"):
         raise ConfigError(f"--sample {path}: name it *.txt (a text a line) or *.jsonl (a body a line)")
     try:
@@ -71,8 +73,8 @@ def read_sample_lines(path: Path) -> list[tuple[int, str]]:
         raise ConfigError(f"--sample {path} has {len(lines)} lines; {MAX_REQUESTS} are the most")
     wrong = [f"line {number} {flaw}" for number, line in lines if (flaw := _flaw(path.suffix, line))]
     if wrong:
-        more = f" and {len(wrong) - _TOLD} more" if len(wrong) > _TOLD else ""
-        raise ConfigError(f"--sample {path}: {'; '.join(wrong[:_TOLD])}{more}: mend or delete them")
+        more = f" and {len(wrong) - _MAX_REPORTED} more" if len(wrong) > _MAX_REPORTED else ""
+        raise ConfigError(f"--sample {path}: {'; '.join(wrong[:_MAX_REPORTED])}{more}: mend or delete them")
     return lines
 
 
@@ -92,19 +94,19 @@ def _flaw(suffix: str, line: str) -> str:
 
 def build_requests(
     lines: Sequence[tuple[int, str]], *, as_texts: bool, example: Example, key: str | None = None
-) -> list[Asked]:
-    """The requests of a sample's lines, or the service's own example where there are none.
+) -> list[SampleRequest]:
+    """Return the requests of a sample's lines, or the service's example without any lines.
 
-    key: under which a text is put; None: the first of the example, whose other keys stay as they are.
+    key: the key for each text. None: the first key of the example. The other keys keep their values.
     """
     path = _PATHS["key"].format(name=example.name)
     if not lines:
         if not example.key_values:
             raise ConfigError("the service declares no example_key_values; give it requests with --sample")
-        return [Asked(0, path, _key_values(example.key_values))]
+        return [SampleRequest(0, path, _key_values(example.key_values))]
     if not as_texts:
         return [
-            Asked(number, find_request_path(msgspec.json.decode(line), example.name), line.encode())
+            SampleRequest(number, find_request_path(msgspec.json.decode(line), example.name), line.encode())
             for number, line in lines
         ]
     key = key or next(iter(example.key_values), None)
@@ -113,15 +115,17 @@ def build_requests(
             "the service declares no example_key_values, so that the key of a text is not known: name it "
             "with --key, or write bodies in a .jsonl file"
         )
-    return [Asked(number, path, _key_values({**example.key_values, key: line})) for number, line in lines]
+    return [
+        SampleRequest(number, path, _key_values({**example.key_values, key: line})) for number, line in lines
+    ]
 
 
 def find_request_path(body: Any, name: str) -> str:
-    """Where the body of a request is sent to the service of this name; empty for what is no such body."""
+    """Return the URL path for the body of a request to a service; empty for other bodies."""
     kinds = [path for key, path in _PATHS.items() if isinstance(body, dict) and key in body]
     return kinds[0].format(name=name) if kinds else ""
 
 
-def _key_values(given: Mapping[str, str]) -> bytes:
-    body = {"key": list(given), "value": list(given.values())}
+def _key_values(values: Mapping[str, str]) -> bytes:
+    body = {"key": list(values), "value": list(values.values())}
     return json.dumps(body, ensure_ascii=False).encode()

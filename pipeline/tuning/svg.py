@@ -1,4 +1,4 @@
-"""Pieces of a drawing as SVG: the page, and text on it; with the colours that all drawings share."""
+"""Elements of an SVG drawing: the page and its text, and the colours of all drawings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ INK, FAINT, GRID, LINE, MARK = "#1f2933", "#66727f", "#e3e6ea", "#2a6fdb", "#d13
 
 
 def page(width: float, height: float, parts: Iterable[str]) -> str:
-    """The whole file: the parts on white."""
+    """Return an SVG file with the parts on white."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
         f'height="{height:g}" font-family="system-ui, sans-serif" font-size="12" fill="{INK}">'
@@ -18,7 +18,7 @@ def page(width: float, height: float, parts: Iterable[str]) -> str:
     return "\n".join([head, white, *parts, "</svg>", ""])
 
 
-def text(x: float, y: float, said: str, fill: str = INK, *, size: int = 12, anchor: str = "start") -> str:
-    """y: of the line that the text stands on. anchor: which end of it x is, as SVG names it."""
+def text(x: float, y: float, content: str, fill: str = INK, *, size: int = 12, anchor: str = "start") -> str:
+    """Return a text element. y: its baseline. anchor: `text-anchor` of SVG, the side of the text at x."""
     style = f'font-size="{size}" text-anchor="{anchor}" fill="{fill}"'
-    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(said)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(content)}</text>'

@@ -16,11 +16,11 @@ from pipeline.tuning.choice import Point
 ROWS = (1, 2, 4, 8, 16, 32)
 LENGTHS = (8, 16, 64, 256)
 REPEATS = 3
-_LEAST_S = 1e-7
+_MIN_S = 1e-7
 
 
 class Grid(NamedTuple):
-    """The sizes that are timed."""
+    """The sizes to time."""
 
     rows: tuple[int, ...] = ROWS
     lengths: tuple[int, ...] = LENGTHS
@@ -31,15 +31,14 @@ def time_runs(
     grid: Grid,
     budget_s: float,
     clock: Callable[[], float] = time.perf_counter,
-    feeds_of: Callable[[int, int], dict[str, Array]] | None = None,
+    make_feeds: Callable[[int, int], dict[str, Array]] | None = None,
 ) -> tuple[Point, ...]:
-    """The best of a few runs of each size, small ones first; ends with what the budget allows.
+    """Return the fastest of a few runs of each size, small sizes first, as far as the budget allows.
 
-    What is left then is estimated: in proportion to the elements of the largest size that was run. Raises
-    ModelFailed and InvalidInput where not even the smallest size runs.
-    feeds_of: makes feeds of so many rows of a length; None: they are ones.
+    Larger sizes are estimated in proportion to their elements. Raise ModelFailed or InvalidInput if the
+    smallest size does not run. make_feeds: makes feeds of (rows, length); None: feeds of ones.
     """
-    feeds_of = feeds_of or partial(input_examples, predictor)
+    make_feeds = make_feeds or partial(input_examples, predictor)
     until = clock() + budget_s
     measured: dict[tuple[int, int], float] = {}
     for rows, length in sorted(product(*grid), key=lambda size: size[0] * size[1]):
@@ -47,7 +46,7 @@ def time_runs(
         if clock() + expected_s * (1 + REPEATS) > until:
             continue
         try:
-            measured[rows, length] = min(_runs(predictor, feeds_of(rows, length), clock))
+            measured[rows, length] = min(_runs(predictor, make_feeds(rows, length), clock))
         except (InvalidInput, ModelFailed):
             if not measured:
                 raise
@@ -58,15 +57,15 @@ def time_runs(
 
 
 def _runs(predictor: Predictor, feeds: dict[str, Array], clock: Callable[[], float]) -> Iterator[float]:
-    predictor.run(feeds)  # the first of a shape prepares memory
+    predictor.run(feeds)  # the first run of a shape prepares memory
     for _ in range(REPEATS):
         started = clock()
         predictor.run(feeds)
-        yield max(_LEAST_S, clock() - started)
+        yield max(_MIN_S, clock() - started)
 
 
 def _estimate(measured: dict[tuple[int, int], float], rows: int, length: int) -> float:
-    """From the measured size that is nearest, in proportion to the number of elements."""
+    """Estimate a time from the nearest measured size, in proportion to the number of elements."""
     size = rows * length
-    near = min(measured, key=lambda known: max(known[0] * known[1], size) / min(known[0] * known[1], size))
+    near = min(measured, key=lambda timed: max(timed[0] * timed[1], size) / min(timed[0] * timed[1], size))
     return measured[near] * max(1.0, size / (near[0] * near[1]))

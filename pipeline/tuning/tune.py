@@ -1,165 +1,382 @@
 """The search of `paddlewheel tune`: coarse to fine over a bounded grid, within a bounded time.
 
-Each step tries what the best of the step before it leaves open: engine and precision, then instances and
-threads, then batches, then the queue delay. The best are then measured in turns, and one of them is chosen.
+The steps try engine and precision, then instances and threads, then batches, then the queue delay. Each step
+starts from the best candidates of the previous step. The finalists are then measured in turns, and one is
+chosen from the Pareto frontier of throughput and p99.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import msgspec
 
-from pipeline.tuning.frontier import TOLERANCE, Chosen, Measured, Round, choose, knee, survivors
-from pipeline.tuning.settings import (
-    Settings,
-    most_candidates,
-    of_batches,
-    of_delays,
-    of_engines,
-    of_shapes,
-)
+from pipeline.errors import ConfigError
 
-KEPT = 2  # that go on from a step to the next
+BATCHES: tuple[int | str, ...] = (1, 8, 32, "auto")
+DELAYS_MS = (0, 1, 2)
+MODEL_SECTION = "local_service_conf"
+OP_KEYS = ("concurrency", "batch_size", "auto_batching_timeout")
+MODEL_KEYS = ("engine", "precision", "thread_num")
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """One way to run an Op."""
+
+    engine: str
+    precision: str
+    instances: int  # `concurrency`
+    threads: int  # `thread_num`
+    batch: int | str  # `batch_size`
+    delay_ms: float = 0  # `auto_batching_timeout`
+
+    @property
+    def name(self) -> str:
+        """Name for tables, e.g. "openvino fp32, 2 x 1, batch 32, delay 0 ms"."""
+        shape = f"{self.instances} x {self.threads}"
+        return f"{self.engine} {self.precision}, {shape}, batch {self.batch}, delay {self.delay_ms:g} ms"
+
+    def of_op(self) -> dict[str, Any]:
+        """Return the keys of `op.<name>`."""
+        return dict(zip(OP_KEYS, (self.instances, self.batch, self.delay_ms), strict=True))
+
+    def of_model(self) -> dict[str, Any]:
+        """Return the keys of `op.<name>.local_service_conf`."""
+        return dict(zip(MODEL_KEYS, (self.engine, self.precision, self.threads), strict=True))
+
+    def laid_over(self, section: dict[str, Any]) -> dict[str, Any]:
+        """Return an Op's section of config.yml with these settings in it."""
+        return {**section, **self.of_op(), MODEL_SECTION: {**section[MODEL_SECTION], **self.of_model()}}
+
+
+def parse_settings(section: dict[str, Any], engine: str) -> Settings:
+    """Return the settings of an Op's resolved section. engine: default if the section names none."""
+    conf = section[MODEL_SECTION]
+    named = conf.get("engine") or engine
+    op = [section[key] for key in OP_KEYS]
+    return Settings(named, conf["precision"], op[0], conf["thread_num"], op[1], op[2])
+
+
+def shapes(cores: int) -> list[tuple[int, int]]:
+    """Return the pairs (instances, threads per instance) to try.
+
+    Their product uses over half of the cores. A single thread and one instance more than cores are added.
+    """
+    sizes = sorted({cores, *(2**power for power in range(cores.bit_length()))})
+    full = [(i, t) for i, t in itertools.product(sizes, sizes) if cores / 2 < i * t <= cores]
+    return sorted({(1, 1), (cores + 1, 1), *full}, key=lambda shape: (-shape[0], shape[1]))
+
+
+def of_engines(engines: Sequence[str], precisions: Sequence[str], cores: int) -> list[Settings]:
+    """Return each engine in each precision, with an instance per core."""
+    return [Settings(e, p, cores, 1, 32) for e, p in itertools.product(engines, precisions)]
+
+
+def of_shapes(best: Settings, cores: int) -> list[Settings]:
+    """Return the settings with each shape of instances and threads."""
+    return [msgspec.structs.replace(best, instances=i, threads=t) for i, t in shapes(cores)]
+
+
+def of_batches(best: Settings) -> list[Settings]:
+    """Return the settings with each batch size."""
+    return [msgspec.structs.replace(best, batch=batch) for batch in BATCHES]
+
+
+def of_delays(best: Settings) -> list[Settings]:
+    """Return the settings with each queue delay; a batch of 1 needs no delay."""
+    delays = DELAYS_MS if best.batch != 1 else DELAYS_MS[:1]
+    return [msgspec.structs.replace(best, delay_ms=delay) for delay in delays]
+
+
+def max_candidates(engines: int, precisions: int, cores: int, beam_width: int) -> int:
+    """Return the maximum number of candidates of a search. beam_width: survivors of each step."""
+    later = len(shapes(cores)) + len(BATCHES) + len(DELAYS_MS)
+    return 1 + engines * precisions + beam_width * later
+
+
+TOLERANCE = 0.05  # difference of throughput and p99 between two measurements of the same settings
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One measurement with a number of connections in a closed loop."""
+
+    connections: int
+    seconds: float
+    latencies_ms: tuple[float, ...]  # of the answered requests
+    cpu_s: float = 0.0  # of the service with its workers
+    failed: int = 0  # refused or lost requests
+    error: str = ""  # message of the first failed request
+
+
+class Point(msgspec.Struct, frozen=True):
+    """Throughput and latency of settings at a number of connections, over all rounds."""
+
+    connections: int
+    per_s: float
+    p50_ms: float
+    p99_ms: float
+    cpu_ms: float  # CPU time of the service per request
+    cores: float  # busy cores of the service
+    rounds: int
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """Settings and their measured rounds."""
+
+    settings: Settings
+    rounds: tuple[Round, ...] = ()
+    refused: str = ""  # the reason why the settings can't be used; empty if they can
+
+    def points(self) -> list[Point]:
+        """Return a point for each number of connections, ascending."""
+        levels = sorted({round_.connections for round_ in self.rounds})
+        return [_point([round_ for round_ in self.rounds if round_.connections == level]) for level in levels]
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """The chosen settings."""
+
+    settings: Settings
+    point: Point  # the point for which they were chosen
+    met: bool = True  # whether the requested p99 holds
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Return the percentile of sorted values by nearest rank."""
+    return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
+
+
+def knee(point: Point) -> float:
+    """Return the score of a point without a requested p99: 1% more throughput is worth 2% more p99."""
+    return point.per_s**2 / max(point.p99_ms, 1e-6)
+
+
+def frontier(measured: Iterable[Measured]) -> list[tuple[Settings, Point]]:
+    """Return the Pareto frontier of throughput and p99, ascending by throughput."""
+    points = [
+        (candidate.settings, point)
+        for candidate in measured
+        if not candidate.refused
+        for point in candidate.points()
+    ]
+    best: list[tuple[Settings, Point]] = []
+    for settings, point in sorted(points, key=lambda each: (-each[1].per_s, each[1].p99_ms)):
+        if not best or point.p99_ms < best[-1][1].p99_ms:
+            best.append((settings, point))
+    return best[::-1]
+
+
+def choose(measured: Iterable[Measured], p99_ms: float | None) -> Chosen:
+    """Choose the point of greatest throughput whose p99 holds, or the knee if no p99 is requested.
+
+    If no point holds the p99, choose the point of lowest p99, with `met` false. Raise ConfigError, with the
+    reason of each candidate, if nothing was measured.
+    """
+    measured = list(measured)
+    points = [
+        (candidate.settings, point)
+        for candidate in measured
+        if not candidate.refused
+        for point in candidate.points()
+    ]
+    if not points:
+        reasons = "\n".join(
+            f"  {candidate.settings.name}: {candidate.refused or 'no answer'}" for candidate in measured
+        )
+        raise ConfigError(f"no candidate can run the model here:\n{reasons}")
+    if p99_ms is None:
+        return Chosen(*max(points, key=lambda each: knee(each[1])))
+    within_p99 = [each for each in points if each[1].p99_ms <= p99_ms]
+    if within_p99:
+        return Chosen(*max(within_p99, key=lambda each: each[1].per_s))
+    return Chosen(*min(points, key=lambda each: each[1].p99_ms), met=False)
+
+
+def survivors(measured: Sequence[Measured], p99_ms: float | None, count: int) -> list[Measured]:
+    """Return the best `count` candidates, best first, without those that another beats at every load."""
+    able = [candidate for candidate in measured if not candidate.refused and candidate.rounds]
+    undominated = [
+        candidate
+        for candidate in able
+        if not any(_dominates(other, candidate) for other in able if other is not candidate)
+    ]
+    return sorted(
+        undominated, key=lambda candidate: _rank(choose([candidate], p99_ms), p99_ms), reverse=True
+    )[:count]
+
+
+def _rank(best: Chosen, p99_ms: float | None) -> tuple[bool, float]:
+    if p99_ms is None:
+        return True, knee(best.point)
+    return best.met, best.point.per_s if best.met else -best.point.p99_ms
+
+
+def _dominates(better: Measured, worse: Measured) -> bool:
+    """Return whether a point of `better` beats each point of `worse` in both figures by more than noise."""
+    factor = 1 + TOLERANCE
+    return all(
+        any(
+            better_point.per_s >= point.per_s * factor and better_point.p99_ms * factor <= point.p99_ms
+            for better_point in better_points
+        )
+        for better_points in [better.points()]
+        for point in worse.points()
+    )
+
+
+def _point(rounds: Sequence[Round]) -> Point:
+    latencies = sorted(ms for round_ in rounds for ms in round_.latencies_ms)
+    seconds = sum(round_.seconds for round_ in rounds)
+    cpu_s = sum(round_.cpu_s for round_ in rounds)
+    return Point(
+        rounds[0].connections,
+        len(latencies) / seconds,
+        percentile(latencies, 50),
+        percentile(latencies, 99),
+        cpu_s * 1e3 / len(latencies),
+        cpu_s / seconds,
+        len(rounds),
+    )
+
+
+BEAM_WIDTH = 2  # candidates that survive a step
 FINALISTS = 3
-TURNS = 3  # of the finalists
+TURNS = 3  # measurements of each finalist
 CONNECTIONS = (1, 4, 16, 64)
 SEARCH_SHARE = 0.6  # of the budget; the finals have the rest
-START_S = 3.0  # of a candidate, as a guess from which rounds get their length
+START_S = 3.0  # estimated start of a candidate, from which the length of rounds follows
 _SHORTEST_S, _LONGEST_S = 0.3, 4.0
-_FALLS = 0.6  # of the throughput before: less is no noise
+_MIN_GAIN = 0.6  # of the previous throughput; a lower throughput is no noise
 
 
-class Wanted(msgspec.Struct, frozen=True):
-    """What is tuned for and within what.
+class Goal(msgspec.Struct, frozen=True):
+    """The goal and the limits of a search."""
 
-    engines, precisions: candidates. connections: at each number of them a round is measured, in this order.
-    p99_ms: None for the knee of the frontier.
-    """
-
-    engines: tuple[str, ...]
-    precisions: tuple[str, ...]
+    engines: tuple[str, ...]  # candidates
+    precisions: tuple[str, ...]  # candidates
     cores: int
     budget_s: float
-    p99_ms: float | None = None
-    connections: tuple[int, ...] = CONNECTIONS
+    p99_ms: float | None = None  # None: the knee of the frontier
+    connections: tuple[int, ...] = CONNECTIONS  # a round is measured at each number, in this order
 
-    def most_candidates(self) -> int:
-        return most_candidates(len(self.engines), len(self.precisions), self.cores, KEPT)
+    def max_candidates(self) -> int:
+        return max_candidates(len(self.engines), len(self.precisions), self.cores, BEAM_WIDTH)
 
     def round_s(self, candidates: int, share: float) -> float:
-        """Seconds of a round, so that so many candidates fit into a share of the budget."""
+        """Return the seconds of a round with which the candidates fit into a share of the budget."""
         each_s = self.budget_s * share / candidates - START_S
         return min(_LONGEST_S, max(_SHORTEST_S, each_s / len(self.connections)))
 
     def goes_on(self, before: Round | None, last: Round) -> bool:
-        """Whether more connections may be of use: not where p99 is far over, or throughput falls."""
+        """Return whether more connections may help: not if p99 is far over, or throughput falls."""
         ordered = sorted(last.latencies_ms)
         if self.p99_ms is not None and ordered[len(ordered) // 2] > self.p99_ms:
             return False
         pace = len(last.latencies_ms) / last.seconds
-        return before is None or pace > _FALLS * len(before.latencies_ms) / before.seconds
+        return before is None or pace > _MIN_GAIN * len(before.latencies_ms) / before.seconds
 
 
-# Settings, seconds of a round, when it has to end (by the clock): what was measured of them.
+# (settings, seconds of a round, latest end by the clock) -> measurement
 Measure = Callable[[Settings, float, float], Measured]
 
 
 class Search:
-    """Tries settings within the budget. `tried` has all of them, `finals` those that were measured in turns.
-
-    left_out: settings for which there was no time.
-    """
+    """A search for the best settings within the budget."""
 
     def __init__(
         self,
-        wanted: Wanted,
+        goal: Goal,
         baseline: Settings,
         measure: Measure,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tried: dict[Settings, Measured] = {}
-        self.finals: dict[Settings, Measured] = {}
-        self.left_out: list[Settings] = []
-        self._wanted = wanted
+        self.finals: dict[Settings, Measured] = {}  # measured in turns
+        self.left_out: list[Settings] = []  # no time was left
+        self._goal = goal
         self._baseline = baseline
         self._measure = measure
         self._clock = clock
 
     def run(self) -> Chosen:
-        """Raises ConfigError, with each one's reason, where no candidate can run the model."""
-        wanted = self._wanted
+        """Run all steps. Raise ConfigError, with each reason, if no candidate can run the model."""
+        goal = self._goal
         begun = self._clock()
-        self._search_until = begun + SEARCH_SHARE * wanted.budget_s
-        self._until = begun + wanted.budget_s
-        self._round_s = wanted.round_s(wanted.most_candidates(), SEARCH_SHARE)
-        self._try([self._baseline, *of_engines(wanted.engines, wanted.precisions, wanted.cores)])
-        for step in (lambda best: of_shapes(best, wanted.cores), of_batches, of_delays):
-            best = survivors(list(self.tried.values()), wanted.p99_ms, KEPT)
-            self._try([settings for one in best for settings in step(one.settings)])
+        self._search_until = begun + SEARCH_SHARE * goal.budget_s
+        self._until = begun + goal.budget_s
+        self._round_s = goal.round_s(goal.max_candidates(), SEARCH_SHARE)
+        self._try([self._baseline, *of_engines(goal.engines, goal.precisions, goal.cores)])
+        for step in (lambda best: of_shapes(best, goal.cores), of_batches, of_delays):
+            best = survivors(list(self.tried.values()), goal.p99_ms, BEAM_WIDTH)
+            self._try([settings for survivor in best for settings in step(survivor.settings)])
         self._take_turns()
         return self.choice()
 
     def choice(self) -> Chosen:
-        """What config.yml says, where that is as good as the best within what two measurements differ by."""
-        best = choose(self.measured(), self._wanted.p99_ms)
-        own = self.finals.get(self._baseline)
-        if own is None:
+        """Return the best settings, or the baseline if it is as good within TOLERANCE."""
+        best = choose(self.measured(), self._goal.p99_ms)
+        baseline = self.finals.get(self._baseline)
+        if baseline is None:
             return best
-        kept = choose([own], self._wanted.p99_ms)
-        return kept if self._as_good(kept, best) else best
+        baseline_choice = choose([baseline], self._goal.p99_ms)
+        return baseline_choice if self._as_good(baseline_choice, best) else best
 
     def baseline(self) -> Chosen | None:
-        """What config.yml gives as it is; None where that can't be run."""
-        own = self.finals.get(self._baseline) or self.tried.get(self._baseline)
-        return choose([own], self._wanted.p99_ms) if own and not own.refused else None
+        """Return the result of the unchanged config.yml; None if it can't be run."""
+        measured = self.finals.get(self._baseline) or self.tried.get(self._baseline)
+        return choose([measured], self._goal.p99_ms) if measured and not measured.refused else None
 
     def measured(self) -> list[Measured]:
-        """Those of the finals, else all that were tried: of what the choice is made."""
+        """Return the candidates of the choice: the finals, or all tried settings without finals."""
         return list(self.finals.values() or self.tried.values())
 
-    def _as_good(self, kept: Chosen, best: Chosen) -> bool:
-        if kept.met != best.met:
+    def _as_good(self, baseline_choice: Chosen, best: Chosen) -> bool:
+        if baseline_choice.met != best.met:
             return False
-        if self._wanted.p99_ms is None:
-            return knee(kept.point) >= knee(best.point) * (1 - TOLERANCE)
+        if self._goal.p99_ms is None:
+            return knee(baseline_choice.point) >= knee(best.point) * (1 - TOLERANCE)
         if not best.met:
-            return kept.point.p99_ms <= best.point.p99_ms * (1 + TOLERANCE)
-        return kept.point.per_s >= best.point.per_s * (1 - TOLERANCE)
+            return baseline_choice.point.p99_ms <= best.point.p99_ms * (1 + TOLERANCE)
+        return baseline_choice.point.per_s >= best.point.per_s * (1 - TOLERANCE)
 
     def _try(self, candidates: Iterable[Settings]) -> None:
         for settings in dict.fromkeys(candidates):
             if settings in self.tried:
                 continue
-            # The first is measured whatever the budget: without it there would be nothing to choose.
+            # The first candidate is measured in any case: without it there would be nothing to choose.
             if self.tried and self._clock() >= self._search_until:
                 self.left_out.append(settings)
             else:
                 self.tried[settings] = self._measure(settings, self._round_s, self._until)
 
     def _take_turns(self) -> None:
-        """Measures the best again, in turns: what a machine does meanwhile then concerns all alike."""
-        finalists = [one.settings for one in self._finalists()]
+        """Measure the finalists again, in turns, so that other load on the machine affects all alike."""
+        finalists = [finalist.settings for finalist in self._finalists()]
         left_s = max(0.0, self._until - self._clock())
-        share = left_s / self._wanted.budget_s
-        round_s = self._wanted.round_s(max(1, len(finalists) * TURNS), share)
+        share = left_s / self._goal.budget_s
+        round_s = self._goal.round_s(max(1, len(finalists) * TURNS), share)
         longest_s = 0.0
         for _ in range(TURNS):
             begun = self._clock()
             if begun + longest_s > self._until:
                 return
             again = [self._measure(settings, round_s, self._until) for settings in finalists]
-            if self._clock() > self._until and any(one.refused for one in again):
+            if self._clock() > self._until and any(finalist.refused for finalist in again):
                 return  # there was no time left for all of them
-            for one in again:
-                before = self.finals.pop(one.settings, Measured(one.settings))
-                if not one.refused:
-                    self.finals[one.settings] = Measured(one.settings, before.rounds + one.rounds)
+            for finalist in again:
+                before = self.finals.pop(finalist.settings, Measured(finalist.settings))
+                if not finalist.refused:
+                    self.finals[finalist.settings] = Measured(
+                        finalist.settings, before.rounds + finalist.rounds
+                    )
             finalists = list(self.finals)
             longest_s = max(longest_s, self._clock() - begun)
 
     def _finalists(self) -> Sequence[Measured]:
-        best = survivors(list(self.tried.values()), self._wanted.p99_ms, FINALISTS)
-        own = self.tried[self._baseline]
-        return best if own in best or own.refused else [*best, own]
+        best = survivors(list(self.tried.values()), self._goal.p99_ms, FINALISTS)
+        baseline = self.tried[self._baseline]
+        return best if baseline in best or baseline.refused else [*best, baseline]

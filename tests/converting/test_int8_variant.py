@@ -18,7 +18,7 @@ from pipeline.errors import ConfigError
 from pipeline.models.digests import hash_files
 from pipeline.models.serving_model import merge_model_settings
 from pipeline.models.variants import RECORD, find_variants, load_for_engine
-from pipeline.tuning.agreement import LEAST_ROWS
+from pipeline.tuning.real_rows import MIN_ROWS
 from tests.support import onnx_models
 from tests.support.models import local_conf
 from tests.support.service_process import APPS, ServiceProcess
@@ -28,7 +28,7 @@ needs_converter = pytest.mark.skipif(
 )
 CLASSIFIER = onnx_models.onnx_file("classifier")
 PADDING = "input_ids=0,token_type_ids=0,attention_mask=0"
-ROWS = LEAST_ROWS + 4
+ROWS = MIN_ROWS + 4
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,17 @@ from typing import Any
 import pytest
 
 from pipeline.config.config_file import load_config
-from pipeline.launch.doctor.finding import Status
-from pipeline.launch.doctor.gpu import check_gpu
-from pipeline.launch.doctor.machine import check_cores, check_cpu, check_memory, cpu_flags, memory
-from pipeline.launch.doctor.ports import check_config, check_port
+from pipeline.launch.doctor import Status
+from pipeline.launch.doctor.machine import (
+    check_config,
+    check_cores,
+    check_cpu,
+    check_gpu,
+    check_memory,
+    check_port,
+    cpu_flags,
+    memory,
+)
 from pipeline.launch.doctor.software import check_originals, check_packages, check_python
 from tests.support.free_ports import free_port
 from tests.support.service_process import APPS, ROOT, ServiceProcess
@@ -174,7 +181,7 @@ class TestSoftware:
         locked = {"numpy": "2.4.6", "paddlepaddle": "3.3.1", "idna": "3"}
         finding = check_packages(locked, {"numpy", "paddlepaddle"}, installed)
         assert finding.status is status
-        assert told in finding.found
+        assert told in finding.result
 
     @pytest.mark.parametrize(
         "name", ["paddle-serving-server", "paddle-serving-server-gpu", "paddle-serving-app"]
@@ -203,11 +210,11 @@ class TestMachine:
     def test_features_say_which_precision_they_allow(self, flags: set[str], told: str) -> None:
         finding = check_cpu(flags)
         assert finding.status is Status.OK
-        assert told in finding.found
+        assert told in finding.result
 
     def test_fewer_cores_by_the_control_group_are_told(self) -> None:
         finding = check_cores(16, 2.5)
-        assert (finding.status, "2.5" in finding.found) == (Status.NOTE, True)
+        assert (finding.status, "2.5" in finding.result) == (Status.NOTE, True)
         assert "about 2" in finding.remedy
         assert check_cores(4, None).status is Status.OK
 
@@ -216,7 +223,7 @@ class TestMachine:
         assert check_memory(GIB, 32 * GIB, None).status is Status.NOTE
         limited = check_memory(16 * GIB, 32 * GIB, GIB)
         assert limited.status is Status.NOTE
-        assert "limited to 1.0 GiB" in limited.found
+        assert "limited to 1.0 GiB" in limited.result
 
     def test_this_machine_can_be_read(self) -> None:
         available, total, _ = memory()
@@ -244,7 +251,7 @@ class TestGpu:
         build = {**GPU_BUILD, "tensorrt_found": "10.5.0"}
         told = {finding.check: finding for finding in check_gpu(build, with_device(2))}
         assert (told["CUDA"].status, told["TensorRT"].status) == (Status.OK, Status.OK)
-        assert "12.6" in told["CUDA"].found
+        assert "12.6" in told["CUDA"].result
 
     def test_a_gpu_build_without_a_card_names_the_driver(self) -> None:
         told = {f.check: f for f in check_gpu({**GPU_BUILD, "cards": 0}, with_device(1))}
@@ -261,18 +268,18 @@ class TestConfiguration:
     def test_one_that_is_named_must_be_there(self, tmp_path: Path) -> None:
         _, (finding,) = check_config(tmp_path / "production.yml")
         assert finding.status is Status.MISS
-        assert "production.yml can't be read" in finding.found
+        assert "production.yml can't be read" in finding.result
 
     def test_its_mistakes_are_told(self, tmp_path: Path) -> None:
         _, (finding,) = check_config(write_config(tmp_path, "http_port: 18082\nworker_nmu: 2\n"))
         assert finding.status is Status.MISS
-        assert "did you mean worker_num?" in finding.found
+        assert "did you mean worker_num?" in finding.result
 
     def test_a_used_port_names_its_process(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as other:
             finding = check_port("http_port", other.getsockname()[1])
         assert finding.status is Status.MISS
-        assert f"process {os.getpid()}" in finding.found
+        assert f"process {os.getpid()}" in finding.result
         assert "another http_port" in finding.remedy
 
     def test_a_free_port_is_free(self) -> None:
@@ -282,4 +289,4 @@ class TestConfiguration:
         with ServiceProcess(APPS / "echo.py") as service:
             told = [check_port("http_port", service.http_port), check_port("rpc_port", service.rpc_port)]
         assert [finding.status for finding in told] == [Status.NOTE, Status.NOTE]
-        assert f"process {service.process.pid}" in told[0].found
+        assert f"process {service.process.pid}" in told[0].result

@@ -17,7 +17,7 @@ from pipeline.engines import create_predictor
 from pipeline.engines.openvino.openvino_import import openvino
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import FeedPadding, Padding, Variable, load_serving_model
-from pipeline.tuning.agreement import LEAST_ROWS, SAMPLE_FILE, require_agreement, require_equal_answers
+from pipeline.tuning.real_rows import MIN_ROWS, SAMPLE_FILE, require_agreement, require_equal_answers
 from tests.support import models, onnx_models
 from tests.support.models import local_conf
 from tests.support.service_process import APPS, ServiceProcess
@@ -64,17 +64,17 @@ def others(number: int) -> Any:
 
 
 def test_the_same_classes_on_enough_rows_agree(tmp_path: Path) -> None:
-    require_agreement(Answers(), Answers(lambda array: array * 1.01), sample(tmp_path, LEAST_ROWS, 5))
+    require_agreement(Answers(), Answers(lambda array: array * 1.01), sample(tmp_path, MIN_ROWS, 5))
     require_agreement(Answers(), Answers(others(1)), tmp_path)  # one of 256 is 0.4 %
 
 
 @pytest.mark.parametrize(
     ("rows", "shape", "lower", "told"),
     [
-        (LEAST_ROWS, (5,), others(2), "'out' has the same class as in fp32 in 99.22% of 256 rows"),
-        (LEAST_ROWS - 1, (5,), None, "has 255 rows, and 256 are the least"),
-        (LEAST_ROWS, (4, 3), others(1), "'out' is off in a row: cosine -1.0000"),
-        (LEAST_ROWS, (5,), lambda array: array * np.nan, "has the same class as in fp32"),
+        (MIN_ROWS, (5,), others(2), "'out' has the same class as in fp32 in 99.22% of 256 rows"),
+        (MIN_ROWS - 1, (5,), None, "has 255 rows, and 256 are the least"),
+        (MIN_ROWS, (4, 3), others(1), "'out' is off in a row: cosine -1.0000"),
+        (MIN_ROWS, (5,), lambda array: array * np.nan, "has the same class as in fp32"),
     ],
     ids=["two rows of another class", "too few rows", "a row that points elsewhere", "no numbers"],
 )
@@ -208,12 +208,12 @@ def test_a_service_takes_bf16_where_the_cpu_has_it_and_enough_real_rows_have_the
 def test_a_service_stays_with_fp32_where_a_row_is_missing_and_takes_bf16_once_it_is_there(
     model_folder: Path, real_rows: Array, tmp_path: Path
 ) -> None:
-    model = with_sample(model_folder, tmp_path, real_rows[: LEAST_ROWS - 1])
+    model = with_sample(model_folder, tmp_path, real_rows[: MIN_ROWS - 1])
     with started(model, tmp_path) as service:
         assert f"{CHOSEN} fp32" in service.log
         few = f"{SAMPLE_FILE} has 255 rows, and 256 are the least to judge by"
         assert (few if HAS_BF16 else NO_BF16) in service.log
-    np.savez(model / "serving_server" / SAMPLE_FILE, x=real_rows[:LEAST_ROWS])
+    np.savez(model / "serving_server" / SAMPLE_FILE, x=real_rows[:MIN_ROWS])
     with started(model, tmp_path) as service:
         assert f"{CHOSEN} {'bf16' if HAS_BF16 else 'fp32'}" in service.log
         assert "rows, and 256 are the least" not in service.log

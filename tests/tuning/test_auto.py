@@ -24,8 +24,8 @@ from pipeline.config.op_section import LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.models.serving_model import SAMPLE_FILE, load_serving_model
-from pipeline.tuning import auto, kept, order
-from pipeline.tuning.choice import Timed, choose
+from pipeline.tuning import auto, order
+from pipeline.tuning.choice import CHOICES_FILE, Timed, choose, read_choice, write_choice
 from pipeline.tuning.real_rows import feeds_to_time
 from pipeline.tuning.timed_runs import Grid, time_runs
 from tests.support import models, onnx_models
@@ -277,9 +277,9 @@ def test_a_damaged_file_of_choices_is_measured_anew_and_that_is_told_once(
 def test_of_two_starts_that_measured_at_once_both_take_the_choice_of_the_first(tmp_path: Path) -> None:
     model = load_serving_model(onnx_models.serving(tmp_path))
     first, second = (choose([timed(name, 1.0, 0.5)]) for name in ("onnxruntime", "openvino"))
-    assert kept.write(model, "key", "facts", first) == first
-    assert kept.write(model, "key", "facts", second) == first
-    assert kept.read(model, "key") == first
+    assert write_choice(model, "key", "facts", first) == first
+    assert write_choice(model, "key", "facts", second) == first
+    assert read_choice(model, "key") == first
 
 
 def test_where_no_folder_can_be_written_the_choice_counts_and_the_places_are_told(
@@ -291,16 +291,16 @@ def test_where_no_folder_can_be_written_the_choice_counts_and_the_places_are_tol
     file.touch()
     model = replace(load_serving_model(onnx_models.serving(tmp_path)), directory=file)
     choice = choose([timed("onnxruntime", 1.0, 0.5)])
-    assert kept.write(model, "key", "facts", choice) == choice
+    assert write_choice(model, "key", "facts", choice) == choice
     assert f"the choice can't be kept in {file}/choices.json or /proc/no-home-folder/" in caplog.text
-    assert kept.read(model, "key") is None
+    assert read_choice(model, "key") is None
 
 
 def test_what_can_t_be_kept_leaves_no_file_behind(tmp_path: Path) -> None:
     model = load_serving_model(onnx_models.serving(tmp_path))
-    (model.directory / kept.FILE).mkdir()
+    (model.directory / CHOICES_FILE).mkdir()
     before = sorted(model.directory.iterdir())
-    kept.write(model, "key", "facts", choose([timed("onnxruntime", 1.0, 0.5)]))
+    write_choice(model, "key", "facts", choose([timed("onnxruntime", 1.0, 0.5)]))
     assert sorted(model.directory.iterdir()) == before
 
 
@@ -325,7 +325,7 @@ def test_sizes_are_timed_that_the_model_has(tmp_path: Path, name: str, rows: set
     model = onnx_models.serving(tmp_path, name, padded=False)
     with started(model, tmp_path / "cache", engine="onnxruntime") as service:
         assert CHOSEN in service.log
-    (choice,) = json.loads((model / "serving_server" / kept.FILE).read_text())["choices"].values()
+    (choice,) = json.loads((model / "serving_server" / CHOICES_FILE).read_text())["choices"].values()
     points = choice["among"][0]["points"]
     assert {point[0] for point in points} == rows
     assert {point[1] for point in points} == {16}  # of images sides of 64, as in the warm-up

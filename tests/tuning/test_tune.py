@@ -23,13 +23,24 @@ from pipeline.launch.tune_command import Options
 from pipeline.launch.tune_command import tune as command_tune
 from pipeline.plugins import Library
 from pipeline.tuning.candidate import opened
-from pipeline.tuning.frontier import Measured, Point, Round, choose, frontier, survivors
-from pipeline.tuning.frontier_plot import HEIGHT, WIDTH, draw
-from pipeline.tuning.kept import machine
+from pipeline.tuning.choice import describe_machine
 from pipeline.tuning.marked_lines import other_machine, with_settings, without_settings
 from pipeline.tuning.sample import Example, build_requests, read_sample_lines
-from pipeline.tuning.settings import Settings, most_candidates, shapes
-from pipeline.tuning.tune import KEPT, Search, Wanted
+from pipeline.tuning.tune import (
+    BEAM_WIDTH,
+    Goal,
+    Measured,
+    Point,
+    Round,
+    Search,
+    Settings,
+    choose,
+    frontier,
+    max_candidates,
+    shapes,
+    survivors,
+)
+from pipeline.tuning.tune_report import HEIGHT, WIDTH, draw
 from tests.support import onnx_models
 from tests.support.command_line import paddlewheel, refused
 from tests.support.free_ports import free_port
@@ -158,7 +169,7 @@ class Machine:
         return measured(settings, (1, pace / 4, 1000 / pace), (16, pace, 16_000 / pace))
 
     def search(self, baseline: Settings, budget_s: float, engines: Sequence[str] = ("a", "b")) -> Search:
-        wanted = Wanted(tuple(engines), ("fp32",), 4, budget_s, connections=(1, 16))
+        wanted = Goal(tuple(engines), ("fp32",), 4, budget_s, connections=(1, 16))
         return Search(wanted, baseline, self.measure, lambda: self.now)
 
 
@@ -170,7 +181,7 @@ def test_the_search_goes_step_by_step_to_the_best() -> None:
     machine = Machine(BEST)
     search = machine.search(BASELINE, 600)
     assert search.run().settings == BEST
-    assert len(search.tried) <= most_candidates(2, 1, 4, KEPT)
+    assert len(search.tried) <= max_candidates(2, 1, 4, BEAM_WIDTH)
     assert search.left_out == []
     assert len(machine.measured) == len(search.tried) + 3 * len(search.finals)
     turn = list(search.finals)
@@ -320,7 +331,7 @@ def test_the_machine_is_noted_in_the_lines(tmp_path: Path) -> None:
     written = with_settings(CONFIG, "model", SETTINGS)
     config.write_text(written, "utf-8")
     assert other_machine(config) == ""
-    config.write_text(written.replace(machine(), "Another CPU, 96 cores"), "utf-8")
+    config.write_text(written.replace(describe_machine(), "Another CPU, 96 cores"), "utf-8")
     assert other_machine(config) == "Another CPU, 96 cores"
 
 
@@ -356,7 +367,7 @@ def test_a_service_is_tuned_and_serves_with_what_was_found(service: Path) -> Non
     chosen = msgspec.convert(report["chosen"]["settings"], Settings)
     assert written == with_settings(CONFIG.replace("somewhere", "served_classifier"), "model", chosen)
     assert chosen.name in done.stderr
-    assert report["machine"] == machine()
+    assert report["machine"] == describe_machine()
     assert all(math.isfinite(one["p99_ms"]) for each in report["tried"] for one in each["points"])
     drawn = ElementTree.fromstring((service / "tuned.svg").read_text("utf-8"))
     assert drawn.tag.endswith("svg")
@@ -402,7 +413,7 @@ def test_a_dry_run_prints_the_change_alone(service: Path) -> None:
 def test_a_start_tells_that_the_lines_come_from_another_machine(service: Path) -> None:
     config = service / "config.yml"
     text = with_settings(config.read_text("utf-8"), "model", SETTINGS)
-    text = text.replace(machine(), "Another CPU, 96 cores").replace("18082", str(free_port()))
+    text = text.replace(describe_machine(), "Another CPU, 96 cores").replace("18082", str(free_port()))
     config.write_text(text, "utf-8")
     with ServiceProcess(APPS / "model.py", env={"SERVICE_CONFIG": os.fspath(config)}, wait=False) as running:
         running.wait_for_log("was tuned on another machine (Another CPU, 96 cores): tune it here")

@@ -1,42 +1,68 @@
-"""Paddle and a real prediction, tried in a child process: a crash of its is a finding, not our end."""
+"""A real prediction in a child process, in which a crash of Paddle is a finding and not the doctor's end.
+
+`python -m pipeline.launch.doctor.prediction FOLDER` is the child with Paddle. It prints JSON lines: first the
+build of Paddle (version, cuda, cards, tensorrt, tensorrt_found), then {"device", "prediction"} or
+{"device", "error"} for each device. With the argument `onnx` it uses ONNX Runtime and imports no Paddle.
+"""
 
 from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import tempfile
+import time
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from pipeline.launch.doctor.finding import REINSTALL, Finding, miss, note, ok
+from pipeline.launch.doctor import REINSTALL, Finding, miss, notice, ok
 from pipeline.plugins import Library
 from pipeline.process.processes import python_module, signal_name
 
+if TYPE_CHECKING:  # the parent also runs without NumPy and msgspec
+    import numpy as np
+
+    from pipeline.config.op_section import LocalServiceConf
+    from pipeline.models.serving_model import ServingModel
+
+    Matrix = np.ndarray[Any, Any]
+
 TRIAL_TIMEOUT_S = 300.0  # a first import from a slow disk takes minutes
 PADDLE = Library("paddle", "paddlewheel[paddle]")
+ONNX = "onnx"
+TOLERANCE = 1e-4
+FEATURES, HIDDEN, CLASSES, ROWS = 8, 16, 3, 2
+WIDTH, FACTOR = 4, 2.0
+# An ONNX file of opset 17: x [N, 4] times 2 is y.
+ONNX_MODEL = bytes.fromhex(
+    "08083a5d"  # version of the format; the graph, of 93 bytes:
+    "0a130a01780a06666163746f721201792203" + b"Mul".hex() + "1206" + b"scaled".hex()
+    + "2a12080110014206" + b"factor".hex() + "4a0400000040"
+    + "5a140a0178120f0a0d080112090a0312014e0a020804"
+    + "62140a0179120f0a0d080112090a0312014e0a020804"
+    + "42040a001011"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What the child told, and how it ended: its `failure` is empty when it ended well.
+    """Output of the child process, and the reason of its failure."""
 
-    with_paddle: whether Paddle is installed; if not, `paddle` is empty, and ONNX Runtime predicts.
-    """
-
-    with_paddle: bool = True
-    paddle: dict[str, Any] = field(default_factory=dict)
-    predictions: tuple[dict[str, Any], ...] = ()
-    failure: str = ""
+    with_paddle: bool = True  # whether Paddle is installed; if not, ONNX Runtime predicts
+    paddle: dict[str, Any] = field(default_factory=dict)  # build of Paddle; empty without Paddle
+    predictions: tuple[dict[str, Any], ...] = ()  # one for each device
+    failure: str = ""  # empty if the child succeeded
 
 
 def try_prediction() -> Trial:
-    """Run the child. Takes seconds where it imports Paddle."""
+    """Run the child process. Takes seconds if Paddle is installed, because the child imports it."""
     with_paddle = PADDLE.is_installed
-    child = "pipeline.launch.doctor." + ("trial" if with_paddle else "onnx_trial")
+    options = [] if with_paddle else [ONNX]
     with tempfile.TemporaryDirectory(prefix="paddlewheel-doctor-") as folder:
         try:
             done = subprocess.run(
-                [*python_module(child), folder],
+                [*python_module("pipeline.launch.doctor.prediction"), folder, *options],
                 cwd=folder,
                 capture_output=True,
                 text=True,
@@ -49,13 +75,13 @@ def try_prediction() -> Trial:
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     predictions = tuple(line for line in lines if "device" in line)
     paddle: dict[str, Any] = next((line for line in lines if "version" in line), {})
-    return Trial(with_paddle, paddle, predictions, _failure(done.returncode, done.stderr))
+    return Trial(with_paddle, paddle, predictions, _describe_failure(done.returncode, done.stderr))
 
 
 def check_paddle(trial: Trial) -> Finding:
     if not trial.with_paddle:
         remedy = f"To serve Paddle models: pip install '{PADDLE.requirement}'"
-        return note("Paddle", "not installed; ONNX models are served without it", remedy)
+        return notice("Paddle", "not installed; ONNX models are served without it", remedy)
     if not trial.paddle:
         return miss("Paddle", f"can't be imported: {trial.failure}", f"{REINSTALL}.")
     cuda = trial.paddle["cuda"]
@@ -64,16 +90,16 @@ def check_paddle(trial: Trial) -> Finding:
 
 
 def check_predictions(trial: Trial) -> list[Finding]:
-    """One finding a device; a child that told of no prediction is a miss as well."""
+    """Return a finding for each device. A child without any prediction is a miss as well."""
     findings = [
-        ok(f"Prediction on the {told['device']}", told["prediction"])
-        if "prediction" in told
+        ok(f"Prediction on the {line['device']}", line["prediction"])
+        if "prediction" in line
         else miss(
-            f"Prediction on the {told['device']}",
-            told["error"],
+            f"Prediction on the {line['device']}",
+            line["error"],
             f"{REINSTALL}; if it stays, report it with this text.",
         )
-        for told in trial.predictions
+        for line in trial.predictions
     ]
     tried = bool(trial.paddle) or not trial.with_paddle
     if tried and trial.failure:
@@ -85,10 +111,133 @@ def check_predictions(trial: Trial) -> list[Finding]:
     return findings
 
 
-def _failure(code: int, errors: str) -> str:
+def _describe_failure(code: int, errors: str) -> str:
     if code == 0:
         return ""
     if code < 0:
         return f"the process died of {signal_name(-code)}"
     lines = [line for line in errors.splitlines() if line.strip()]
     return lines[-1][:400] if lines else f"exit code {code}"
+
+
+def predict_with_paddle(folder: Path) -> None:
+    """Print the build of Paddle, and a prediction of a tiny model on each device."""
+    from pipeline.engines.paddle.paddle_import import inference, paddle
+
+    cards = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
+    _print_line(
+        version=paddle.__version__,
+        cuda=paddle.version.cuda() if paddle.is_compiled_with_cuda() else "",
+        cards=cards,
+        tensorrt=_dotted(inference.get_trt_compile_version()) if cards else "",
+        tensorrt_found=_dotted(inference.get_trt_runtime_version()) if cards else "",
+    )
+    paddle.set_device("cpu")
+    rows = _make_rows(FEATURES)
+    model, expected = _save_paddle_model(folder, rows)
+    for device in ("CPU", "GPU") if cards else ("CPU",):
+        _print_prediction(device, model, rows, expected, through="two layers", by="the layers'")
+
+
+def _save_paddle_model(folder: Path, rows: Matrix) -> tuple[ServingModel, Matrix]:
+    """Save two linear layers as a serving model in `folder`. Return the model and its output for `rows`."""
+    from pipeline.engines.paddle.paddle_import import paddle
+    from pipeline.models.serving_model import ServingModel, Variable
+
+    paddle.seed(1)
+    layers = paddle.nn.Sequential(
+        paddle.nn.Linear(FEATURES, HIDDEN), paddle.nn.ReLU(), paddle.nn.Linear(HIDDEN, CLASSES)
+    )
+    layers.eval()
+    expected = layers(paddle.to_tensor(rows)).numpy()
+    spec = paddle.static.InputSpec([-1, FEATURES], "float32", "x")
+    paddle.jit.save(paddle.jit.to_static(layers, input_spec=[spec]), str(folder / "tiny"))
+    program = next(path for path in folder.iterdir() if path.suffix in (".json", ".pdmodel"))
+    return ServingModel(
+        directory=folder,
+        program=program,
+        params=folder / "tiny.pdiparams",
+        feeds=(Variable("x", "x", "float32", (-1, FEATURES)),),
+        fetches=(Variable("fetch_name_0", "y", "float32", (-1, CLASSES)),),  # Paddle's name for the first
+    ), expected
+
+
+def predict_with_onnx(folder: Path) -> None:
+    """Print a prediction of a tiny model by ONNX Runtime."""
+    import numpy as np
+
+    from pipeline.models.serving_model import ServingModel, Variable
+
+    program = folder / "tiny.onnx"
+    program.write_bytes(ONNX_MODEL)
+    model = ServingModel(
+        directory=folder,
+        program=program,
+        params=None,
+        feeds=(Variable("x", "x", "float32", (-1, WIDTH)),),
+        fetches=(Variable("y", "y", "float32", (-1, WIDTH)),),
+        format="onnx",
+        engine="onnxruntime",
+    )
+    rows = _make_rows(WIDTH)
+    _print_prediction("CPU", model, rows, rows * np.float32(FACTOR), through="an operator", by="NumPy's")
+
+
+def _make_rows(width: int) -> Matrix:
+    import numpy as np
+
+    return np.linspace(-1, 1, ROWS * width, dtype=np.float32).reshape(ROWS, width)
+
+
+def _print_prediction(
+    device: str, model: ServingModel, rows: Matrix, expected: Matrix, *, through: str, by: str
+) -> None:
+    """Run `rows` as the feed x on the device, and print the time, or the error of the fetch y.
+
+    The sentence says through which operators the rows go, and by whom the expected answer is.
+    """
+    from pipeline.config.op_section import LocalServiceConf
+    from pipeline.errors import ServingError
+
+    conf = LocalServiceConf.model_validate({"device_type": int(device == "GPU"), "thread_num": 1})
+    try:
+        spent_ms = _time_prediction(model, conf, rows, expected, by)
+    except (ServingError, RuntimeError, ValueError) as exc:
+        _print_line(device=device, error=str(exc)[:400])
+    else:
+        prediction = f"{len(rows)} rows through {through} in {spent_ms:.1f} ms, equal to {by} own answer"
+        _print_line(device=device, prediction=prediction)
+
+
+def _time_prediction(
+    model: ServingModel, conf: LocalServiceConf, rows: Matrix, expected: Matrix, by: str
+) -> float:
+    """Return the time of a run in milliseconds. Raise ValueError if the output is not the expected one."""
+    import numpy as np
+
+    from pipeline.engines import create_predictor
+
+    predictor = create_predictor(model, conf)
+    predictor.run({"x": rows})  # the first run also sets up
+    begin = time.perf_counter()
+    answer = predictor.run({"x": rows})["y"]
+    spent_ms = (time.perf_counter() - begin) * 1000
+    predictor.close()
+    difference = float(np.abs(answer - expected).max())
+    if not difference <= TOLERANCE:  # NaN, too
+        raise ValueError(f"the prediction differs from {by} own answer by {difference:g}")
+    return spent_ms
+
+
+def _print_line(**facts: Any) -> None:
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+def _dotted(version: tuple[int, int, int]) -> str:
+    return ".".join(map(str, version)) if any(version) else ""
+
+
+if __name__ == "__main__":
+    predict = predict_with_onnx if sys.argv[2:] == [ONNX] else predict_with_paddle
+    predict(Path(sys.argv[1]))

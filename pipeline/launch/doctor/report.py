@@ -1,4 +1,4 @@
-"""Runs all checks with their progress shown, and writes the report: a table or JSON."""
+"""The report of `paddlewheel doctor`: runs all checks, and prints a table or JSON."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pipeline.launch.doctor.finding import Finding, Status
-from pipeline.launch.doctor.gpu import check_gpu
-from pipeline.launch.doctor.machine import check_machine
-from pipeline.launch.doctor.ports import check_config
+from pipeline.launch.doctor import Finding, Status
+from pipeline.launch.doctor.machine import check_config, check_gpu, check_machine
 from pipeline.launch.doctor.prediction import check_paddle, check_predictions, try_prediction
-from pipeline.launch.doctor.running import check_running
-from pipeline.launch.doctor.software import check_software
+from pipeline.launch.doctor.software import check_running, check_software
 
 STYLES = {Status.OK: "green", Status.NOTE: "yellow", Status.MISS: "bold red"}
-PIPE_WIDTH = 120  # of a table that goes to a file or another program
+PIPE_WIDTH = 120  # columns of a table that is not printed to a terminal
 
 
 def examine(config_file: Path | None = None) -> list[Finding]:
-    """Every finding, in the order of the report. Takes seconds: Paddle is imported in a child process.
+    """Run all checks, in the order of the report. Takes seconds: Paddle is imported in a child process.
 
-    Without `config_file` the config.yml of this folder is looked at, if there is one.
+    Without `config_file` the config.yml of this folder is checked, if there is one.
     """
-    with _progress() as say:
+    with _show_progress() as say:
         say("Looking at the machine and its packages")
         findings = [*check_software(), *check_machine(), *check_running()]
         config, about_config = check_config(config_file)
@@ -37,10 +34,10 @@ def examine(config_file: Path | None = None) -> list[Finding]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
+def _show_progress() -> Iterator[Callable[[str], None]]:
     try:
         from rich.console import Console
-    except ImportError:  # the doctor has to say so, not to end of it
+    except ImportError:  # a missing rich is a finding, not a crash of the doctor
         yield lambda doing: None
         return
     with Console(stderr=True).status("") as status:
@@ -52,16 +49,18 @@ def all_needed_is_there(findings: Sequence[Finding]) -> bool:
 
 
 def write_report(findings: Sequence[Finding]) -> None:
-    """To standard output: a table, or plain lines where rich is missing, and a sentence at the end."""
+    """Print a table, or plain lines if rich is missing, and a summary in the last line."""
     try:
         _write_table(findings)
     except ImportError:
         for finding in findings:
             remedy = f" -> {finding.remedy}" if finding.remedy else ""
-            sys.stdout.write(f"{finding.status.value:4} {finding.check}: {finding.found}{remedy}\n")
+            sys.stdout.write(f"{finding.status.value:4} {finding.check}: {finding.result}{remedy}\n")
     misses = [finding.check for finding in findings if finding.status is Status.MISS]
-    told = f"This machine can't serve yet: {', '.join(misses)}." if misses else "Everything needed is there."
-    sys.stdout.write(f"{told}\n")
+    summary = (
+        f"This machine can't serve yet: {', '.join(misses)}." if misses else "Everything needed is there."
+    )
+    sys.stdout.write(f"{summary}\n")
 
 
 def _write_table(findings: Sequence[Finding]) -> None:
@@ -77,14 +76,14 @@ def _write_table(findings: Sequence[Finding]) -> None:
         table.add_column(heading, overflow="fold")
     for finding in findings:
         status = Text(finding.status.value, style=STYLES[finding.status])
-        table.add_row(Text(finding.check), status, Text(finding.found), Text(finding.remedy))
+        table.add_row(Text(finding.check), status, Text(finding.result), Text(finding.remedy))
     console.print(table)
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """{"ok": true, "findings": [{"check", "status": ok, note or miss, "found", "remedy"}]}"""
+    """Return JSON {"ok": true, "findings": [{"check", "status": ok, note or miss, "found", "remedy"}]}."""
     rows = [
-        {"check": f.check, "status": f.status.value, "found": f.found, "remedy": f.remedy} for f in findings
+        {"check": f.check, "status": f.status.value, "found": f.result, "remedy": f.remedy} for f in findings
     ]
     document = {"ok": all_needed_is_there(findings), "findings": rows}
     return json.dumps(document, ensure_ascii=False, indent=2)

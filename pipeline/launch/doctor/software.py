@@ -1,18 +1,75 @@
-"""Python, the installed packages against the lock, and packages that must not be there."""
+"""Python, the installed packages against the lock, their imports, and the package of running services.
+
+`python -m pipeline.launch.doctor.software MODULE ...` is the child process that imports them.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
+import json
 import platform
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from pipeline.launch.doctor.finding import INSTALL, LOCK, ROOT, Finding, miss, note, ok
-from pipeline.launch.doctor.imports import check_imports
+from pipeline.launch.doctor import INSTALL, LOCK, REINSTALL, ROOT, Finding, miss, notice, ok
 from pipeline.process.numpy_version import REMEDY, flaw_of_numpy
+from pipeline.process.processes import (
+    WORKER,
+    RunningService,
+    module_arguments,
+    python_module,
+    running_services,
+)
+
+IMPORT_TIMEOUT_S = 120.0
+MODULE_OF = {"grpcio": "grpc", "pillow": "PIL", "protobuf": "google.protobuf", "pyyaml": "yaml"}
+OWN_FINDING = ("paddlepaddle", "paddlepaddle-gpu")  # imported by the trial, which takes seconds
+IMPORT_HINT = f"{REINSTALL}, and run its own Python."
+
+
+def check_imports(direct: Collection[str]) -> Finding:
+    """Import the modules of these distributions in a child process. A failing import is a miss."""
+    modules = sorted(get_module_name(name) for name in direct if name not in OWN_FINDING)
+    try:
+        done = subprocess.run(
+            [*python_module("pipeline.launch.doctor.software"), *modules],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=IMPORT_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return miss("Imports", f"no end within {IMPORT_TIMEOUT_S:g} s", IMPORT_HINT)
+    attempts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    failed = [f"{module}: {reason}" for module, reason in attempts if reason]
+    if len(attempts) < len(modules):
+        failed.append(f"{modules[len(attempts)]}: the process ended with {done.returncode}")
+    if failed:
+        return miss("Imports", "; ".join(failed), IMPORT_HINT)
+    return ok("Imports", f"{len(modules)} packages load")
+
+
+def get_module_name(distribution: str) -> str:
+    return MODULE_OF.get(distribution) or re.sub(r"[-.]", "_", distribution)
+
+
+def try_imports(modules: list[str]) -> None:
+    """Print a JSON line [module, error] for each module; the error is empty if the import succeeds."""
+    for module in modules:
+        reason = ""
+        try:
+            importlib.import_module(module)
+        except BaseException as exc:  # a broken package may also raise SystemExit
+            reason = f"{type(exc).__name__}: {exc}"[:200]
+        sys.stdout.write(json.dumps([module, reason]) + "\n")
+        sys.stdout.flush()
+
 
 DISTRIBUTION = "paddlewheel"
 OLDEST, NEWEST = (3, 11), (3, 13)
@@ -36,56 +93,61 @@ def check_software() -> list[Finding]:
 
 
 def check_python(version: tuple[int, int] | None = None, system: str | None = None) -> Finding:
-    """This interpreter and this system, unless others are given."""
+    """Check the Python version and the system; by default those of this process."""
     version = version or sys.version_info[:2]
     system = system or f"{platform.system()} {platform.machine()}"
-    found = f"{version[0]}.{version[1]} on {system}"
+    result = f"{version[0]}.{version[1]} on {system}"
     if not OLDEST <= version <= NEWEST:
         return miss(
-            "Python", found, "Make the environment with Python 3.11-3.13: make setup PYTHON=python3.12"
+            "Python", result, "Make the environment with Python 3.11-3.13: make setup PYTHON=python3.12"
         )
     if system != "Linux x86_64":
-        return miss("Python", found, "Use Linux on x86-64: workers and shared memory are Linux's.")
-    return ok("Python", found)
+        return miss("Python", result, "Use Linux on x86-64: workers and shared memory are Linux's.")
+    return ok("Python", result)
 
 
 def check_packages(
     locked: Mapping[str, str], direct: Collection[str], installed: Mapping[str, str]
 ) -> Finding:
-    """Versions by normalised name. A direct requirement that is absent is a miss, another version a note."""
+    """Compare the installed versions with the lock; all keys are normalised names.
+
+    An absent direct requirement is a miss, another version than the locked one is a note.
+    """
     present = {name: installed.get(name) or installed.get(GPU_BUILD_OF.get(name, "")) for name in locked}
     absent = sorted(name for name in direct if not (present.get(name) or installed.get(name)))
     if absent:
         remedy = f"{INSTALL}, and run its own Python."
         return miss("Packages", f"not installed: {_some(absent)}", remedy)
-    others = sorted(
+    mismatches = sorted(
         f"{name} {version} (locked: {locked[name]})"
         for name, version in present.items()
         if version and version.split("+")[0] != locked[name]
     )
-    if others:
-        return note(
-            "Packages", f"other versions: {_some(others)}", "The tests ran with the locked ones: make setup."
+    if mismatches:
+        return notice(
+            "Packages",
+            f"other versions: {_some(mismatches)}",
+            "The tests ran with the locked ones: make setup.",
         )
     if not locked:
-        return note("Packages", f"{len(direct)} there; no lock beside the code to compare them with")
+        return notice("Packages", f"{len(direct)} there; no lock beside the code to compare them with")
     return ok(
         "Packages", f"{sum(map(bool, present.values()))} of the {len(locked)} locked, in their versions"
     )
 
 
 def check_originals(installed: Collection[str]) -> Finding:
-    """Paddle Serving's own packages have the import names of the compatibility distribution."""
+    """Check for Paddle Serving's packages, whose import names clash with the compatibility distribution."""
     check = "Paddle Serving's packages"
-    there = sorted(name for name in installed if ORIGINALS.match(name))
-    if there:
-        names = " ".join(there)
+    conflicting = sorted(name for name in installed if ORIGINALS.match(name))
+    if conflicting:
+        names = " ".join(conflicting)
         return miss(check, f"installed: {names}", f"Remove them: python -m pip uninstall {names}")
     return ok(check, "none, as it should be")
 
 
 def check_numpy(installed: Mapping[str, str]) -> Finding:
-    """Packages written for NumPy 1 put it in place of NumPy 2 as they are installed."""
+    """Check for NumPy 1, which packages written for it install in place of NumPy 2."""
     if "numpy" not in installed:
         return miss("NumPy", "not installed", f"{INSTALL}.")
     if flaw := flaw_of_numpy(installed["numpy"]):
@@ -97,11 +159,11 @@ def check_onnx_runtime(installed: Mapping[str, str]) -> Finding:
     for name in ("onnxruntime-gpu", "onnxruntime"):
         if name in installed:
             return ok("ONNX Runtime", installed[name])
-    return note("ONNX Runtime", "not installed; Paddle models are served without it")
+    return notice("ONNX Runtime", "not installed; Paddle models are served without it")
 
 
 def locked_versions(lock: Path) -> dict[str, str]:
-    """Version by normalised name; empty where the code was installed without its lock."""
+    """Return the locked version by normalised name; empty if the code was installed without its lock."""
     if not lock.is_file():
         return {}
     lines = lock.read_text("utf-8").splitlines()
@@ -110,9 +172,9 @@ def locked_versions(lock: Path) -> dict[str, str]:
 
 
 def direct_requirements(*, extras: bool = False) -> set[str]:
-    """What the code itself always imports, as the distribution or pyproject.toml beside the code says.
+    """Return the requirements of the distribution, or of the pyproject.toml beside the code.
 
-    extras: what only its extras bring, instead.
+    extras: return the requirements of the extras instead.
     """
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
@@ -120,20 +182,20 @@ def direct_requirements(*, extras: bool = False) -> set[str]:
     except importlib.metadata.PackageNotFoundError:
         project = ROOT / "pyproject.toml"
         content = tomllib.loads(project.read_text("utf-8")) if project.is_file() else {}
-        own = content.get("project", {})
-        of_extras = [text for extra in own.get("optional-dependencies", {}).values() for text in extra]
-        chosen = of_extras if extras else own.get("dependencies", [])
+        metadata = content.get("project", {})
+        optional = [text for extra in metadata.get("optional-dependencies", {}).values() for text in extra]
+        chosen = optional if extras else metadata.get("dependencies", [])
     names = {_normalised(re.split(r"[^\w.-]", text, maxsplit=1)[0]) for text in chosen}
-    return names - {DISTRIBUTION}  # an extra may name others of ours
+    return names - {DISTRIBUTION}  # an extra may name other extras of this distribution
 
 
 def installed_versions() -> dict[str, str]:
-    """Version by normalised name; of several that are found by one name the first, which is imported."""
-    found: dict[str, str] = {}
+    """Return the installed version by normalised name. Of several versions Python imports the first."""
+    versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         if distribution.name:
-            found.setdefault(_normalised(distribution.name), distribution.version)
-    return found
+            versions.setdefault(_normalised(distribution.name), distribution.version)
+    return versions
 
 
 def _normalised(name: str) -> str:
@@ -143,3 +205,27 @@ def _normalised(name: str) -> str:
 def _some(names: list[str]) -> str:
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def check_running() -> list[Finding]:
+    """Return a finding for each service whose package was changed since its start."""
+    try:
+        # Imported here: the doctor also runs without msgspec.
+        from pipeline.messages.protocol_version import PROTOCOL_VERSION
+    except ImportError:
+        return []
+    remedy = "Restart the service: running workers serve on, but none of them can be replaced."
+    return [
+        notice("Running service", f"{service}: the installed package has changed since its start", remedy)
+        for service in running_services()
+        if not _get_versions(service) <= {PROTOCOL_VERSION}
+    ]
+
+
+def _get_versions(service: RunningService) -> set[str]:
+    """Return the protocol versions of the service's workers; empty for a service of another package."""
+    return {arguments[0] for pid in service.worker_pids() if (arguments := module_arguments(pid, WORKER))}
+
+
+if __name__ == "__main__":
+    try_imports(sys.argv[1:])
