@@ -1,4 +1,4 @@
-"""The command line of `paddlewheel`: services are made, run, tuned and stopped, files scored."""
+"""The command line of `paddlewheel`: its commands, their options and their exit codes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 
 EXIT_MISS = 1
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")
-MOST_CONNECTIONS = 1024  # of the load that `tune` makes
+MAX_CONNECTIONS = 1024  # of the load of `tune`
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Exit codes: 0 done, 1 the doctor misses something or there is nothing to stop, 2 it
-    can't be done, and what a script leaves with."""
+    """Run a command, and return its exit code.
+
+    0: done. 1: the doctor misses something, or there is nothing to stop. 2: the command can't be done. `run`
+    returns the exit code of the script.
+    """
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in CONVERSION_COMMANDS:
         return run_conversion(argv)
@@ -46,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _meant(options: argparse.Namespace, unknown: str) -> str:
-    """The end of a message about an option that there is not."""
+    """Return the hint for a message about an unknown option."""
     return hint(unknown) if options.command is _serve else ""
 
 
@@ -77,21 +80,21 @@ def _text(options: argparse.Namespace) -> None:
 def _explain(options: argparse.Namespace) -> int:
     from pipeline.triton.explain import explain_repository
 
-    told = explain_repository(options.model_repository)
-    sys.stdout.write(f"{told.text}\n")
+    explanation = explain_repository(options.model_repository)
+    sys.stdout.write(f"{explanation.text}\n")
     if options.svg is not None:
         try:
-            options.svg.write_text(told.drawing, "utf-8")
+            options.svg.write_text(explanation.drawing, "utf-8")
         except OSError as exc:
             raise ConfigError(f"--svg {options.svg} can't be written: {exc.strerror}") from exc
-    return 0 if told.complete else EXIT_MISS
+    return 0 if explanation.complete else EXIT_MISS
 
 
 def _new(options: argparse.Namespace) -> None:
-    from pipeline.launch.new_description import Asked
+    from pipeline.launch.new_description import ModelOptions
     from pipeline.launch.new_service import NewApp, write_app
 
-    asked = Asked(
+    model_options = ModelOptions(
         options.input,
         options.output,
         options.preset,
@@ -102,7 +105,7 @@ def _new(options: argparse.Namespace) -> None:
         options.top_k,
     )
     ports = {"http_port": options.http_port, "rpc_port": options.rpc_port}
-    app = NewApp.of(options.directory, options.model, options.name, asked=asked, **ports)
+    app = NewApp.prepare(options.directory, options.model, options.name, model_options=model_options, **ports)
     write_app(app)
     sys.stdout.write(app.next_steps(starts=options.run))
     if options.run:
@@ -132,10 +135,10 @@ def _doctor(options: argparse.Namespace) -> int:
 def _tune(options: argparse.Namespace) -> int:
     from pipeline.launch.tune_command import Options, parse_duration, tune
 
-    for number in (signal.SIGTERM, signal.SIGHUP):  # end the candidate that is running, too, as Ctrl-C does
-        if signal.getsignal(number) == signal.SIG_DFL:  # with nohup it goes on
+    for number in (signal.SIGTERM, signal.SIGHUP):  # stop the running candidate too, as Ctrl-C does
+        if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)
-    given = Options(
+    tune_options = Options(
         options.service,
         parse_duration("--budget", options.budget),
         parse_duration("--p99", options.p99) * 1e3 if options.p99 else None,
@@ -151,7 +154,7 @@ def _tune(options: argparse.Namespace) -> int:
         options.record,
     )
     try:
-        tune(given)
+        tune(tune_options)
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted: nothing is written\n")
         return INTERRUPTED
@@ -274,7 +277,7 @@ def _add_new(commands: Commands) -> None:
 
 
 def _add_description(parser: argparse.ArgumentParser) -> None:
-    """What a model's serving.yml is to say of its inputs and outputs."""
+    """Add the options that describe a model's inputs and outputs, for its serving.yml."""
     parser.add_argument(
         "--input",
         default="",
@@ -413,8 +416,8 @@ def _precisions(text: str) -> tuple[str, ...]:
 def _numbers(text: str) -> tuple[int, ...]:
     names = _names(text)
     numbers = sorted({int(name) for name in names if name.isdecimal()})
-    if not all(map(str.isdecimal, names)) or not numbers or numbers[0] < 1 or numbers[-1] > MOST_CONNECTIONS:
-        raise argparse.ArgumentTypeError(f"from 1 to {MOST_CONNECTIONS}, e.g. 1,4,16,64")
+    if not all(map(str.isdecimal, names)) or not numbers or numbers[0] < 1 or numbers[-1] > MAX_CONNECTIONS:
+        raise argparse.ArgumentTypeError(f"from 1 to {MAX_CONNECTIONS}, e.g. 1,4,16,64")
     return tuple(numbers)
 
 

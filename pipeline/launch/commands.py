@@ -1,4 +1,4 @@
-"""A command line of several commands, as `paddlewheel` and `paddlewheel convert` have it."""
+"""Helpers for a command line with several commands, as of `paddlewheel` and `paddlewheel convert`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Tells a mistake in one sentence instead of the whole usage."""
+    """A parser that reports a mistake in one sentence, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_MISTAKE, f"{self.prog}: {message}; --help shows an example.\n")
@@ -28,7 +28,7 @@ class OneLineParser(argparse.ArgumentParser):
 def add_command(
     commands: Commands, name: str, command: object, help_text: str, example: str
 ) -> argparse.ArgumentParser:
-    """Adds a command by name; its options have what runs it as `command`."""
+    """Add a command. Its parsed options have the function that runs it as `command`."""
     description = f"{help_text[0].upper()}{help_text[1:]}."
     parser = commands.add_parser(name, help=help_text, description=description, epilog=f"Example: {example}")
     parser.set_defaults(command=command)
@@ -36,7 +36,7 @@ def add_command(
 
 
 def require_place(option: str, file: Path) -> None:
-    """Raises ConfigError where a file that an option names can't be put: before the work, not after."""
+    """Raise ConfigError if an option's file can't be written, before the work starts."""
     folder = file.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         why = "can't be written" if folder.is_dir() else "is no folder"
@@ -44,11 +44,11 @@ def require_place(option: str, file: Path) -> None:
 
 
 def interpreter() -> str:
-    """What is typed here to run this Python: `python3` where its environment is active, else its path."""
-    own, found = Path(sys.executable), shutil.which("python3")
-    if found is not None and Path(found).parent == own.parent:
+    """Return the command for this Python: `python3` if its environment is active, else its path."""
+    this_python, path_python = Path(sys.executable), shutil.which("python3")
+    if path_python is not None and Path(path_python).parent == this_python.parent:
         return "python3"
-    return _typed(own)
+    return _typed(this_python)
 
 
 def _typed(program: Path) -> str:

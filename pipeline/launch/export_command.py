@@ -1,4 +1,4 @@
-"""`paddlewheel export triton`: writes a service of texts as a model repository that any Triton runs."""
+"""`paddlewheel export triton`: writes a text service as a model repository that any Triton runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def export(options: argparse.Namespace) -> None:
-    """Raises ConfigError for a service that can't be so expressed."""
+    """Write the model repository. Raise ConfigError for a service that can't be expressed as one."""
     from pipeline.triton.export.repository import export_repository
 
     if options.service is not None:
@@ -33,7 +33,7 @@ def export(options: argparse.Namespace) -> None:
 
 
 def _of_service(place: Path) -> tuple[str, ServingModel]:
-    """The name of a script's service, and the model of its only Op as that describes it."""
+    """Return the name of a script's service, and the model of its only Op with the Op's description."""
     from pipeline.models.serving_model import choose_version, load_serving_model
     from pipeline.offline.script_service import script_in, service_of_script
     from pipeline.ops.described import DescribedOp
@@ -52,22 +52,22 @@ def _of_service(place: Path) -> tuple[str, ServingModel]:
             f"{script}: Op {name} is code of its own, which can't be exported; Ops of pipeline.ops.text_ops "
             "can"
         )
-    found = load_serving_model(choose_version(Path(conf.model_dir), conf.model_version).directory)
-    return service.name, op.described(found)
+    serving_model = load_serving_model(choose_version(Path(conf.model_dir), conf.model_version).directory)
+    return service.name, op.described(serving_model)
 
 
 def _of_model(folder: Path) -> tuple[str, ServingModel]:
-    """A name for a model's service, and the model as its files describe it."""
+    """Return a service name for a model, and the model as its files describe it."""
     from pipeline.launch.text_command import find_model_folder, get_service_name
     from pipeline.models.serving_model import choose_version, load_serving_model
     from pipeline.ops.text_files import TextSettings, described_texts
 
-    found = load_serving_model(choose_version(find_model_folder(folder)).directory)
-    return get_service_name(folder), described_texts(found, TextSettings())
+    serving_model = load_serving_model(choose_version(find_model_folder(folder)).directory)
+    return get_service_name(folder), described_texts(serving_model, TextSettings())
 
 
 def add_export(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:
-    """Adds the command, which `command` runs."""
+    """Add the command, which `command` runs."""
     parser = add_command(
         commands,
         "export",

@@ -18,7 +18,7 @@ from pipeline.api.op import Op, RequestOp
 from pipeline.config.config_file import check_service_name, load_config
 from pipeline.errors import ConfigError
 from pipeline.launch.commands import interpreter
-from pipeline.launch.new_description import NOTHING_ASKED, Asked, describe_reading, with_description
+from pipeline.launch.new_description import NO_OPTIONS, ModelOptions, describe_reading, with_description
 from pipeline.launch.new_service_templates import CONFIG, SCRIPT
 from pipeline.models.serving_model import (
     ADDITIONS,
@@ -30,54 +30,51 @@ from pipeline.models.serving_model import (
 from pipeline.ops.described import DescribedOp
 
 SCRIPT_NAME, CONFIG_NAME = "web_service.py", "config.yml"
-LONGEST_COMMAND = 400  # characters of a body in a command; a longer one gets a file of its own
+LONGEST_COMMAND = 400  # characters of a body in a command; a longer body gets a file
 
 
 @dataclass(frozen=True)
 class NewApp:
-    """What is written to `directory`. `model_path` is what config.yml says: relative where it is below.
-
-    `describes` says that a description of the model is written, too; the model's own serving.yml stays.
-    """
+    """The files of a new service."""
 
     directory: Path
     name: str
     model: ServingModel
-    model_path: Path
+    model_path: Path  # `model_config` of config.yml, relative if it is below `directory`
     http_port: int
     rpc_port: int
-    describes: bool = False
+    describes: bool = False  # whether a description of the model is written; the model's serving.yml stays
 
     @classmethod
-    def of(
+    def prepare(
         cls,
         directory: Path,
         model: Path,
         name: str | None = None,
         *,
-        asked: Asked = NOTHING_ASKED,
+        model_options: ModelOptions = NO_OPTIONS,
         http_port: int,
         rpc_port: int,
     ) -> NewApp:
-        """Look at everything before anything is written. Raises ConfigError in one sentence."""
+        """Check everything before a file is written. Raise ConfigError in one sentence."""
         folder = directory.resolve()
         name = name or folder.name
         check_name(name)
-        found = load_serving_model(choose_version(model).directory)
-        serving_model = with_description(found, asked)
+        loaded = load_serving_model(choose_version(model).directory)
+        serving_model = with_description(loaded, model_options)
         _check_aliases(serving_model)
         path = model.parent.resolve() / model.name  # a link to the current version stays one
         if path.is_relative_to(folder):
             path = path.relative_to(folder)
         _check_room(folder, path)
-        describes = serving_model is not found
+        describes = serving_model is not loaded
         app = cls(directory, name, serving_model, path, http_port, rpc_port, describes)
         load_config(yaml.safe_load(app.config()))
         _ = app.example
         return app
 
     def config(self) -> str:
-        """The text of config.yml."""
+        """Return the text of config.yml."""
         return CONFIG.substitute(
             name=self.name,
             key=_yaml(self.name),
@@ -88,10 +85,13 @@ class NewApp:
         )
 
     def script(self) -> str:
-        """The text of web_service.py."""
-        given, answered = self._op.input_tensors, self._op.output_tensors
+        """Return the text of web_service.py."""
+        declared_inputs, declared_outputs = self._op.input_tensors, self._op.output_tensors
         aliases = [[variable.alias for variable in many] for many in (self.model.feeds, self.model.fetches)]
-        names = [list(declared) or own for declared, own in zip((given, answered), aliases, strict=True)]
+        names = [
+            list(declared) or model_names
+            for declared, model_names in zip((declared_inputs, declared_outputs), aliases, strict=True)
+        ]
         inputs, outputs = (_in_docstring(", ".join(many)) for many in names)
         question = _in_docstring(self.question())
         description = f', description=CONFIG.with_name("{ADDITIONS}")' if self.describes else ""
@@ -108,27 +108,27 @@ class NewApp:
 
     @cached_property
     def example(self) -> ExampleRequest:
-        """The request that the user is shown. Raises ConfigError where the model can't be served so."""
+        """Example request for the user. Raises ConfigError if the model can't be served this way."""
         ops: dict[str, Op] = {self.name: self._op}
         signature = build_signature(ops, self._op)
-        found = build_example_requests(self.name, signature, collect_examples(ops, signature))
+        requests = build_example_requests(self.name, signature, collect_examples(ops, signature))
         kinds = self.model.description.kinds
         if "image" in kinds:
-            return found["image/png"]
+            return requests["image/png"]
         if kinds != {"tensor"}:
-            return found["v1-http"]
+            return requests["v1-http"]
         path = f"/{quote(self.name)}/prediction"
         return ExampleRequest(path, example_body(self.model.feeds).encode())
 
     @property
     def example_file(self) -> str:
-        """The name of the file that has the example's body; empty where the command itself has it."""
+        """Name of the file with the example's body; empty if the body is in the command."""
         if self.example.media == "image/png":
             return "example.png"
         return "example.json" if len(self.example.body) > LONGEST_COMMAND else ""
 
     def question(self) -> str:
-        """A command that asks the running service, from the folder in which `new` was called."""
+        """Return a command that sends the example to the running service, from the folder of `new`."""
         file = str(self.directory / self.example_file) if self.example_file else ""
         return self.example.command(f"localhost:{self.http_port}", file)
 
@@ -137,24 +137,24 @@ class NewApp:
         return self.directory / SCRIPT_NAME
 
     def next_steps(self, *, starts: bool = False) -> str:
-        """What to type now, for the terminal. starts: the service does, by this very command."""
+        """Return the instructions for the terminal. starts: whether this command starts the service."""
         described = ADDITIONS if self.describes else ""
         files = [SCRIPT_NAME, CONFIG_NAME, *filter(None, [described, self.example_file])]
         start = f"Start the service:\n\n  {interpreter()} {shlex.quote(str(self.script_path))}\n\nand ask it"
         if starts:
             start = "The service starts. Once it is ready, ask it from another terminal"
         remark = describe_reading(self.model.description)
-        told = f"{remark} " if remark else ""
+        remarks = f"{remark} " if remark else ""
         if self.describes:
-            told += f"{self.directory / ADDITIONS} says so; edit it there.\n"
+            remarks += f"{self.directory / ADDITIONS} says so; edit it there.\n"
         return (
             f"{self.directory} holds {', '.join(files[:-1])} and {files[-1]}. {start}:\n\n"
-            f"  {self.question()}\n" + (f"\n{told.rstrip()}\n" if told else "")
+            f"  {self.question()}\n" + (f"\n{remarks.rstrip()}\n" if remarks else "")
         )
 
 
 def padding_remark(model: ServingModel) -> str:
-    """What the model's description means for requests of different length."""
+    """Return a sentence about batching requests of different length."""
     closed = [feed for feed in model.feeds if not feed.has_rows]
     if closed:
         return (
@@ -176,13 +176,13 @@ def padding_remark(model: ServingModel) -> str:
 
 
 def write_app(app: NewApp) -> None:
-    """Write the files. Raises ConfigError when the folder can't be written or holds one of them by now."""
+    """Write the files. Raise ConfigError if the folder can't be written or already has such a file."""
     contents = {CONFIG_NAME: app.config().encode(), SCRIPT_NAME: app.script().encode()}
     if app.example_file:
         contents[app.example_file] = app.example.body
     if app.describes:
-        own = {key: app.model.additions[key] for key in SERVICE_KEYS if app.model.additions.get(key)}
-        contents[ADDITIONS] = yaml.safe_dump(own, allow_unicode=True, sort_keys=False).encode()
+        description = {key: app.model.additions[key] for key in SERVICE_KEYS if app.model.additions.get(key)}
+        contents[ADDITIONS] = yaml.safe_dump(description, allow_unicode=True, sort_keys=False).encode()
     try:
         app.directory.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
@@ -193,7 +193,7 @@ def write_app(app: NewApp) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raises ConfigError for what can't be the name of a service."""
+    """Raise ConfigError for an invalid service name."""
     if not re.fullmatch(r"[^\W\d][\w.-]*", name):
         raise ConfigError(
             f"a service can't be named {name!r}; give it a name that starts with a letter and holds letters, "
@@ -203,7 +203,7 @@ def check_name(name: str) -> None:
 
 
 def _check_aliases(model: ServingModel) -> None:
-    """Refuse names that would leave the string or comment that they are written into."""
+    """Refuse aliases that would end the string or comment into which they are written."""
     for variable in (*model.feeds, *model.fetches):
         if not re.fullmatch(r"[\w.:/@-]+", variable.alias):
             raise ConfigError(
@@ -213,16 +213,16 @@ def _check_aliases(model: ServingModel) -> None:
 
 
 def _check_room(folder: Path, model_path: Path) -> None:
-    """Refuse a folder that holds anything but the model itself."""
+    """Refuse a folder with files other than the model."""
     if not folder.exists():
         return
     if not folder.is_dir():
         raise ConfigError(f"{folder} is a file; name a folder that doesn't exist yet")
-    own = set() if model_path.is_absolute() else set(model_path.parts[:1])
-    others = sorted({path.name for path in folder.iterdir()} - own)
-    if others:
+    model_parts = set() if model_path.is_absolute() else set(model_path.parts[:1])
+    foreign = sorted({path.name for path in folder.iterdir()} - model_parts)
+    if foreign:
         raise ConfigError(
-            f"{folder} is not empty, it holds {others[0]}; name a folder that doesn't exist yet"
+            f"{folder} is not empty, it holds {foreign[0]}; name a folder that doesn't exist yet"
         )
 
 
@@ -231,7 +231,7 @@ def _in_docstring(text: str) -> str:
 
 
 def _yaml(text: str) -> str:
-    """A text as one YAML scalar, quoted where it would be read as something else."""
+    """Return a text as a YAML scalar, quoted if necessary."""
     return yaml.safe_dump(text, allow_unicode=True, width=10_000).removesuffix("...\n").strip()
 
 

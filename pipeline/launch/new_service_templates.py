@@ -1,4 +1,4 @@
-"""The texts of a new service's web_service.py and config.yml; new_service.py fills in `$name` and others."""
+"""Templates of a new service's web_service.py and config.yml, filled in by new_service.py."""
 
 from __future__ import annotations
 

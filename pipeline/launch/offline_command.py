@@ -16,8 +16,8 @@ from pipeline.offline.target import Target
 
 
 def run_score(options: argparse.Namespace) -> None:
-    """Raises ConfigError, BadRow, Unanswered."""
-    told = Console(stderr=True, markup=False, highlight=False)
+    """Score a file. Raise ConfigError, BadRow or Unanswered."""
+    progress_console = Console(stderr=True, markup=False, highlight=False)
     job = Job(
         options.source,
         options.out,
@@ -31,27 +31,27 @@ def run_score(options: argparse.Namespace) -> None:
     )
     with _target(options) as target:
         assert target is not None
-        scored = score(job, target, told)
-    Console(markup=False, highlight=False, soft_wrap=True).print(scored.told(options.out))
+        scored = score(job, target, progress_console)
+    Console(markup=False, highlight=False, soft_wrap=True).print(scored.describe(options.out))
 
 
 def run_evaluate(options: argparse.Namespace) -> None:
-    """Raises ConfigError, BadRow, Unanswered."""
+    """Evaluate a file, scored first if a target is named. Raise ConfigError, BadRow or Unanswered."""
     with tempfile.TemporaryDirectory(prefix="evaluate-") as folder, _target(options) as target:
         if target is None:
-            made = evaluate(options.source, options.gold, answers=options.field, prefix=options.prefix)
+            evaluation = evaluate(options.source, options.gold, answers=options.field, prefix=options.prefix)
         else:
-            kept = options.scored or Path(folder, "scored.jsonl")
-            made = _asked(options, target, kept)
+            scored = options.scored or Path(folder, "scored.jsonl")
+            evaluation = _score_and_evaluate(options, target, scored)
     console = Console(markup=False, highlight=False, width=None)
     if options.report:
-        for path in write_report(made, options.source.name, options.report):
+        for path in write_report(evaluation, options.source.name, options.report):
             console.print(f"written: {path}", soft_wrap=True)
-    show(made, console)
+    show(evaluation, console)
 
 
-def _asked(options: argparse.Namespace, target: Target, out: Path) -> Evaluation:
-    """Score the file first, and note how long each request takes."""
+def _score_and_evaluate(options: argparse.Namespace, target: Target, out: Path) -> Evaluation:
+    """Score the file, and evaluate it with the latencies of the requests."""
     took_ms: list[float] = []
     job = Job(
         options.source,
@@ -62,7 +62,7 @@ def _asked(options: argparse.Namespace, target: Target, out: Path) -> Evaluation
         options.field,
         window_rows=options.window,
         request_rows=options.rows_per_request,
-        asked=lambda took_s, rows: took_ms.append(took_s * 1e3),
+        on_request=lambda took_s, rows: took_ms.append(took_s * 1e3),
     )
     score(job, target, Console(stderr=True, markup=False, highlight=False))
     return evaluate(out, options.gold, answers=options.field, prefix=options.prefix, latencies_ms=took_ms)
@@ -70,7 +70,7 @@ def _asked(options: argparse.Namespace, target: Target, out: Path) -> Evaluation
 
 @contextlib.contextmanager
 def _target(options: argparse.Namespace) -> Iterator[Target | None]:
-    """What is asked; None where nothing is. Raises ConfigError."""
+    """Open the target of the options; None without a target. Raise ConfigError."""
     if options.service:
         from pipeline.offline.server import Server
 

@@ -14,7 +14,7 @@ from pipeline.offline.score import REQUEST_ROWS
 if TYPE_CHECKING:
     from pipeline.launch.commands import Commands
 
-MOST_ROWS, MOST_WINDOW, MOST_CONNECTIONS = 1024, 1 << 20, 1024
+MAX_ROWS, MAX_WINDOW, MAX_CONNECTIONS = 1024, 1 << 20, 1024
 _ROWS = "rows: .jsonl with an object a line, .csv, .tsv or .parquet"
 
 Command = Callable[[argparse.Namespace], int]
@@ -98,24 +98,24 @@ def _add_scoring(parser: argparse.ArgumentParser, *, rows: int) -> None:
 
 
 def _add_pace(parser: argparse.ArgumentParser, rows: int) -> None:
-    """How much is asked at once."""
+    """Add the options for the size and the number of requests."""
     parser.add_argument(
         "--connections",
-        type=_up_to(MOST_CONNECTIONS),
+        type=_parse_up_to(MAX_CONNECTIONS),
         default=8,
         metavar="N",
         help="requests to a service at a time (%(default)s)",
     )
     parser.add_argument(
         "--rows-per-request",
-        type=_up_to(MOST_ROWS),
+        type=_parse_up_to(MAX_ROWS),
         default=rows,
         metavar="N",
         help="most rows of a request (%(default)s)",
     )
     parser.add_argument(
         "--window",
-        type=_up_to(MOST_WINDOW),
+        type=_parse_up_to(MAX_WINDOW),
         default=4096,
         metavar="N",
         help="rows that are sorted by length together (%(default)s)",
@@ -137,7 +137,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _parameter(text: str) -> tuple[str, Any]:
-    """The value is JSON, else a text."""
+    """Parse NAME=VALUE. The value is JSON, else a text."""
     name, value = _pair(text)
     try:
         return name, json.loads(value)
@@ -145,10 +145,10 @@ def _parameter(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _up_to(most: int) -> Callable[[str], int]:
+def _parse_up_to(maximum: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {most}")
+        if not text.isdecimal() or not 1 <= int(text) <= maximum:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {maximum}")
         return int(text)
 
     return number

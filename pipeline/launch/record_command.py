@@ -1,4 +1,4 @@
-"""`tune --record`: writes down what a running service is asked, as a sample to tune it with."""
+"""`tune --record`: records the requests of a running service as a sample for tuning."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _ENDS_WITHIN_S = 5.0
 _POLL_S = 0.05
 
 
-def record(config: Path, to: Path, most_s: float, console: Console) -> int:
-    """Record to a file what the service on the configuration's HTTP port answers; returns how many requests.
+def record(config: Path, to: Path, max_s: float, console: Console) -> int:
+    """Record the answered requests of the service on the configuration's HTTP port. Return their number.
 
-    It ends with the bounds of `recording`, after `most_s`, or at Ctrl-C. Raises ConfigError, and NotStopped
-    where no such service runs.
+    The recording ends at the limits of `recording`, after `max_s`, or at Ctrl-C. Raise ConfigError, and
+    NotStopped if no such service runs.
     """
     if to.suffix != ".jsonl" or to.exists():
         why = "is there already" if to.exists() else "has another ending"
@@ -51,8 +51,8 @@ def record(config: Path, to: Path, most_s: float, console: Console) -> int:
             f"{recording.get_recording_path(service.pid)} can't be made ({exc.strerror})"
         ) from exc
     try:
-        with _told_to_end() as told:
-            _wait(service, descriptor, most_s, told, console)
+        with _stop_on_signals() as stop_requested:
+            _wait(service, descriptor, max_s, stop_requested, console)
         lines = Path(f"/proc/self/fd/{descriptor}").read_bytes()
     finally:
         os.close(descriptor)
@@ -71,34 +71,37 @@ def _http_port(config: Path) -> int:
 
 
 @contextlib.contextmanager
-def _told_to_end() -> Iterator[threading.Event]:
-    """Set by Ctrl-C or SIGTERM, which end nothing else meanwhile: the service must not be left recording."""
-    told = threading.Event()
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """Yield an event that Ctrl-C or SIGTERM set.
+
+    The signals do not end the process, because the service must not be left recording.
+    """
+    stop_requested = threading.Event()
     numbers = signal.SIGINT, signal.SIGTERM
-    before = [signal.signal(number, lambda *_: told.set()) for number in numbers]
+    before = [signal.signal(number, lambda *_: stop_requested.set()) for number in numbers]
     try:
-        yield told
+        yield stop_requested
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
 
 
 def _wait(
-    service: RunningService, descriptor: int, most_s: float, told: threading.Event, console: Console
+    service: RunningService, descriptor: int, max_s: float, stop_requested: threading.Event, console: Console
 ) -> None:
-    """Returns when the service has ended the recording, by itself or told so."""
+    """Wait until the service ends the recording, by itself or at the end of the time."""
     _signal(service)
     over = time.monotonic() + _BEGINS_WITHIN_S
     while not recording.is_written(descriptor) and not os.fstat(descriptor).st_size:
         if time.monotonic() > over:
             raise ConfigError(f"{service} does not begin to record; its log says why")
         time.sleep(_POLL_S)
-    until = time.monotonic() + most_s
+    until = time.monotonic() + max_s
     with Status("", console=console) as shown:
-        while recording.is_written(descriptor) and not told.is_set() and time.monotonic() < until:
+        while recording.is_written(descriptor) and not stop_requested.is_set() and time.monotonic() < until:
             size = os.fstat(descriptor).st_size
             shown.update(f"Recording what {service} is asked: {size / 1024:.0f} KB (Ctrl-C ends it)")
-            told.wait(_POLL_S)
+            stop_requested.wait(_POLL_S)
     if recording.is_written(descriptor):
         _signal(service)
     over = time.monotonic() + _ENDS_WITHIN_S
@@ -107,7 +110,5 @@ def _wait(
 
 
 def _signal(service: RunningService) -> None:
-    with contextlib.suppress(
-        ProcessLookupError
-    ):  # it has ended meanwhile, and the file is not written any more
+    with contextlib.suppress(ProcessLookupError):  # the service has ended, and with it the recording
         os.kill(service.pid, recording.SIGNAL)

@@ -1,4 +1,4 @@
-"""Runs a service script as `python3 SCRIPT` does, with another configuration where one is asked for."""
+"""Runs a service script as `python3 SCRIPT` does, optionally with another configuration."""
 
 from __future__ import annotations
 

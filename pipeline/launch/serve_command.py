@@ -1,4 +1,4 @@
-"""`paddlewheel serve`: serves a Triton model repository in this process's place."""
+"""`paddlewheel serve`: replaces this process by a server of a Triton model repository."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pipeline.triton.service import Options, RepositoryService
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Does not return: the server takes over this process. Leaves with exit code 2 and what is wrong."""
+    """Replace this process by the server. Raise ConfigError for wrong flags, which gives exit code 2."""
     defaults, warnings = parse_defaults(options.backend_config)
     if options.log_file is not None:
         _log_to(options.log_file)
@@ -65,7 +65,7 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def _config(options: argparse.Namespace) -> dict[str, Any]:
-    """What of the flags is said in config.yml elsewhere."""
+    """Return the flags as keys of config.yml."""
     config: dict[str, Any] = {
         "dag": {"drain_timeout": options.exit_timeout_secs},
         "logging": {"level": _level(options)},
@@ -90,7 +90,7 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _log_to(path: Path) -> None:
-    """Have this process, and what it becomes, write to the file in place of standard output and error."""
+    """Redirect standard output and error to a file, for this process and the server."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as exc:
@@ -101,8 +101,8 @@ def _log_to(path: Path) -> None:
 
 
 def _level(options: argparse.Namespace) -> str:
-    """The least severe level that is logged."""
+    """Return the lowest level that is logged."""
     if options.log_verbose > 0:
         return "DEBUG"
     levels = {"INFO": options.log_info, "WARNING": options.log_warning}
-    return next((level for level, wanted in levels.items() if wanted), "ERROR")
+    return next((level for level, enabled in levels.items() if enabled), "ERROR")

@@ -1,4 +1,4 @@
-"""The options of `paddlewheel serve`: Triton's flags by their names, those without effect here included."""
+"""The options of `paddlewheel serve`: Triton's flags, including flags without effect here."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ WITHOUT_EFFECT = {
     "vertex-ai-thread-count": f"sets threads: {_ONE_LOOP}",
 }
 RESTRICTIONS = {"http-restricted-api": "", "grpc-restricted-protocol": "triton-grpc-protocol-"}
-# What these flags limit or protect would be open without them, so that they are refused.
+# These flags limit or protect something. Ignoring them would be unsafe, so they are refused.
 REFUSED = {"model-load-gpu-limit": "bounds the GPU memory that a load may take, which this server can't"}
 GRPC_ARGUMENTS = {  # by gRPC's names
     "grpc-keepalive-time": "grpc.keepalive_time_ms",
@@ -84,7 +84,7 @@ _ALONE = ("enable-peer-access", "reuse-grpc-port", "reuse-http-port")  # may be 
 
 
 def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:
-    """Adds the command, which `command` runs."""
+    """Add the command, which `command` runs."""
     parser = add_command(
         commands,
         "serve",
@@ -97,7 +97,7 @@ def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what follows the command's name."""
+    """Add all flags to a parser."""
     parser.add_argument(
         "--model-repository",
         "--model-store",
@@ -119,7 +119,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def notes(options: argparse.Namespace) -> Iterator[str]:
-    """A line for each given flag that has no effect here."""
+    """Yield a line for each used flag that has no effect here."""
     for flag, why in WITHOUT_EFFECT.items():
         if get_option(options, flag) is not None:
             yield f"--{flag} has no effect: in Triton it {why}"
@@ -234,7 +234,9 @@ def _add_log(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_bool(parser: argparse.ArgumentParser, flag: str, told: str, *, default: bool | None = False) -> None:
+def _add_bool(
+    parser: argparse.ArgumentParser, flag: str, help_text: str, *, default: bool | None = False
+) -> None:
     parser.add_argument(
         f"--{flag}",
         type=yes_or_no,
@@ -242,12 +244,12 @@ def _add_bool(parser: argparse.ArgumentParser, flag: str, told: str, *, default:
         const=True,
         default=default,
         metavar="BOOL",
-        help=told if default is None else f"{told} ({str(default).lower()})",
+        help=help_text if default is None else f"{help_text} ({str(default).lower()})",
     )
 
 
 def repository_folder(text: str) -> Path:
-    """The path of a model repository; one of a bucket is refused."""
+    """Parse the path of a model repository. A repository in a bucket is refused."""
     scheme, separator, _ = text.partition("://")
     if separator and scheme in _BUCKETS:
         raise argparse.ArgumentTypeError(
@@ -258,22 +260,22 @@ def repository_folder(text: str) -> Path:
 
 
 def yes_or_no(text: str) -> bool:
-    """A bool as Triton's flags have it."""
-    told = text.lower()
-    if told not in ("true", "false", "1", "0", "on", "off"):
+    """Parse a bool of Triton's flags."""
+    lowered = text.lower()
+    if lowered not in ("true", "false", "1", "0", "on", "off"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return told in ("true", "1", "on")
+    return lowered in ("true", "1", "on")
 
 
 def positive(text: str) -> int:
-    """A number from 1 on."""
+    """Parse a number from 1 on."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
     return int(text)
 
 
 def hint(unknown: str) -> str:
-    """The end of a message about an option that there is not: the one that was probably meant."""
+    """Return the end of a message about an unknown flag: the most similar flag, or an empty text."""
     near = difflib.get_close_matches(unknown.partition("=")[0], _known(), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -1,4 +1,4 @@
-"""`stop` and `kill`: which running services are meant, and their end."""
+"""`stop` and `kill`: select running services, and end them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ COMMAND_CHARS = 120
 
 
 class NotStopped(ServingError):
-    """There is no such service, it may not be signalled, or it has not ended in time."""
+    """A service does not exist, may not be signalled, or has not ended in time."""
 
     exit_code = 1
 
 
 def choose_services(port: int | None = None, pid: int | None = None) -> list[RunningService]:
-    """The services of this folder, or the one on a port, or of a process. Raises NotStopped for none."""
+    """Return the services of this folder, or the service of a port or process. Raise NotStopped for none."""
     services = running_services()
     if port is not None:
         chosen = [service for service in services if port in service.ports]
@@ -43,8 +43,8 @@ def choose_services(port: int | None = None, pid: int | None = None) -> list[Run
     else:
         here = home()
         chosen = [service for service in services if service.folder == here]
-        others = "; ".join(f"{s} in {s.folder or 'a folder of another user'}" for s in services)
-        hint = f" Elsewhere: {others}; name one with --port or --pid." if others else ""
+        elsewhere = "; ".join(f"{s} in {s.folder or 'a folder of another user'}" for s in services)
+        hint = f" Elsewhere: {elsewhere}; name one with --port or --pid." if elsewhere else ""
         missed = f"No service that was started in {here} runs.{hint}"
     if not chosen:
         raise NotStopped(missed)
@@ -52,18 +52,18 @@ def choose_services(port: int | None = None, pid: int | None = None) -> list[Run
 
 
 def stop(services: Sequence[RunningService], timeout_s: float) -> None:
-    """Have them answer what they have admitted and end. Raises NotStopped for those that have not by then."""
+    """Stop the services after their admitted requests. Raise NotStopped for services that take longer."""
     with contextlib.ExitStack() as stack:
         handles = {service.pid: stack.enter_context(_handle(service.pid)) for service in services}
         for service in services:
             _signal(service, handles[service.pid], signal.SIGTERM)
         names = ", ".join(map(str, services))
-        left = _wait(handles, timeout_s, f"Stopping {names}: requests under way are answered first")
+        running = _wait(handles, timeout_s, f"Stopping {names}: requests under way are answered first")
     for service in services:
-        if service.pid not in left:
+        if service.pid not in running:
             sys.stdout.write(f"Stopped: {service}\n")
-    if left:
-        numbers = ", ".join(map(str, left))
+    if running:
+        numbers = ", ".join(map(str, running))
         raise NotStopped(
             f"Process {numbers} still answers requests after {timeout_s:g} s (dag.drain_delay, "
             "dag.drain_timeout); wait for it with a longer --timeout, or use `kill`."
@@ -71,21 +71,21 @@ def stop(services: Sequence[RunningService], timeout_s: float) -> None:
 
 
 def kill(services: Sequence[RunningService]) -> None:
-    """End them and their workers at once; requests under way get no answer."""
+    """Kill the services and their workers; requests under way get no answer."""
     with contextlib.ExitStack() as stack:
         workers = {service.pid: service.worker_pids() for service in services}
         every = [*workers, *(pid for pids in workers.values() for pid in pids)]
         handles = {pid: stack.enter_context(_handle(pid)) for pid in every}
         for service in services:
             _signal(service, handles[service.pid], signal.SIGKILL)
-            for pid in workers[service.pid]:  # the kernel does it too, unless one has become root's, say
+            for pid in workers[service.pid]:  # the kernel does it too, except for workers of another user
                 _send(handles[pid], signal.SIGKILL)
-        left = _wait(handles, KILL_TIMEOUT_S, "Waiting for killed processes to end")
+        running = _wait(handles, KILL_TIMEOUT_S, "Waiting for killed processes to end")
     for service in services:
-        if service.pid not in left:
+        if service.pid not in running:
             sys.stdout.write(f"Killed: {service}, and {len(workers[service.pid])} workers\n")
-    if left:
-        numbers = ", ".join(map(str, left))
+    if running:
+        numbers = ", ".join(map(str, running))
         raise NotStopped(
             f"Process {numbers} was killed and has not ended: it is inside the kernel or a driver."
         )
@@ -93,7 +93,7 @@ def kill(services: Sequence[RunningService]) -> None:
 
 @contextlib.contextmanager
 def _handle(pid: int) -> Iterator[int]:
-    """A pidfd, -1 when the process has ended: its number may be another's by the time it is signalled."""
+    """Open a pidfd, because the number of an ended process may be used again. -1 for an ended process."""
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -107,7 +107,7 @@ def _handle(pid: int) -> Iterator[int]:
 
 def _signal(service: RunningService, handle: int, number: signal.Signals) -> None:
     if not runs_module(service.pid, SERVER):
-        return  # it ended since it was found
+        return  # it has ended
     try:
         _send(handle, number)
     except PermissionError:
@@ -123,7 +123,7 @@ def _send(handle: int, number: signal.Signals) -> None:
 
 
 def _wait(handles: dict[int, int], timeout_s: float, doing: str) -> list[int]:
-    """Wait with the seconds shown; returns the processes that have not ended."""
+    """Wait for the end of the processes, with the seconds shown. Return the processes that still run."""
     poll = select.poll()
     running = {handle: pid for pid, handle in handles.items() if handle >= 0}
     for handle in running:

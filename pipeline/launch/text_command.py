@@ -1,4 +1,4 @@
-"""`paddlewheel text`: serves a model of texts in this process's place, without a file to write."""
+"""`paddlewheel text`: replaces this process by a server of a text model, without writing a service."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Examples:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Does not return: the server takes over this process. Raises ConfigError for what is not known."""
+    """Replace this process by the server. Raise ConfigError if the model's files leave something open."""
     from pipeline.launch.new_service import check_name
     from pipeline.ops.text_service import TextService, service_config
 
@@ -52,7 +52,7 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def find_model_folder(model: Path) -> Path:
-    """The folder with the model itself: exports of optimum have it in one of their own."""
+    """Return the folder of the model's files. Exports of optimum have a subfolder `onnx`."""
     from pipeline.models.serving_model import is_serving_model
 
     inner = model / "onnx"
@@ -81,7 +81,7 @@ def _settings(options: argparse.Namespace) -> TextSettings:
 
 
 def _print_summary(folder: Path, name: str, settings: TextSettings, options: argparse.Namespace) -> None:
-    """What is going to be served, and a request that it answers."""
+    """Print the task, the labels and an example request."""
     from pipeline.api.dag import build_signature
     from pipeline.api.examples import build_example_requests, collect_examples
     from pipeline.api.op import RequestOp
@@ -108,7 +108,7 @@ def _print_summary(folder: Path, name: str, settings: TextSettings, options: arg
 
 
 def get_service_name(folder: Path) -> str:
-    """The folder's name as that of a service."""
+    """Return a service name made from the folder's name."""
     folder = folder.resolve()
     if folder.name in _INNER:
         folder = folder.parent
@@ -117,7 +117,7 @@ def get_service_name(folder: Path) -> str:
 
 
 def add_text(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:
-    """Adds the command, which `command` runs."""
+    """Add the command, which `command` runs."""
     parser = add_command(
         commands,
         "text",
@@ -143,7 +143,7 @@ def add_text(commands: Commands, command: Callable[[argparse.Namespace], None]) 
 
 
 def _add_meaning(parser: argparse.ArgumentParser) -> None:
-    """What the model's scores mean."""
+    """Add the options for the meaning of the model's scores."""
     parser.add_argument("--task", default="", choices=TASKS, help="what it does (as its files say)")
     parser.add_argument(
         "--labels", default="", metavar="A,B|FILE", help="names of the classes, in order (as its files say)"
@@ -165,7 +165,7 @@ def _add_meaning(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
-    """How texts are read."""
+    """Add the options for tokenizing texts."""
     parser.add_argument(
         "--tokenizer", default="", metavar="FILE", help="its tokenizer (the file beside the model)"
     )

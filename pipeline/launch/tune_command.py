@@ -43,11 +43,11 @@ from pipeline.tuning.tune import (
 from pipeline.tuning.tune_report import as_json, choice_lines, draw, further_lines, print_table
 
 SHORTEST_S, LONGEST_S = 5.0, 24 * 3600.0
-_FIRST_START_S = 120.0  # that the first start may take, however short the budget is
-_CHECKED = 100  # requests of a sample that are asked one by one before anything is measured
-_FEWEST, _SLOW_S = 20, 10.0  # answers on one connection that a round is long enough for; most seconds of it
-_MOST_FAILED = 0.01  # of the requests of a round; more, and the round counts for nothing
-_PROBE = (31, 29, 7)  # instances, batch and threads that a script hardly has
+_FIRST_START_S = 120.0  # for the first start, even with a shorter budget
+_CHECKED = 100  # requests of a sample that are checked before the measurements
+_MIN_ANSWERS, _SLOW_S = 20, 10.0  # of a connection in a round; limit of such a longer round
+_MAX_FAILED = 0.01  # share of failed requests; a round with more does not count
+_PROBE = (31, 29, 7)  # instances, batch and threads that scripts hardly use
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -69,15 +69,15 @@ class Options(msgspec.Struct, frozen=True):
 
 
 def parse_duration(option: str, text: str) -> float:
-    """The time that an option gives as "50ms", "90s", "5m" or "1h". Raises ConfigError for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text.strip())
-    if found is None or not float(found[1]):
+    """Parse a time like "50ms", "90s", "5m" or "1h" to seconds. Raise ConfigError for other texts."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text.strip())
+    if match is None or not float(match[1]):
         raise ConfigError(f"{option} {text!r} is no time; write it as 50ms, 90s, 5m or 1h")
-    return float(found[1]) * {"ms": 1e-3, "s": 1, "m": 60, "h": 3600}[found[2]]
+    return float(match[1]) * {"ms": 1e-3, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def tune(options: Options) -> None:
-    """Raises ConfigError, before anything is measured where that can be known then."""
+    """Tune a service. Raise ConfigError, if possible before the measurements."""
     if not SHORTEST_S <= options.budget_s <= LONGEST_S:
         raise ConfigError(f"--budget: from {SHORTEST_S:g} seconds to 24 hours, e.g. --budget 5m")
     script, config = _files(options)
@@ -97,13 +97,13 @@ def tune(options: Options) -> None:
         console.print(f"{config} was tuned on {machine}: tuning starts from that", soft_wrap=True)
     with opened(script, config, op) as source:
         run = _Run(options, source, lines, console)
-        search, wanted, chosen = run.search()
+        search, goal, chosen = run.search()
     if not options.dry_run:
         print_table(Console(width=None if sys.stdout.isatty() else 160), search.measured(), chosen)
-    told = choice_lines(wanted, chosen, search.baseline())
-    further = further_lines(wanted, chosen, run.missing, len(search.left_out))
-    told += ["to go further:", *(f"  - {line}" for line in further)] if further else []
-    console.print("\n".join(told), soft_wrap=True, markup=False, highlight=False)
+    report_lines = choice_lines(goal, chosen, search.baseline())
+    further = further_lines(goal, chosen, run.missing, len(search.left_out))
+    report_lines += ["to go further:", *(f"  - {line}" for line in further)] if further else []
+    console.print("\n".join(report_lines), soft_wrap=True, markup=False, highlight=False)
     text = config.read_bytes().decode("utf-8")  # again: somebody may have changed it meanwhile
     written = with_settings(text, op, chosen.settings)
     if options.dry_run:
@@ -114,9 +114,9 @@ def tune(options: Options) -> None:
     report = options.report or (None if options.dry_run else config.parent / "tuned")
     if report is not None:
         facts = {"script": script.name, "op": op, "requests": len(run.requests)}
-        Path(f"{report}.json").write_text(as_json(search, wanted, chosen, facts), "utf-8")
-        title = f"Op {op} of {script.name} on {wanted.cores} cores"
-        drawn = draw(title, search.measured(), chosen, wanted.p99_ms)
+        Path(f"{report}.json").write_text(as_json(search, goal, chosen, facts), "utf-8")
+        title = f"Op {op} of {script.name} on {goal.cores} cores"
+        drawn = draw(title, search.measured(), chosen, goal.p99_ms)
         Path(f"{report}.svg").write_text(drawn, "utf-8")
         console.print(f"everything measured: {report}.json, {report}.svg", soft_wrap=True)
 
@@ -134,7 +134,7 @@ def _record(options: Options, config: Path, to: Path) -> None:
 
 
 class _Run:
-    """One tuning: what it may try, and the candidates it starts for that."""
+    """A run of `tune`: starts and measures the candidates of the search."""
 
     def __init__(
         self, options: Options, source: Script, lines: Sequence[tuple[int, str]], console: Console
@@ -147,7 +147,7 @@ class _Run:
         self._console = console
 
     def search(self) -> tuple[Search, Goal, Chosen]:
-        """Raises ConfigError for what can't be tuned, and where no candidate can run the model."""
+        """Run the search. Raise ConfigError if the Op can't be tuned or no candidate can run the model."""
         resolved = self._source.resolved()
         section = resolved["op"][self._source.op]
         _check_section(self._source.op, resolved, section)
@@ -156,7 +156,7 @@ class _Run:
         baseline = self._baseline(directory, section)
         self._check_script(baseline)
         options = self._options
-        wanted = self._goal = Goal(
+        goal = self._goal = Goal(
             self._engines(directory, baseline.engine if _on_a_card(conf) else None),
             options.precisions or (baseline.precision,),
             usable_cores(),
@@ -165,53 +165,59 @@ class _Run:
             options.connections,
         )
         self._console.print(
-            f"Op {self._source.op}: at most {wanted.max_candidates()} candidates of "
-            f"{', '.join(wanted.engines)} on {wanted.cores} cores, {options.budget_s:g} s at most",
+            f"Op {self._source.op}: at most {goal.max_candidates()} candidates of "
+            f"{', '.join(goal.engines)} on {goal.cores} cores, {options.budget_s:g} s at most",
             soft_wrap=True,
         )
         with self._progress():
-            search = Search(wanted, baseline, self._measure)
-            return search, wanted, search.run()
+            search = Search(goal, baseline, self._measure)
+            return search, goal, search.run()
 
     def _baseline(self, directory: Path, section: dict[str, Any]) -> Settings:
-        """What config.yml says, with what the model's own serving.yml wants where that says nothing."""
+        """Return the settings of config.yml, completed by the model's serving.yml."""
         model = load_for_engine(directory, section[MODEL_SECTION].get("engine"))
         baseline = parse_settings(section, model.engine)
-        given = read_yaml(self._source.config)["op"][self._source.op]
-        if given[MODEL_SECTION].get("precision") is None:
-            wanted = merge_model_settings(model, LocalServiceConf())
-            baseline = msgspec.structs.replace(baseline, precision=wanted.precision)
-        if given.get("batch_size") == AUTO:
+        config_section = read_yaml(self._source.config)["op"][self._source.op]
+        if config_section[MODEL_SECTION].get("precision") is None:
+            model_conf = merge_model_settings(model, LocalServiceConf())
+            baseline = msgspec.structs.replace(baseline, precision=model_conf.precision)
+        if config_section.get("batch_size") == AUTO:
             baseline = msgspec.structs.replace(baseline, batch=AUTO)
         return baseline
 
-    def _engines(self, directory: Path, own: str | None) -> tuple[str, ...]:
-        """Those that can run the model; one on a graphics card keeps its own. Raises ConfigError for a named
-        one that can't, and where none can."""
+    def _engines(self, directory: Path, gpu_engine: str | None) -> tuple[str, ...]:
+        """Return the engines that can run the model. A model on a GPU keeps its engine.
+
+        Raise ConfigError if a named engine can't run the model, and if no engine can.
+        """
         named = self._options.engines
-        known = find(ENGINES)
-        if unknown := [name for name in named if name not in known]:
-            raise ConfigError(f"--engine {unknown[0]}: there is none of that name, only {', '.join(known)}")
-        ways = ways_to_run(directory, named or ((own,) if own else None))
-        able = [way.engine for way in ways if not way.refusal]
-        reasons = [f"{way.engine}: {way.refusal}" for way in ways if way.refusal]
+        installed = find(ENGINES)
+        if unknown := [name for name in named if name not in installed]:
+            raise ConfigError(
+                f"--engine {unknown[0]}: there is none of that name, only {', '.join(installed)}"
+            )
+        options = ways_to_run(directory, named or ((gpu_engine,) if gpu_engine else None))
+        able = [option.engine for option in options if not option.refusal]
+        reasons = [f"{option.engine}: {option.refusal}" for option in options if option.refusal]
         self.missing.update(
-            (way.engine, way.refusal) for way in ways if way.model is not None and way.refusal
+            (option.engine, option.refusal)
+            for option in options
+            if option.model is not None and option.refusal
         )
         if not able or (named and reasons):
             raise ConfigError("no candidate can run the model here:\n" * (not able) + "\n".join(reasons))
         return tuple(able)
 
     def _check_script(self, baseline: Settings) -> None:
-        """Raises ConfigError where the script itself gives the Op what is to be tuned: it goes first."""
+        """Raise ConfigError if the script sets a tuned setting: the script goes before config.yml."""
         instances, batch, threads = _PROBE
         probe = msgspec.structs.replace(
             baseline, instances=instances, batch=batch, threads=threads, delay_ms=1.5
         )
         section = self._source.resolved(probe)["op"][self._source.op]
-        taken = parse_settings(section, probe.engine)
-        asked, found = probe.of_op() | probe.of_model(), taken.of_op() | taken.of_model()
-        fixed = [key for key in asked if asked[key] != found[key]]
+        effective = parse_settings(section, probe.engine)
+        probed, resolved = probe.of_op() | probe.of_model(), effective.of_op() | effective.of_model()
+        fixed = [key for key in probed if probed[key] != resolved[key]]
         if fixed:
             raise ConfigError(
                 f"the script gives {', '.join(fixed)} to Op {self._source.op}, which goes before config.yml: "
@@ -232,16 +238,16 @@ class _Run:
         return Measured(settings, tuple(rounds))
 
     def _rounds(self, candidate: Candidate, round_s: float, until: float) -> list[Round]:
-        """Rounds at ever more connections. Raises NotStarted where none can be used."""
+        """Measure rounds with increasing connections. Raise NotStarted if no round can be used."""
         levels, warm_s = self._goal.connections, round_s / 5
         with contextlib.suppress(NotStarted):  # shapes are met for the first time, which may take long
             candidate.load(self.requests, levels[-1], round_s / 2, warm_s)
-        round_s = max(round_s, min(_FEWEST * candidate.answer_s(self.requests[0]), _SLOW_S))
+        round_s = max(round_s, min(_MIN_ANSWERS * candidate.answer_s(self.requests[0]), _SLOW_S))
         rounds: list[Round] = []
         before: Round | None = None
         for connections in levels:
             last = candidate.load(self.requests, connections, round_s, warm_s)
-            if last.failed > _MOST_FAILED * len(last.latencies_ms):
+            if last.failed > _MAX_FAILED * len(last.latencies_ms):
                 if not rounds:
                     raise NotStarted(
                         f"{last.failed} requests failed at {connections} connections: {last.error}"
@@ -254,17 +260,16 @@ class _Run:
         return rounds
 
     def _ask_first(self, candidate: Candidate) -> None:
-        """At the first start: makes the requests, and asks them one by one. Raises ConfigError for one that
-        is refused."""
+        """Make the requests at the first start, and check them. Raise ConfigError for a refused request."""
         if self.requests:
             return
         example = Example.of_openapi(msgspec.json.decode(candidate.get("/openapi.json")[1]))
         sample = self._options.sample
         as_texts = sample is not None and sample.suffix == ".txt"
         requests = build_requests(self._lines, as_texts=as_texts, example=example, key=self._options.key)
-        for asked in requests[:_CHECKED]:
-            if why := candidate.refusal(asked):
-                where = f"{sample} line {asked.line}" if asked.line else "the service's own example"
+        for request in requests[:_CHECKED]:
+            if why := candidate.refusal(request):
+                where = f"{sample} line {request.line}" if request.line else "the service's own example"
                 raise ConfigError(f"{where} is refused by the service: {why}")
         self.requests = requests
 
@@ -283,7 +288,7 @@ class _Run:
 
 
 def _files(options: Options) -> tuple[Path, Path]:
-    """The script and its config.yml."""
+    """Return the script and its config.yml."""
     script = options.service / "web_service.py" if options.service.is_dir() else options.service
     if not script.is_file():
         raise ConfigError(f"{script} is not a file; name a service's folder or its script")
@@ -294,18 +299,18 @@ def _files(options: Options) -> tuple[Path, Path]:
 
 
 def _select_op(config: Path, named: str | None) -> str:
-    """The Op to tune: the one that is named, else the only one with a model."""
+    """Return the Op to tune: the named Op, else the only Op with a model."""
     sections: dict[str, Any] = read_yaml(config).get("op") or {}
     with_model = [
         name
         for name, section in sections.items()
         if isinstance(section, dict) and isinstance(section.get(MODEL_SECTION), dict)
     ]
-    told = f"it has {', '.join(with_model) or 'none'}"
+    available = f"it has {', '.join(with_model) or 'none'}"
     if named is not None and named not in with_model:
-        raise ConfigError(f"--op {named}: {config} has no such Op with a {MODEL_SECTION}; {told}")
+        raise ConfigError(f"--op {named}: {config} has no such Op with a {MODEL_SECTION}; {available}")
     if named is None and len(with_model) != 1:
-        raise ConfigError(f"{config}: name the Op to tune with --op, one with a {MODEL_SECTION}; {told}")
+        raise ConfigError(f"{config}: name the Op to tune with --op, one with a {MODEL_SECTION}; {available}")
     return named or with_model[0]
 
 

@@ -1,4 +1,4 @@
-"""What an answer tells, and what a labelled row means, in one form: a label, labels, or entities."""
+"""The labels of answers and of labelled rows in one form: a label, labels, or entities."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ _KINDS = ("label", "type", "entity", "entity_group")  # names that a file of ent
 Things = frozenset[tuple[Any, str]]
 
 
-class Unlike(ServingError):
-    """An answer, or a label of the file, that has no form to compare."""
+class Incomparable(ServingError):
+    """An answer or a label that can't be compared."""
 
 
 class Task(NamedTuple):
-    """What is compared. things: of a value of it the things with their classes, see `measures.by_class`."""
+    """The kind of labels to compare."""
 
-    kind: str
-    things: Callable[[Any], Things]
+    kind: str  # LABEL, LABELS or ENTITIES
+    things: Callable[[Any], Things]  # parses a value to (thing, class) pairs, see `measures.by_class`
 
 
 def detect_task(answer: Any, gold: Any) -> Task:
-    """What the first answered row shows: entities, several labels or one. Raises Unlike."""
-    given = parsed(gold)
-    if isinstance(given, list) and given and all(isinstance(one, dict) for one in given):
+    """Return the task of the first answered row: entities, several labels, or one label."""
+    label = parsed(gold)
+    if isinstance(label, list) and label and all(isinstance(entity, dict) for entity in label):
         return Task(ENTITIES, parse_entities)
-    told = answer.get(ENTITIES) if isinstance(answer, dict) else None
-    if told is not None:
+    entities = answer.get(ENTITIES) if isinstance(answer, dict) else None
+    if entities is not None:
         return Task(ENTITIES, parse_entities)
     if isinstance(answer, dict) and isinstance(answer.get(LABEL), list):
         return Task(ENTITIES, parse_tags)
-    if isinstance(given, list):
+    if isinstance(label, list):
         return Task(LABELS, parse_labels)
     return Task(LABEL, parse_label)
 
 
-def told_by(task: Task, answer: Any) -> Any:
-    """The part of an answer that tells the task's things. Raises Unlike where it is not there."""
+def select_prediction(task: Task, answer: Any) -> Any:
+    """Return the part of an answer with the task's labels. Raise Incomparable without such a part."""
     if not isinstance(answer, dict):
         return answer
     names = {LABEL: (LABEL,), LABELS: (LABELS, LABEL), ENTITIES: (ENTITIES, LABEL)}[task.kind]
     for name in names:
         if name in answer:
             return answer[name]
-    raise Unlike(f"the answer has no {' or '.join(map(repr, names))}, only {', '.join(answer)}")
+    raise Incomparable(f"the answer has no {' or '.join(map(repr, names))}, only {', '.join(answer)}")
 
 
 def parsed(value: Any) -> Any:
-    """A list that stands in a text as JSON, as cells of CSV hold it; anything else as it is."""
+    """Parse a JSON list in a text, as in a cell of CSV. Return other values unchanged."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return msgspec.json.decode(value)
@@ -66,62 +66,62 @@ def parsed(value: Any) -> Any:
 
 def parse_label(value: Any) -> Things:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise Unlike(f"{value!r} is no label: a text, or the number of a class")
+        raise Incomparable(f"{value!r} is no label: a text, or the number of a class")
     return frozenset([(None, str(value))])
 
 
 def parse_labels(value: Any) -> Things:
-    given = parsed(value)
-    if not isinstance(given, list) or not all(isinstance(one, str | int) for one in given):
-        raise Unlike(f"{value!r} is no list of labels")
-    return frozenset((None, str(one)) for one in given if one != "")
+    labels = parsed(value)
+    if not isinstance(labels, list) or not all(isinstance(label, str | int) for label in labels):
+        raise Incomparable(f"{value!r} is no list of labels")
+    return frozenset((None, str(label)) for label in labels if label != "")
 
 
 def parse_entities(value: Any) -> Things:
-    """Entities as objects with `start`, `end` and `label`; or a tag for each token, as in `parse_tags`."""
-    given = parsed(value)
-    if isinstance(given, list) and given and all(isinstance(one, str) for one in given):
-        objects = [parsed_object(one) for one in given]
-        if any(one is None for one in objects):
-            return parse_tags(given)
-        given = objects
-    if not isinstance(given, list):
-        raise Unlike(f"{value!r} is no list of entities")
-    return frozenset(_entity(one) for one in given)
+    """Parse entities: objects with `start`, `end` and `label`, or a tag for each token (see `parse_tags`)."""
+    entities = parsed(value)
+    if isinstance(entities, list) and entities and all(isinstance(entity, str) for entity in entities):
+        objects = [parsed_object(entity) for entity in entities]
+        if any(entity is None for entity in objects):
+            return parse_tags(entities)
+        entities = objects
+    if not isinstance(entities, list):
+        raise Incomparable(f"{value!r} is no list of entities")
+    return frozenset(_entity(entity) for entity in entities)
 
 
 def parsed_object(text: str) -> Mapping[str, Any] | None:
-    """An object in JSON; None for any other text."""
+    """Parse a JSON object. Return None for any other text."""
     if not text.startswith("{"):
         return None
     try:
-        found = msgspec.json.decode(text)
+        decoded = msgspec.json.decode(text)
     except msgspec.DecodeError:
         return None
-    return found if isinstance(found, dict) else None
+    return decoded if isinstance(decoded, dict) else None
 
 
 def _entity(value: Any) -> tuple[Any, str]:
     kind = next((value[name] for name in _KINDS if name in value), None) if isinstance(value, dict) else None
     if not isinstance(kind, str) or not all(isinstance(value.get(name), int) for name in _PLACE):
-        raise Unlike(f"{value!r} is no entity: an object with start, end and label")
+        raise Incomparable(f"{value!r} is no entity: an object with start, end and label")
     return (value["start"], value["end"]), kind
 
 
 def parse_tags(value: Any) -> Things:
-    """The entities that tags spell, in BIO, BIOES or BIOUL; places count tokens."""
-    given = parsed(value)
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        raise Unlike(f"{value!r} is no list of tags")
-    found, start, kind = [], 0, ""
-    for at, tag in enumerate([*given, OUTSIDE]):
+    """Parse tags in BIO, BIOES or BIOUL to entities; start and end count tokens."""
+    tags = parsed(value)
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise Incomparable(f"{value!r} is no list of tags")
+    entities, start, kind = [], 0, ""
+    for at, tag in enumerate([*tags, OUTSIDE]):
         place, _, name = tag.partition("-") if tag != OUTSIDE else ("", "", "")
         if kind and (not name or name != kind or place in "BSU"):
-            found.append(((start, at), kind))
+            entities.append(((start, at), kind))
             kind = ""
         if name and not kind:
             start, kind = at, name
         if kind and place in ("E", "L", "S", "U"):
-            found.append(((start, at + 1), kind))
+            entities.append(((start, at + 1), kind))
             kind = ""
-    return frozenset(found)
+    return frozenset(entities)

@@ -1,22 +1,22 @@
-"""Draws a confusion matrix as an SVG: a row for each class that is meant, a column for each that is told."""
+"""Draws a confusion matrix as an SVG: a row for each labelled class, a column for each predicted class."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-MOST_CLASSES = 60  # of a picture that can be looked at; the others become one
+MAX_CLASSES = 60  # of a readable picture; the rarest classes are joined
 OTHERS = "(others)"
 _CELL, _LABEL, _TOP, _FOOT = 34, 150, 150, 30
 _INK, _FAINT, _RIGHT, _WRONG = "#1f2933", "#66727f", (42, 111, 219), (209, 52, 60)
 _LONGEST = 18  # characters of a label in the margin
 
 Confusion = Mapping[tuple[str, str], int]
-"""How often, by the class that is meant and the one that is told."""
+"""Number of rows by (labelled class, predicted class)."""
 
 
 def draw(title: str, confusion: Confusion) -> str:
-    """The picture. Colours are shares of a row, so that rare classes show as well."""
+    """Draw the matrix. Colours are shares of a row, so that rare classes show as well."""
     classes, counts = _shown(confusion)
     side = _CELL * len(classes)
     width, height = _LABEL + side + 40, _TOP + side + _FOOT
@@ -33,19 +33,19 @@ def draw(title: str, confusion: Confusion) -> str:
 
 
 def _shown(confusion: Confusion) -> tuple[list[str], Confusion]:
-    """The classes of the picture, the most frequent where there are too many, and the counts of them."""
+    """Return the classes of the picture and their counts; beyond MAX_CLASSES rare classes become OTHERS."""
     support: dict[str, int] = {}
-    for (meant, told), count in confusion.items():
-        support[meant] = support.get(meant, 0) + count
-        support.setdefault(told, 0)
-    if len(support) <= MOST_CLASSES:
+    for (expected, predicted), count in confusion.items():
+        support[expected] = support.get(expected, 0) + count
+        support.setdefault(predicted, 0)
+    if len(support) <= MAX_CLASSES:
         return sorted(support), confusion
-    kept = set(sorted(support, key=lambda name: -support[name])[: MOST_CLASSES - 1])
+    frequent = set(sorted(support, key=lambda name: -support[name])[: MAX_CLASSES - 1])
     counts: dict[tuple[str, str], int] = {}
     for pair, count in confusion.items():
-        meant, told = (name if name in kept else OTHERS for name in pair)
-        counts[meant, told] = counts.get((meant, told), 0) + count
-    return [*sorted(kept), OTHERS], counts
+        expected, predicted = (name if name in frequent else OTHERS for name in pair)
+        counts[expected, predicted] = counts.get((expected, predicted), 0) + count
+    return [*sorted(frequent), OTHERS], counts
 
 
 def _margins(classes: Sequence[str]) -> Iterator[str]:
@@ -58,17 +58,18 @@ def _margins(classes: Sequence[str]) -> Iterator[str]:
 
 
 def _cells(classes: Sequence[str], counts: Confusion) -> Iterator[str]:
-    for row, meant in enumerate(classes):
-        support = sum(counts.get((meant, told), 0) for told in classes)
-        for column, told in enumerate(classes):
-            count = counts.get((meant, told), 0)
+    for row, expected in enumerate(classes):
+        support = sum(counts.get((expected, predicted), 0) for predicted in classes)
+        for column, predicted in enumerate(classes):
+            count = counts.get((expected, predicted), 0)
             share = count / support if support else 0.0
-            red, green, blue = _RIGHT if meant == told else _WRONG
+            red, green, blue = _RIGHT if expected == predicted else _WRONG
             x, y = _LABEL + column * _CELL, _TOP + row * _CELL
             yield (
                 f'<rect x="{x}" y="{y}" width="{_CELL - 1}" height="{_CELL - 1}" '
                 f'fill="rgb({red},{green},{blue})" fill-opacity="{0.05 + 0.9 * share:.2f}">'
-                f"<title>{escape(meant)} answered as {escape(told)}: {count} of {support}</title></rect>"
+                f"<title>{escape(expected)} answered as {escape(predicted)}: "
+                f"{count} of {support}</title></rect>"
             )
             if count:
                 ink = "#ffffff" if share > 0.5 else _INK

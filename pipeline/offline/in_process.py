@@ -1,4 +1,4 @@
-"""A model, or a service's script, as a target in this process: its Op answers as in a worker."""
+"""A model or a service's script as a target in this process: its Op answers as in a worker."""
 
 from __future__ import annotations
 
@@ -48,26 +48,26 @@ _JSON = msgspec.json
 
 
 class InProcess:
-    """The only Op of a service, asked as over KServe v1: rows as JSON objects, and so the answers.
-
-    model: the folder of a model, whose serving.yml says what rows hold; or a service's script or folder.
-    """
+    """The only Op of a service. Rows and answers are JSON objects, as over KServe v1."""
 
     def __init__(self, model: Path) -> None:
-        """Loads the model. Raises ConfigError where it can't be served, or the service has several Ops."""
+        """Load the model. Raise ConfigError if it can't be served, or if the service has several Ops.
+
+        model: folder of a model, whose serving.yml describes the rows, or a service's script or folder.
+        """
         environment.settle()
         self.described = str(model.resolve())
-        made = _load_service(model)
-        app, op = _build_app(made, model)
+        service = _load_service(model)
+        app, op = _build_app(service, model)
         placed = plan(app, op)
         count = len(placed.places[0])
-        if isinstance(made, ModelService) and count == 1:
+        if isinstance(service, ModelService) and count == 1:
             placed = replace(placed, app=_with_threads(placed.app, op, usable_cores()))
-        # Before hooks run, whose faults are told there.
+        # Before hooks run, whose errors are logged.
         set_up_logging(LoggingConfig(level="WARNING"), app.name, op, beside_app=True, log_fd=_STDERR)
         forms = load_forms([find(DIALECTS)["kserve_v1"]])
         executors, ready = create_executors(
-            made.create_op(app, op), placed.app, op, forms, count=count, shares=count > 1
+            service.create_op(app, op), placed.app, op, forms, count=count, shares=count > 1
         )
         settle_memory()
         self._served = app.models[0]
@@ -83,10 +83,12 @@ class InProcess:
     def ask(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
         body = _JSON.encode({"instances": rows, "parameters": parameters})
         try:
-            given = parse(body, self._signature, self._limits)
-            checked = {sendable(n): checked_parameter(n, v) for n, v in given.parameters.items()}
+            request = parse(body, self._signature, self._limits)
+            checked = {sendable(n): checked_parameter(n, v) for n, v in request.parameters.items()}
             options = RequestOptions(parameters=checked) if checked else None
-            answer = self._run(dict(given.fields), V1ResponseOptions(given.rows, given.by_columns), options)
+            answer = self._run(
+                dict(request.fields), V1ResponseOptions(request.rows, request.by_columns), options
+            )
         except ServingError as exc:
             raise Refused(exc.message) from exc
         answers: list[Any] = _JSON.decode(answer)["predictions"]
@@ -95,7 +97,7 @@ class InProcess:
     def _run(
         self, inputs: dict[str, Any], response_options: V1ResponseOptions, options: RequestOptions | None
     ) -> bytes:
-        """The answer's body. Raises ServingError."""
+        """Run the request, and return the body of the answer. Raise its ServingError."""
         tail: list[Part] = []
         stowed = stow(encode(inputs, allow_pickle=False), tail)
         share = Share(
@@ -120,7 +122,7 @@ class InProcess:
 
 
 class _Reply:
-    """Takes what an executor sends of the one request."""
+    """Collects the messages of an executor for a single request."""
 
     def __init__(self) -> None:
         self._settled: list[Settled] = []
@@ -131,7 +133,7 @@ class _Reply:
         self._tail += tail
 
     def body(self) -> bytes:
-        """The answer. Raises the ServingError in its place."""
+        """Return the body of the answer. Raise the ServingError of a refused request."""
         (settled,) = self._settled
         if settled.refusal is not None:
             raise settled.refusal.error()
@@ -140,7 +142,7 @@ class _Reply:
 
 
 class ModelService(WebService):
-    """A service around a model alone: as its serving.yml says, else of texts where it has a tokenizer."""
+    """A service around a model: described by serving.yml, else of texts if it has a tokenizer."""
 
     def __init__(self, model: Path) -> None:
         super().__init__(_NAME)
@@ -151,16 +153,18 @@ class ModelService(WebService):
             "local_service_conf": {**local, "thread_num": 1},
         }
         self.configure(yml_dict={"http_port": _UNUSED_PORT, "op": {_NAME: section}})
-        found = load_serving_model(choose_version(model).directory)
-        tells = found.description.kinds != {"tensor"} or not has_tokenizer(found.directory)
-        self._kind: type[DescribedOp] = DescribedOp if tells else TextOp
+        serving_model = load_serving_model(choose_version(model).directory)
+        is_described = serving_model.description.kinds != {"tensor"} or not has_tokenizer(
+            serving_model.directory
+        )
+        self._kind: type[DescribedOp] = DescribedOp if is_described else TextOp
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
         return self._kind(name=_NAME, input_ops=[read_op])
 
 
 def _load_service(model: Path) -> Service:
-    """Raises ConfigError for what is neither a model nor a service."""
+    """Load a model or a service's script. Raise ConfigError for other paths."""
     if not model.exists():
         raise ConfigError(f"--model {model} is not there; name the folder of a model, or a service's script")
     script = script_in(model)
@@ -169,9 +173,9 @@ def _load_service(model: Path) -> Service:
     return service_of_script(script)
 
 
-def _build_app(made: Service, model: Path) -> tuple[App, str]:
-    """The service as data, and its only Op. Raises ConfigError where there are several."""
-    app = made.as_app()
+def _build_app(service: Service, model: Path) -> tuple[App, str]:
+    """Return the service as data, and its only Op. Raise ConfigError if it has several Ops."""
+    app = service.as_app()
     if len(app.ops) != 1:
         raise ConfigError(
             f"--model {model} has the Ops {', '.join(app.ops)}; one alone runs in this process: start the "
@@ -181,7 +185,7 @@ def _build_app(made: Service, model: Path) -> tuple[App, str]:
 
 
 def _with_threads(app: App, op: str, threads: int) -> App:
-    """The app whose Op has so many threads for each run, for its engine runs one batch at a time."""
+    """Return the app with `threads` threads for each run, because its engine runs one batch at a time."""
     section = app.config.op[op]
     conf = section.local_service_conf
     assert conf is not None

@@ -17,20 +17,20 @@ _FORMATS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".ts
 
 
 def detect_format(path: Path) -> str:
-    """The format of a file, by its name. Raises ConfigError for another."""
-    found = _FORMATS.get(path.suffix.lower())
-    if found is None:
+    """Return the format of a file by its suffix. Raise ConfigError for other suffixes."""
+    file_format = _FORMATS.get(path.suffix.lower())
+    if file_format is None:
         raise ConfigError(f"{path}: its rows can't be told by its name; it ends with {', '.join(_FORMATS)}")
-    return found
+    return file_format
 
 
 def get_separator(path: Path) -> str:
-    """What stands between two cells of a line."""
+    """Return the separator of cells: a tab for .tsv, else a comma."""
     return "\t" if path.suffix.lower() == ".tsv" else ","
 
 
 def pyarrow() -> Any:
-    """The library. Raises ConfigError, with the line for pip, where it is not installed."""
+    """Import pyarrow. Raise ConfigError, with the line for pip, if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -41,34 +41,30 @@ def pyarrow() -> Any:
     return pyarrow
 
 
-MOST_ROW_BYTES = 16 << 20
+MAX_ROW_BYTES = 16 << 20
 _BATCH_ROWS = 1024  # of Parquet that are decoded together
-_ENOUGH = 100  # characters of a broken line in a message
+_EXCERPT_CHARS = 100  # characters of a broken line in a message
 
 _decode = msgspec.json.decode
 
 
 class Row(NamedTuple):
-    """A row of the file.
+    """A row of the file."""
 
-    number: counted from 1. where: its place, for messages. columns: by name; nothing where `fault` tells what
-    is wrong with it.
-    """
-
-    number: int
-    where: str
-    columns: Mapping[str, Any]
-    fault: str = ""
+    number: int  # counted from 1
+    where: str  # line or row, for messages
+    columns: Mapping[str, Any]  # by name; empty if the row is broken
+    fault: str = ""  # the error of a broken row
 
 
 class RowFile:
-    """A file of rows. done, total: how far it is read, in bytes, of Parquet in rows."""
+    """A file of rows."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ConfigError for a file that is not there, and for one of another format."""
+        """Raise ConfigError for a missing file and for an unknown format."""
         self.path = path
         self.format = detect_format(path)
-        self.done = 0
+        self.done = 0  # progress in bytes, with Parquet in rows
         if not path.is_file():
             raise ConfigError(f"{path} is not a file; name one with a row on each line, e.g. rows.jsonl")
         self.total = path.stat().st_size
@@ -78,33 +74,33 @@ class RowFile:
             self.total = self._parquet.metadata.num_rows
 
     def __iter__(self) -> Iterator[Row]:
-        """Raises ConfigError where the file can't be read on."""
+        """Raise ConfigError if the file becomes unreadable."""
         if self._parquet is not None:
             return self._rows_of_parquet()
         return self._json_lines() if self.format == JSONL else self._rows_of_csv()
 
     def _lines(self, file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-        """Each line that is not blank, and whether it is whole: of an endless one the beginning is kept."""
-        while line := file.readline(MOST_ROW_BYTES):
+        """Yield each line that is not blank, and whether it is complete: long lines are cut."""
+        while line := file.readline(MAX_ROW_BYTES):
             part = line
-            while len(part) == MOST_ROW_BYTES and not part.endswith(b"\n"):
+            while len(part) == MAX_ROW_BYTES and not part.endswith(b"\n"):
                 self.done += len(part)
-                part = file.readline(MOST_ROW_BYTES)
-            whole = part is line
+                part = file.readline(MAX_ROW_BYTES)
+            complete = part is line
             self.done += len(part)
             self._line += 1
             if line.strip():
-                yield line, whole
+                yield line, complete
 
     def _json_lines(self) -> Iterator[Row]:
         self._line = 0
         with self.path.open("rb") as file:
-            for number, (line, whole) in enumerate(self._lines(file), 1):
+            for number, (line, complete) in enumerate(self._lines(file), 1):
                 where = f"line {self._line}"
-                yield _parse_row(number, where, line) if whole else Row(number, where, {}, _TOO_LONG)
+                yield _parse_row(number, where, line) if complete else Row(number, where, {}, _TOO_LONG)
 
     def _rows_of_csv(self) -> Iterator[Row]:
-        csv.field_size_limit(MOST_ROW_BYTES)
+        csv.field_size_limit(MAX_ROW_BYTES)
         with (
             self.path.open("rb") as encode_element,
             io.TextIOWrapper(encode_element, "utf-8-sig", "surrogateescape", newline="") as file,
@@ -146,15 +142,15 @@ class RowFile:
                 yield Row(number, f"row {number}", columns)
 
 
-_TOO_LONG = f"has more than {MOST_ROW_BYTES >> 20} MiB"
+_TOO_LONG = f"has more than {MAX_ROW_BYTES >> 20} MiB"
 
 
 def _parse_row(number: int, where: str, line: bytes) -> Row:
     try:
         columns = _decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        told = line[:_ENOUGH].decode("utf-8", "replace").strip()
-        return Row(number, where, {}, f"is no JSON ({exc}): {told}")
+        excerpt = line[:_EXCERPT_CHARS].decode("utf-8", "replace").strip()
+        return Row(number, where, {}, f"is no JSON ({exc}): {excerpt}")
     if type(columns) is not dict:
         return Row(number, where, {}, f"is {type(columns).__name__} in JSON, not an object with columns")
     return Row(number, where, columns)
@@ -171,8 +167,8 @@ def _header(path: Path, reader: Iterator[list[str]]) -> list[str]:
         raise ConfigError(f"{path}: its first line is no UTF-8; save the file as UTF-8") from exc
     twice = next((name for name in header if header.count(name) > 1), None)
     if not header or twice is not None:
-        told = "is empty" if not header else f"names {twice!r} twice"
-        raise ConfigError(f"{path}: its first line {told}; it names each column once")
+        problem = "is empty" if not header else f"names {twice!r} twice"
+        raise ConfigError(f"{path}: its first line {problem}; it names each column once")
     return header
 
 

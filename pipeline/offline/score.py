@@ -18,19 +18,19 @@ from pipeline.offline.rows import CSV, Row, RowFile
 from pipeline.offline.scored_file import ANSWER, ERROR, ScoredFile
 from pipeline.offline.target import Refused, Target, answer_rows
 
-MOST_WINDOW_CHARS = 32 << 20  # so that a window of long texts stays small in memory
+MAX_WINDOW_CHARS = 32 << 20  # so that a window of long texts stays small in memory
 REQUEST_ROWS = 128  # as many as four batches: what a request costs by itself is a tenth of 32 short rows
 REQUEST_CHARS = 8192  # rows x the longest of them: as many characters as a worker runs tokens at once
 
 
 def windows(rows: Iterable[Row], most_rows: int) -> Iterator[list[Row]]:
-    """Rows one after another, so many at once, fewer where they are long."""
+    """Yield windows of at most `most_rows` rows, and of fewer rows if these are long."""
     window: list[Row] = []
     chars = 0
     for row in rows:
         window.append(row)
         chars += estimate_length(row.columns)
-        if len(window) == most_rows or chars > MOST_WINDOW_CHARS:
+        if len(window) == most_rows or chars > MAX_WINDOW_CHARS:
             yield window
             window, chars = [], 0
     if window:
@@ -38,58 +38,53 @@ def windows(rows: Iterable[Row], most_rows: int) -> Iterator[list[Row]]:
 
 
 def split_window(inputs: Sequence[Mapping[str, Any]], most_rows: int) -> list[list[int]]:
-    """The rows of a window in requests, as indices: rows of like length together, the longest first.
+    """Return the requests of a window as indices of rows: similar lengths together, the longest rows first.
 
-    The longest first, so that the last of several connections are not busy with them alone.
+    Long rows go first, so that no connection is left alone with them at the end.
     """
-    lengths = [estimate_length(one) for one in inputs]
+    lengths = [estimate_length(columns) for columns in inputs]
     order = sorted(range(len(inputs)), key=lambda at: -lengths[at])
     requests: list[list[int]] = []
-    most = 0
+    max_rows = 0
     for at in order:
-        if not requests or len(requests[-1]) >= most:
+        if not requests or len(requests[-1]) >= max_rows:
             requests.append([])
-            most = max(1, min(most_rows, REQUEST_CHARS // max(1, lengths[at])))
+            max_rows = max(1, min(most_rows, REQUEST_CHARS // max(1, lengths[at])))
         requests[-1].append(at)
     return requests
 
 
 def estimate_length(columns: Mapping[str, Any]) -> int:
-    """How long a row is: the characters of its texts, the elements of its lists."""
+    """Return the length of a row: the characters of its texts and the elements of its lists."""
     return sum(len(value) for value in columns.values() if isinstance(value, str | list))
 
 
 STOP, WRITE = "stop", "write"
 WINDOW_ROWS = 4096
-_AHEAD = 2  # windows that are asked at once, so that the end of one keeps nobody waiting
+_AHEAD = 2  # concurrent windows, so that no connection idles at the end of a window
 _NUMBERS: Mapping[str, Callable[[str], Any]] = {"F": float, "I": int, "U": int}  # by the datatype's beginning
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
-Asked = Callable[[float, int], None]
+RequestHook = Callable[[float, int], None]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is scored.
-
-    keys: the column of an input, by the input's name, where the two differ. errors: what becomes of a row
-    that can't be answered: the run stops, or the row is written with its error. answers: under which name
-    they are written. asked: called with the seconds and the rows of each request.
-    """
+    """A file to score, and the options of the run."""
 
     source: Path
     out: Path
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    keys: Mapping[str, str] = field(default_factory=dict)
-    errors: str = STOP
-    answers: str = ANSWER
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # of each request
+    keys: Mapping[str, str] = field(default_factory=dict)  # column by input, if their names differ
+    errors: str = STOP  # a refused row stops the run (STOP), or is written with its error (WRITE)
+    answers: str = ANSWER  # name of the column with the answers
     restart: bool = False
     window_rows: int = WINDOW_ROWS
     request_rows: int = REQUEST_ROWS
-    asked: Asked = lambda took_s, rows: None
+    on_request: RequestHook = lambda took_s, rows: None  # called after each request
 
     def settings(self, target: Target) -> dict[str, Any]:
-        """What a run that goes on has in common with the one before it."""
+        """Return the settings that a continued run must share with the earlier run."""
         return {
             "target": target.described,
             "parameters": dict(self.parameters),
@@ -99,21 +94,21 @@ class Job:
 
 
 class BadRow(ServingError):
-    """A row that can't be answered, where that ends the run."""
+    """A row that can't be answered, and that ends the run."""
 
     exit_code = 1
 
 
 @dataclass
 class Scored:
-    """What a run has done. before: rows that an earlier run had done."""
+    """The result of a run."""
 
-    before: int
+    before: int  # rows of earlier runs
     rows: int = 0
     failed: int = 0
     took_s: float = 0.0
 
-    def told(self, out: Path) -> str:
+    def describe(self, out: Path) -> str:
         rate = self.rows / self.took_s if self.took_s else 0.0
         parts = [f"{self.before + self.rows:,} rows in {out}"]
         if self.before:
@@ -125,7 +120,7 @@ class Scored:
 
 
 def score(job: Job, target: Target, console: Console) -> Scored:
-    """Ask for all rows that are not done yet. Raises ConfigError, BadRow, Unanswered."""
+    """Score all rows that are not done yet. Raise ConfigError, BadRow or Unanswered."""
     rows = RowFile(job.source)
     with ScoredFile(job.out, job.settings(target), restart=job.restart) as out:
         scored = Scored(out.done)
@@ -142,13 +137,13 @@ def score(job: Job, target: Target, console: Console) -> Scored:
 
 
 def _write_all(job: Job, target: Target, rows: RowFile, out: ScoredFile) -> Iterator[list[dict[str, Any]]]:
-    """Write window after window, in the order of the input, and give what was written of each."""
-    left, cells = iter(rows), rows.format == CSV
-    out.pass_by(left)
+    """Write the windows in the order of the input, and yield the written lines of each."""
+    remaining, cells = iter(rows), rows.format == CSV
+    out.pass_by(remaining)
     with ThreadPoolExecutor(target.callers) as pool:
         under_way: deque[_Window] = deque()
         try:
-            for window in windows(left, job.window_rows):
+            for window in windows(remaining, job.window_rows):
                 under_way.append(_Window(job, target, window, pool, cells=cells))
                 if len(under_way) == _AHEAD:
                     yield from _written(under_way.popleft(), job, out)
@@ -159,9 +154,9 @@ def _write_all(job: Job, target: Target, rows: RowFile, out: ScoredFile) -> Iter
 
 
 def _written(window: _Window, job: Job, out: ScoredFile) -> Iterator[list[dict[str, Any]]]:
-    """Write the rows of a window, those before a bad one where that ends the run."""
+    """Write the rows of a window. With STOP write only the rows before a refused row, and raise BadRow."""
     results = window.results()
-    bad = next((at for at, one in enumerate(results) if isinstance(one, ServingError)), None)
+    bad = next((at for at, result in enumerate(results) if isinstance(result, ServingError)), None)
     if job.errors == STOP and bad is not None:
         out.write(map(window.line, range(bad), results[:bad]))
         row, error = window.rows[bad], results[bad]
@@ -169,39 +164,39 @@ def _written(window: _Window, job: Job, out: ScoredFile) -> Iterator[list[dict[s
             f"{job.source}, {row.where}: {error.message}\nThe {row.number - 1:,} rows before it are written. "
             "Mend it and call this again; or have such rows written with their error: --errors write"
         )
-    lines = [window.line(at, one) for at, one in enumerate(results)]
+    lines = [window.line(at, result) for at, result in enumerate(results)]
     out.write(lines)
     yield lines
 
 
 class _Window:
-    """Rows that are asked together, in requests of rows of like length."""
+    """Rows that are sent in requests of similar length."""
 
     def __init__(
         self, job: Job, target: Target, rows: Sequence[Row], pool: ThreadPoolExecutor, *, cells: bool
     ) -> None:
-        """cells: the columns are texts, which are numbers where the target wants such."""
+        """cells: whether columns are texts, to be parsed if the target expects numbers."""
         self.rows = rows
         self._job = job
         self._target = target
         self._inputs: list[dict[str, Any] | Refused] = [self._build_input(row, cells) for row in rows]
-        good = [at for at, one in enumerate(self._inputs) if not isinstance(one, Refused)]
-        requests = split_window([self._asked(at) for at in good], job.request_rows)
+        good = [at for at, row_inputs in enumerate(self._inputs) if not isinstance(row_inputs, Refused)]
+        requests = split_window([self._get_inputs(at) for at in good], job.request_rows)
         self._requests: list[tuple[list[int], Future[list[Any]]]] = [
             (places, pool.submit(self._ask, places))
             for places in ([good[at] for at in request] for request in requests)
         ]
 
     def results(self) -> list[Any]:
-        """Of each row its answer, or the error in its place. Raises Unanswered."""
-        found: list[Any] = list(self._inputs)
+        """Return the answer or the error of each row. Raise Unanswered."""
+        results: list[Any] = list(self._inputs)
         for places, answers in self._requests:
             for at, answer in zip(places, answers.result(), strict=True):
-                found[at] = answer
-        return found
+                results[at] = answer
+        return results
 
     def line(self, at: int, result: Any) -> dict[str, Any]:
-        """What is written for a row."""
+        """Return the line to write for a row."""
         columns = dict(self.rows[at].columns)
         if isinstance(result, ServingError):
             return {**columns, ERROR: f"{self.rows[at].where}: {result.message}"}
@@ -209,17 +204,17 @@ class _Window:
 
     def _ask(self, places: list[int]) -> list[Any]:
         began = time.monotonic()
-        answers = answer_rows(self._target, [self._asked(at) for at in places], self._job.parameters)
-        self._job.asked(time.monotonic() - began, len(places))
+        answers = answer_rows(self._target, [self._get_inputs(at) for at in places], self._job.parameters)
+        self._job.on_request(time.monotonic() - began, len(places))
         return answers
 
-    def _asked(self, at: int) -> dict[str, Any]:
+    def _get_inputs(self, at: int) -> dict[str, Any]:
         inputs = self._inputs[at]
         assert not isinstance(inputs, Refused)
         return inputs
 
     def _build_input(self, row: Row, cells: bool) -> dict[str, Any] | Refused:
-        """What of a row is asked; or why it can't be. Raises ConfigError for a column that would be lost."""
+        """Return the inputs of a row, or its error. Raise ConfigError for a column that would be lost."""
         if row.fault:
             return Refused(row.fault)
         if self._job.answers in row.columns:
@@ -245,7 +240,7 @@ class _Window:
 
 
 def _of_cell(cell: str, datatype: str) -> Any:
-    """The value of a cell for an input of this datatype; what is no number is for the target to refuse."""
+    """Parse a cell for an input of this datatype. Other texts stay, for the target to refuse."""
     if datatype == "BOOL":
         return _TRUTH.get(cell.lower(), cell)
     try:

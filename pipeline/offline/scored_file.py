@@ -1,8 +1,8 @@
-"""ScoredFile: the rows that are answered so far, so that a run that was killed goes on where it stood.
+"""The output file of `score`. A killed run continues after the last written row.
 
-Rows are written in order, a line of JSON for each row of the input, to `OUT.part`. So the number of its whole
-lines says how many rows are done: a line that a kill has cut off is cut away, and its row is asked again.
-`OUT` itself is there as soon as all rows are.
+Rows are written in order to `OUT.part`, a line of JSON for each row of the input. Its complete lines are the
+finished rows. A line that a kill has cut off is removed, and its row is scored again. `OUT` itself appears
+when all rows are written.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ Columns = dict[str, Any]
 
 
 class ScoredFile:
-    """The file that is written. done: how many rows it has already."""
+    """The output of `score`. done: number of rows that it already has."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, restart: bool) -> None:
-        """settings: what a run may not change when it goes on, by the name of its option. restart: what an
-        earlier run has left is thrown away.
+        """Open the output, and continue an earlier run.
 
-        Raises ConfigError where the file is there already, another run writes it, or an earlier one had other
-        settings.
+        settings: options that a continued run shares with the earlier run. restart: discard the earlier run.
+        Raise ConfigError if the file exists, another process writes it, or the earlier settings differ.
         """
         self.path = path
         self.format = detect_format(path)
@@ -57,7 +56,7 @@ class ScoredFile:
             raise
 
     def _adopt_earlier_run(self, settings: Mapping[str, Any], restart: bool) -> None:
-        """Make what an earlier run has left ours, or begin anew."""
+        """Lock the partial file of an earlier run and continue it, or begin anew."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -68,8 +67,10 @@ class ScoredFile:
         self._agree(settings)
 
     def pass_by(self, rows: Iterator[Row]) -> None:
-        """Leave behind the rows of the input that are done. Raises ConfigError where they are others: the
-        input may be mended from a broken row on, but not before it."""
+        """Skip the rows of the input that are done.
+
+        Raise ConfigError if they differ: the input may be mended from a broken row on, but not before it.
+        """
         for number, written in enumerate(read_scored_lines(self._part), 1):
             row = next(rows, None)
             if row is None or not _matches_row(written, row):
@@ -79,7 +80,7 @@ class ScoredFile:
                 )
 
     def write(self, rows: Iterable[Columns]) -> None:
-        """Add rows; when it returns they are on the disk. Raises ConfigError where they can't be."""
+        """Append rows and flush them to disk. Raise ConfigError if writing fails."""
         try:
             self._file.write(b"".join([_json.encode(row) + b"\n" for row in rows]))
             self._file.flush()
@@ -88,16 +89,18 @@ class ScoredFile:
             raise ConfigError(f"{self._part} can't be written on: {exc.strerror}") from exc
 
     def finish(self) -> None:
-        """All rows are there: give the file its name and form. Raises ConfigError for rows that have none,
-        and where it can't be written; called again, a run has nothing else left to do."""
+        """Convert the complete file to its format and give it its name. May be repeated after a failure.
+
+        Raise ConfigError for rows that do not fit the format, and if the file can't be written.
+        """
         try:
             if self.format == JSONL:
                 self._part.replace(self.path)
             else:
                 write = _write_csv if self.format == CSV else _write_parquet
-                made = self.path.with_name(f"{self.path.name}.tmp")
-                write(made, lambda: map(flat, read_scored_lines(self._part)))
-                made.replace(self.path)
+                temporary = self.path.with_name(f"{self.path.name}.tmp")
+                write(temporary, lambda: map(flat, read_scored_lines(self._part)))
+                temporary.replace(self.path)
                 self._part.unlink()
             self._settings.unlink(missing_ok=True)
         except OSError as exc:
@@ -110,7 +113,7 @@ class ScoredFile:
         self._file.close()
 
     def _resume(self) -> int:
-        """Cut a broken line off the end, and count the others."""
+        """Cut a broken line off the end, and count the complete lines."""
         self._file.seek(0)
         count = end = 0
         for line in self._file:
@@ -121,15 +124,15 @@ class ScoredFile:
         return count
 
     def _agree(self, settings: Mapping[str, Any]) -> None:
-        told = dict(settings)
+        current = dict(settings)
         if not self.done:
-            self._settings.write_bytes(_json.encode(told))
+            self._settings.write_bytes(_json.encode(current))
             return
         try:
             before = _json.decode(self._settings.read_bytes())
         except (OSError, msgspec.DecodeError):
             before = {}
-        different = [name for name in told if before.get(name) != told[name]]
+        different = [name for name in current if before.get(name) != current[name]]
         if different:
             raise ConfigError(
                 f"{self._part} is of a run with another {', '.join(different)}; go on with what that run had,"
@@ -138,9 +141,9 @@ class ScoredFile:
 
 
 def _matches_row(written: Columns, row: Row) -> bool:
-    """Whether a line was written for this row."""
-    own = _json.decode(_json.encode(row.columns))  # of Parquet there are dates, say
-    return all(written.get(name) == value for name, value in own.items() if name != ERROR)
+    """Return whether a line was written for this row."""
+    columns = _json.decode(_json.encode(row.columns))  # of Parquet there are dates, say
+    return all(written.get(name) == value for name, value in columns.items() if name != ERROR)
 
 
 def read_scored_lines(path: Path) -> Iterator[Columns]:
@@ -149,11 +152,11 @@ def read_scored_lines(path: Path) -> Iterator[Columns]:
 
 
 def flat(row: Columns) -> Columns:
-    """A row for a table: each member of the answer is a column, as in `answer.label`."""
+    """Return a row for a table: each member of the answer becomes a column like `answer.label`."""
     columns: Columns = {}
     for name, value in row.items():
         if isinstance(value, dict):
-            columns |= {f"{name}.{member}": one for member, one in value.items()}
+            columns |= {f"{name}.{member}": member_value for member, member_value in value.items()}
         else:
             columns[name] = value
     return columns
@@ -178,9 +181,11 @@ def _write_parquet(path: Path, rows: Callable[[], Iterable[Columns]]) -> None:
     schema = None
     try:
         for batch in _batches(rows()):
-            own = _infer_schema(arrow, batch)
+            batch_schema = _infer_schema(arrow, batch)
             schema = (
-                own if schema is None else arrow.unify_schemas([schema, own], promote_options="permissive")
+                batch_schema
+                if schema is None
+                else arrow.unify_schemas([schema, batch_schema], promote_options="permissive")
             )
         with contextlib.closing(arrow.parquet.ParquetWriter(path, schema or arrow.schema([]))) as writer:
             for batch in _batches(rows()):
@@ -190,7 +195,7 @@ def _write_parquet(path: Path, rows: Callable[[], Iterable[Columns]]) -> None:
 
 
 def _infer_schema(arrow: Any, batch: list[Columns]) -> Any:
-    """Of all columns of these rows: from_pylist looks at the first row's alone."""
+    """Return a schema with the columns of all rows. from_pylist uses the first row only."""
     names = dict.fromkeys(name for row in batch for name in row)
     return arrow.schema([(name, arrow.array([row.get(name) for row in batch]).type) for name in names])
 

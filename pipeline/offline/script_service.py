@@ -1,4 +1,4 @@
-"""The service that a script makes, without serving it: the script is run up to its `run_service`."""
+"""The service of a script, without serving it: the script runs up to its `run_service`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ SCRIPT = "web_service.py"
 
 
 class _Loaded(BaseException):
-    """A script has come to its `run_service`, and is left there: no `except` of its own is in the way."""
+    """Leaves a script at its `run_service`. A BaseException, so that no `except` of the script catches it."""
 
     def __init__(self, loaded: Service) -> None:
         self.service = loaded
 
 
 def script_in(path: Path) -> Path | None:
-    """The script that a path names, as a file or by its folder; None where there is none."""
+    """Return the script of a path, a file or its folder. Return None without a script."""
     script = path / SCRIPT if path.is_dir() else path
     return script.resolve() if script.suffix == ".py" and script.is_file() else None
 
 
 def service_of_script(script: Path) -> Service:
-    """What a script serves; it is run up to its `run_service`, as workers run it."""
+    """Return the service of a script, which runs up to its `run_service` as in workers."""
 
     def leave(loaded: Service) -> NoReturn:
         raise _Loaded(loaded)

@@ -1,4 +1,4 @@
-"""A running service as a target: asked over KServe v1, by as many connections as are wanted."""
+"""A running service as a target, over several connections of KServe v1."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _UNKNOWN = 404
 
 
 class Server:
-    """A service, or another server of KServe v1."""
+    """A service of this project, or another server of KServe v1."""
 
     def __init__(
         self, address: str, *, connections: int, timeout_s: float, api_key: str | None = None
     ) -> None:
-        """address: host:port or a URL, and the model's name as its path where there are several.
+        """address: host:port or a URL, with the model's name as its path if there are several models.
 
-        Raises ConfigError where nothing there can be asked.
+        Raise ConfigError if no model answers there.
         """
         url, model = _split(address)
         try:
@@ -54,24 +54,22 @@ class Server:
         self._client.close()
 
     def _only(self, address: str) -> str:
-        """The name of the only service there."""
+        """Return the name of the only service at the address."""
         try:
             services = self._client.services()
         except ClientError as exc:
             raise ConfigError(f"--service {address}: {exc}") from exc
         if len(services) != 1:
-            told = f"there are {', '.join(services)}" if services else "no service tells its name"
-            raise ConfigError(f"--service {address}: {told}; name the one to ask, as in {address}/NAME")
+            problem = f"there are {', '.join(services)}" if services else "no service tells its name"
+            raise ConfigError(f"--service {address}: {problem}; name the one to ask, as in {address}/NAME")
         return services[0]
 
     def _inputs(self) -> Mapping[str, str]:
         try:
-            told = self._client.metadata(self._model).get("inputs", ())
-            return {str(one["name"]): str(one["datatype"]) for one in told}
+            inputs = self._client.metadata(self._model).get("inputs", ())
+            return {str(tensor["name"]): str(tensor["datatype"]) for tensor in inputs}
         except RequestRefused as exc:
-            if (
-                exc.http_status == _UNKNOWN
-            ):  # of a server that has no KServe v2, or no such model: it will say
+            if exc.http_status == _UNKNOWN:  # no KServe v2, or no such model, which the first request reports
                 return {}
             raise ConfigError(f"--service {self.described}: {exc.err_msg}") from exc
         except (BadAnswer, KeyError, TypeError):
@@ -81,6 +79,6 @@ class Server:
 
 
 def _split(address: str) -> tuple[str, str]:
-    """The URL of the server, and the model that the path names; empty without one."""
+    """Return the URL of the server and the model in its path; the model is empty without a path."""
     parts = urlsplit(address if "//" in address else f"http://{address}")
     return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")

@@ -1,4 +1,4 @@
-"""Target: what is asked for the answers to rows, a service or a model in this process."""
+"""Target: a service, or a model in this process, that answers rows."""
 
 from __future__ import annotations
 
@@ -9,39 +9,40 @@ from pipeline.errors import ServingError
 
 
 class Refused(ServingError):
-    """The rows that were asked together are refused; another of them alone may be answered."""
+    """The rows of a request are refused. Some of them may be answered in a request of their own."""
 
 
 class Unanswered(ServingError):
-    """There is no answer, and it is not these rows' fault: nothing listens, or it took too long."""
+    """The target does not answer: nothing listens, or the request timed out. The rows may be valid."""
 
     exit_code = 1
 
 
 class Target(Protocol):
-    """Answers rows. Several threads ask it, `callers` of them at a time are worth while.
-
-    inputs: the datatypes of what a row needs, by name, as KServe has them; empty where that is not known.
-    """
+    """Answers rows, from several threads."""
 
     @property
-    def inputs(self) -> Mapping[str, str]: ...
+    def inputs(self) -> Mapping[str, str]:
+        """KServe datatype of each input by name; empty if unknown."""
+
     @property
-    def callers(self) -> int: ...
+    def callers(self) -> int:
+        """Useful number of concurrent calls."""
+
     @property
     def described(self) -> str:
-        """In a sentence, and to tell one target from another."""
+        """Description for messages, unique for the target."""
 
     def ask(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
-        """The answer to each row. Raises Refused, and Unanswered."""
+        """Return the answer to each row. Raise Refused or Unanswered."""
 
 
 def answer_rows(
     target: Target, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
 ) -> list[Any]:
-    """The answer to each row, or the Refused that stands in its place: who is refused, is found by halves.
+    """Return the answer or the Refused of each row: a refused request is bisected to find its refused rows.
 
-    Raises Unanswered.
+    Raise Unanswered if the target does not answer.
     """
     try:
         return target.ask(rows, parameters)

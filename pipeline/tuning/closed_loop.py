@@ -122,7 +122,7 @@ def build_http_request(path: str, body: bytes) -> bytes:
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def ask(load: Load) -> LoadResult:
+async def send_load(load: Load) -> LoadResult:
     """Send the load. Raise OSError if the service can't be reached."""
     result = LoadResult(load.seconds)
     messages = [build_http_request(*request) for request in load.requests]
@@ -151,4 +151,4 @@ if __name__ == "__main__":
 
     requested_load = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Load)
     die_with(requested_load.parent)
-    Path(sys.argv[1]).write_bytes(msgspec.msgpack.encode(uvloop.run(ask(requested_load))))
+    Path(sys.argv[1]).write_bytes(msgspec.msgpack.encode(uvloop.run(send_load(requested_load))))

@@ -1,4 +1,4 @@
-"""The lines that `paddlewheel tune` writes into config.yml, between marks, with CPU and versions. For example:
+"""The lines that `paddlewheel tune` writes into config.yml, between marks, with CPU and versions. Example:
 
     bert:
       # tuned: begin, by paddlewheel tune on ...
