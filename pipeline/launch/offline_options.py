@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.launch.commands import add_command
-from pipeline.offline.score import REQUEST_ROWS
+from pipeline.offline.target import REQUEST_ROWS  # imports no rich: the doctor runs without it
 
 if TYPE_CHECKING:
     from pipeline.launch.commands import Commands

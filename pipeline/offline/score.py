@@ -16,10 +16,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from pipeline.errors import ConfigError, ServingError
 from pipeline.offline.rows import CSV, Row, RowFile
 from pipeline.offline.scored_file import ANSWER, ERROR, ScoredFile
-from pipeline.offline.target import Refused, Target, answer_rows
+from pipeline.offline.target import REQUEST_ROWS, Refused, Target, answer_rows
 
 MAX_WINDOW_CHARS = 32 << 20  # so that a window of long texts stays small in memory
-REQUEST_ROWS = 128  # as many as four batches: what a request costs by itself is a tenth of 32 short rows
 REQUEST_CHARS = 8192  # rows x the longest of them: as many characters as a worker runs tokens at once
 
 

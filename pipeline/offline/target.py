@@ -7,6 +7,8 @@ from typing import Any, Protocol
 
 from pipeline.errors import ServingError
 
+REQUEST_ROWS = 128  # four batches: a request costs as much as a tenth of 32 short rows
+
 
 class Refused(ServingError):
     """The rows of a request are refused. Some of them may be answered in a request of their own."""
