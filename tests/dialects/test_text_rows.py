@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pipeline.config.limits import Limits
+from pipeline.config.config_file import Limits
 from pipeline.dialects.openai.http_route import EMBEDDINGS_PATH, OpenAIHttp
 from pipeline.dialects.tei.http_routes import TeiHttp
 from pipeline.dialects.text_models import TextModel

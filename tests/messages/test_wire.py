@@ -126,7 +126,7 @@ def test_hand_overs_in_flight_and_their_replies_never_share_memory() -> None:
     starts = sorted(region.allocate(REGION_BYTES) for region in regions)
     assert starts == [number * REGION_BYTES for number in range(4)]
     assert starts[-1] + REGION_BYTES == ARENA_BYTES
-    assert request_region(2).take(1) == request_region(0).take(1)
+    assert request_region(2).allocate(1) == request_region(0).allocate(1)
 
 
 def test_two_requests_under_way_keep_their_bytes_while_both_are_read(arena: Arena) -> None:
