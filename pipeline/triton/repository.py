@@ -31,13 +31,20 @@ from pipeline.triton.config_file import (
     message_to_dict,
     read_config,
 )
-from pipeline.triton.devices import find_cpu_reason, get_device_keys, move_to_cpu, requests_gpu
-from pipeline.triton.engine_options import describe_ineffective_accelerators, get_engine_options
+from pipeline.triton.engine_options import (
+    describe_ineffective_accelerators,
+    find_cpu_reason,
+    get_device_keys,
+    get_engine_options,
+    move_to_cpu,
+    requests_gpu,
+)
 from pipeline.triton.model_folder import (
     NO_VERSION,
     build_signature,
     detect_backend,
     fill_from_program,
+    find_agent_error,
     find_program,
     read_program_facts,
     select_versions,
@@ -45,7 +52,6 @@ from pipeline.triton.model_folder import (
 from pipeline.triton.padding_proof import load_padding_proof
 from pipeline.triton.python_backend.auto_complete import has_auto_complete, run_auto_complete
 from pipeline.triton.python_backend.environment import NOT_INSTALLED, find_requirements
-from pipeline.triton.repository_agents import find_agent_error
 from pipeline.triton.repository_op import find_sample_error
 from pipeline.tuning.choice import Choice, Timed
 

@@ -20,7 +20,7 @@ from pipeline.errors import ConfigError, InvalidInput, ServingError, get_error_t
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.process.app_modules import lead_import_path
 from pipeline.process.run_module import PACKAGES
-from pipeline.triton.devices import count_gpus
+from pipeline.triton.engine_options import count_gpus
 from pipeline.triton.python_backend import utils
 from pipeline.triton.python_backend.environment import NOT_INSTALLED, add_model_packages
 from pipeline.triton.python_backend.other_models import OtherModels
