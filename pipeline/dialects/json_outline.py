@@ -116,7 +116,7 @@ def _scan(body: bytes, limits: Limits, max_elements: int) -> Scan:
 
 
 class ScanFirst(HttpHandler):
-    """Counts the elements of large bodies before `_read` decodes them."""
+    """Counts the elements of large bodies before `_read_request` decodes them."""
 
     _limits: Limits
 
@@ -127,11 +127,11 @@ class ScanFirst(HttpHandler):
         return True
 
     def _take_scanned(self, request: HttpRequest, scan: Scan) -> None:
-        self.take(request, lambda: self._read_outline(request, scan.result()))
+        self.handle(request, lambda: self._read_outline(request, scan.result()))
 
     def _read_outline(self, request: HttpRequest, outline: Outline) -> Request | None:
         """Return the request in a large body. Raises ServingError."""
-        return self._read(request)
+        return self._read_request(request)
 
 
 class _Scan:

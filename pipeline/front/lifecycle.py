@@ -42,9 +42,9 @@ from pipeline.tuning.sample import find_request_path
 
 
 class Recorder:
-    """Begins and ends at a signal, see `pipeline.process.recording`; ends by itself at the bounds there.
+    """Records requests between two signals, within the bounds of `pipeline.process.recording`.
 
-    What is written are the bodies of JSON that were sent to the service's own path of a dialect over HTTP.
+    It writes the JSON bodies that clients sent to the service's own path of a dialect over HTTP.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -75,12 +75,12 @@ class Recorder:
     def _write(self, path: str, body: bytes) -> None:
         """Write the body of a request that was answered, unless it can't be asked again by itself."""
         try:
-            asked = msgspec.json.decode(body)
+            payload = msgspec.json.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError):  # of tensors in bytes, say, or compressed
             return
-        if find_request_path(asked, self._scheduler.app.name) != path:
+        if find_request_path(payload, self._scheduler.app.name) != path:
             return
-        line = msgspec.json.encode(asked) + b"\n"
+        line = msgspec.json.encode(payload) + b"\n"
         if self._bytes + len(line) > recording.MOST_BYTES:
             self._end()
             return
@@ -294,15 +294,15 @@ def _describe(op: str, app: App) -> str:
 def _told_ports(config: ServiceConfig) -> str:
     """The ports by name, and where a browser finds the page to try the service."""
     ports = ", ".join(f"{name} {port}" for name, port in config.ports().items())
-    told = f"{ports}, TLS" if config.tls else ports
+    line = f"{ports}, TLS" if config.tls else ports
     https = config.tls is not None and config.tls.http
     if config.http_port is None:
-        return told
-    return f"{told}; try it at {'https' if https else 'http'}://localhost:{config.http_port}/docs"
+        return line
+    return f"{line}; try it at {'https' if https else 'http'}://localhost:{config.http_port}/docs"
 
 
 def _warn_of_open_control(app: App) -> None:
-    """Log who may load and unload models, unless only this machine or holders of a key may."""
+    """Log which clients may load and unload models, unless only this machine or holders of a key may."""
     config = app.config
     if config.v2.model_control != "explicit" or config.security.api_keys is not None:
         return
@@ -341,7 +341,7 @@ async def _ready_or_stopped(scheduler: Scheduler, stop_requested: asyncio.Event)
 
 
 async def _stopped_or_fatal(scheduler: Scheduler, stop_requested: asyncio.Event) -> StartFailed | None:
-    """Why the service can't go on; None where it is told to stop."""
+    """Wait until the service is to stop. Returns the reason if it can't go on; None for an orderly stop."""
     stop = asyncio.ensure_future(stop_requested.wait())
     either: set[asyncio.Future[Any]] = {stop, scheduler.fatal}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -376,7 +376,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _exit_status(app: App, outputs: Outputs) -> int:
-    """What the process leaves with, once the service has ended."""
+    """Run the service to its end. Returns the exit status of the process."""
     try:
         status: int = uvloop.run(serve(app, outputs))
     except (StartFailed, ConfigError) as exc:

@@ -30,15 +30,15 @@ _OTHERS = 64  # ports, logs, libraries
 
 
 def limits_within(limits: Limits, listeners: int, workers: int, files: int = 0) -> Limits:
-    """The limits, with `max_connections` as the process can have for so many listeners and workers.
+    """Return the limits, with a `max_connections` for which the process has descriptors beside its workers.
 
-    workers: those of models that may be loaded later, too. files: that dialects keep open for clients.
+    workers: also those of models that may be loaded later. files: that dialects keep open for clients.
 
-    Raises its soft limit of open files where that is too low for them.
+    Raises the process's soft limit of open files where it is too low.
     """
-    kept = _OTHERS + WORKER_FILES * workers + files
-    most = _most_files(limits.max_connections * listeners + kept)
-    room = max(most - kept, most // 4) // max(1, listeners)
+    reserved = _OTHERS + WORKER_FILES * workers + files
+    max_files = _most_files(limits.max_connections * listeners + reserved)
+    room = max(max_files - reserved, max_files // 4) // max(1, listeners)
     if room >= limits.max_connections:
         return limits
     log.log(  # a warning where it may be felt: many machines stop just short of two times the default
@@ -47,17 +47,17 @@ def limits_within(limits: Limits, listeners: int, workers: int, files: int = 0) 
         "%d files (ulimit -n)",
         room,
         limits.max_connections,
-        most,
+        max_files,
     )
     return limits.model_copy(update={"max_connections": max(1, room)})
 
 
-def _most_files(wanted: int) -> int:
+def _most_files(files: int) -> int:
     """How many files this process may open: as many as wanted, or as it is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    allowed = files if hard == resource.RLIM_INFINITY else min(files, hard)
     if soft == resource.RLIM_INFINITY or soft >= allowed:
-        return wanted if soft == resource.RLIM_INFINITY else soft
+        return files if soft == resource.RLIM_INFINITY else soft
     resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
     return allowed
 

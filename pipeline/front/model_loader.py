@@ -137,24 +137,26 @@ class ModelLoader(Repository):
         try:
             while True:
                 await asyncio.sleep(self._poll_s)
-                there = self.names()
+                names_on_disk = self.names()
                 served = {model.name for model in self._scheduler.app.models}
-                self._forget_all_but(there)
+                self._forget_all_but(names_on_disk)
                 slow = {name: task for name, task in slow.items() if not task.done()}
-                for name in (*there, *served.difference(there)):
+                for name in (*names_on_disk, *served.difference(names_on_disk)):
                     if name in slow:
                         continue
-                    task = asyncio.create_task(self._follow_safely(name, errors, there=name in there))
+                    task = asyncio.create_task(
+                        self._follow_safely(name, errors, exists=name in names_on_disk)
+                    )
                     slow[name] = task
                     await asyncio.wait({task}, timeout=_PATIENCE_S)
         finally:
             for task in slow.values():
                 task.cancel()
 
-    async def _follow_safely(self, name: str, errors: dict[str, str], *, there: bool) -> None:
+    async def _follow_safely(self, name: str, errors: dict[str, str], *, exists: bool) -> None:
         """Serve what the disk has of a model. An error is logged, and ends nothing."""
         try:
-            await self._follow(name, there=there)
+            await self._follow(name, exists=exists)
         except (LoadFailed, NotReady):  # logged where it was met
             return
         except Exception as exc:  # what is done for one model must not end it for all
@@ -166,13 +168,13 @@ class ModelLoader(Repository):
 
     def _forget_all_but(self, names: Collection[str]) -> None:
         """Have a model that was taken away and comes again be new."""
-        for known in (self._useless, self._polled):
-            for name in known.keys() - set(names):
-                del known[name]
+        for table in (self._useless, self._polled):
+            for name in table.keys() - set(names):
+                del table[name]
 
-    async def _follow(self, name: str, *, there: bool) -> None:
+    async def _follow(self, name: str, *, exists: bool) -> None:
         """Serve what the disk has of a model now. Raises NotReady and LoadFailed."""
-        if not there:
+        if not exists:
             await self.unload_model(name)
         elif await self._differs(name):
             try:
@@ -186,9 +188,9 @@ class ModelLoader(Repository):
         could not be loaded."""
         served = await asyncio.to_thread(self._source.read_models, [name])
         if why := served.unavailable.get(name):
-            known = self._useless.get(name, self._scheduler.app.unavailable.get(name))
+            last_reason = self._useless.get(name, self._scheduler.app.unavailable.get(name))
             self._useless[name] = (why.version, why.reason)
-            return known != self._useless[name]
+            return last_reason != self._useless[name]
         self._useless.pop(name, None)
         app = merged(self._scheduler.app, name, served)
         keys = {model.key for model in self._scheduler.app.models if model.name == name}
@@ -200,7 +202,7 @@ class ModelLoader(Repository):
 
     @contextlib.asynccontextmanager
     async def polling(self) -> AsyncIterator[None]:
-        """Looks at the disk meanwhile, where that is asked for."""
+        """Poll the repository until the block is left, where polling is on."""
         task = asyncio.create_task(self.poll(), name="poll") if self._poll_s else None
         try:
             yield
@@ -214,9 +216,9 @@ class ModelLoader(Repository):
         rows = [("Model", "Version", "Status")]
         for model in app.models:
             parts = [self.standing(part) for part in model.graph.ops]
-            worst = next((one for one in parts if one.state != "READY"), parts[0])
-            told = worst.state if not worst.reason else f"{worst.state}: {worst.reason.splitlines()[0]}"
-            rows.append((model.name, model.version, told))
+            worst = next((standing for standing in parts if standing.state != "READY"), parts[0])
+            status = worst.state if not worst.reason else f"{worst.state}: {worst.reason.splitlines()[0]}"
+            rows.append((model.name, model.version, status))
         rows += [(n, v, f"UNAVAILABLE: {why.splitlines()[0]}") for n, (v, why) in app.unavailable.items()]
         rows[1:] = sorted(rows[1:])
         name, version = (max(len(row[at]) for row in rows) for at in (0, 1))
@@ -236,7 +238,7 @@ class ModelLoader(Repository):
         async with self._others_go_on(_names_in(name, served)):
             batchers = await self._unless_stopped(self._started(name, app, changed))
         app = merged(self._scheduler.app, name, served)  # with what others have changed meanwhile
-        former = await self._scheduler.put(app, batchers)
+        former = await self._scheduler.replace_app(app, batchers)
         self._changes += 1
         self._last_change |= dict.fromkeys(_names_in(name, served), self._changes)
         for model in served.models:
@@ -251,15 +253,15 @@ class ModelLoader(Repository):
         """The Ops that other files, or another configuration, are to run than those that run now."""
         config, pools = self._scheduler.app.config, self._scheduler.pools
         loaded = {op for op in served.sections if op in pools and op not in self._standings}
-        kept = {model.op: model.config for model in self._scheduler.app.models}
-        new = {model.op: model.config for model in served.models}
+        configs = {model.op: model.config for model in self._scheduler.app.models}
+        new_configs = {model.op: model.config for model in served.models}
         return [
             op
             for op in served.sections
             if op not in loaded
             or op in self._scheduler.start_failures
             or config.op[op] != app.config.op[op]
-            or kept.get(op) != new[op]
+            or configs.get(op) != new_configs[op]
             or _has_other_files(app, op, pools[op])
         ]
 
@@ -273,9 +275,9 @@ class ModelLoader(Repository):
         except (StartFailed, ConfigError, OSError) as exc:
             await asyncio.gather(*(batcher.pool.unload() for batcher in batchers.values()))
             version = op.rpartition(":")[2] if op.startswith(f"{name}:") else ""
-            told = str(exc) if isinstance(exc, OSError) else exc.message
-            _, _, why = told.partition(" did not start: ")
-            raise LoadFailed(name, version, why or told) from exc
+            message = str(exc) if isinstance(exc, OSError) else exc.message
+            _, _, why = message.partition(" did not start: ")
+            raise LoadFailed(name, version, why or message) from exc
         except asyncio.CancelledError:
             await asyncio.gather(*(batcher.pool.stop(0.0) for batcher in batchers.values()))
             raise
@@ -290,8 +292,8 @@ class ModelLoader(Repository):
             self._scheduler.start_failures[part] = exc.message
         if unloaded or name not in self.names():
             return
-        told = {**app.unavailable, name: (exc.version, exc.message)}
-        self._scheduler.app = replace(app, unavailable=told)
+        unavailable = {**app.unavailable, name: (exc.version, exc.message)}
+        self._scheduler.app = replace(app, unavailable=unavailable)
 
 
 def _names_in(name: str, served: RepositoryContent) -> set[str]:
@@ -319,7 +321,7 @@ def _files(app: App, op: str) -> frozenset[FileState] | None:
 
 
 class _OnDisk(NamedTuple):
-    """What a model and those that it needs were made of: versions with their configurations, and files."""
+    """State on disk of a model and of those that it needs: versions with configurations, and files."""
 
     models: Mapping[str, object]
     files: Mapping[str, frozenset[FileState] | None]
@@ -331,7 +333,7 @@ def _on_disk(app: App, served: RepositoryContent) -> _OnDisk:
 
 
 def _check_available(name: str, served: RepositoryContent) -> None:
-    """Raises LoadFailed where the model that is asked for, or one that it needs, can't be served."""
+    """Raise LoadFailed where the requested model, or one that it needs, can't be served."""
     why: UnavailableModel | None = served.unavailable.get(name)
     if why is None:
         return
@@ -340,18 +342,18 @@ def _check_available(name: str, served: RepositoryContent) -> None:
 
 
 def merged(app: App, name: str, served: RepositoryContent) -> App:
-    """The app with these models in place of those of their names."""
+    """Return the app with these models in place of its models of the same names."""
     renewed = {model.name for model in served.models} | {name}
-    others = [model for model in app.models if model.name not in renewed]
-    models = rebuild_ensembles([*others, *served.models], name)
-    sections = {op: OpConfig.model_validate(given, by_alias=True) for op, given in served.sections.items()}
+    unchanged = [model for model in app.models if model.name not in renewed]
+    models = rebuild_ensembles([*unchanged, *served.models], name)
+    sections = {op: OpConfig.model_validate(keys, by_alias=True) for op, keys in served.sections.items()}
     needed = _op_names(models)
     ops = {op: section for op, section in {**app.config.op, **sections}.items() if op in needed}
     unavailable: Mapping[str, tuple[str, str]] = {
-        one: told for one, told in app.unavailable.items() if one not in renewed
+        model: reason for model, reason in app.unavailable.items() if model not in renewed
     }
     config = app.config.model_copy(update={"op": ops})
-    choices = {op: one for op, one in {**app.choices, **served.choices}.items() if op in needed}
+    choices = {op: choice for op, choice in {**app.choices, **served.choices}.items() if op in needed}
     return replace(app, models=tuple(models), config=config, unavailable=unavailable, choices=choices)
 
 

@@ -29,10 +29,10 @@ class LoadFailed(StartFailed):
 
 
 class Standing(NamedTuple):
-    """state: READY, LOADING, UNLOADING or UNAVAILABLE. reason: of the last."""
+    """State of a model in the repository's index."""
 
-    state: str
-    reason: str = ""
+    state: str  # READY, LOADING, UNLOADING or UNAVAILABLE
+    reason: str = ""  # of UNAVAILABLE
 
 
 class Repository:
@@ -48,13 +48,13 @@ class Repository:
         self._standings: dict[str, Standing] = {}  # of Ops that are unloaded, or on the way there or back
 
     def names(self) -> list[str]:
-        """What may be loaded beside that which is served: of a script nothing."""
+        """Return the models that may be loaded besides the served ones: none for a script."""
         return []
 
     def standing(self, op: str) -> Standing:
-        known = self._standings.get(op)
-        if known is not None:
-            return known
+        standing = self._standings.get(op)
+        if standing is not None:
+            return standing
         if self._scheduler.op_ready(op):
             return Standing("READY")
         failure = self._scheduler.start_failures.get(op)

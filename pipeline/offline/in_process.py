@@ -55,7 +55,7 @@ class InProcess:
 
         model: folder of a model, whose serving.yml describes the rows, or a service's script or folder.
         """
-        environment.settle()
+        environment.set_variables()
         self.described = str(model.resolve())
         service = _load_service(model)
         app, op = _build_app(service, model)

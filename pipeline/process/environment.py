@@ -29,7 +29,7 @@ MODEL_PROCESS = {
 }
 
 
-def settle() -> None:
+def set_variables() -> None:
     """Set a model process's variables; without effect on a library that is loaded already."""
     for name, value in MODEL_PROCESS.items():
         os.environ.setdefault(name, value)

@@ -25,7 +25,7 @@ def make_held(make: Callable[[], str]) -> tuple[Path, int]:
 
 
 def remove_leftovers(folder: Path, pattern: str) -> None:
-    """Remove what matches the pattern, belongs to this user and is locked by nobody."""
+    """Remove all paths that match the pattern, belong to this user and have no lock."""
     for path in folder.glob(pattern):
         with contextlib.suppress(OSError):
             descriptor = _lock(path)

@@ -40,7 +40,7 @@ class _TextLines(logging.Formatter):
         text = super().format(record)
         if text.isprintable():
             return text
-        return _INDENT.join(_escaped(line, kept="\t") for line in text.split("\n"))
+        return _INDENT.join(_escaped(line, allowed="\t") for line in text.split("\n"))
 
 
 class _JsonLines(logging.Formatter):
@@ -84,11 +84,13 @@ def set_up_logging(
 ) -> None:
     """Log to the service's standard output, and to a file of this process where `logging.directory` is set.
 
-    beside_app: only our own loggers, for the app's stay its own; what it prints is written line by line from
-    now on, and our lines are there before its code goes on, unless nobody reads them. Without an app those of
-    asyncio, gRPC and the like go the same way, and no line is waited for.
-    log_fd: standard output; 1 where lines that others write there do not go through the output reader. late:
-    there is a file from the first line on.
+    beside_app: configure only our loggers, because the app's stay its own. Printed text is then written line
+    by line. Our lines are written before the app's code goes on, unless nobody reads them. Without an app the
+    loggers of asyncio, gRPC and the like are configured the same way, and no line is waited for.
+
+    log_fd: standard output; 1 where lines that others write there do not go through the output reader.
+
+    late: there is a file from the first line on.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
@@ -110,10 +112,10 @@ def set_up_logging(
     for handler in _handlers:
         handler.setFormatter(formatter)
         handler.setLevel(config.level)
-    ours = logging.getLogger(NAME)
-    _attach(ours)
+    logger = logging.getLogger(NAME)
+    _attach(logger)
     if no_file:
-        ours.error("logging.directory: this process has no file, %s; its lines are here alone", no_file)
+        logger.error("logging.directory: this process has no file, %s; its lines are here alone", no_file)
     if not beside_app:
         logging.root.handlers[:] = _handlers
         logging.captureWarnings(True)
@@ -136,14 +138,17 @@ def keep_our_loggers() -> None:
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.partition(".")[0] == NAME:
             logger.disabled = False
-    ours = logging.getLogger(NAME)
-    if not ours.handlers:  # else the app has given it some of its own
-        _attach(ours)
+    our_logger = logging.getLogger(NAME)
+    if not our_logger.handlers:  # else the app has given it some of its own
+        _attach(our_logger)
 
 
-def flaw_of_directory(given: str) -> str | None:
-    """Why no log file can be written there, for whoever can mend it; the folder itself may not exist yet."""
-    folder = Path(given)
+def flaw_of_directory(directory: str) -> str | None:
+    """Return why no log file can be written in a folder; None where it can.
+
+    The message is for an operator. The folder itself may not exist yet.
+    """
+    folder = Path(directory)
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     if not folder.is_dir():
@@ -153,25 +158,25 @@ def flaw_of_directory(given: str) -> str | None:
     return None
 
 
-def one_line(text: str, most: int = 300) -> str:
+def one_line(text: str, max_chars: int = 300) -> str:
     """Text of a client's as it may stand in a log: it can't begin a line of its own."""
-    shown = text if len(text) <= most else text[:most] + "..."
+    shown = text if len(text) <= max_chars else text[:max_chars] + "..."
     return shown if shown.isprintable() else _escaped(shown)
 
 
-def _escaped(text: str, kept: str = "") -> str:
+def _escaped(text: str, allowed: str = "") -> str:
     """Return the text with controls, bidirectional marks and the like escaped: a terminal may obey them."""
-    return "".join(char if char.isprintable() or char in kept else repr(char)[1:-1] for char in text)
+    return "".join(char if char.isprintable() or char in allowed else repr(char)[1:-1] for char in text)
 
 
 def _json_escaped(char: str) -> str:
     return char if char.isprintable() else json.dumps(char)[1:-1]
 
 
-def _attach(ours: logging.Logger) -> None:
-    ours.handlers[:] = _handlers
-    ours.propagate = False
-    ours.setLevel(min(handler.level for handler in _handlers))
+def _attach(logger: logging.Logger) -> None:
+    logger.handlers[:] = _handlers
+    logger.propagate = False
+    logger.setLevel(min(handler.level for handler in _handlers))
 
 
 def _create_file_handler(config: LoggingConfig, service: str, process: str, late: bool) -> logging.Handler:

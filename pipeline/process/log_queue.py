@@ -1,4 +1,4 @@
-"""LogQueue: lines on their way to one output, so that who logs does not wait for who reads."""
+"""LogQueue: lines on their way to one output, so that code that logs does not wait for the output."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _RECORD_CHARS = 1000  # what a record takes besides its text
 class LogQueue(QueueHandler):
     """Formats lines where they are logged, for a thread to write by the handler that `make_output` makes.
 
-    What is over MOST_CHARS is dropped, and all that follows until the thread has caught up; it then tells how
-    many that were.
-    patience_s: how long each line is waited for, unless the one before still is: what comes next may crash in
-    native code, or hold Python's lock and so keep the thread from writing. 0: not at all.
+    Lines over MOST_CHARS are dropped, with all that follow until the thread has caught up. The thread then
+    logs their number.
+
+    patience_s: time that each line is waited for, unless the line before is still waited for. The code behind
+    a line may crash in native code, or hold Python's lock and so keep the thread from writing. 0: no wait.
     """
 
     def __init__(self, make_output: Callable[[], logging.Handler], patience_s: float) -> None:
@@ -56,7 +57,7 @@ class LogQueue(QueueHandler):
             self._awaited.wait(self._patience_s)
 
     def mark(self) -> threading.Event:
-        """What is set as soon as all lines so far are written."""
+        """Return an event that is set as soon as all lines so far are written."""
         mark = threading.Event()
         if self._is_fork:
             mark.set()
@@ -106,7 +107,10 @@ class StandardOutput(logging.Handler):
 
 
 class _Writer(QueueListener):
-    """The thread. chars: what it has written."""
+    """Thread that writes the lines.
+
+    chars: number of characters that it has written.
+    """
 
     def __init__(self, lines: LogQueue, output: logging.Handler) -> None:
         super().__init__(lines.queue, output)
@@ -117,8 +121,8 @@ class _Writer(QueueListener):
         if isinstance(record, logging.LogRecord):
             super().handle(record)
             self.chars += _count_chars(record)
-        if (told := self._lines.told_dropped()) is not None:
-            super().handle(told)
+        if (record_of_loss := self._lines.told_dropped()) is not None:
+            super().handle(record_of_loss)
         if isinstance(record, threading.Event):
             record.set()
 

@@ -36,7 +36,8 @@ def python_module(module: str, python: str = sys.executable, *, parent: int = 0)
 def open_standard_files() -> None:
     """Give the numbers 0, 1 and 2 to /dev/null where nothing has them that the next program would inherit.
 
-    What it opens first would get them otherwise, and libuv aborts a process that closes one of them.
+    Files that the program opens would get these numbers otherwise, and libuv aborts a process that closes
+    one.
     """
     for number in range(3):
         try:
@@ -158,11 +159,11 @@ def read_activity(pid: int, thread_id: int = 0) -> Activity | None:
 
 @dataclass(frozen=True)
 class RunningService:
-    """The front process of a service. folder: None when this user may not see it. ports: likewise none."""
+    """The front process of a service."""
 
     pid: int
-    folder: Path | None
-    ports: tuple[int, ...]
+    folder: Path | None  # None when this user may not see it
+    ports: tuple[int, ...]  # empty when this user may not see them
 
     def __str__(self) -> str:
         ports = f", ports {' and '.join(map(str, self.ports))}" if self.ports else ""
@@ -198,18 +199,18 @@ def listeners(port: int) -> Iterator[tuple[int, str]]:
 
 def listening_sockets() -> dict[str, int]:
     """The TCP port by socket, named as in /proc/PID/fd."""
-    found: dict[str, int] = {}
+    ports: dict[str, int] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):  # no IPv6
             for line in Path(table).read_text("utf-8").splitlines()[1:]:
                 fields = line.split()
                 if fields[3] == LISTENING:
-                    found[f"socket:[{fields[9]}]"] = int(fields[1].rpartition(":")[2], 16)
-    return found
+                    ports[f"socket:[{fields[9]}]"] = int(fields[1].rpartition(":")[2], 16)
+    return ports
 
 
 def find_ports(pid: int, sockets: Mapping[str, int]) -> tuple[int, ...]:
-    """Those of the listening sockets that the process has open."""
+    """Return the listening ports whose sockets the process has open."""
     ports = set()
     with contextlib.suppress(OSError):  # the process ended, or is another user's
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():

@@ -1,4 +1,4 @@
-"""Recording: how `paddlewheel tune --record` has a running service write down what it is asked.
+"""Recording: files in which a running service records requests for `paddlewheel tune --record`.
 
 The command makes an empty file that only the service's user may read, and sends SIGUSR2, which begins and
 ends the recording. The service appends the body of a request a line, and holds a lock on the file meanwhile.
@@ -24,12 +24,12 @@ _FLOCK = struct.Struct("hh4xqqi4x")  # of fcntl(2): type, whence, start, length,
 
 
 def get_recording_path(pid: int) -> Path:
-    """Where the service of this process writes."""
+    """Return the file to which the service of this process writes."""
     return Path(tempfile.gettempdir(), f"paddlewheel-record-{pid}.jsonl")
 
 
 def create(pid: int) -> int:
-    """The empty file, for the user of the service; returns its descriptor. Raises OSError."""
+    """Create the empty file for the user of the service. Returns its descriptor. Raises OSError."""
     descriptor = os.open(get_recording_path(pid), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     owner = Path(f"/proc/{pid}").stat()
     if owner.st_uid != os.geteuid():
@@ -38,8 +38,10 @@ def create(pid: int) -> int:
 
 
 def open_locked(pid: int) -> int:
-    """The file that the command has made, in the service. Raises OSError where it is not there, or is not
-    this user's alone: another could have put it there."""
+    """Open and lock, in the service, the file that the command has made.
+
+    Raises OSError where it is missing, or is not this user's alone: another user could have put it there.
+    """
     with open_to_lock(get_recording_path(pid), os.O_WRONLY | os.O_APPEND) as descriptor:
         status = os.fstat(descriptor)
         if (
@@ -54,10 +56,12 @@ def open_locked(pid: int) -> int:
 
 
 def is_written(descriptor: int) -> bool:
-    """Whether a service holds the file of this descriptor. It is asked, and not tried: that would be in the
-    way of a service that begins."""
-    asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-    kind, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, asked))
+    """Return whether a service holds the lock of this descriptor's file.
+
+    The lock is queried, not tried: a try would disturb a service that begins.
+    """
+    query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, *_ = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, query))
     return bool(kind != fcntl.F_UNLCK)
 
 

@@ -1,7 +1,7 @@
-"""Signals that come while a service starts: SIGHUP does not end it, Ctrl-C ends it with one line.
+"""Signals during the start of a service: SIGHUP does not end it, Ctrl-C ends it with one line.
 
-That begins with the first service that a script makes, or before its first line with `paddlewheel run`. What
-the script imports before is under Python's own handlers: importing changes nothing.
+The handlers are installed by the first service that a script makes, or by `paddlewheel run` before the
+script's first line. Imports of the script before run under Python's own handlers: importing changes nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ TOLD = "Interrupted before the service was ready"
 
 
 def end_plainly() -> None:
-    """From now on Ctrl-C ends this script in a line, unless it has a hook of its own for that; and SIGTERM
-    ends it in a container, too, where process 1 would not heed it.
+    """Have Ctrl-C end this script with one line from now on, unless the script has a hook of its own for
+    that.
+
+    SIGTERM ends it in a container, too, where process 1 would ignore it.
     """
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _log_uncaught
-    beside = threading.current_thread() is not threading.main_thread()
-    if beside or os.getpid() != 1 or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+    in_thread = threading.current_thread() is not threading.main_thread()
+    if in_thread or os.getpid() != 1 or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
         return
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
 
@@ -49,8 +51,8 @@ def _came_of_interrupt(exc: BaseException | None) -> bool:
 @contextlib.contextmanager
 def left_at_once() -> Iterator[None]:
     """Here Ctrl-C ends the process where it is: libraries of C make another error of a KeyboardInterrupt."""
-    beside = threading.current_thread() is not threading.main_thread()
-    if beside or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+    in_thread = threading.current_thread() is not threading.main_thread()
+    if in_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     signal.signal(signal.SIGINT, _leave)
@@ -71,17 +73,17 @@ def survive_hangups() -> None:
 
     Where it tells that the terminal is gone it ends the process, as it would without us.
     """
-    beside = threading.current_thread() is not threading.main_thread()
-    if beside or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
+    in_thread = threading.current_thread() is not threading.main_thread()
+    if in_thread or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
         return
     had_terminal = has_terminal()
 
-    def take(number: int, _: FrameType | None) -> None:
+    def handle_hangup(number: int, _: FrameType | None) -> None:
         if had_terminal and not has_terminal():
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 
-    signal.signal(signal.SIGHUP, take)
+    signal.signal(signal.SIGHUP, handle_hangup)
 
 
 def hold() -> None:

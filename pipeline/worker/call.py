@@ -20,35 +20,27 @@ from pipeline.messages.values import decode
 
 
 class Call(msgspec.Struct, eq=False):
-    """One request of a hand-over: its inputs, feeds and fetches, and what becomes of it.
-
-    own: the Op as this request's hooks see it; None as long as only batch-wise ones do. asked: what the
-    client has sent, by key; None for an Op that is given other Ops' outputs alone. direct: its inputs are the
-    model's feeds and its output the fetch, without hooks at either end. error: set as soon as it can't be
-    answered otherwise. feeds: what is to be run; None once there is a fetch without. output: what postprocess
-    made. kept: the names that preprocess has set on `own`, where that is noted. left: what `process` has set
-    on a copy of the Op for this request, by the numbers of its feed and slice. sent: its reply is on its way.
-    carried: what the answer of an ensemble may have of other steps.
-    """
+    """One request of a hand-over, from its inputs to its answer."""
 
     share: Share
     request: OpRequest
-    own: Op | None
-    asked: Mapping[str, Any] | None = None
-    direct: bool = False
-    error: ServingError | None = None
-    feeds: list[Any] | None = None
+    op: Op | None  # copy of the Op for the request's hooks; None while only batch-wise hooks run
+    client_inputs: Mapping[str, Any] | None = None  # by key; None for an Op that has outputs of Ops as inputs
+    direct: bool = False  # the inputs are the model's feeds, and the output is the fetch: no hooks run
+    error: ServingError | None = None  # set as soon as the request can't be answered otherwise
+    feeds: list[Any] | None = None  # what the model runs; None where a hook has made the fetch itself
     feed_is_list: bool = False
-    output: Any = None
-    kept: Collection[str] = ()
-    left: dict[tuple[int, int], dict[str, Any]] | None = None
-    sent: bool = False
-    carried: Mapping[str, Any] = {}
+    output: Any = None  # result of postprocess
+    hook_names: Collection[str] = ()  # attributes that preprocess has set on `op`, where they are recorded
+    # Attributes that `process` has set on a copy of the Op, by the numbers of the feed and the slice.
+    process_values: dict[tuple[int, int], dict[str, Any]] | None = None
+    sent: bool = False  # its reply is on its way
+    carried: Mapping[str, Any] = {}  # outputs of other steps that an ensemble's answer may contain
     _fetches: list[list[Any]] = []  # of each feed, those of its slices
     _missing: int = 0  # how many of them are still to come
 
     @classmethod
-    def of(cls, share: Share, tail: Tail, own: Op | None) -> Call:
+    def from_share(cls, share: Share, tail: Tail, op: Op | None) -> Call:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
         error: ServingError | None = None
         inputs: dict[str, Any] = {}
@@ -61,9 +53,9 @@ class Call(msgspec.Struct, eq=False):
                 error = exc
             except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
                 error = _as_hook_failed(f"input {name!r} can't be rebuilt", exc)
-        asked: Mapping[str, Any] | None = inputs.get(FEED)
-        if type(given := inputs.get(REQUEST_OP)) is dict:
-            asked = inputs[REQUEST_OP] = RequestInputs(given)
+        client_inputs: Mapping[str, Any] | None = inputs.get(FEED)
+        if type(request_inputs := inputs.get(REQUEST_OP)) is dict:
+            client_inputs = inputs[REQUEST_OP] = RequestInputs(request_inputs)
         carried = inputs
         if share.tensors is not None and error is None:
             try:
@@ -79,33 +71,35 @@ class Call(msgspec.Struct, eq=False):
         else:
             request = OpRequest(inputs, share.data_id, share.log_id, *options)
             try:
-                if own is not None:
-                    own.request_options = options
+                if op is not None:
+                    op.request_options = options
             except BaseException as exc:  # of the app's own __setattr__
                 error = _as_hook_failed("request_options can't be set on the Op", exc)
         if FEED in inputs:
-            return cls(share, request, own, asked, True, error, [inputs[FEED]], carried=carried)
-        return cls(share, request, own, asked, False, error)
+            return cls(share, request, op, client_inputs, True, error, [inputs[FEED]], carried=carried)
+        return cls(share, request, op, client_inputs, False, error)
 
-    def take_own(self, own: Op) -> None:
+    def set_op(self, op: Op) -> None:
         """Take the Op as the hooks behind `preprocess_batch` see it: with what that has set on it."""
-        self.own = own
+        self.op = op
         request = self.request
         options = RequestOptions(*(getattr(request, name) for name in RequestOptions._fields))
         if options != NO_OPTIONS:
-            own.request_options = options
+            op.request_options = options
 
-    def leave(self, feed: int, at: int, left: dict[str, Any]) -> None:
+    def store_process_values(self, feed: int, at: int, values: dict[str, Any]) -> None:
         """Keep what `process` has set on its copy of the Op in the run of one slice."""
-        if self.left is None:
-            self.left = {}
-        self.left[feed, at] = left
+        if self.process_values is None:
+            self.process_values = {}
+        self.process_values[feed, at] = values
 
-    def all_left(self) -> dict[str, Any]:
-        """What `process` has set for this request; of several runs the last feed's counts."""
+    def merge_process_values(self) -> dict[str, Any]:
+        """Return the attributes that `process` has set for this request; of several runs the last feed's
+        count.
+        """
         values: dict[str, Any] = {}
-        for _, left in sorted((self.left or {}).items(), key=itemgetter(0)):
-            values.update(left)
+        for _, slice_values in sorted((self.process_values or {}).items(), key=itemgetter(0)):
+            values.update(slice_values)
         return values
 
     def skip_model(self, fetch: Any) -> None:
@@ -118,14 +112,14 @@ class Call(msgspec.Struct, eq=False):
         self._fetches.append([None] * slices)
         self._missing += slices
 
-    def take(self, feed: int, at: int, fetch: Any) -> bool:
+    def add_fetch(self, feed: int, at: int, fetch: Any) -> bool:
         """Keep one slice's fetch. Returns whether every fetch of the request is there now."""
         self._fetches[feed][at] = fetch
         self._missing -= 1
         return self._missing == 0
 
     def fetch(self) -> Any:
-        """What postprocess is given: the fetch dict, or a list of them for a mini-batch."""
+        """Return the input of postprocess: the fetch dict, or a list of them for a mini-batch."""
         if self.feed_is_list:
             return [_rejoined(slices) for slices in self._fetches]
         return _rejoined(self._fetches[0])
@@ -139,32 +133,32 @@ def _as_hook_failed(message: str, exc: BaseException) -> ServingError:
     return error
 
 
-def picked(given: Any, names: Mapping[str, str]) -> dict[str, Any]:
+def picked(output: Any, names: Mapping[str, str]) -> dict[str, Any]:
     """Some tensors of an output, each under its new name. names: the new by the old.
 
     Raises ModelFailed for one that is not there, MissingKey where it was for the client to send.
     """
-    missing = [name for name in names if name not in given]
-    if missing and isinstance(given, RequestInputs):
-        given[missing[0]]
+    missing = [name for name in names if name not in output]
+    if missing and isinstance(output, RequestInputs):
+        output[missing[0]]
     if missing:
-        raise ModelFailed(f"there is no tensor {missing[0]!r} to pass on, only {', '.join(given)}")
-    return {new: given[name] for name, new in names.items()}
+        raise ModelFailed(f"there is no tensor {missing[0]!r} to pass on, only {', '.join(output)}")
+    return {new: output[name] for name, new in names.items()}
 
 
 def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, Names] | None]) -> dict[str, Any]:
-    """One feed of what is passed on of several inputs; None: all of one.
+    """Join one feed from several inputs. tensors: names that are passed on of each input; None: all.
 
-    What is not there is left out, for an input may be optional: who lacks it says so.
+    Missing tensors are left out, for an input may be optional. A model that lacks one reports it.
     """
     feed: dict[str, Any] = {}
-    for given, names in zip(inputs, tensors, strict=True):
+    for output, names in zip(inputs, tensors, strict=True):
         if names is None:
-            feed.update(given)
+            feed.update(output)
             continue
         for name, new in names.items():
-            if name in given:
-                feed.update(dict.fromkeys((new,) if isinstance(new, str) else new, given[name]))
+            if name in output:
+                feed.update(dict.fromkeys((new,) if isinstance(new, str) else new, output[name]))
     return feed
 
 

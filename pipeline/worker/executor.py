@@ -110,20 +110,20 @@ class Executor:
 
     @property
     def _one_by_one(self) -> bool:
-        """Whether a request's hooks are through before the next one's begin.
+        """Whether a request's hooks have finished before the next request's begin.
 
-        With `batch_size: 1` apps rely on it: what belongs to a request they keep where the next one's hooks
-        would overwrite it, in an attribute of the class or in a list that `init_op` has made.
+        With `batch_size: 1` apps rely on it. They keep a request's state where the next request's hooks would
+        overwrite it: in an attribute of the class, or in a list that `init_op` has made.
         """
-        whole = self._hooks.batch_preprocess or self._hooks.batch_postprocess
-        return self._runner.one_by_one and not whole
+        is_batchwise = self._hooks.batch_preprocess or self._hooks.batch_postprocess
+        return self._runner.one_by_one and not is_batchwise
 
     def _run_hooks(self, calls: list[Call], started: int, send: Send, may_begin: MayBegin) -> None:
         """Answer the requests of an Op without a model, one after another.
 
         What is small travels together; an array is sent before the next request's hooks may fill it anew.
         """
-        settled, tail, timings, told = list[Settled](), list[Part](), Timings(), list[Call]()
+        settled, tail, timings, unsent = list[Settled](), list[Part](), Timings(), list[Call]()
         for number, call in enumerate(calls, 1):
             if not may_begin(number):
                 send(settled, tail, timings, last=True)
@@ -132,7 +132,7 @@ class Executor:
             between = time.perf_counter_ns()
             self._settled_early([call])
             settled.append(self._outputs.settled(call, tail))
-            told.append(call)
+            unsent.append(call)
             ended = time.perf_counter_ns()
             timings.preprocess_ns += between - started
             timings.postprocess_ns += ended - between
@@ -140,8 +140,8 @@ class Executor:
             started = ended
             if tail or call is calls[-1]:
                 send(settled, tail, timings, last=call is calls[-1])
-                _mark_sent(told)
-                settled, tail, timings, told = [], [], Timings(), []
+                _mark_sent(unsent)
+                settled, tail, timings, unsent = [], [], Timings(), []
 
     def _run_together(
         self, calls: list[Call], started: int, send: Send, may_begin: MayBegin, *, ends: bool
@@ -157,11 +157,11 @@ class Executor:
         settled = self._settled_early(calls)
         early_ns = time.perf_counter_ns() - started
         batches = self._runner.plan(pieces)
-        left = len(batches)
+        open_batches = len(batches)
         for run in self._answered(batches):
-            left -= 1
+            open_batches -= 1
             done, timings = self._finish(run)
-            self._send(settled + done, timings, send, last=ends and not left)
+            self._send(settled + done, timings, send, last=ends and not open_batches)
             settled = []
         if not batches:
             answered = 0 if self._runner.runs_model else sum(call.error is None for call in settled)
@@ -169,10 +169,10 @@ class Executor:
             self._send(settled, timings, send, last=ends)
 
     def _answered(self, batches: list[list[Piece]]) -> Iterator[Run]:
-        """Run the batches, and give each when its requests are to be answered.
+        """Run the batches, and yield each when its requests are to be answered.
 
-        What has run is answered before a run that will be long. An app's own `process` may rely on its hooks
-        being called in turn.
+        Finished batches are answered before a run that will be long. An app's own `process` may rely on its
+        hooks being called in turn.
         """
         patience_ns = 0 if self._hooks.own_process else _TOGETHER_NS
         ran, since_ns = list[Run](), time.perf_counter_ns()
@@ -190,14 +190,16 @@ class Executor:
         return [self._call(share, tail, copies and share.tensors is None) for share in shares]
 
     def _call(self, share: Share, tail: Tail, has_copy: bool) -> Call:
-        own: Op | None = None
+        op: Op | None = None
         failure: BaseException | None = None
         if has_copy:
             try:
-                own = self._hooks.own_copy()
+                op = self._hooks.own_copy()
             except BaseException as exc:  # of the app's own __copy__
                 failure = exc
-        call = Call.of(share, tail, own)  # also where there is no copy: the next request's bytes follow
+        call = Call.from_share(
+            share, tail, op
+        )  # also where there is no copy: the next request's bytes follow
         if failure is not None:
             call.error = self._hooks.failure(failure, "__copy__", call.request)
         return call
@@ -217,13 +219,13 @@ class Executor:
                 return calls[: number - 1]
             if call.error is not None or call.direct:
                 continue
-            assert call.own is not None
+            assert call.op is not None
             try:
                 if noted is None:
-                    fed = self._hooks.preprocess(call.own, call.request)
+                    fed = self._hooks.preprocess(call.op, call.request)
                 else:
-                    with noted.on(call.own) as call.kept:
-                        fed = self._hooks.preprocess(call.own, call.request)
+                    with noted.on(call.op) as call.hook_names:
+                        fed = self._hooks.preprocess(call.op, call.request)
                 self._take_feed(call, *fed)
             except BaseException as exc:  # of a list of the app's own class, say
                 call.error = self._hooks.failure(exc, "preprocess", call.request)
@@ -234,7 +236,7 @@ class Executor:
         for call, feed in zip(calls, feeds, strict=True):
             try:
                 if not self._hooks.batch_postprocess:
-                    call.take_own(self._hooks.own_copy())
+                    call.set_op(self._hooks.own_copy())
                 self._take_feed(call, feed, skip=False)
             except BaseException as exc:
                 call.error = self._hooks.failure(exc, "preprocess_batch", call.request)
@@ -264,7 +266,7 @@ class Executor:
             if isinstance(fetch, ServingError):
                 call.error = fetch if call.error is None else call.error
                 fetch = None
-            if call.take(piece.feed_number, piece.slice_number, fetch):
+            if call.add_fetch(piece.feed_number, piece.slice_number, fetch):
                 done.append(call)
         started = time.perf_counter_ns()
         self._postprocess([call for call in done if call.error is None])
@@ -310,11 +312,11 @@ class Executor:
                 self._postprocess_batch(group)
             return
         for call, fetch in fetched:
-            assert call.own is not None
+            assert call.op is not None
             try:
-                if call.left is not None:
-                    self._hooks.set_attributes.put(call.own, call.all_left(), call.kept)
-                call.output = self._hooks.postprocess(call.own, call.request, fetch)
+                if call.process_values is not None:
+                    self._hooks.set_attributes.apply(call.op, call.merge_process_values(), call.hook_names)
+                call.output = self._hooks.postprocess(call.op, call.request, fetch)
             except BaseException as exc:
                 call.error = self._hooks.failure(exc, "postprocess", call.request)
 
@@ -327,15 +329,15 @@ class Executor:
             return [fetched] if fetched else []
         groups: dict[tuple[int, ...], list[Fetched]] = {}
         for call, fetch in fetched:
-            runs = () if call.left is None else tuple(map(id, call.left.values()))
+            runs = () if call.process_values is None else tuple(map(id, call.process_values.values()))
             groups.setdefault(runs, []).append((call, fetch))
         return list(groups.values())
 
     def _postprocess_batch(self, fetched: list[Fetched]) -> None:
         requests, fetches = [call.request for call, _ in fetched], [fetch for _, fetch in fetched]
         first, _ = fetched[0]
-        left = {} if first.left is None else first.all_left()
-        outputs = self._hooks.postprocess_batch(requests, fetches, left)
+        process_values = {} if first.process_values is None else first.merge_process_values()
+        outputs = self._hooks.postprocess_batch(requests, fetches, process_values)
         for (call, _), output in zip(fetched, outputs, strict=True):
             if isinstance(output, ServingError):
                 call.error = output
@@ -405,10 +407,12 @@ class Outputs:
             return Refusal.from_error(self._hooks.failure(exc, "the error's printing", request))
 
     def _outcome(self, call: Call) -> tuple[Outcome, list[Part]]:
-        """What a call without an error comes down to, and the bytes of it. Raises what hooks, encoding and
-        the form of the answer raise."""
+        """Return the outcome of a call without an error, and its bytes.
+
+        Raises exceptions of hooks, of encoding, and of the answer's form.
+        """
         output, hooks, share = call.output, self._hooks, call.share
-        if hooks.jumps and not call.direct and hooks.jump(call.own or hooks.op, call.request, output):
+        if hooks.jumps and not call.direct and hooks.jump(call.op or hooks.op, call.request, output):
             return Outcome.JUMP, self._encoded(output)
         if not share.answers:
             if hooks.unpacks:

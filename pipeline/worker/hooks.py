@@ -42,7 +42,7 @@ _RUNNERS = ("<frozen runpy>", "<frozen importlib")
 
 
 def said_by(exc: BaseException) -> str:
-    """The class of an exception and its text: many a text says nothing without, that of a KeyError say."""
+    """Return the class of an exception and its text: a text such as a KeyError's says nothing without it."""
     text = get_error_text(exc)
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
@@ -77,10 +77,10 @@ _MISSING = object()
 
 
 class SetAttributes:
-    """Notes which attributes are set on an object of one class while it is watched.
+    """Records which attributes are set on an object of one class while it is watched.
 
-    An attribute is set also by the very value that it had, which comparing before and after would not tell:
-    so the class is given a `__setattr__` that notes the name, around its own.
+    An attribute may be set to its former value, which a comparison before and after would miss. So the class
+    gets a `__setattr__` that records the name, around its own.
     """
 
     def __init__(self, kind: type[Op]) -> None:
@@ -116,18 +116,18 @@ class SetAttributes:
 
     def values(self, op: Op, names: set[str]) -> dict[str, Any]:
         """The object's values of these names, without those that are properties or were deleted again."""
-        own = vars(op)
-        values = {name: own[name] for name in names if name in own}
+        attributes = vars(op)
+        values = {name: attributes[name] for name in names if name in attributes}
         for name in names & self._slots:
             value = getattr(op, name, _MISSING)
             if value is not _MISSING:
                 values[name] = value
         return values
 
-    def put(self, op: Op, values: Mapping[str, Any], kept: Collection[str] = ()) -> None:
+    def apply(self, op: Op, values: Mapping[str, Any], names_to_keep: Collection[str] = ()) -> None:
         """Set these values on the object, but for those in `kept`, without its class being asked."""
         for name, value in values.items():
-            if name in kept:
+            if name in names_to_keep:
                 continue
             if name in self._slots:
                 object.__setattr__(op, name, value)
@@ -174,10 +174,10 @@ class Hooks:
         self.batch_postprocess = kind.postprocess_batch is not None and not own_postprocess
         self.own_process = overrides(op, "process")
         self.jumps = bool(op.jump_to_ops)
-        self._preprocess = Arguments.of(op, "preprocess", ("input_dicts", "data_id", "log_id"), 1)
-        self._process = Arguments.of(op, "process", ("feed_batch", "typical_logid"), 1)
-        given = ("input_dicts", "fetch_dict", "data_id", "log_id")
-        self._postprocess = Arguments.of(op, "postprocess", given, 2)
+        self._preprocess = Arguments.inspect_hook(op, "preprocess", ("input_dicts", "data_id", "log_id"), 1)
+        self._process = Arguments.inspect_hook(op, "process", ("feed_batch", "typical_logid"), 1)
+        argument_names = ("input_dicts", "fetch_dict", "data_id", "log_id")
+        self._postprocess = Arguments.inspect_hook(op, "postprocess", argument_names, 2)
         makes_feed = "preprocess_batch" if self.batch_preprocess else "preprocess"
         self._makes_output = "postprocess" if own_postprocess else makes_feed
         # The hook of the app that makes the feed; empty where that is what the Op is given, as it is.
@@ -190,24 +190,24 @@ class Hooks:
         )
 
     def own_copy(self, of: Op | None = None) -> Op:
-        """A copy of the Op, or `of` a copy of it, for one request's hooks: what they set on it is its own."""
+        """Copy the Op, or its copy `of`, for one request's hooks: each request has its own attributes."""
         original = self.op if of is None else of
         if not self._copies_plainly:
             return copy.copy(original)
-        own: Op = object.__new__(type(original))
-        own.__dict__.update(original.__dict__)
-        return own
+        op: Op = object.__new__(type(original))
+        op.__dict__.update(original.__dict__)
+        return op
 
     @cached_property
     def set_attributes(self) -> SetAttributes:
         """Tells what hooks set on `self`. The Op's objects are slower to set from the first use on."""
         return SetAttributes(type(self.op))
 
-    def preprocess(self, own: Op, request: OpRequest) -> tuple[Any, bool]:
+    def preprocess(self, op: Op, request: OpRequest) -> tuple[Any, bool]:
         """The feed, or list of feeds, and whether the model is skipped. Raises ServingError."""
-        given = (request.input_dicts, request.data_id, request.log_id)
+        arguments = (request.input_dicts, request.data_id, request.log_id)
         try:
-            return _of_preprocess(self.op.name, self._preprocess.call(own.preprocess, *given))
+            return _of_preprocess(self.op.name, self._preprocess.call(op.preprocess, *arguments))
         except BaseException as exc:
             raise self.failure(exc, "preprocess", request) from exc
 
@@ -215,40 +215,48 @@ class Hooks:
         """A feed or a ServingError for each request; one that makes the call raise is found by halves."""
         return self._by_halves("preprocess_batch", self.op.preprocess_batch, requests, None)
 
-    def process(self, own: Op, feed: dict[str, Any], log_id: int) -> dict[str, Any]:
+    def process(self, op: Op, feed: dict[str, Any], log_id: int) -> dict[str, Any]:
         """Call the app's own `process`; its fetch. Raises whatever the hook raises, and ServingError."""
-        return _of_process(self.op.name, self._process.call(own.process, [feed], log_id))
+        return _of_process(self.op.name, self._process.call(op.process, [feed], log_id))
 
     def process_on_copy(
         self, of: Op | None, feed: dict[str, Any], log_id: int
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """`process` on an `own_copy`: its fetch, and what it has set on `self`. Raises as it does."""
-        own = self.own_copy(of)
-        with self.set_attributes.on(own) as names:
-            fetch = self.process(own, feed, log_id)
-        return fetch, self.set_attributes.values(own, names)
+        """Call `process` on an `own_copy`. Returns the fetch and the attributes that `process` has set on
+        `self`.
+        """
+        op = self.own_copy(of)
+        with self.set_attributes.on(op) as names:
+            fetch = self.process(op, feed, log_id)
+        return fetch, self.set_attributes.values(op, names)
 
-    def postprocess(self, own: Op, request: OpRequest, fetch: Any) -> Any:
+    def postprocess(self, op: Op, request: OpRequest, fetch: Any) -> Any:
         """The Op's output. Raises ServingError."""
-        given = (request.input_dicts, fetch, request.data_id, request.log_id)
+        arguments = (request.input_dicts, fetch, request.data_id, request.log_id)
         try:
-            result = self._postprocess.call(own.postprocess, *given)
+            result = self._postprocess.call(op.postprocess, *arguments)
             return _of_postprocess(self.op.name, result, self._makes_output)
         except BaseException as exc:
             raise self.failure(exc, "postprocess", request) from exc
 
     def postprocess_batch(
-        self, requests: Sequence[OpRequest], fetches: Sequence[Any], left: Mapping[str, Any] | None = None
+        self,
+        requests: Sequence[OpRequest],
+        fetches: Sequence[Any],
+        process_values: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """An output or a ServingError for each request. left: what `process` has set on `self` for them,
-        which the hook finds there and no other request does."""
-        if not left:
+        """Return an output or a ServingError for each request.
+
+        process_values: attributes that `process` has set on `self` for these requests. The hook finds them
+        there, and no other request does.
+        """
+        if not process_values:
             return self._postprocess_batch(self.op, requests, fetches)
         lent = self.own_copy()
-        self.set_attributes.put(lent, left)
+        self.set_attributes.apply(lent, process_values)
         with self.set_attributes.on(lent) as names:
             outputs = self._postprocess_batch(lent, requests, fetches)
-        self.set_attributes.put(self.op, self.set_attributes.values(lent, names))
+        self.set_attributes.apply(self.op, self.set_attributes.values(lent, names))
         return outputs
 
     def _postprocess_batch(self, op: Op, requests: Sequence[OpRequest], fetches: Sequence[Any]) -> list[Any]:
@@ -258,27 +266,27 @@ class Hooks:
             for output, request in zip(outputs, requests, strict=True)
         ]
 
-    def jump(self, own: Op, request: OpRequest, output: Any) -> bool:
+    def jump(self, op: Op, request: OpRequest, output: Any) -> bool:
         """Whether `check_jumping` wants this output to jump to other Ops' consumers. Raises ServingError."""
         channel_data = ChannelData(output, data_id=request.data_id, log_id=request.log_id)
         try:
-            return _of_check_jumping(self.op.name, own.check_jumping({request.data_id: channel_data}))
+            return _of_check_jumping(self.op.name, op.check_jumping({request.data_id: channel_data}))
         except BaseException as exc:
             raise self.failure(exc, "check_jumping", request) from exc
 
     def failure(self, exc: BaseException, hook: str, request: OpRequest) -> ServingError:
-        """An exception of a hook as the refusal of its request.
+        """Return the refusal of a request whose hook has raised an exception.
 
-        A SystemExit is one too: a request ends no worker that others need. What the app did not raise on
-        purpose is logged with its traceback, at once: what its mates do next may end the process. The front
-        sums others that follow from the same place.
+        A SystemExit is an error of the request, too: a request ends no worker that others need. Unexpected
+        exceptions are logged with their traceback at once, for the next request may end the process. The
+        front sums up later ones from the same place.
         """
         if isinstance(exc, ServingError):
             return exc
         is_logged = self._log_exception(exc, hook, request)
-        said = get_error_text(exc) or type(exc).__name__ if isinstance(exc, Exception) else said_by(exc)
+        reason = get_error_text(exc) or type(exc).__name__ if isinstance(exc, Exception) else said_by(exc)
         failed = HookFailed(
-            f"Log_id: {request.log_id}  Raise_msg: {said}  "
+            f"Log_id: {request.log_id}  Raise_msg: {reason}  "
             f"ClassName: {type(self.op).__name__}  FunctionName: {hook}"
         )
         failed.logged = is_logged
@@ -332,19 +340,19 @@ class Hooks:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Which of the arguments that there are for a hook it takes, and in which way."""
+    """Arguments with which a hook can be called: by place, by name, or not at all."""
 
     all: tuple[str, ...]  # the names of what there is to give
     places: tuple[int, ...]  # what each positional parameter of the hook is given, as an index into `all`
     by_name: tuple[str, ...]  # those that go by keyword
 
     @classmethod
-    def of(cls, op: Op, hook: str, names: tuple[str, ...], needed: int) -> Arguments:
+    def inspect_hook(cls, op: Op, hook: str, names: tuple[str, ...], needed: int) -> Arguments:
         """Find out how an Op's hook can be called with arguments of these names.
 
-        It may leave out all but the first `needed`, and is given the others where it has them by name: hooks
-        written for Paddle Serving up to 0.6 take no `data_id`. Raises ConfigError for one that can't be
-        called with them.
+        The hook may leave out all but the first `needed`, and gets the others where it has them by name.
+        Hooks written for Paddle Serving up to 0.6 take no `data_id`. Raises ConfigError for a hook that can't
+        be called with them.
         """
         try:
             signature = inspect.signature(getattr(op, hook))
@@ -373,19 +381,19 @@ class Arguments:
 
 
 def _places(signature: inspect.Signature, names: tuple[str, ...], needed: int, count: int) -> tuple[int, ...]:
-    """Which of the names each of a hook's first `count` positional parameters is given, as indices."""
-    taken = list(signature.parameters)[:count]
+    """Return the index of the argument that each of a hook's first `count` positional parameters gets."""
+    parameters = list(signature.parameters)[:count]
     places = list(range(count))
     if count < len(names):
         places[needed:] = [
             names.index(name) if name in names[needed:] else place
-            for place, name in list(enumerate(taken))[needed:]
+            for place, name in list(enumerate(parameters))[needed:]
         ]
     return tuple(places)
 
 
 def _of_preprocess(op: str, result: Any) -> tuple[Any, bool]:
-    """What `preprocess` has returned, as the feed and whether the model is skipped.
+    """Check the result of `preprocess`. Returns the feed, and whether the model is skipped.
 
     Raises ProductError and HookFailed.
     """
@@ -442,21 +450,21 @@ def _of_check_jumping(op: str, result: Any) -> bool:
 
 
 def _of_batch_hook(op: str, hook: str, results: Any, requests: int) -> list[Any]:
-    """What a batch-wise hook has returned for that many requests. Raises WrongResult for anything else."""
+    """Check the result of a batch-wise hook for that many requests. Raises WrongResult."""
     if isinstance(results, list) and len(results) == requests:
         return results
     raise WrongResult(op, hook, results, f"a list of {requests}, one element for each request")
 
 
 def wrong_feed(op: str, hook: str, feed: Any, *, arrays: bool) -> WrongResult | None:
-    """What is wrong with what a hook has returned as the feed; None where nothing is.
+    """Return the error in a feed that a hook has returned; None for a good one.
 
-    A feed is a dict or a list of them, and where `arrays` says so, a dict of ndarrays.
+    A feed is a dict or a list of dicts. With `arrays` it is a dict of ndarrays.
     """
-    for one in feed if isinstance(feed, list) else (feed,):
-        if not isinstance(one, dict):
+    for single_feed in feed if isinstance(feed, list) else (feed,):
+        if not isinstance(single_feed, dict):
             return WrongResult(op, hook, feed, _FEED)
-        for name, value in one.items():
+        for name, value in single_feed.items():
             if arrays and not isinstance(name, str):
                 return WrongResult(op, hook, name, "a str", part=f" {name!r} as the name of a feed")
             if (
@@ -513,11 +521,11 @@ class RequestHooks(Hooks):
 
     unpacks = True
 
-    def preprocess(self, own: Op, request: OpRequest) -> tuple[Any, bool]:
-        assert isinstance(own, RequestOp)
+    def preprocess(self, op: Op, request: OpRequest) -> tuple[Any, bool]:
+        assert isinstance(op, RequestOp)
         message = Request.FromString(request.input_dicts[MESSAGE][MESSAGE])
         try:
-            inputs, log_id, code, info = _unpacked(own.unpack_request_package(message), message.logid)
+            inputs, log_id, code, info = _unpacked(op.unpack_request_package(message), message.logid)
         except BaseException as exc:
             raise self.failure(exc, "unpack_request_package", request) from exc
         if code is not None:
@@ -529,7 +537,7 @@ class RequestHooks(Hooks):
         request.log_id = index(log_id or 0)
         return inputs, True
 
-    def postprocess(self, own: Op, request: OpRequest, fetch: Any) -> Any:
+    def postprocess(self, op: Op, request: OpRequest, fetch: Any) -> Any:
         return fetch
 
     def _wrong(self, returned: Any, expected: str, part: str = "") -> WrongResult:
@@ -539,13 +547,13 @@ class RequestHooks(Hooks):
 class ResponseHooks(Hooks):
     """Calls `pack_response_package` where `preprocess` of another Op is called, and no hook after it."""
 
-    def preprocess(self, own: Op, request: OpRequest) -> tuple[Any, bool]:
+    def preprocess(self, op: Op, request: OpRequest) -> tuple[Any, bool]:
         """The message that the app has packed; one with an err_no and without values is raised as refusal."""
-        assert isinstance(own, ResponseOp)
+        assert isinstance(op, ResponseOp)
         ((name, value),) = request.input_dicts.items()
         refusal = Refusal(*value).error() if name == REFUSAL else None
         try:
-            response = own.pack_response_package(_channel_data(value, request, refusal))
+            response = op.pack_response_package(_channel_data(value, request, refusal))
         except BaseException as exc:
             raise self.failure(exc, "pack_response_package", request) from exc
         if not isinstance(response, Response):
@@ -557,14 +565,14 @@ class ResponseHooks(Hooks):
             raise error
         return response, True
 
-    def postprocess(self, own: Op, request: OpRequest, fetch: Any) -> Any:
+    def postprocess(self, op: Op, request: OpRequest, fetch: Any) -> Any:
         return fetch
 
 
 def _unpacked(result: Any, log_id: int) -> tuple[Any, Any, Any, Any]:
-    """What `unpack_request_package` has returned, as (inputs, log_id, prod_errcode, prod_errinfo).
+    """Return the result of `unpack_request_package` as (inputs, log_id, prod_errcode, prod_errinfo).
 
-    Hooks written for Paddle Serving 0.5 return no log_id: it is that of the message.
+    Hooks written for Paddle Serving 0.5 return no log_id: the message's counts.
     """
     if not isinstance(result, tuple):
         return result, log_id, None, ""

@@ -105,7 +105,7 @@ class Front:
         while data := self._socket.recv(_RECEIVE_BYTES):
             yield from reader.feed(data)
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         self._write(frame(message))
 
     def name_thread(self) -> None:
@@ -119,13 +119,13 @@ class Front:
         """
         replies = HandOverReplies(self, self._arena, handover_id)
         if not replies.may_begin(0):
-            self.tell(Reply(handover_id, True, [], Timings()))
+            self.send(Reply(handover_id, True, [], Timings()))
             return None
         return replies
 
     def reply(self, reply: Reply, tail: list[Part], region: Region) -> None:
         """Send a reply to a hand-over, its large parts by way of the hand-over's region of shared memory."""
-        if reply.last:  # before the answer, so that who has it finds them in /metrics
+        if reply.last:  # before the answer, so that its client finds them in /metrics
             self.tell_own_metrics()
         self._write(frame(reply, tail, self._arena, region))
 
@@ -204,7 +204,7 @@ class Worker:
         executors, ready = self.executors(op)
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
-        self._fronts[0].tell(ready)
+        self._fronts[0].send(ready)
         if op.request_runner is not None:
             for front in self._fronts:
                 front.own_metrics = op.request_runner.own_metrics
@@ -233,7 +233,7 @@ class Worker:
         return web_service.create_op(self._app, self._op_name)
 
     def executors(self, op: Op) -> tuple[list[Executor], Ready]:
-        """Make an executor for each instance; and what the front is told of that."""
+        """Make an executor for each instance. Returns them, and the message that the worker is ready."""
         return create_executors(
             op,
             self._app,
@@ -282,7 +282,7 @@ def _answer(front: Front, executor: Executor) -> None:
     while (received := front.receive()) is not None:
         message = received.message
         if isinstance(message, Probe):
-            front.tell(Probed(executor.probe()))
+            front.send(Probed(executor.probe()))
         elif isinstance(message, Models):
             executor.answer_for([ServedModel.of_data(data) for data in json.loads(message.models)])
         elif isinstance(message, HandOver):
@@ -305,7 +305,7 @@ def _exit_with(exc: BaseException, front: Front) -> NoReturn:
     else:  # the script may also raise SystemExit
         reason = f"{Path(sys.argv[0]).name} raised {said_by(exc)}\n{format_user_traceback(exc)}"
     try:
-        front.tell(Failed(reason, isinstance(exc, ConfigError)))
+        front.send(Failed(reason, isinstance(exc, ConfigError)))
         lines_written()
     finally:
         os._exit(1)

@@ -40,13 +40,13 @@ DEFAULT_BATCH_TOKENS = 8_192
 
 @dataclass(frozen=True)
 class Joining:
-    """What of the feeds may be padded, so that those of different lengths share a batch."""
+    """Rules for joining feeds: which axes may be padded so that feeds of different lengths share a batch."""
 
     padding: Padding | None = (
         None  # which axes of feeds and fetches; None: feeds of one shape are joined alone
     )
     buckets: tuple[int, ...] | None = None  # the lengths that are padded to; None: see `plan.bucket`
-    most: int | None = None  # longer rows are not padded: the model or the engine takes no longer ones
+    max_length: int | None = None  # rows above it are not padded: the model or the engine takes none
     # How many axes the model declares for a feed; one with another number of them is not padded.
     ranks: Mapping[str, int] = field(default_factory=dict)
     free: bool = False  # the engine takes any shape at no cost: nothing is padded beyond the longest
@@ -97,7 +97,7 @@ class Model:
 
     @property
     def limits(self) -> BatchLimits:
-        """What caps a predictor batch: config.yml and the maximum of the Op's dynamic shapes."""
+        """Limits of a predictor batch: from config.yml and the maximum of the Op's dynamic shapes."""
         if isinstance(self.predictor, RemotePredictor) and not self.predictor.merges:
             return BatchLimits(requests=1)
         rows = [self._config.max_batch_rows]
@@ -106,17 +106,17 @@ class Model:
             names = [name for feed in feeds for name in (feed.alias, feed.name)] or self._shapes.max
             rows.append(self._shapes.max_rows(names))
         rows.append(_collected_rows(self._shapes, self._config.local_service_conf))
-        known = [r for r in rows if r is not None]
+        row_limits = [r for r in rows if r is not None]
         return BatchLimits(
             requests=self._config.batch_size if self.predictor is None or self.predictor.merges else 1,
-            rows=min(known) if known else None,
+            rows=min(row_limits) if row_limits else None,
             tokens=self._config.max_batch_tokens or DEFAULT_BATCH_TOKENS,
         )
 
     def costs(self) -> RunCosts | None:
-        """What runs cost, by which batches are cut; None where that was not measured.
+        """Measured costs of runs, by which batches are cut; None where they were not measured.
 
-        A table for each instance, which its own runs keep up to date.
+        Each instance has a table of its own, which its runs keep up to date.
         """
         if self._choice is None:
             return None
@@ -126,7 +126,7 @@ class Model:
 
     @property
     def signature(self) -> Signature | None:
-        """What the model takes and gives; None where there is none, or a remote one, or one of sequences."""
+        """Inputs and outputs of the model; None without a model, for a remote model, and for sequences."""
         predictor = self.predictor
         if predictor is None or self.serving_model is None:
             return None
@@ -134,12 +134,12 @@ class Model:
         if any(variable.is_lod for variable in (*feeds, *fetches)):
             return None
         by_rows = predictor.merges and all(feed.has_rows for feed in feeds)
-        most = (self.limits.rows or DEFAULT_MAX_ROWS) if by_rows else 0
-        return Signature(_specs(feeds), _specs(fetches, self.serving_model.labels), most)
+        max_rows = (self.limits.rows or DEFAULT_MAX_ROWS) if by_rows else 0
+        return Signature(_specs(feeds), _specs(fetches, self.serving_model.labels), max_rows)
 
     @property
     def card(self) -> ModelCard | None:
-        """What people are told of the model; None where it is not here."""
+        """Model card for the docs page; None for a remote model."""
         model = self.serving_model
         if model is None:
             return None
@@ -174,19 +174,19 @@ class Model:
 
     def _longest(self, padding: Padding) -> int | None:
         """The greatest length that padded feeds may have; it is one for all, for they are padded alike."""
-        most = self._shapes.longest if self._shapes else {}
+        max_shapes = self._shapes.longest if self._shapes else {}
         shaped = [
-            most[name][rule.axis]
+            max_shapes[name][rule.axis]
             for name, rule in padding.feeds.items()
-            if name in most and rule.axis < len(most[name])
+            if name in max_shapes and rule.axis < len(max_shapes[name])
         ]
-        known = [
+        declared = [
             feed.longest[1]
             for feed in (self.serving_model.feeds if self.serving_model else ())
             if feed.longest and (rule := padding.feeds.get(feed.alias)) and feed.longest[0] == rule.axis
         ]
         proven = [padding.max_length] if padding.max_length else []
-        return min([*shaped, *known, *proven], default=None)
+        return min([*shaped, *declared, *proven], default=None)
 
     def warm_up(self) -> None:
         """Run the predictor on the smallest and a usual shape, so that no request pays for the first run."""
@@ -239,7 +239,7 @@ def _tell_replaced(model: ServingModel) -> None:
 
 
 def _specs(variables: Sequence[Variable], labels: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
-    """What these are for clients of KServe. labels: go to what has an axis of as many classes."""
+    """Describe tensors for clients of KServe. labels: for the tensor with an axis of as many classes."""
     specs = (TensorSpec(v.alias, BY_NAME[v.dtype].datatype, v.shape) for v in variables)
     return tuple(
         spec._replace(labels=labels) if spec.shape[-1:] == (len(labels),) else spec for spec in specs

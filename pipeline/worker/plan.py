@@ -27,7 +27,7 @@ class RunCosts:
     def __init__(
         self, points: Mapping[tuple[int, int], float], most_rows: int, *, follows: bool = True
     ) -> None:
-        """most_rows: of a run that `of_length` is asked for. follows: whether `note` has an effect."""
+        """most_rows: of a run that `of_length` may get. follows: whether `record` has an effect."""
         self._rows = sorted({rows for rows, _ in points})
         self._lengths = sorted({length for _, length in points})
         missing = set(product(self._rows, self._lengths)) - points.keys()
@@ -43,11 +43,11 @@ class RunCosts:
         """Seconds by the number of rows, 0 to `most_rows`, of a run whose longest row has this length."""
         costs = self._known.get(length)
         if costs is None:
-            costs = [0.0, *(self.of(rows, length) for rows in range(1, self._most_rows + 1))]
+            costs = [0.0, *(self.estimate_s(rows, length) for rows in range(1, self._most_rows + 1))]
             self._known[length] = costs
         return costs
 
-    def of(self, rows: int, length: int) -> float:
+    def estimate_s(self, rows: int, length: int) -> float:
         """Seconds of a run."""
         r0, r1, r_share = _between(self._rows, rows)
         l0, l1, l_share = _between(self._lengths, length)
@@ -56,11 +56,11 @@ class RunCosts:
         beyond = max(1.0, rows / self._rows[-1]) * max(1.0, length / self._lengths[-1])
         return cost * beyond
 
-    def note(self, rows: int, length: int, took_s: float) -> None:
+    def record(self, rows: int, length: int, took_s: float) -> None:
         """A run of this size took so much CPU: the nearest measured size moves a little towards it."""
         if not self._follows:
             return
-        expected_s = self.of(rows, length)
+        expected_s = self.estimate_s(rows, length)
         ratio = min(MOST_OFF, max(1 / MOST_OFF, took_s / expected_s))
         near = _nearest(self._rows, rows), _nearest(self._lengths, length)
         self.points[near] *= 1 + FOLLOWS * (ratio - 1)
@@ -69,19 +69,19 @@ class RunCosts:
             self._used = dict(self.points)
 
 
-def _between(known: Sequence[int], value: int) -> tuple[int, int, float]:
+def _between(measured: Sequence[int], value: int) -> tuple[int, int, float]:
     """The measured values on both sides of one, and how far it is from the lower to the upper, 0 to 1."""
-    at = bisect_left(known, value)
-    if at == len(known):
-        return known[-1], known[-1], 0.0
-    if at == 0 or known[at] == value:
-        return known[at], known[at], 0.0
-    lower, upper = known[at - 1], known[at]
+    at = bisect_left(measured, value)
+    if at == len(measured):
+        return measured[-1], measured[-1], 0.0
+    if at == 0 or measured[at] == value:
+        return measured[at], measured[at], 0.0
+    lower, upper = measured[at - 1], measured[at]
     return lower, upper, math.log(value / lower) / math.log(upper / lower)
 
 
-def _nearest(known: Sequence[int], value: int) -> int:
-    return min(known, key=lambda one: max(one / value, value / one))
+def _nearest(measured: Sequence[int], value: int) -> int:
+    return min(measured, key=lambda other: max(other / value, value / other))
 
 
 def _power(lower_s: float, upper_s: float, share: float) -> float:
@@ -97,25 +97,24 @@ _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
-    """One feed to be run.
+    """One feed that a batch may contain.
 
-    rows: its length on axis 0. length: its longest padded axis, 1 where nothing is padded. Both are at least
-    1: feeds without elements are refused before, or run alone as one row of length 1.
-    shape: what must be equal for two feeds to be run together; None for one that can only run alone.
+    Its rows and length are at least 1: feeds without elements are refused before, or run alone as one row of
+    length 1.
     """
 
-    rows: int
-    length: int
-    shape: Hashable
+    rows: int  # length on axis 0
+    length: int  # length of the longest padded axis; 1 without one
+    shape: Hashable  # equal for feeds that can run together; None for a feed that runs alone
 
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """requests: most feeds in a batch. rows: most rows, None for any. tokens: most rows x longest row."""
+    """Limits of a predictor batch."""
 
-    requests: int = 1
-    rows: int | None = None
-    tokens: int | None = None
+    requests: int = 1  # most feeds
+    rows: int | None = None  # most rows; None for any number
+    tokens: int | None = None  # most rows x longest row
 
 
 def plan(items: Sequence[Item], limits: BatchLimits, costs: RunCosts | None = None) -> list[list[int]]:
@@ -140,7 +139,7 @@ def plan(items: Sequence[Item], limits: BatchLimits, costs: RunCosts | None = No
 
 
 def _cut_at_limits(items: Sequence[Item], group: list[int], limits: BatchLimits) -> list[list[int]]:
-    """As few batches as the limits allow. group: items of one shape, short ones first."""
+    """Cut a group into as few batches as the limits allow. group: items of one shape, short ones first."""
     batches: list[list[int]] = []
     rows = 0
     most_rows, most_tokens = limits.rows or sys.maxsize, limits.tokens or sys.maxsize
@@ -183,7 +182,7 @@ def _cut_by_cost(
             rows = before[end] - before[end - size]
             if size > 1 and (rows > most_rows or rows * length > most_tokens):
                 break
-            run_s = of_rows[rows] if rows < len(of_rows) else costs.of(rows, length)
+            run_s = of_rows[rows] if rows < len(of_rows) else costs.estimate_s(rows, length)
             if least_s[end - size] + run_s < best_s:
                 best_s, best = least_s[end - size] + run_s, size
         least_s.append(best_s + RUN_OVERHEAD_S)
@@ -196,7 +195,7 @@ def _cut_by_cost(
     return batches[::-1]
 
 
-def bucket(length: int, buckets: Sequence[int] | None, most: int | None = None) -> int:
+def bucket(length: int, buckets: Sequence[int] | None, max_length: int | None = None) -> int:
     """The length that `length` is padded to: the next of `buckets`, or of the built-in steps without any.
 
     The built-in steps waste at most an eighth over 64 and bound the number of shapes an engine meets.
@@ -207,4 +206,4 @@ def bucket(length: int, buckets: Sequence[int] | None, most: int | None = None) 
     else:
         step = 8 if length <= 64 else 1 << max(3, (length - 1).bit_length() - 4)
         padded = -(-length // step) * step
-    return padded if most is None or padded <= most else max(length, min(padded, most))
+    return padded if max_length is None or padded <= max_length else max(length, min(padded, max_length))

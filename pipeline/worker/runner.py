@@ -210,7 +210,7 @@ class Runner:
         )
 
     def _are_rows(self, merged: Feed, items: Sequence[Item]) -> bool:
-        """The same of feeds that were joined; each kind of them is looked at once."""
+        """Return whether the first axis of joined feeds is the batch; each kind of feeds is checked once."""
         kind = items[0].shape, max([item.length for item in items])
         if kind in self._alike:
             return True
@@ -247,14 +247,14 @@ class Runner:
 
     @isolated(0.0)
     def expected_ns(self, batches: list[list[Piece]]) -> float:
-        """What the runs of these batches will take, as far as that was measured; else 0."""
+        """Return the expected time of these batches, as far as runs were measured; else 0."""
         if self._costs is None:
             return 0.0
         sizes = (
             (sum([piece.item.rows for piece in batch]), max([piece.item.length for piece in batch]))
             for batch in batches
         )
-        return 1e9 * sum(self._costs.of(rows, length) for rows, length in sizes)
+        return 1e9 * sum(self._costs.estimate_s(rows, length) for rows, length in sizes)
 
     def _run_batch(self, batch: list[Piece]) -> Run:
         """Run a batch. Never raises: each piece has a fetch or an error."""
@@ -273,7 +273,7 @@ class Runner:
         items = [piece.item for piece in batch]
         rows, length = sum([item.rows for item in items]), max([item.length for item in items])
         if self._costs is not None:
-            self._costs.note(rows, length, cpu_ns * 1e-9)
+            self._costs.record(rows, length, cpu_ns * 1e-9)
 
     def _process(self, batch: list[Piece]) -> list[Any]:
         """Return a fetch or a ServingError for each piece; an error is traced to its feed by halves."""
@@ -292,7 +292,7 @@ class Runner:
 
     def _process_together(self, batch: list[Piece]) -> list[Any]:
         """Return a fetch or a ServingError for each piece. Raises whatever the model or `process` raises."""
-        left: dict[str, Any] = {}
+        process_values: dict[str, Any] = {}
         items = [piece.item for piece in batch]
         if self._beside is not None:
             return self._beside.run([piece.call.request for piece in batch], [p.feed for p in batch])
@@ -302,7 +302,7 @@ class Runner:
         if self._remote is not None:
             fetches = self._remote.run(merged, deadline=max(piece.call.share.deadline for piece in batch))
         elif self._hooks.own_process:
-            fetches, left = self._own_process(batch, merged)
+            fetches, process_values = self._own_process(batch, merged)
         else:
             assert self._predictor is not None
             fetches = self._predictor.run(merged)
@@ -310,8 +310,8 @@ class Runner:
         if parts is None and len(batch) == 1:  # a fetch without a batch axis belongs to the only request
             parts = [fetches]
         if parts is not None:
-            for piece in batch if left else ():
-                piece.call.leave(piece.feed_number, piece.slice_number, left)
+            for piece in batch if process_values else ():
+                piece.call.store_process_values(piece.feed_number, piece.slice_number, process_values)
             return parts
         # As many boxes as images can be a coincidence next time, and would be cut apart wrongly.
         self.limits = replace(self.limits, requests=1)
@@ -321,16 +321,17 @@ class Runner:
         return [result for piece in batch for result in self._process([piece])]
 
     def _own_process(self, batch: list[Piece], feed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The fetch of the app's `process`, and what it has set on `self` where that is for several requests.
+        """Call the app's `process`. Returns the fetch, and the attributes it has set on `self` for several
+        requests.
 
-        It is given the first request's log_id, and finds on `self` what preprocess has set for the last one:
-        in Paddle Serving that one's preprocess had run just before.
+        It gets the first request's log_id, and finds the attributes that preprocess has set for the last
+        request. In Paddle Serving that request's preprocess had run just before.
         """
         log_id = batch[0].call.request.log_id
-        own = batch[-1].call.own
+        op = batch[-1].call.op
         if self.set_attributes is not None:
-            return self._hooks.process_on_copy(own, feed, log_id)
-        return self._hooks.process(self._hooks.own_copy() if own is None else own, feed, log_id), {}
+            return self._hooks.process_on_copy(op, feed, log_id)
+        return self._hooks.process(self._hooks.own_copy() if op is None else op, feed, log_id), {}
 
     def _error_for(self, exc: BaseException, piece: Piece) -> ServingError:
         """Return the error of the request whose feed could not be run."""
@@ -343,8 +344,8 @@ class Runner:
         name, request = self._hooks.op.name, piece.call.request
         if self._beside is not None and isinstance(exc, ServingError):
             return exc
-        asked = self._passed_on(piece)
-        if isinstance(exc, MissingFeed) and (asked is None or exc.feed in asked):
+        client_inputs = self._passed_on(piece)
+        if isinstance(exc, MissingFeed) and (client_inputs is None or exc.feed in client_inputs):
             maker = self._hooks.makes_feed or "the Op before"
             error: ServingError = ForgottenFeed(f"[{name}] {maker} made a feed that lacks one: {exc.message}")
         elif self._hooks.own_process:
@@ -354,37 +355,45 @@ class Runner:
             exc.args = (f"[{name}] {where}{exc.message}",)
             return exc
         else:
-            said = (
+            reason = (
                 exc.with_feeds(piece.feed).message if isinstance(exc, FeedsRefused) else get_error_text(exc)
             )
-            unequal = isinstance(exc, FeedsRefused) and exc.unequal and asked is not None
+            unequal = isinstance(exc, FeedsRefused) and exc.unequal and client_inputs is not None
             kind = UnusableFeed if unequal else ModelFailed
-            error = kind(f"[{name}] failed to predict. {said}. Please check the input dict")
+            error = kind(f"[{name}] failed to predict. {reason}. Please check the input dict")
         error.__cause__ = exc
         return error
 
     def _passed_on(self, piece: Piece) -> Mapping[str, Any] | None:
-        """What the client has sent, where that is the feed: no hook makes it, or it passes on what was sent
-        under the same names. What is wrong with it is then the client's mistake. None elsewhere."""
-        asked = piece.call.asked
-        own_names = asked is not None and piece.feed and piece.feed.keys() <= asked.keys()
-        return asked if own_names or not self._hooks.makes_feed else None
+        """Return the client's inputs where they are the feed; None elsewhere.
+
+        Then no hook makes the feed, or a hook passes the inputs on under the same names. A wrong feed is then
+        the client's mistake.
+        """
+        client_inputs = piece.call.client_inputs
+        own_names = client_inputs is not None and piece.feed and piece.feed.keys() <= client_inputs.keys()
+        return client_inputs if own_names or not self._hooks.makes_feed else None
 
 
 def describe(feed: object, joining: Joining) -> Item:
-    """What decides whether a feed can share a batch with others: its rows, its length, its shape.
+    """Return the rows, length and shape of a feed, which decide whether it can share a batch with others.
 
-    One whose padded arrays differ in length runs alone and as it is: padding was declared for arrays that
-    belong together, and filling up the shorter one would hide the client's mistake. So does one of another
-    rank than declared, and one with offsets of sequences ("x.lod"): its rows are not instances. An empty row
-    runs alone, too: beside others its whole answer would come from the padding.
+    These feeds run alone:
+
+    - Feeds whose padded arrays differ in length. Padding was declared for arrays that belong together, and
+    padding the shorter one would hide the client's mistake.
+
+    - Feeds of another rank than declared, and feeds with offsets of sequences ("x.lod"): their rows are no
+    instances.
+
+    - Empty rows: beside others their whole answer would come from the padding.
     """
     if not isinstance(feed, dict):
         return _ALONE
     axes, ranks = joining.axes, joining.ranks
     rows = length = -1
     shape: list[Hashable] = []
-    most = joining.most or sys.maxsize
+    max_length = joining.max_length or sys.maxsize
     for name, value in feed.items():
         dims = value.shape if type(value) is np.ndarray or _can_be_joined(value) else ()
         if not dims or (rows != dims[0] and rows != -1) or name.endswith(LOD_SUFFIX):
@@ -396,7 +405,7 @@ def describe(feed: object, joining: Joining) -> Item:
         if ranks.get(name, rank) != rank or (length != dims[axis] and length != -1) or not dims[axis]:
             return Item(max(rows, 1), 1, None)
         length = dims[axis]
-        if length > most:
+        if length > max_length:
             shape += name, value.dtype, dims[1:]
         else:
             shape += (name, value.dtype) if rank == 2 else (name, value.dtype, dims[1:axis], dims[axis + 1 :])
@@ -424,7 +433,7 @@ def join(feeds: Sequence[Feed], items: Sequence[Item], joining: Joining) -> dict
     merged: dict[str, Any] = {}
     padded = joining.padding.feeds if joining.padding else {}
     longest = max([item.length for item in items])
-    length = longest if joining.free else bucket(longest, joining.buckets, joining.most)
+    length = longest if joining.free else bucket(longest, joining.buckets, joining.max_length)
     places: dict[int, list[Place]] = {}  # by the padded axis
     for name, first in feeds[0].items():
         rule = padded.get(name)
@@ -463,11 +472,11 @@ def _pad(arrays: Sequence[np.ndarray], places: Sequence[Place], rule: FeedPaddin
 def split(
     fetches: Mapping[str, Any], items: Sequence[Item], padding: Padding | None, *, copies: bool = True
 ) -> list[dict[str, Any]] | None:
-    """Each item's rows of the fetches, cut back to its own length; None when a fetch has no row for each row.
+    """Return each item's rows of the fetches, cut to the item's length; None when a fetch lacks a row.
 
-    A list, as an app's own `process` may return, is a fetch of a row per element.
-    With `copies` the parts are such where there are several, so that nobody's answer keeps the whole batch
-    alive or can be changed through a neighbour's. A hook that is given all of them has no use for that.
+    A list, as an app's own `process` may return, is a fetch of a row per element. With `copies` the parts of
+    several items are copies: an answer must not keep the whole batch alive, or change with a neighbour's. A
+    hook for the whole batch needs no copies.
     """
     rows = sum([item.rows for item in items])
     for fetch in fetches.values():
@@ -484,7 +493,7 @@ def split(
             for name, axis in cuts.items():
                 if name in part and 0 < axis < getattr(part[name], "ndim", 0):
                     part[name] = part[name][(slice(None),) * axis + (slice(item.length),)]
-        parts.append({name: own.copy() for name, own in part.items()} if copies else part)
+        parts.append({name: rows_of_item.copy() for name, rows_of_item in part.items()} if copies else part)
         start = stop
     return parts
 

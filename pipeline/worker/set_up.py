@@ -22,10 +22,10 @@ from pipeline.worker.runner import Runner
 def create_executors(
     op: Op, app: App, name: str, forms: Mapping[str, Form], *, count: int, first: int = 0, shares: bool
 ) -> tuple[list[Executor], Ready]:
-    """An executor for each of `count` instances, of one Op and model; and what the front is told of that.
+    """Make an executor for each of `count` instances of one Op and model, and the worker's ready message.
 
-    name: the Op's in `app`. first: the number of the first instance. shares: the instances of the Op share a
-    process, so that none has a `concurrency_idx` of its own. Raises what the Op's `init_op` does, as ours.
+    name: the Op's in `app`. first: number of the first instance. shares: the instances share a process, so
+    that none has a `concurrency_idx` of its own. Raises what the Op's `init_op` raises, as our errors.
     """
     config = app.config.op[name]
     op.concurrency_idx = None if shares else first

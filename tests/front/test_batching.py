@@ -69,7 +69,7 @@ def test_a_hand_over_is_an_even_share_of_a_few_batches(
 def paced(*handovers: tuple[float, int, int]) -> Pace:
     pace = Pace()
     for took_s, jobs, runs in handovers * 20:
-        pace.note(took_s, jobs, runs)
+        pace.record(took_s, jobs, runs)
     return pace
 
 
@@ -99,7 +99,7 @@ def test_a_model_that_comes_to_run_more_jobs_at_once_is_given_them_again() -> No
     pace, size = paced((1.6, 32, 32)), 0
     for _ in range(8):
         size = handover_size(64, 2, BatchPolicy(32), pace.usual_s, pace.most_jobs)
-        pace.note(1.6, size, 1)
+        pace.record(1.6, size, 1)
     assert size == 32
 
 

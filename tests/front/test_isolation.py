@@ -55,7 +55,7 @@ def test_answers_in_order_go_on_though_one_raises(caplog: pytest.LogCaptureFixtu
         for run in runs:
             order.sent(run)
         for run in reversed(runs):
-            order.settle(run, run.expire)
+            order.complete(run, run.expire)
         for run in runs:
             await run.ended.wait()
 
@@ -79,7 +79,7 @@ def test_an_answer_of_either_instance_waits_for_its_turn() -> None:
     first, second, copy = FakeRun(0), FakeRun(1), FakeRun(1)
     for run in (first, second, copy):
         order.sent(run)
-    order.settle(second, lambda: answered.append("second"))
+    order.complete(second, lambda: answered.append("second"))
     assert answered == []
-    order.settle(first, lambda: answered.append("first"))
+    order.complete(first, lambda: answered.append("first"))
     assert answered == ["first", "second"]

@@ -54,7 +54,7 @@ def test_jobs_leave_in_order_whatever_happens_meanwhile() -> None:
                 waiting.pop(chance.choice(list(waiting))).left = True
             case "take":
                 most = chance.randrange(1, 9)
-                taken = [job.number for job in line.take(most)]
+                taken = [job.number for job in line.pop_jobs(most)]
                 assert taken == [each.number for each in in_order(waiting)[:most]]
                 for one in taken:
                     del waiting[one]

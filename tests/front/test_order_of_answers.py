@@ -19,8 +19,8 @@ def test_the_late_reply_of_an_abandoned_try_does_not_take_the_place_of_the_next_
     abandoned = Try(0, wanted=False)
     for job in (abandoned, second, renewed):
         order.sent(job)
-    order.settle(second, lambda: answers.append("second"))
-    order.settle(abandoned, lambda: None)
+    order.complete(second, lambda: answers.append("second"))
+    order.complete(abandoned, lambda: None)
     assert answers == []
-    order.settle(renewed, lambda: answers.append("first"))
+    order.complete(renewed, lambda: answers.append("first"))
     assert answers == ["first", "second"]

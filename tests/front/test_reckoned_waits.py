@@ -23,7 +23,7 @@ class FullQueue:
 
     def __init__(self) -> None:
         self.pace = Pace()
-        self.pace.note(1.0, 1)
+        self.pace.record(1.0, 1)
         self.reckoned = 0
 
     def rows_ahead(self, place: object) -> int:
@@ -65,7 +65,7 @@ class QueueOfRows(FullQueue):
     def __init__(self) -> None:
         super().__init__()
         self.pace = Pace()
-        self.pace.note(1.0, jobs=1, rows=100)
+        self.pace.record(1.0, jobs=1, rows=100)
         self.rows = 0
 
     def rows_ahead(self, place: object) -> int:
@@ -100,8 +100,8 @@ def test_the_expected_wait_counts_the_rows_of_the_requests_ahead(monkeypatch: py
 def test_a_hand_over_counts_for_each_of_its_rows() -> None:
     pace = Pace()
     for _ in range(100):
-        pace.note(0.001, 1)
-        pace.note(0.032, 2, rows=32)
+        pace.record(0.001, 1)
+        pace.record(0.032, 2, rows=32)
     assert pace.per_row_s == pytest.approx(0.001)
     assert pace.per_job_s == pytest.approx(0.011, rel=0.05)
 

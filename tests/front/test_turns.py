@@ -31,7 +31,7 @@ class _App:
     def __init__(self) -> None:
         self.taken: list[str] = []
 
-    def take(self, request: HttpRequest) -> None:
+    def handle(self, request: HttpRequest) -> None:
         self.taken.append(request.path)
         request.respond(200, b"", b"")
 

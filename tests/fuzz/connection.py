@@ -55,7 +55,7 @@ class _App:
         self.first: HttpRequest | None = None
         self.refused: ServingError | None = None
 
-    def take(self, request: HttpRequest) -> None:
+    def handle(self, request: HttpRequest) -> None:
         self.taken += 1
         if self.taken == 1:
             self.first = request

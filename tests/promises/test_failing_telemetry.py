@@ -18,7 +18,7 @@ def broken(*args, **kwargs):
 
 
 metrics.bisect_left = metrics.RunFigures.add = metrics.is_clients = broken
-access_log.one_line = batching.Pace.note = gauges.resident_bytes = broken
+access_log.one_line = batching.Pace.record = gauges.resident_bytes = broken
 timings._NO_TOKEN = None
 tracer._mean_ms = hooks.format_user_traceback = executor.max = broken
 """
@@ -26,9 +26,9 @@ LEFT_OUT = (  # by the front, then by the worker
     "Scheduler._record_end",
     "Distribution.note_all",
     "OpFigures.note_run",
-    "Failures.note",
+    "Failures.count",
     "AccessLog.refused",
-    "AccessLog.tell",
+    "AccessLog.log_request",
     "Timings.header",
     "Batcher._note_pace",
     "_Watched._families",

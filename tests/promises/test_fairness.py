@@ -194,10 +194,10 @@ def test_requests_that_were_cancelled_in_the_queue_do_not_delay_the_next_one() -
 
 def test_addresses_that_wait_for_nothing_are_forgotten() -> None:
     peers = Peers()
-    busy = peers.of("busy")
+    busy = peers.find_client("busy")
     busy.pending = 1
-    idle = peers.of("idle")
+    idle = peers.find_client("idle")
     for number in range(MOST_PEERS):
-        peers.of(str(number))
-    assert peers.of("busy") is busy
-    assert peers.of("idle") is not idle
+        peers.find_client(str(number))
+    assert peers.find_client("busy") is busy
+    assert peers.find_client("idle") is not idle

@@ -235,14 +235,14 @@ def regions_of_shared_memory_overlap(replace: Replace) -> None:
 def stale_replies_take_a_place(replace: Replace) -> None:
     """The late reply of an abandoned try takes the place of the next one in the order of answers."""
 
-    def settle(order: InOrder, job: Any, go_on: Callable[[], None]) -> None:
+    def complete(order: InOrder, job: Any, go_on: Callable[[], None]) -> None:
         if job.number not in order._under_way:
             go_on()
             return
         order._settled[job.number] = go_on
         order.advance()
 
-    replace(InOrder, "settle", settle)
+    replace(InOrder, "complete", complete)
 
 
 @bug

@@ -147,7 +147,7 @@ def test_other_axes_than_the_second_may_be_padded() -> None:
 
 
 def test_rows_above_the_proven_length_join_rows_of_equal_shape_alone() -> None:
-    joining = Joining(IDS.padding, (4, 8), most=4)
+    joining = Joining(IDS.padding, (4, 8), max_length=4)
     short, long, longer, other = ids([1, 2]), ids([1] * 5), ids([2] * 5), ids([1] * 6)
     shapes = [describe(feed, joining).shape for feed in (short, ids([1] * 4), long, longer, other)]
     assert shapes[0] == shapes[1] != shapes[2] == shapes[3] != shapes[4] != shapes[0]
@@ -276,13 +276,13 @@ def least_s(items: Sequence[Item], limits: BatchLimits, costs: RunCosts) -> floa
     best = [0.0]
     for end in range(1, len(lengths) + 1):
         sizes = range(1, min(end, limits.requests) + 1)
-        of_last = [best[end - size] + costs.of(size, lengths[end - 1]) for size in sizes]
+        of_last = [best[end - size] + costs.estimate_s(size, lengths[end - 1]) for size in sizes]
         best.append(min(of_last) + RUN_OVERHEAD_S)
     return best[-1]
 
 
 def time_of(batches: list[list[int]], items: Sequence[Item], costs: RunCosts) -> float:
-    runs = [costs.of(sum(items[i].rows for i in b), max(items[i].length for i in b)) for b in batches]
+    runs = [costs.estimate_s(sum(items[i].rows for i in b), max(items[i].length for i in b)) for b in batches]
     return sum(runs) + RUN_OVERHEAD_S * len(runs)
 
 
@@ -326,28 +326,28 @@ def test_a_cut_by_cost_keeps_to_the_limits_and_never_joins_what_has_no_shape() -
 
 def test_run_costs_are_those_measured_and_a_power_in_between() -> None:
     costs = RunCosts({(1, 16): 1.0, (4, 16): 4.0, (1, 64): 2.0, (4, 64): 16.0}, 4)
-    assert costs.of(1, 16) == 1.0
-    assert costs.of(2, 16) == pytest.approx(2.0)
-    assert costs.of(1, 32) == pytest.approx(2**0.5)
-    assert costs.of(8, 64) == pytest.approx(32.0)  # beyond the measured: in proportion
-    assert costs.of(1, 3) == 1.0
+    assert costs.estimate_s(1, 16) == 1.0
+    assert costs.estimate_s(2, 16) == pytest.approx(2.0)
+    assert costs.estimate_s(1, 32) == pytest.approx(2**0.5)
+    assert costs.estimate_s(8, 64) == pytest.approx(32.0)  # beyond the measured: in proportion
+    assert costs.estimate_s(1, 3) == 1.0
     assert list(costs.of_length(16)) == pytest.approx([0, 1, 2, 3, 4])
 
 
 def test_run_costs_follow_real_runs_slowly_and_hardly_one_that_was_disturbed() -> None:
     costs = RunCosts({(1, 16): 1.0}, 4)
-    costs.note(1, 16, 50.0)
-    assert costs.of(1, 16) < 1.03
+    costs.record(1, 16, 50.0)
+    assert costs.estimate_s(1, 16) < 1.03
     for _ in range(200):
-        costs.note(1, 16, 2.0)
-    assert costs.of(1, 16) == pytest.approx(2.0, rel=0.01)
+        costs.record(1, 16, 2.0)
+    assert costs.estimate_s(1, 16) == pytest.approx(2.0, rel=0.01)
 
 
 def test_run_costs_of_several_threads_stay_as_they_were_measured() -> None:
     costs = RunCosts({(1, 16): 1.0}, 4, follows=False)
     for _ in range(200):
-        costs.note(1, 16, 2.0)
-    assert costs.of(1, 16) == 1.0
+        costs.record(1, 16, 2.0)
+    assert costs.estimate_s(1, 16) == 1.0
 
 
 @pytest.mark.parametrize("points", [{}, {(1, 16): 0.0}, {(1, 16): 1.0, (2, 32): 1.0}])

@@ -286,7 +286,7 @@ def test_what_process_has_set_is_put_on_a_request_but_for_what_its_own_hook_has_
         own.number = None
         own.slotted = 0
     assert kept == {"number", "slotted"}
-    hooks.set_attributes.put(own, {"number": 7, "slotted": 7, "unset": 7, "half": 7}, kept)
+    hooks.set_attributes.apply(own, {"number": 7, "slotted": 7, "unset": 7, "half": 7}, kept)
     assert (own.number, own.slotted, own.unset, own.half) == (None, 0, 7, 7)
     own.later = 1
     assert kept == {"number", "slotted"}, "only what is set meanwhile"

@@ -249,7 +249,7 @@ class V2Http(HttpHandler):
             "/v2/models/stats": server.statistics,
         }
 
-    def _read(self, request: HttpRequest) -> Request | None:
+    def _read_request(self, request: HttpRequest) -> Request | None:
         path = request.path
         match = _MODEL.fullmatch(path)
         if match is not None and match["what"] in _INFERENCE:
@@ -346,7 +346,7 @@ class V2Http(HttpHandler):
         reading = asyncio.get_running_loop().run_in_executor(
             None, decompressed, request.body, encoding, max_bytes
         )
-        reading.add_done_callback(lambda body: self.take(request, lambda: read(body.result())))
+        reading.add_done_callback(lambda body: self.handle(request, lambda: read(body.result())))
         return None
 
     def _read_body(
@@ -366,7 +366,7 @@ class V2Http(HttpHandler):
         if outline is None and len(document) > SMALL_BYTES:
             read = partial(self._read_body, request, model, version, what, body)
             outline_aside(
-                document, self._server.limits, lambda scan: self.take(request, lambda: read(scan.result()))
+                document, self._server.limits, lambda scan: self.handle(request, lambda: read(scan.result()))
             )
             return None
         if what == "infer":

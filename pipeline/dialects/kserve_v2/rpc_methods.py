@@ -489,7 +489,7 @@ class V2Rpc(RpcHandler):
         model = self._server.models.find(fields.model_name, fields.model_version)
         infer_request = parse_infer(message, model, partial(self._span, context))
         request = infer_request.build_request(model, PROTO, self._scheduler)
-        request.client = CALLER.get() or self._scheduler.peers.of(context.peer())
+        request.client = CALLER.get() or self._scheduler.peers.find_client(context.peer())
         remaining_s = context.time_remaining()
         timeout_s = math.inf if remaining_s is None else remaining_s
         if infer_request.timeout_us:

@@ -10,7 +10,7 @@ import warnings
 from pipeline.engines.refusals import OutOfRange
 from pipeline.process import environment
 
-environment.settle()
+environment.set_variables()
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # among others, advice to install ccache

@@ -127,7 +127,7 @@ class RpcServer:
 
 
 def _calls_class() -> type[RpcCalls]:
-    """`RpcCalls`, imported late: a grpcio without the names it uses is told in a line. Raises StartFailed."""
+    """Import `RpcCalls` late: it uses private names of grpcio. Raises StartFailed where one is missing."""
     try:
         from pipeline.front.grpc.private.calls import RpcCalls
     except (ImportError, AttributeError) as exc:

@@ -1,4 +1,4 @@
-"""RpcHandler: answers gRPC calls in one dialect: how a prediction begins, and how its end is told."""
+"""RpcHandler: answers gRPC calls in one dialect: begins predictions, and reports their end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class RpcHandler(ABC):
-    """Base of the gRPC handlers that dialects bring along. name: the door, as metrics and log call it."""
+    """Base of the gRPC handlers that dialects bring along.
+
+    name: name of the door in metrics and log.
+    """
 
     name: ClassVar[str]
 
@@ -55,7 +58,7 @@ class RpcHandler(ABC):
             answer = OUR_FAULT
         if self._access_log.tells_each:
             error = answer if isinstance(answer, ServingError) else None
-            self._access_log.tell(self.name, named(context.peer(), CALLER.get()), method, began, error)
+            self._access_log.log_request(self.name, named(context.peer(), CALLER.get()), method, began, error)
         if isinstance(answer, ServingError):
             self._access_log.refused(self.name, answer, caller(context.peer()))
             message = await self._refuse(context, answer)

@@ -60,7 +60,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     """A request that has arrived whole. It is answered once, by `respond`, sooner or later."""
 
     _connection: Connection
-    client: Client  # who asks
+    client: Client  # for fairness and limits
     method: str
     path: str  # percent-decoded, without the query
     headers: Headers
@@ -68,7 +68,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     keep_alive: bool
     takes_chunks: bool = False
     began: float = 0.0  # when it had come, and those before it were answered (time.monotonic)
-    on_left: Callable[[], None] | None = None  # set by whoever answers: called if the client leaves before
+    on_left: Callable[[], None] | None = None  # called if the client leaves before the answer
 
     @property
     def peer(self) -> str:
@@ -95,7 +95,7 @@ class HttpRequest(msgspec.Struct, eq=False):
 class RequestTaker(Protocol):
     """The application behind the connections."""
 
-    def take(self, request: HttpRequest) -> None: ...
+    def handle(self, request: HttpRequest) -> None: ...
     def check_body(self, method: str, path: str, length: int | None) -> None:
         """Raise ServingError where a body need not be read. length: as declared; None for chunks."""
 
@@ -133,10 +133,10 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         connections = self._listener.connections
         connections.add(self)
-        most = self._listener.limits.max_connections
-        if len(connections) <= most or self._listener.make_room():
+        max_connections = self._listener.limits.max_connections
+        if len(connections) <= max_connections or self._listener.make_room():
             return
-        self._refuse(NotReady(f"{most} connections are busy, the most allowed"))
+        self._refuse(NotReady(f"{max_connections} connections are busy, the most allowed"))
         self._listener.see_off(self)
 
     def data_received(self, data: bytes) -> None:
@@ -153,12 +153,14 @@ class Connection(asyncio.Protocol):
 
     def _on_bytes(self, data: bytes) -> None:
         try:
-            self._unparsed = self._reader.read(data, self.seen_at)
+            self._unparsed = self._reader.parse(data, self.seen_at)
         except ServingError as error:
             self._refuse(error)
 
     def eof_received(self) -> bool:
-        """Whether to stay: who sends no more (`nc -N`) is still answered what was asked as a whole."""
+        """Return whether to stay open: a client that sends no more (`nc -N`) still gets answers to whole
+        requests.
+        """
         if self._current is None and not self._waiting and not self._unparsed:
             return False
         # TLS knows no half-closed connection. Of a client of HTTP/1.0 it can't be told whether it has left.
@@ -176,8 +178,8 @@ class Connection(asyncio.Protocol):
             self._half_closed.cancel()
             self._half_closed = None  # it holds this connection
         current, self._current = self._current, None
-        held = self._waiting if current is None else (current, *self._waiting)
-        self._listener.bodies_bytes -= sum(len(request.body) for request in held)
+        requests = self._waiting if current is None else (current, *self._waiting)
+        self._listener.bodies_bytes -= sum(len(request.body) for request in requests)
         self._waiting.clear()
         self._unparsed = b""
         self._reading_paused = False
@@ -210,7 +212,7 @@ class Connection(asyncio.Protocol):
     def refuse_for_now(self, request: HttpRequest, refuse: Refuse, deadline: float) -> None:
         """Have a request refused for want of room, at once or HELD_S later."""
 
-        def give() -> None:
+        def send_refusal() -> None:
             self._no_room_at = time.monotonic()
             try:
                 refuse()
@@ -220,18 +222,18 @@ class Connection(asyncio.Protocol):
 
         now, listener = self.seen_at, self._listener
         if listener.draining or now > self._no_room_at + AT_ONCE_S or now + HELD_S >= deadline:
-            give()
+            send_refusal()
             return
         listener.bodies_bytes -= len(request.body)
         request.body = b""  # many may be held
-        listener.held.hold(give, now)
+        listener.held.hold(send_refusal, now)
 
     def _write(
         self, status: int, head: bytes, body: Part, method: str = "", length: bytes | None = None
     ) -> None:
         """length: the header line that tells where the body ends, where that is not its length."""
-        told = b"content-length: %d\r\n" % len(body) if length is None else length
-        start = b"%b%b%b%b\r\n" % (STATUS_LINES[status], self._listener.date_line, head, told)
+        length_line = b"content-length: %d\r\n" % len(body) if length is None else length
+        start = b"%b%b%b%b\r\n" % (STATUS_LINES[status], self._listener.date_line, head, length_line)
         if method == "HEAD":
             self._transport.write(start)
         elif len(body) < _JOIN_BYTES:
@@ -284,7 +286,7 @@ class Connection(asyncio.Protocol):
         request.began = self.seen_at
         began = time.monotonic()
         try:
-            self._app.take(request)
+            self._app.handle(request)
         except Exception:
             log.exception("A fault of ours in %s %s", request.method, request.path)
             self._transport.close()
@@ -427,7 +429,7 @@ class RequestReader:
         self._body: bytes | bytearray = b""
         self._refusal: ServingError | None = None
 
-    def read(self, data: bytes, now: float) -> bytes:
+    def parse(self, data: bytes, now: float) -> bytes:
         """Parse until there is a request to begin with; returns what came behind it. Raises ServingError.
 
         A request of 18 bytes takes 400 once it is parsed: not all of a pipeline are to be there at once.
@@ -439,11 +441,11 @@ class RequestReader:
         while start < len(data):
             if self._requests:
                 return data[start:]
-            most = _PIECE_BYTES
+            max_piece_bytes = _PIECE_BYTES
             if self.in_body:
-                most = max(most, self._body_length - self._body_bytes)
-            whole = not start and len(data) <= most
-            piece = data if whole else memoryview(data)[start : start + most]
+                max_piece_bytes = max(max_piece_bytes, self._body_length - self._body_bytes)
+            is_single = not start and len(data) <= max_piece_bytes
+            piece = data if is_single else memoryview(data)[start : start + max_piece_bytes]
             start += len(piece)
             plain = self._read_piece(piece)
             if plain:
@@ -564,10 +566,10 @@ class RequestReader:
         chunked = _TRANSFER_ENCODING in headers
         if chunked:
             check_transfer_encoding(version, headers[_TRANSFER_ENCODING])
-        length, most = headers.get(b"content-length", b""), self._most_body_bytes
+        length, max_bytes = headers.get(b"content-length", b""), self._most_body_bytes
         self._body_length = int(length) if length.isdigit() else 0
-        if self._body_length > most:
-            raise _body_too_large(f"content-length {length.decode()} is over {most} bytes")
+        if self._body_length > max_bytes:
+            raise _body_too_large(f"content-length {length.decode()} is over {max_bytes} bytes")
         if b"expect" in headers:
             self.continue_due = version != HTTP_1_0 and headers[b"expect"].lower() == b"100-continue"
         guard = self._listener.guard
@@ -615,10 +617,12 @@ class RequestReader:
         self._requests.append(request)
 
     def _shed_bodies(self) -> None:
-        """Refuse the largest of those that are arriving: who sends little is served on."""
-        most = self._most_bodies_bytes
-        error = NotReady(f"bodies of more than {most} bytes are here; limits.bodies_bytes allows no more")
-        while self._listener.bodies_bytes > most:
+        """Refuse the largest of the bodies that are arriving; clients that send little are served on."""
+        max_bytes = self._most_bodies_bytes
+        error = NotReady(
+            f"bodies of more than {max_bytes} bytes are here; limits.bodies_bytes allows no more"
+        )
+        while self._listener.bodies_bytes > max_bytes:
             for connection in self._listener.largest_bodies():
                 if connection is self._connection:
                     self._leave_parser(error)

@@ -19,15 +19,15 @@ class HalfClosed:
     """
 
     def __init__(
-        self, transport: asyncio.Transport, waits: Callable[[], bool], left: Callable[[], None]
+        self, transport: asyncio.Transport, waits: Callable[[], bool], on_left: Callable[[], None]
     ) -> None:
         """waits: whether a request is being answered; else an answer, or its end, may yet be sent.
 
-        left: called where the client has left.
+        on_left: called where the client has left.
         """
         self._transport = transport
         self._waits = waits
-        self._left = left
+        self._left = on_left
         self._timer = asyncio.get_running_loop().call_later(_ASKED_AFTER_S, self._ask)
 
     def cancel(self) -> None:

@@ -1,4 +1,4 @@
-"""Refusals that are held back: a caller who asks again at once after one gets the next a moment later."""
+"""Held-back refusals: a client that retries at once after a refusal gets the next one a moment later."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 HELD_S = 0.05  # at most: until the tick before
 TICKS_PER_S = 100  # those of a tick are given together: a turn of the loop for each costs more than it does
-AT_ONCE_S = 0.05  # who comes again within this of a refusal has not waited: each tells to for longer
+AT_ONCE_S = 0.05  # a client that retries within this time has not waited as its refusal said
 GIVEN_A_TURN = 128  # of the loop, which has others to serve
 
 Refuse = Callable[[], None]
@@ -17,10 +17,11 @@ Refuse = Callable[[], None]
 
 
 class HeldRefusals:
-    """What the connections of a port hold back, one each at most, in the order in which it is given.
+    """Refusals that the connections of a port hold back, one each at most, in the order in which they are
+    sent.
 
-    One timer is for all. Callers who ask again without a pause would otherwise be refused so often that
-    little CPU was left for answers.
+    All share one timer. Clients that retry without a pause would otherwise be refused so often that little
+    CPU is left for answers.
     """
 
     def __init__(self) -> None:
@@ -38,8 +39,8 @@ class HeldRefusals:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        held, self._held = self._held, deque()
-        for _, refuse in held:
+        refusals, self._held = self._held, deque()
+        for _, refuse in refusals:
             refuse()
 
     def _set_timer(self, now: float) -> None:

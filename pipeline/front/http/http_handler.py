@@ -1,4 +1,4 @@
-"""The requests of an HTTP port: which dialect each goes to, how a prediction begins, how its end is told."""
+"""Requests of an HTTP port: the choice of their dialect, the begin of a prediction, and its end."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class HttpApp:
         }
         self._metrics_page = MetricsPage(scheduler.metrics, scheduler.app.config.limits.metrics_interval_s)
 
-    def take(self, request: HttpRequest) -> None:
+    def handle(self, request: HttpRequest) -> None:
         """Answer at once, or when the scheduler has the answer."""
         path = request.path
         if path == EVERYTHING_ELSE and request.method in READING:
@@ -108,11 +108,11 @@ class HttpApp:
             return
         handler = self._routes.handler(path)
         if handler is not None:
-            handler.take(request)
+            handler.handle(request)
             return
         page = self._pages.get(path)
         if page is None and path != METRICS:
-            self._routes.otherwise.take(request)
+            self._routes.otherwise.handle(request)
         elif request.method not in READING:
             self._routes.otherwise.refuse(request, NotAllowed(request.method, path, *READING))
         elif page is None:
@@ -136,7 +136,7 @@ class HttpApp:
         if "text/html" in header(request, b"accept"):
             request.respond(302, b"location: %b\r\n" % DOCS.encode(), b"")
         elif self._scheduler.app.repository is not None:
-            self._routes.otherwise.take(request)
+            self._routes.otherwise.handle(request)
         else:
             request.respond(200, JSON, b'{"status":"alive"}')
 
@@ -172,22 +172,22 @@ class HttpHandler(ABC):
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
 
-    def take(self, request: HttpRequest, read: Callable[[], Request | None] | None = None) -> None:
-        """Answer at once, or when the scheduler has the answer. read: in place of `_read`."""
+    def handle(self, request: HttpRequest, read: Callable[[], Request | None] | None = None) -> None:
+        """Answer at once, or when the scheduler has the answer. read: in place of `_read_request`."""
         try:
             if not self.decodes:
                 check_content_encoding(request)
             if read is None and len(request.body) > SMALL_BYTES and self._scan_first(request):
                 return
-            asked = self._read(request) if read is None else read()
-            if asked is None:
+            infer_request = self._read_request(request) if read is None else read()
+            if infer_request is None:
                 return
-            asked.client, asked.door = request.client, self.name
+            infer_request.client, infer_request.door = request.client, self.name
             try:
-                dag_run = self._scheduler.begin(asked, partial(self._answer, request, asked))
+                dag_run = self._scheduler.begin(infer_request, partial(self._answer, request, infer_request))
             except Overloaded as exc:
                 exc.__traceback__ = None  # it holds the request's inputs
-                request.refuse_for_now(partial(self._answer, request, None, exc), asked.deadline)
+                request.refuse_for_now(partial(self._answer, request, None, exc), infer_request.deadline)
                 return
         except ServingError as exc:
             self._answer(request, None, detach(exc))
@@ -197,14 +197,14 @@ class HttpHandler(ABC):
         else:
             request.on_left = dag_run.leave
 
-    def _answer(self, request: HttpRequest, asked: Request | None, answer: Answer) -> None:
+    def _answer(self, request: HttpRequest, infer_request: Request | None, answer: Answer) -> None:
         head = b""
-        if asked is not None and asked.timings is not None:
-            head = b"server-timing: %b\r\n" % asked.timings.header().encode()
+        if infer_request is not None and infer_request.timings is not None:
+            head = b"server-timing: %b\r\n" % infer_request.timings.header().encode()
         if self._access_log.tells_each:
             error = answer if isinstance(answer, ServingError) else None
             what = f"{request.method} {request.path}"
-            self._access_log.tell(self.name, request.peer, what, request.began, error)
+            self._access_log.log_request(self.name, request.peer, what, request.began, error)
         if isinstance(answer, list):
             self._access_log.answered(self.name)
             self._send(request, answer, head)
@@ -216,12 +216,12 @@ class HttpHandler(ABC):
     # What a dialect brings:
 
     def _scan_first(self, request: HttpRequest) -> bool:
-        """Have a large body scanned aside, and then `take` called again; false: it needs no scan."""
+        """Have a large body scanned aside, and then `handle` called again; false: it needs no scan."""
         return False
 
     @abstractmethod
-    def _read(self, request: HttpRequest) -> Request | None:
-        """What the scheduler is given; None where the request is answered without it. Raises ServingError."""
+    def _read_request(self, request: HttpRequest) -> Request | None:
+        """Return the request for the scheduler; None where it is answered without it. Raises ServingError."""
 
     def find_api(self, path: str) -> str:
         """Return the API of a path, for `--http-restricted-api`: inference unless a dialect has others."""
@@ -244,10 +244,10 @@ class HttpHandler(ABC):
 
 
 class Refused(ServingError):
-    """Nothing is at this path, or it is not for this method."""
+    """Refusal of a path that does not exist, or of a method that the path does not have."""
 
     def __init__(self, status: int, request: HttpRequest, message: str = "", *allowed: str) -> None:
-        """message: for the log, and for clients that are told more than HTTP's own words."""
+        """message: for the log, and for clients of dialects that have more than HTTP's own words."""
         self.phrase = HTTPStatus(status).phrase  # HTTP's own words
         super().__init__(message or f"{self.phrase}: {request.method} {request.path}")
         self.http_status = status
@@ -257,8 +257,8 @@ class Refused(ServingError):
 def check_method(request: HttpRequest, *allowed: str, tells: bool = False) -> None:
     """Raises Refused for a method that is not answered at this path. tells: its message says which are."""
     if request.method not in allowed:
-        told = f"{request.method} is not answered at {request.path}; use {' or '.join(allowed)}"
-        raise Refused(405, request, told if tells else "", *allowed)
+        message = f"{request.method} is not answered at {request.path}; use {' or '.join(allowed)}"
+        raise Refused(405, request, message if tells else "", *allowed)
 
 
 class NotAllowed(ServingError):
@@ -348,9 +348,9 @@ def raw_input(request: HttpRequest, raw_bodies: Mapping[str, str]) -> dict[str, 
 
 
 def other_kind(body: bytes) -> str:
-    """What a body is that can be told to be no JSON: an image, say; empty for any other."""
-    _, told = _sniff_media_type(body) or ("", "")
-    return told
+    """Return the kind of a body that is certainly no JSON, as an image; empty for any other."""
+    _, kind = _sniff_media_type(body) or ("", "")
+    return kind
 
 
 def _sniff_media_type(body: bytes) -> tuple[str, str] | None:

@@ -47,23 +47,23 @@ class TlsHandshakes:
         return len(self._under_way)
 
     def listen(self, listening: socket.socket) -> None:
-        """Shake hands with whoever connects, from now on until `close`."""
+        """Shake hands with each client that connects, from now on until `close`."""
         listening.setblocking(False)
         asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def close(self, listening: socket.socket) -> None:
-        """Accept nobody any more; what is under way goes on."""
+        """Accept no more clients; handshakes under way go on."""
         asyncio.get_running_loop().remove_reader(listening)
         listening.close()
 
     def begin(self, accepted: socket.socket) -> None:
-        """Shake hands with who has just connected; where they are too many, the oldest handshake ends."""
+        """Shake hands with a new client. If there are too many handshakes, the oldest ends."""
         task = asyncio.create_task(self._shake_hands(accepted))
         self._under_way[task] = None
         task.add_done_callback(self._forget)
         many = len(self._under_way)
-        most = self._limits.max_connections
-        if many + self._connections() > most and many > max(ALWAYS, most // 10):
+        max_connections = self._limits.max_connections
+        if many + self._connections() > max_connections and many > max(ALWAYS, max_connections // 10):
             self._end(next(iter(self._under_way)))
 
     def end_all(self) -> None:

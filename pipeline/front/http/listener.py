@@ -1,4 +1,4 @@
-"""What the connections of one port share: how many requests begin at once, and room for new connections."""
+"""State that the connections of one port share: requests begun in a turn, and room for new connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPARED_S = 1.0  # a connection that was heard of within this time may be about t
 
 
 class OpenConnection(Protocol):
-    """One connection as those who care for all of a port see it."""
+    """A connection, as the listener sees it that keeps the bounds of all connections of a port."""
 
     seen_at: float
     postponed: bool
@@ -40,7 +40,7 @@ class OpenConnection(Protocol):
 
 
 class Listener:
-    """What the connections of one port share."""
+    """State that the connections of one port share."""
 
     def __init__(self, limits: Limits, guard: HttpGuard | None = None) -> None:
         self.limits = limits
@@ -118,12 +118,14 @@ class Listener:
         self._unread_bytes -= self._unread.pop(connection, 0)
 
     def _shed_unread(self) -> None:
-        """Send away the clients with the most to read: who has little is left to."""
-        most = self._most_unread_bytes
-        while self._unread_bytes > most:
+        """Close the connections with the most unread bytes; clients with little to read stay."""
+        max_bytes = self._most_unread_bytes
+        while self._unread_bytes > max_bytes:
             connection = max(self._unread, key=lambda connection: connection.unsent_bytes)
             self.let_go_unread(connection)
-            connection.send_away(f"together more than {most} bytes wait; limits.bodies_bytes allows no more")
+            connection.send_away(
+                f"together more than {max_bytes} bytes wait; limits.bodies_bytes allows no more"
+            )
 
     def make_room(self) -> bool:
         """Close the connections that have been silent for longest, a hundredth of all; false: there are none.

@@ -25,7 +25,7 @@ DOOR = "metrics"
 
 
 class MetricsApp:
-    """Answers who collects figures; no model can be asked here."""
+    """HTTP application of the metrics port; no model can be asked here."""
 
     def __init__(self, scheduler: Scheduler, routes: Routes) -> None:
         self.refusal = routes.refusal
@@ -33,7 +33,7 @@ class MetricsApp:
         self._page = MetricsPage(scheduler.metrics, self._limits.metrics_interval_s)
         self._access_log = scheduler.access_log
 
-    def take(self, request: HttpRequest) -> None:
+    def handle(self, request: HttpRequest) -> None:
         try:
             if request.path != METRICS:
                 raise Refused(404, request)

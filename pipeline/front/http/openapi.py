@@ -25,7 +25,7 @@ def openapi(app: App, paths: Mapping[str, Any], models: Mapping[str, Any]) -> di
     an operation names the model that it asks as `x-model`. Of a repository `x-unavailable` has the reasons
     why others can't be served, by name.
     """
-    own = {
+    service_paths = {
         "/health/live": get("health", "The process answers", "进程存活"),
         "/health/ready": get(
             "health", "Every Op has a ready instance; 503 before", "每个 Op 都有就绪实例，否则 503"
@@ -38,7 +38,7 @@ def openapi(app: App, paths: Mapping[str, Any], models: Mapping[str, Any]) -> di
     document = {
         "openapi": "3.1.0",
         "info": title,
-        "paths": {**paths, **own},
+        "paths": {**paths, **service_paths},
         "x-models": models,
         "x-unavailable": {name: why for name, (_, why) in app.unavailable.items()},
         "x-rpc-port": app.config.ports().get("rpc_port"),
@@ -74,14 +74,20 @@ def operation(
 
 
 def content(schema: Schema, example: Any, bodies: Mapping[str, str] | None = None) -> Schema:
-    """What a POST takes. bodies: those that are an input as a whole, by media type, in base64."""
-    taken: Schema = {JSON: {"schema": schema, **({} if example is None else {"example": example})}}
+    """Return the media types of a POST's body.
+
+    bodies: examples, in base64, of bodies that are one input as a whole, by media type.
+    """
+    media_types: Schema = {JSON: {"schema": schema, **({} if example is None else {"example": example})}}
     for media, encoded in (bodies or {}).items():
         if media.startswith("text/"):
-            taken[media] = {"schema": {"type": "string"}, "example": base64.b64decode(encoded).decode()}
+            media_types[media] = {"schema": {"type": "string"}, "example": base64.b64decode(encoded).decode()}
         else:
-            taken[media] = {"schema": {"type": "string", "format": "binary"}, "x-example-base64": encoded}
-    return taken
+            media_types[media] = {
+                "schema": {"type": "string", "format": "binary"},
+                "x-example-base64": encoded,
+            }
+    return media_types
 
 
 def refusals(schema: Schema, *, as_text: bool = False) -> dict[str, Any]:
@@ -141,10 +147,10 @@ def _standing(model: ServedModel, scheduler: Scheduler) -> dict[str, str]:
 
 
 def _described(model: ServedModel, scheduler: Scheduler) -> dict[str, Any]:
-    """What the Ops that are given the request take, and what the answering Op gives."""
+    """Return the inputs of the Ops that receive the request, and the outputs of the answering Op."""
     graph, described = model.graph, scheduler.app.described
     takers = [graph.nodes[node].op for node in graph.consumers[graph.source]]
     if any(op not in described for op in (*takers, model.answering_op)):
         return {}
-    inputs = {name: told for op in takers for name, told in described[op]["inputs"].items()}
+    inputs = {name: description for op in takers for name, description in described[op]["inputs"].items()}
     return {"inputs": inputs, "outputs": described[model.answering_op]["outputs"]}

@@ -21,7 +21,7 @@ UNREAD = "Untaken answers"  # what `warn` tells of at every door
 
 
 class Kind(NamedTuple):
-    """What refusals are summed by: those of one kind, at one door, of one client."""
+    """Key by which refusals are summed: their kind, their door and their client."""
 
     name: str
     door: str
@@ -41,9 +41,10 @@ class Sum:
 
 
 class AccessLog:
-    """Each request at DEBUG; refusals at once, then as a sum every ten seconds: no client fills the log.
+    """Logs each request at DEBUG. Logs refusals at once, then as a sum every ten seconds: no client fills the
+    log.
 
-    What a worker has told with its traceback, a mistake of the server's, is only counted here.
+    Server errors that a worker has logged with their traceback are only counted here.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -74,17 +75,17 @@ class AccessLog:
 
     def _log_case(self, kind: Kind, text: str) -> None:
         """Tell of a case, or count it where one like it was told of late."""
-        known = self._sums.get(kind)
-        if known is not None:
-            known.count += 1
-            known.latest = text
+        counted = self._sums.get(kind)
+        if counted is not None:
+            counted.count += 1
+            counted.latest = text
             return
         self._sums[kind] = Sum()
         log.log(kind.level, "%s: %s", kind, one_line(text))
         asyncio.get_running_loop().call_later(QUIET_S, self._tell_sum, kind)
 
     @isolated(None)
-    def tell(self, door: str, peer: str, what: str, began: float, error: ServingError | None) -> None:
+    def log_request(self, door: str, peer: str, what: str, began: float, error: ServingError | None) -> None:
         """A line for one request; `began`: time.monotonic. To be called where `tells_each` says so."""
         took_ms = (time.monotonic() - began) * 1000
         outcome = "ok" if error is None else f"err_no {error.err_no}"
@@ -97,18 +98,20 @@ class AccessLog:
 
     @isolated(None)
     def _tell_sum(self, kind: Kind) -> None:
-        told = self._sums.pop(kind, Sum())
-        if told.count:
+        cases = self._sums.pop(kind, Sum())
+        if cases.count:
             log.log(
                 kind.level, "%s: %d more in the last %g s, the latest: %s",
-                kind, told.count, QUIET_S, one_line(told.latest),
+                kind, cases.count, QUIET_S, one_line(cases.latest),
             )  # fmt: skip
             self._sums[kind] = Sum()
             asyncio.get_running_loop().call_later(QUIET_S, self._tell_sum, kind)
 
 
 def _level(error: ServingError) -> int:
-    """Return INFO for mistakes of clients, ERROR for those of the server, WARNING for all that passes."""
+    """Return INFO for mistakes of clients, ERROR for mistakes of the server, WARNING for overload and the
+    like.
+    """
     if is_clients(error):
         return logging.INFO
     remote = RemoteRefused.__name__ in (error.kind, type(error).__name__)

@@ -35,7 +35,7 @@ class Distribution:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def note(self, value: float) -> None:
+    def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -48,19 +48,17 @@ class Distribution:
 
 @dataclass(slots=True)
 class Failures:
-    """What was not answered. rejected: for want of time or room; canceled: the client left; broken: the app's
-    code or its model failed; other: the request could not be read or used. steps: of an ensemble those that
-    it failed at, each by its name and its Op's.
-    """
+    """Counts of requests that were not answered, by their reason."""
 
-    rejected: int = 0
-    canceled: int = 0
-    broken: int = 0
-    other: int = 0
+    rejected: int = 0  # for want of time or room
+    canceled: int = 0  # the client left
+    broken: int = 0  # the app's code or its model failed
+    other: int = 0  # the request could not be read or used
+    # failed steps of an ensemble, by the step's name and its Op's
     steps: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @isolated(None)
-    def note(self, error: ServingError) -> None:
+    def count(self, error: ServingError) -> None:
         if error.err_no in _OF_TIME_AND_ROOM:
             self.rejected += 1
         elif is_clients(error):
@@ -74,20 +72,17 @@ _OF_TIME_AND_ROOM = Overloaded.err_no, DeadlineExceeded.err_no
 
 @dataclass(slots=True)
 class RequestFigures:
-    """The requests of the service, whole DAG runs. last_s: when the latest ended, since 1970.
-
-    failed: of those that were admitted, while their clients waited.
-    """
+    """Totals of the service's requests, each a whole DAG run."""
 
     succeeded: int = 0
     succeeded_s: float = 0.0
-    failed: int = 0
+    failed: int = 0  # of the admitted requests, while their clients waited
     failed_s: float = 0.0
     rows: int = 0
-    last_s: float = 0.0
+    last_s: float = 0.0  # when the latest request ended, since 1970
     failures: Failures = field(default_factory=Failures)
 
-    def note(self, took_s: float, rows: int, *, failed: bool) -> None:
+    def record(self, took_s: float, rows: int, *, failed: bool) -> None:
         self.last_s = time.time()
         if failed:
             self.failed += 1
@@ -116,28 +111,23 @@ class RunFigures:
 
 @dataclass(slots=True)
 class OpFigures:
-    """What an Op did. shares: as each request sees it, the whole of every batch that it was part of.
-
-    by_rows: the batches that were answered, by their rows; of an Op without a model by their requests.
-    batch_rows: of all predictor batches. tokens: their rows x own length; padding: what was added to them.
-    retried: requests that were queued again because their worker had died. moved: requests that another
-    instance runs because theirs seemed to hang. abandoned: hand-overs that were
-    over the Op's timeout.
-    """
+    """Totals of an Op: its requests, runs and batches."""
 
     queue_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     predictor_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
-    batch_rows: Distribution = field(default_factory=lambda: Distribution(ROWS))
-    tokens: int = 0
-    padding: int = 0
+    batch_rows: Distribution = field(default_factory=lambda: Distribution(ROWS))  # of all predictor batches
+    tokens: int = 0  # rows x own length
+    padding: int = 0  # tokens that padding has added
     failed: int = 0
     failures: Failures = field(default_factory=Failures)
-    retried: int = 0
-    moved: int = 0
-    abandoned: int = 0
+    retried: int = 0  # requests that were queued again because their worker had died
+    moved: int = 0  # requests that another instance ran because theirs seemed to hang
+    abandoned: int = 0  # hand-overs that were over the Op's timeout
     preprocess_ns: int = 0
     postprocess_ns: int = 0
+    # times as requests see them: of the whole of every batch that they were part of
     shares: RunFigures = field(default_factory=RunFigures)
+    # answered batches by their rows; of an Op without a model by their requests
     by_rows: dict[int, RunFigures] = field(default_factory=dict)
     last_ms: int = 0
 
@@ -154,8 +144,8 @@ class OpFigures:
                 run = self.by_rows[timings.answered] = RunFigures()
             run.add(input_ns, infer_ns, output_ns)
         if timings.batches:
-            self.predictor_s.note(infer_ns / _NS_PER_S)
-            self.batch_rows.note(timings.rows)
+            self.predictor_s.observe(infer_ns / _NS_PER_S)
+            self.batch_rows.observe(timings.rows)
             self.tokens += timings.tokens
             self.padding += timings.padded_tokens - timings.tokens
 
@@ -221,11 +211,11 @@ class Metrics:
         return {(s.name, s.labels["op"]): s.value for s in samples if "le" not in s.labels}
 
     def watch(self, name: str, help_text: str, read: Callable[[], Rows]) -> None:
-        """A gauge that is read when /metrics is asked for."""
+        """Add a gauge that is read whenever /metrics is requested."""
         self._registry.register(_Watched(GaugeMetricFamily, name, help_text, read))
 
     def watch_total(self, name: str, help_text: str, read: Callable[[], Rows]) -> None:
-        """The same of what only grows: its name ends with `_total`."""
+        """Add a metric that only grows; its name ends with `_total`."""
         self._registry.register(_Watched(CounterMetricFamily, name, help_text, read))
 
     def add(self, text: Callable[[], bytes]) -> None:
@@ -276,21 +266,24 @@ class _Totals(Collector):
 
 
 def _op_families(ops: Mapping[str, OpFigures]) -> Iterator[Metric]:
-    for name, (told, distribution) in _OP_HISTOGRAMS.items():
+    for name, (description, distribution) in _OP_HISTOGRAMS.items():
         of_ops: dict[tuple[str, ...], Distribution] = {(op,): distribution(ops[op]) for op in ops}
-        yield _histogram(f"paddlewheel_op_{name}", told, ("op",), of_ops)
-    for name, (told, total) in _OP_COUNTERS.items():
-        family = CounterMetricFamily(f"paddlewheel_op_{name}", told, labels=("op",))
+        yield _histogram(f"paddlewheel_op_{name}", description, ("op",), of_ops)
+    for name, (description, total) in _OP_COUNTERS.items():
+        family = CounterMetricFamily(f"paddlewheel_op_{name}", description, labels=("op",))
         for op, figures in ops.items():
             family.add_metric((op,), total(figures))
         yield family
 
 
 def _histogram(
-    name: str, told: str, labels: tuple[str, ...], distributions: Mapping[tuple[str, ...], Distribution]
+    name: str,
+    description: str,
+    labels: tuple[str, ...],
+    distributions: Mapping[tuple[str, ...], Distribution],
 ) -> Metric:
     """distributions: by the values of the labels."""
-    family = HistogramMetricFamily(name, told, labels=labels)
+    family = HistogramMetricFamily(name, description, labels=labels)
     for values, distribution in distributions.items():
         bounds = map(floatToGoString, (*distribution.bounds, INF))
         counts = itertools.accumulate(distribution.counts)
@@ -364,8 +357,8 @@ _COUNTERS: dict[str, tuple[str, Callable[[Metrics], float]]] = {
 def serving_metrics(metrics: Metrics) -> bytes:
     """In Prometheus' text format, each request counted once."""
     lines = [
-        f"# HELP {name} {told}\n# TYPE {name} counter\n{name} {float(read(metrics))}\n"
-        for name, (told, read) in _COUNTERS.items()
+        f"# HELP {name} {description}\n# TYPE {name} counter\n{name} {float(read(metrics))}\n"
+        for name, (description, read) in _COUNTERS.items()
     ]
     return "".join(lines).encode()
 
@@ -374,14 +367,17 @@ _Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @isolated(b"")
-def own_metrics(told: Iterable[Iterable[OwnFamily]]) -> bytes:
-    """told: by worker. What several count under the same labels is added up; of gauges the last counts."""
+def own_metrics(families_by_worker: Iterable[Iterable[OwnFamily]]) -> bytes:
+    """Return the metrics that models count themselves, in Prometheus' text format.
+
+    Values of several workers under the same labels are added up. Of gauges the last value counts.
+    """
     families: dict[str, OwnFamily] = {}
     samples: dict[str, _Samples] = {}
-    for of_worker in told:
-        for family in of_worker:
-            known = families.setdefault(family.name, family)
-            if known.kind == family.kind:
+    for worker_families in families_by_worker:
+        for family in worker_families:
+            first_family = families.setdefault(family.name, family)
+            if first_family.kind == family.kind:
                 _add(samples.setdefault(family.name, {}), family)
     return "".join(_gauge_text(family, samples[name]) for name, family in families.items()).encode()
 
@@ -393,8 +389,8 @@ def _add(samples: _Samples, family: OwnFamily) -> None:
 
 
 def _gauge_text(family: OwnFamily, samples: _Samples) -> str:
-    told = family.description.replace("\\", r"\\").replace("\n", r"\n")
-    lines = [f"# HELP {family.name} {told}\n# TYPE {family.name} {family.kind}\n"]
+    description = family.description.replace("\\", r"\\").replace("\n", r"\n")
+    lines = [f"# HELP {family.name} {description}\n# TYPE {family.name} {family.kind}\n"]
     for (suffix, labels), value in samples.items():
         pairs = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels)
         lines.append(f"{family.name}{suffix}{f'{{{pairs}}}' if pairs else ''} {value:.17g}\n")

@@ -13,7 +13,7 @@ _NO_TOKEN = re.compile(r"[^\w!#$%&'*+\-.^`|~]", re.ASCII)  # RFC 9110, section 5
 
 
 class Timings:
-    """By Op, in the order in which they answered; what an Op did several times is added up."""
+    """Times of a request by Op, in the order of their answers. Several runs of one Op are added up."""
 
     __slots__ = ("_began", "_of_ops")
 
@@ -22,7 +22,7 @@ class Timings:
         self._of_ops: dict[str, list[float]] = {}
 
     @isolated(None)
-    def note(self, op: str, *stages_s: float) -> None:
+    def add_stages(self, op: str, *stages_s: float) -> None:
         """Seconds of each of STAGES: until the worker could begin, then of the request's batch."""
         sums = self._of_ops.setdefault(op, [0.0] * len(STAGES))
         for number, spent_s in enumerate(stages_s):
@@ -38,12 +38,12 @@ class Timings:
         size = len(entries[0])
         for op, sums in self._of_ops.items():
             name = _NO_TOKEN.sub("_", op)
-            told = ", ".join(
+            entry = ", ".join(
                 f"{name}.{stage};dur={spent_s * 1000:.3f}"
                 for stage, spent_s in zip(STAGES, sums, strict=True)
             )
-            size += len(told) + 2
+            size += len(entry) + 2
             if size > MAX_CHARS:
                 break
-            entries.append(told)
+            entries.append(entry)
         return ", ".join(entries)

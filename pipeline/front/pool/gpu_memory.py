@@ -35,7 +35,7 @@ class GpuMemory:
 
 
 def open_gpu_memory(config: ServiceConfig) -> GpuMemory | None:
-    """The account of GPU memory; None where no Op runs on a card, or nobody can tell."""
+    """Return the account of GPU memory; None where no Op runs on a GPU, or NVML is missing."""
     confs = [op.local_service_conf for op in config.op.values()]
     if not any(conf and (conf.devices or conf.device_type in _ON_CARDS) for conf in confs):
         return None

@@ -31,8 +31,8 @@ class Output:
         self.name = name
         self.group = 0  # process group of the worker that writes; 0 before it is spawned, and for the front
         pipes = os.pipe(), os.pipe()
-        self.ours = [ours for ours, _ in pipes]
-        self.theirs = [theirs for _, theirs in pipes]
+        self.ours = [read_end for read_end, _ in pipes]
+        self.theirs = [write_end for _, write_end in pipes]
 
     def close_theirs(self) -> None:
         """Let go of the ends to write to: the process has them, or was not started."""
@@ -55,15 +55,15 @@ class Outputs:
         """Have the reader take this process's descriptors 1 and 2 from now on."""
         self.log_fd, self._error_fd = os.dup(1), os.dup(2)
         self._arguments = [service, config.model_dump_json()]
-        own = Output("front")
-        self._known = [own]
+        front_output = Output("front")
+        self._known = [front_output]
         self._start()
-        for fd, theirs in zip((1, 2), own.theirs, strict=True):
-            os.set_blocking(theirs, False)  # who starts the readers must not wait for one
-            os.dup2(theirs, fd)
+        for fd, write_end in zip((1, 2), front_output.theirs, strict=True):
+            os.set_blocking(write_end, False)  # the front starts the readers, and must not wait for one
+            os.dup2(write_end, fd)
         # Python's own are made for what they were: one of a file would seek.
         sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
-        own.close_theirs()
+        front_output.close_theirs()
 
     def open(self, name: str) -> Output:
         """The descriptors for one more process."""
@@ -85,7 +85,7 @@ class Outputs:
             self._send_groups()
 
     def close(self) -> None:
-        """Have the reader end once it has told all, unless nobody reads its lines."""
+        """Have the reader end once it has written all lines, unless its own output is blocked."""
         os.dup2(self.log_fd, 1)
         os.dup2(self._error_fd, 2)
         self._control.close()
@@ -134,12 +134,12 @@ class Outputs:
         return any(_free_bytes(fd) < PIPE_BUF for output in self._known for fd in output.ours)
 
     def _start(self) -> None:
-        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, contextlib.ExitStack() as unless_started:
+        control, reader_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with reader_end, contextlib.ExitStack() as unless_started:
             unless_started.enter_context(control)
             self._reader = subprocess.Popen(
-                [*python_module(OUTPUT_READER), str(theirs.fileno()), *self._arguments],
-                pass_fds=[theirs.fileno()],
+                [*python_module(OUTPUT_READER), str(reader_end.fileno()), *self._arguments],
+                pass_fds=[reader_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self.log_fd,
                 stderr=self._error_fd,

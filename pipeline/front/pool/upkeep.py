@@ -120,10 +120,11 @@ MAX_PAUSE_S = 60.0  # and after so long without one it begins anew
 class AbandonedCalls:
     """Replaces the workers of one Op whose call is over `op.<name>.timeout` or hangs, one at a time.
 
-    Whoever is free first goes on: where the call ends before the new worker is ready, its worker takes
-    requests again and the new one is not needed; otherwise the new one serves, and the old one leaves when
-    its call has ended. So there is one process more than usual at most. Where an Op times out again and
-    again, its workers are replaced at growing intervals; between them requests wait for the calls to end.
+    A new worker starts beside the old one. If the call ends before the new worker is ready, the old worker
+    takes requests again and the new one is not needed. Otherwise the new one serves, and the old one leaves
+    when its call has ended. There is one process more than usual at most. Where an Op times out again and
+    again, its workers are replaced at growing intervals. Between replacements requests wait for the calls to
+    end.
     """
 
     def __init__(self, pool: WorkerPool) -> None:

@@ -64,35 +64,31 @@ _ERROR = Outcome.ERROR
 
 
 class Job(Protocol):
-    """One Op's share of a request, as the pool sees it: who is told what became of it."""
+    """One Op's share of a request, as the pool sees it: receives the result."""
 
     @property
     def rows(self) -> int: ...
-    def settle(self, outcome: Outcome, parts: list[Part]) -> None: ...
+    def complete(self, outcome: Outcome, parts: list[Part]) -> None: ...
     def fail(self, error: ServingError) -> None: ...
 
 
 class InFlight(msgspec.Struct, eq=False):
-    """A hand-over under way: jobs that were sent to a worker together; a settled one leaves a None.
+    """A hand-over under way: jobs that were sent to a worker together.
 
-    In time.monotonic: deadline: the latest of its requests'; began: when it could begin; run_began: the same
-    of what runs now, where a hand-over takes several runs.
-    abandoned: nobody waits for it any more: it is over its Op's timeout, was taken back, or others run it.
-    recalled: the worker may decline it, for the front wants it back.
-    preprocess_ns: as the latest reply that has any tells, for `HandOverEvents.replying`.
-    runs: of the model, as the replies so far tell. rows: of all its requests.
+    Instants are of time.monotonic().
     """
 
     id: int
-    jobs: list[Job | None]
-    deadline: float
-    began: float
-    run_began: float
-    rows: int
+    jobs: list[Job | None]  # None in place of a settled job
+    deadline: float  # the latest of its requests
+    began: float  # when the worker could begin with it
+    run_began: float  # when its present run could begin, where it takes several runs
+    rows: int  # of all its requests
+    # No request waits for it: it is over its Op's timeout, was taken back, or runs elsewhere
     abandoned: bool = False
-    recalled: bool = False
-    preprocess_ns: int = 0
-    runs: int = 0
+    recalled: bool = False  # the front wants it back, so the worker may decline it
+    preprocess_ns: int = 0  # of the latest reply that has it, for `HandOverEvents.replying`
+    runs: int = 0  # runs of the model in the replies so far
 
     def open_jobs(self) -> list[Job]:
         """The jobs that are not settled."""
@@ -112,13 +108,16 @@ class Host(Protocol):
     def name(self) -> str: ...
     @property
     def pid(self) -> int: ...
-    def became_ready(self, told: Ready) -> None: ...
+    def became_ready(self, ready: Ready) -> None: ...
     def kill(self, because: str) -> None: ...
     def read_activity(self, thread_id: int) -> Activity | None: ...
 
 
 class HandOverEvents(Protocol):
-    """What an instance tells of its hand-overs. profiles: whether `replying` is to be called."""
+    """Callbacks of an instance about its hand-overs.
+
+    profiles: whether the instance calls `replying`.
+    """
 
     profiles: bool
 
@@ -127,7 +126,7 @@ class HandOverEvents(Protocol):
         ...
 
     def replied(self, instance: Instance, handover: InFlight, reply: Reply) -> None:
-        """All that the reply tells is settled."""
+        """Note that all requests of the reply are settled."""
         ...
 
     def timed_out(self, instance: Instance, handover: InFlight) -> None:
@@ -140,18 +139,15 @@ class HandOverEvents(Protocol):
 
 
 class TimeLimits(NamedTuple):
-    """The time limits of an Op's runs, in seconds, infinite for none.
+    """Time limits of an Op's runs, in seconds; infinite for none."""
 
-    call_s: after so long nobody waits for a run any more. kill_s: after so long in one hand-over the worker
-    is killed; without it HANG_GRACE_S after the time when nobody waits any more.
-    """
-
-    call_s: float
+    call_s: float  # then no request waits for a run any more
+    # of a hand-over: then the worker is killed; without it HANG_GRACE_S after `call_s` or the deadline
     kill_s: float
 
 
 class Outbox:
-    """Sends to a socket in order, and never waits: what the socket does not take yet is kept here."""
+    """Sends to a socket in order, and never waits: it keeps bytes that the socket does not take yet."""
 
     def __init__(self, to: socket.socket) -> None:
         self._socket = to
@@ -245,11 +241,11 @@ class Instance:
         until_spawned.callback(os.close, arena_fd)
         self._arena = Arena(arena_fd)
         self._reader = FrameReader(self._arena, writable=False)
-        self._socket, theirs = socket.socketpair()
-        until_spawned.enter_context(theirs)
+        self._socket, worker_end = socket.socketpair()
+        until_spawned.enter_context(worker_end)
         self._socket.setblocking(False)
         self._outbox = Outbox(self._socket)
-        return theirs.fileno(), arena_fd
+        return worker_end.fileno(), arena_fd
 
     def listen(self) -> None:
         """Read what the worker says from now on."""
@@ -265,13 +261,13 @@ class Instance:
             and not self.process.reserved
         )
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         self._outbox.send(frame(message))
 
     def hand_over(self, jobs: Sequence[Job], shares: list[Share], tail: Sequence[Part]) -> None:
         """Send jobs to the worker, which is killed when it has them for too long.
 
-        shares: what the worker is told of each. tail: their large parts.
+        shares: the message about each job. tail: large parts of the shares.
         """
         now, deadline = time.monotonic(), max([share.deadline for share in shares])
         handover = InFlight(self._handovers, list(jobs), deadline, now, now, sum([job.rows for job in jobs]))
@@ -314,10 +310,10 @@ class Instance:
     def probe(self) -> None:
         """Have the idle worker run its model once; one that fails is killed."""
         self.probed_at = time.monotonic()
-        self.tell(Probe())
+        self.send(Probe())
 
     def stop(self) -> None:
-        """Close our end: the worker's thread leaves after the hand-overs that it was given."""
+        """Close our end: the worker's thread leaves after the hand-overs that it has."""
         self.state = State.STOPPING
         self._outbox.end()
 
@@ -432,7 +428,7 @@ class Instance:
     def _take_probe(self, failure: str) -> None:
         self.probed_at = 0.0
         self.idle_since = time.monotonic()
-        self.answered = 0  # nobody, so that the next caller need not wait for others
+        self.answered = 0  # so that the next client need not wait for others
         if failure:
             self.process.kill(f"idle, it failed a probe: {failure}")
 
@@ -453,7 +449,7 @@ class Instance:
                 run_isolated(job.fail, _get_error(settled))
                 continue
             parts = tail.unstow(settled.parts)
-            run_isolated(job.settle, settled.outcome, parts)
+            run_isolated(job.complete, settled.outcome, parts)
             if has_large and sum(map(len, parts)) > LARGE_BYTES:
                 yield
         if reply.last:
@@ -480,7 +476,7 @@ class Instance:
             self.abandoned = None
 
     def disconnect(self) -> None:
-        """Close the connection to a dying process; what is in flight after what it still said is lost."""
+        """Read the last replies of a dying process, and close the connection. Its other requests are lost."""
         if self._paused is not None:
             self._paused.cancel()
         try:
@@ -501,7 +497,7 @@ class Instance:
         self._socket.close()
 
     def forget(self) -> None:
-        """Let go of the shared memory and of the process, which refers to this: nothing is asked any more."""
+        """Release the shared memory, and the reference to the process, which refers to the instance."""
         self._arena.close()
         del self.process
 

@@ -157,8 +157,10 @@ LEAVE_S = 5.0  # what a process has for its end once its last hand-over is answe
 
 
 class Service(Protocol):
-    """What the pools of a service share. starts: gives each start of a process its turn. outputs: where what
-    processes write to descriptors 1 and 2 goes."""
+    """State that the pools of a service share.
+
+    starts: gives each start of a process its turn. outputs: take what processes write to descriptors 1 and 2.
+    """
 
     starts: Starts
     outputs: Outputs
@@ -173,9 +175,9 @@ class Service(Protocol):
 
 
 class Dispatcher(HandOverEvents, Protocol):
-    """Who gives an Op's instances their work: its batcher. The pool tells it what becomes of them.
+    """Batcher of an Op, as its pool sees it: gives work to instances, and learns how it ends.
 
-    Of a process that dies it hears twice: `requeue_lost` at once, `refuse_blamed` once it is known how.
+    The pool reports a dying process twice: `requeue_lost` at once, `refuse_blamed` once the cause is known.
     """
 
     def dispatch_soon(self) -> None:
@@ -194,13 +196,20 @@ class Dispatcher(HandOverEvents, Protocol):
 class WorkerPool:
     """Keeps `concurrency` instances of an Op alive.
 
-    processes: those that serve, or will when they are ready. instances: those of all of them, in the order
-    in which work is offered to them.
-    plan: what the processes run; `size` is 0 without one, when the Op is unloaded.
-    signature: what the Op's model is fed and fetched; None until one is ready, and for an Op without a model.
-    card: what people are told of that model; None as long, and for a model elsewhere.
-    given_up: starts kept failing, and no other is tried until it is loaded anew.
-    abandoned: set when an instance has a call that nobody waits for any more.
+    processes: the processes that serve, or will when they are ready.
+
+    instances: all of their instances, in the order in which they get work.
+
+    plan: the configuration and files that the processes run.
+
+    signature: inputs and outputs of the Op's model. None until a worker is ready, and for an Op without a
+    model.
+
+    card: model card for the docs page. None until a worker is ready, and for remote models.
+
+    given_up: starts kept failing, and none is tried until the Op is loaded anew.
+
+    abandoned: set when an instance has a call that no request waits for any more.
     """
 
     def __init__(self, op: str, plan: Plan, dispatcher: Dispatcher, service: Service) -> None:
@@ -297,7 +306,9 @@ class WorkerPool:
     async def _started_unless(
         self, unless: asyncio.Future[None] | None, numbers: range
     ) -> WorkerProcess | None:
-        """As `_started`; None, and no process is left of it, where `unless` is done first."""
+        """Start a process as `_started` does. Returns None, and ends the process, where `unless` is done
+        first.
+        """
         starting = asyncio.ensure_future(self._started(self.plan, numbers))
         either: set[asyncio.Future[Any]] = {starting} if unless is None else {starting, unless}
         try:
@@ -314,24 +325,24 @@ class WorkerPool:
     async def reload(self, plan: Plan) -> None:
         """Exchange all processes for new ones, or start them after `unload`. Raises StartFailed.
 
-        The first to be ready proves that it can be served; if it does not get that far, all is as before.
-        There is one process more than usual, never two. To that end the old ones leave one by one, and the
-        new ones wait until they are as many as the old that are left: then all requests go to new ones. So
-        no two hand-overs of one moment get answers of two versions, and half of the instances serve always.
+        The first new process proves that the plan can be served; if it fails, all is as before. There is one
+        process more than usual, never two: the old processes leave one by one. The new ones get no work until
+        they are as many as the remaining old ones. Then all requests go to new ones. So no two hand-overs of
+        one moment get answers of two versions, and half of the instances always serve.
         """
         async with self._changing:
-            fresh = [await self._started(plan, plan.places[0])]
+            successors = [await self._started(plan, plan.places[0])]
             for numbers in plan.places[1:]:
-                if not self._outnumbered(fresh):
+                if not self._outnumbered(successors):
                     await self._retire([min(self.processes, key=_under_way)])
-                if self._outnumbered(fresh):
+                if self._outnumbered(successors):
                     break
                 try:
-                    fresh.append(await self._started(plan, numbers))
+                    successors.append(await self._started(plan, numbers))
                 except StartFailed as exc:  # the files are good, the first has shown: `start` tries again
                     log.error("%s", exc.message)
                     break
-            alive = [process for process in fresh if process in self._awaited]
+            alive = [process for process in successors if process in self._awaited]
             if alive:
                 self.plan, self._loaded, self.given_up = plan, True, False
                 old = self.processes
@@ -347,19 +358,21 @@ class WorkerPool:
             self._loaded = False
             await self._retire(self.processes)
 
-    def _outnumbered(self, fresh: Iterable[WorkerProcess]) -> bool:
+    def _outnumbered(self, successors: Iterable[WorkerProcess]) -> bool:
         """Whether the successors are as many as the instances that serve now."""
-        return sum(len(process.instances) for process in fresh) >= self.ready
+        return sum(len(process.instances) for process in successors) >= self.ready
 
     def answer_for(self, models: tuple[ServedModel, ...]) -> None:
-        """Answer for those of these models whose answer the Op's output is; workers learn of what is new."""
+        """Have the Op's output be the answer of those of these models whose last step it is; tell workers of
+        changes.
+        """
         before, now = (answered_by(some, self.op) for some in (self.plan.app.models, models))
         self.plan = replace(self.plan, app=replace(self.plan.app, models=models))
         if before != now:
-            told = Models(json.dumps([model.to_data() for model in now.values()]))
+            message = Models(json.dumps([model.to_data() for model in now.values()]))
             for process in self._alive():
                 for instance in process.instances:
-                    instance.tell(told)
+                    instance.send(message)
 
     def _process(self, plan: Plan, numbers: range) -> WorkerProcess:
         """A process that is yet to be started."""
@@ -381,7 +394,7 @@ class WorkerPool:
         return process
 
     def _begin_successor(self, process: WorkerProcess, started: asyncio.Future[None]) -> WorkerProcess | None:
-        if started.done():  # nobody waits for it any more
+        if started.done():  # the exchange was cancelled
             return None
         if self._stopping:
             started.set_exception(StartFailed(f"Op {self.op}: the service stops"))
@@ -404,7 +417,7 @@ class WorkerPool:
         self._dispatcher.dispatch_soon()
 
     async def _retire(self, processes: Iterable[WorkerProcess]) -> None:
-        """Have processes answer what they were given, and end."""
+        """Have processes finish the hand-overs that they have, and end."""
         loop = asyncio.get_running_loop()
         leaving = {process: loop.create_future() for process in processes}
         self._leaving |= leaving
@@ -429,7 +442,7 @@ class WorkerPool:
     # What the processes report:
 
     def became_ready(self, process: WorkerProcess) -> None:
-        """Have a process that has become ready serve, or whoever awaits it as a successor go on."""
+        """Have a process that has become ready serve, or the exchange go on that waits for it."""
         run_isolated(self._starts.over, process)
         if process in self.processes:
             self._serves(process)
@@ -438,8 +451,8 @@ class WorkerPool:
             started.set_result(None)
 
     def _serves(self, process: WorkerProcess) -> None:
-        if process.told is not None:
-            self.signature, self.card = process.told.signature, process.told.card
+        if (ready := process.ready_message) is not None:
+            self.signature, self.card = ready.signature, ready.card
         self._back_off.started()
         self._was_complete = self._was_complete or self.ready == self.size
         log.info("Worker %s is ready (pid %d)", process.name, process.pid)
@@ -459,7 +472,7 @@ class WorkerPool:
         self._dispatcher.dispatch_soon()
 
     def _forget(self, process: WorkerProcess) -> None:
-        """Remove a process that is gone; whoever waits for it learns of its end."""
+        """Remove a process that has ended, and tell the exchange that waits for it."""
         if process in self.processes:
             self.processes.remove(process)
             self._order_instances()

@@ -44,20 +44,14 @@ FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last ch
 
 @dataclass(frozen=True)
 class Plan:
-    """How an Op's workers are started, now and whenever one dies, until it is loaded again.
+    """Configuration and files of an Op's workers, until the Op is loaded again."""
 
-    app: the service with the model directory of the chosen version. version, engine: of its model, and what
-    runs it; empty for an Op without one. places: the numbers of the instances, by process. files: those of
-    the model and the scripts, by which a later plan tells whether they have changed. note: how this version
-    is run otherwise than the one before it; empty where it is not.
-    """
-
-    app: App
-    version: str
-    engine: str
-    places: list[range]
-    files: frozenset[FileState]
-    note: str = ""
+    app: App  # the service, with the model directory of the chosen version
+    version: str  # of the model; empty for an Op without one
+    engine: str  # of the model; empty for an Op without one
+    places: list[range]  # numbers of the instances, by process
+    files: frozenset[FileState]  # of the model and the scripts; a later plan differs where they have changed
+    note: str = ""  # difference from the version before, for the log; empty without one
 
 
 def plan(app: App, op: str) -> Plan:
@@ -103,7 +97,9 @@ def wants_processes(app: App, op: str) -> bool:
 
 
 def _engine(app: App, conf: LocalServiceConf | None) -> Engine | None:
-    """What runs an Op's model; None without one, and where the worker will tell what is wrong with it."""
+    """Return the engine of an Op's model; None without a model, and for a mistake that the worker will
+    report.
+    """
     if conf is None:
         return None
     try:
@@ -129,10 +125,10 @@ def _states(app: App, folders: list[Path]) -> Iterator[FileState]:
     files = [p for folder in folders for p in folder.rglob("*") if _NOT_OURS.isdisjoint(p.parts)]
     for path in [*files, *Path(app.script).parent.glob("*.py")]:
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:  # gone meanwhile
             continue
-        yield str(path), found.st_ino, found.st_size, found.st_mtime_ns
+        yield str(path), status.st_ino, status.st_size, status.st_mtime_ns
 
 
 # cgroup v2 and v1 as a container sees its own; the whole machine.
@@ -157,31 +153,25 @@ OUT_OF_MEMORY = " when memory ran out: give the service more, fewer instances, o
 
 
 class Keeper(Protocol):
-    """Who keeps processes up, and is told of each: see `WorkerPool`."""
+    """Owner of processes, which replaces them: see `WorkerPool`."""
 
     def became_ready(self, process: WorkerProcess) -> None:
         """Its worker has said that it is ready: its instances take hand-overs from now on."""
         ...
 
     def lost(self, process: WorkerProcess) -> None:
-        """It is dying; what its instances have in flight will not be answered."""
+        """Note that the process is dying: no more replies come from its instances."""
         ...
 
     def died(self, process: WorkerProcess) -> None:
-        """It is gone, and it is known how."""
+        """Note that the process has ended, and that the cause is known."""
         ...
 
 
 class WorkerProcess:
-    """A worker process with the instances of one Op, which live and die together.
+    """Worker process with the instances of one Op, which live and die together.
 
     `start` spawns it; `stop` and death end it; it is not started twice.
-    reserved: a single request has it to itself, its other instances are given nothing meanwhile.
-    version: of its model, empty for an Op without one.
-    told: what it said of its model when it became ready; None before.
-    ready_at, ready_bytes: when that was, 0 before, and its resident memory then.
-    failure: why it could not start. own_metrics: numbers that its model counts itself.
-    refused: requests that are told how it died once that is known.
     """
 
     def __init__(
@@ -196,16 +186,16 @@ class WorkerProcess:
     ) -> None:
         self.op = op
         self.numbers = numbers
-        self.version = version
+        self.version = version  # of its model; empty for an Op without one
         limits = time_limits(app.config.op[op])
         self.instances = [Instance(op, number, self, events, limits) for number in numbers]
-        self.reserved = False
-        self.failure: Failed | None = None
-        self.own_metrics: Sequence[OwnFamily] = ()
-        self.refused: list[Job] = []
-        self.ready_at = 0.0
-        self.ready_bytes = 0.0
-        self.told: Ready | None = None
+        self.reserved = False  # a single request has the process to itself: other instances get nothing
+        self.failure: Failed | None = None  # why it could not start
+        self.own_metrics: Sequence[OwnFamily] = ()  # metrics that its model counts itself
+        self.refused: list[Job] = []  # refused with the cause of the death, once it is known
+        self.ready_at = 0.0  # time.monotonic; 0 before
+        self.ready_bytes = 0.0  # resident memory when it became ready
+        self.ready_message: Ready | None = None  # describes the model; None before the process is ready
         self._app = app
         self._keeper = keeper
         self._outputs = outputs
@@ -232,17 +222,17 @@ class WorkerProcess:
         for instance in self.instances:
             instance.listen()
         shares = shares_process(self._app, self.op)
-        self.instances[0].tell(Start(self._app.to_json(), self.op, self.name, self.numbers[0], shares))
+        self.instances[0].send(Start(self._app.to_json(), self.op, self.name, self.numbers[0], shares))
         timeout_s = self._app.config.op[self.op].start_timeout
         self._start_timer = loop.call_later(timeout_s, self.kill, f"it did not start within {timeout_s:g} s")
 
     def _spawn(self, unless_started: contextlib.ExitStack) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as until_spawned:
-            self._lifeline, theirs = socket.socketpair()
-            unless_started.enter_context(self._lifeline)  # who keeps the error keeps this process, too
-            until_spawned.enter_context(theirs)
+            self._lifeline, worker_end = socket.socketpair()
+            unless_started.enter_context(self._lifeline)  # a kept traceback keeps this process, too
+            until_spawned.enter_context(worker_end)
             ends = [instance.connect(until_spawned) for instance in self.instances]
-            fds = (self._outputs.log_fd, theirs.fileno(), *itertools.chain.from_iterable(ends))
+            fds = (self._outputs.log_fd, worker_end.fileno(), *itertools.chain.from_iterable(ends))
             self._output = self._outputs.open(self.name)
             unless_started.callback(self._outputs.forget, self._output)
             until_spawned.callback(self._output.close_theirs)
@@ -279,7 +269,7 @@ class WorkerProcess:
 
     @property
     def abandoned(self) -> bool:
-        """Whether one of its instances is busy with a call that nobody waits for any more."""
+        """Whether one of its instances is busy with an abandoned call."""
         return any(instance.abandoned is not None for instance in self.instances)
 
     async def abandoned_calls_end(self) -> None:
@@ -287,9 +277,9 @@ class WorkerProcess:
         while calls := [i.abandoned for i in self.instances if i.abandoned is not None]:
             await asyncio.wait(calls)
 
-    def became_ready(self, told: Ready) -> None:
+    def became_ready(self, ready: Ready) -> None:
         """Note that the worker is ready: from now on all its instances take hand-overs."""
-        self.told = told
+        self.ready_message = ready
         self._cancel_start_timer()
         self.ready_at = time.monotonic()
         self.ready_bytes = resident_bytes(self.pid)

@@ -1,4 +1,4 @@
-"""Admission: which requests the service takes on, and in which order it serves the clients who wait."""
+"""Admission: decides which requests the service accepts, and the order of its clients."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pipeline.errors import DeadlineExceeded, Overloaded, ServingError, Unauthen
 from pipeline.front.scheduler.batching import Pace
 from pipeline.front.scheduler.restricted_apis import RestrictedApis
 
-MARGIN = 1.5  # runs differ, and who waits at the end of a long queue waits no less in vain
+MARGIN = 1.5  # run times vary, and an optimistic estimate admits requests that miss their deadline
 LONGEST_PAUSE_S, SHORTEST_PAUSE_S = 60.0, 0.1
 RECKONED_S = 0.005  # a wait that is told with one decimal is not reckoned for each refusal
 _UNKNOWN_PAUSE_S = 1.0
 
 
 class Client:
-    """Who sends requests, for fairness: a connection, a peer's address, or all who show one API key.
+    """Sender of requests, for fairness: a connection, a peer's address, or all users of one API key.
 
-    pending: its requests that are admitted and not yet answered. turn: of its last one, see `FairQueue`.
-    name: of its API key, else empty.
+    pending: its requests that are admitted and not yet answered. turn: turn of its last request, see
+    `FairQueue`. name: name of its API key, else empty.
     """
 
     __slots__ = ("name", "pending", "turn")
@@ -44,12 +44,14 @@ class Client:
 
 
 class FairQueue:
-    """The fair order of requests: while several clients wait, each has one request in every turn.
+    """Fair order of requests: while several clients wait, each has one request in every turn.
 
-    A client's next request stands one turn behind its last, and never behind the turn that is being served:
-    who asks little goes ahead of what a flooding client has queued, and who asks alone is served in order of
-    arrival.
-    now: the turn of the latest hand-over. latest: of the last in line. clients: who has requests pending.
+    A client's next request stands one turn behind its last, and never behind the turn that is being served. A
+    client with few requests goes ahead of the queue of a flooding client. A single client is served in order
+    of arrival.
+
+    now: turn of the latest hand-over. latest: turn of the last request in line. clients: number of clients
+    with pending requests.
     """
 
     __slots__ = ("clients", "latest", "now")
@@ -89,7 +91,7 @@ class FairQueue:
 
 
 class AdmittedRequest(Protocol):
-    """A request as admission sees it; its fields are told at `Request`."""
+    """A request as admission sees it; see `Request` for its fields."""
 
     priority: int
     deadline: float
@@ -97,11 +99,11 @@ class AdmittedRequest(Protocol):
 
 
 class LastInLine(NamedTuple):
-    """The queued request that would be the last to run. refuse: takes it out of the queue and ends it."""
+    """The queued request that would run last."""
 
     client: Client | None
     priority: int
-    refuse: Callable[[ServingError], None]
+    refuse: Callable[[ServingError], None]  # takes it out of the queue and ends it
 
 
 class QueueView(Protocol):
@@ -123,21 +125,22 @@ class QueueView(Protocol):
         ...
 
     def last(self) -> LastInLine | None:
-        """Who would be the last to run, of those that are still wanted."""
+        """Return the queued request that would run last; None without one."""
         ...
 
 
 class Admission:
-    """Bounds what is pending, and compares each request's expected wait with its deadline.
+    """Bounds pending requests, and compares each request's expected wait with its deadline.
 
-    An Op's wait is the rows of its queue times what a row takes there, shared among its instances. A request
-    that finds an idle instance in every Op on its way is never refused: so an estimate that was wrong is
-    mended, and one that is not there yet refuses nobody.
+    The expected wait of an Op is the rows of its queue times the time of a row, shared among its instances.
+    A request that finds an idle instance in every Op on its way is never refused. Such requests correct a
+    wrong estimate, and without an estimate no request is refused.
     """
 
     def __init__(self, queues: Mapping[str, QueueView], max_pending: int, max_rows: int = 1_000_000) -> None:
-        """queues: by Op; whoever makes this may fill it until the first request. max_rows: pending at a time;
-        a request that is alone may have more."""
+        """queues: by Op; may be filled by its owner until the first request. max_rows: most pending rows; a
+        request that is alone may have more.
+        """
         self.fair_queue = FairQueue()
         self._queues = queues
         self._max_pending = max_pending
@@ -221,9 +224,9 @@ class Admission:
         return self._reckoned_s
 
     def _made_room(self, request: AdmittedRequest, dag: Dag, client: Client) -> bool:
-        """Whether a request of a client with more than its share was refused in favour of this one.
+        """Refuse a queued request of a client with more than its share. Returns whether there was one.
 
-        It is the last in line, and so one of whoever has queued the most.
+        It is the last request in line, so its client has queued the most.
         """
         if client.pending * max(1, self.fair_queue.clients) >= self._max_pending:
             return False
@@ -276,7 +279,10 @@ _HOW = "send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
 
 
 class KeyClient(Client):
-    """All who show a key of one name. rate: a bucket of one second's requests, filled as time goes by."""
+    """All users of the API keys of one name.
+
+    rate: token bucket of one second's requests, filled as time goes by.
+    """
 
     __slots__ = ("_filled_at", "_tokens", "most_pending", "rate", "refused", "requests")
 
@@ -324,11 +330,11 @@ class Peers:
     def __init__(self) -> None:
         self._clients: dict[str, Client] = {}
 
-    def of(self, peer: str) -> Client:
+    def find_client(self, peer: str) -> Client:
         client = self._clients.get(peer)
         if client is None:
             if len(self._clients) >= MOST_PEERS:
-                self._clients = {name: known for name, known in self._clients.items() if known.pending}
+                self._clients = {name: other for name, other in self._clients.items() if other.pending}
             client = self._clients[peer] = Client()
         return client
 
@@ -356,15 +362,15 @@ class KeyRing:
         self._by_digest = {key.digest: (key.digest, clients[key.name]) for key in keys}
 
     def find(self, key: bytes | None) -> KeyClient:
-        """Whose key it is. Raises Unauthenticated.
+        """Return the client with this API key. Raises Unauthenticated.
 
-        It is looked up by its digest, so that the time it takes says nothing of the keys that are known.
+        The lookup is by the key's digest, so that its time reveals nothing about known keys.
         """
         if key is None:
             raise Unauthenticated(f"this service asks for an API key: {_HOW}")
         digest = hash_key(key)
-        known, client = self._by_digest.get(digest, (b"", None))
-        if client is None or not hmac.compare_digest(known, digest):
+        key_digest, client = self._by_digest.get(digest, (b"", None))
+        if client is None or not hmac.compare_digest(key_digest, digest):
             raise Unauthenticated(f"the API key is not one of this service's: {_HOW}")
         return client
 
@@ -427,9 +433,9 @@ def named(peer: str, client: Client | None) -> str:
 
 
 def caller(peer: str) -> str:
-    """Who makes a gRPC call, as sums tell it: without the port, which each connection has anew.
+    """Return the name of a gRPC client in summed log lines: its address without the port of the connection.
 
-    peer: what gRPC calls it, ipv4:10.0.0.1:40000 or ipv6:%5B::1%5D:40000.
+    peer: gRPC's name of it, ipv4:10.0.0.1:40000 or ipv6:%5B::1%5D:40000.
     """
     address = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
     return named(address or "?", CALLER.get())

@@ -92,8 +92,8 @@ def _find_causes(instance: Instance) -> list[Job]:
 def _is_refused(job: Job, crash_retry: bool, *, alone: bool) -> bool:
     """Blame a job for a death. Returns whether the job must not run again.
 
-    A death counts only where nothing else ran in the process: whoever kills a worker that runs a whole batch,
-    and then the worker that runs one of its requests again, must not cost that request.
+    A death counts only where nothing else ran in the process. Someone may kill a worker with a whole batch,
+    and then the worker that runs one of its requests again. That must not cost the request.
     """
     if not crash_retry:
         return True
@@ -126,7 +126,7 @@ _IDLE_SINCE = attrgetter("idle_since")
 _READY = State.READY
 _numbers = itertools.count()
 _LAST_TURN = sys.maxsize
-_SWEPT_FROM = 128  # jobs in line: fewer are not looked through for those that nobody waits for any more
+_SWEPT_FROM = 128  # jobs in line: a shorter line is not searched for cancelled jobs
 
 _Entry = tuple[Any, ...]  # priority, turn, number, job; nothing where one has left
 
@@ -134,9 +134,9 @@ _Entry = tuple[Any, ...]  # priority, turn, number, job; nothing where one has l
 class Line:
     """Jobs in order of priority, then of turn, then of arrival.
 
-    A job that nobody waits for any more stays until it is met: at either end, or when the line has doubled.
-    Places are found by halving. A sorted list also moves what stands behind a new job, 8 bytes for each, but
-    most come last; who is served leaves a gap, and gaps go when half of the list is such.
+    A cancelled job stays until it is met: at either end, or when the line has doubled. Places are found by
+    bisection. Inserting moves the 8-byte entries behind the place, but most jobs come last. Serving a job
+    leaves an empty slot. The list is compacted when half of its slots are empty.
     """
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Line:
         self._sweep_at = _SWEPT_FROM
 
     def __len__(self) -> int:
-        """Jobs in line, some of which nobody may wait for any more."""
+        """Return the number of jobs in line, cancelled ones included."""
         return len(self._entries) - self._served
 
     def add(self, job: Job) -> None:
@@ -171,10 +171,10 @@ class Line:
             self._leave()
         return None
 
-    def take(self, most: int) -> list[Job]:
+    def pop_jobs(self, max_jobs: int) -> list[Job]:
         """Take out the next jobs that are still wanted."""
         jobs: list[Job] = []
-        while len(jobs) < most and (job := self.first()) is not None:
+        while len(jobs) < max_jobs and (job := self.first()) is not None:
             jobs.append(job)
             self._leave()
         return jobs
@@ -228,7 +228,7 @@ class Line:
         job.leave_line()
 
     def _sweep(self) -> None:
-        """Let go of gaps, and of jobs that nobody waits for any more; look again when twice as many wait."""
+        """Remove empty slots and cancelled jobs. The next sweep comes when twice as many jobs wait."""
         entries, self._entries = self._entries[self._served :], []
         for entry in entries:
             if entry[-1].wanted:
@@ -288,7 +288,7 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Jobs in the queue, those nobody waits for any more included."""
+        """Jobs in the queue, cancelled ones included."""
         return len(self._line) + len(self._suspects)
 
     @property
@@ -351,9 +351,9 @@ class Batcher:
     def note_error(self, error: ServingError) -> None:
         """The Op has refused or failed a request."""
         self._figures.failed += 1
-        self._figures.failures.note(error)
+        self._figures.failures.count(error)
 
-    def put(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
+    def enqueue(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
         job = Job(
             dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries, in_order=self._in_order
@@ -367,11 +367,14 @@ class Batcher:
     def _may_wait(self, job: Job, policies: QueuePolicies) -> bool:
         """Whether the model's queue has room for a job; one that has waited too long will be refused."""
         options = job.dag_run.request.options or NO_OPTIONS
-        policy = policies.of(options.priority)
+        policy = policies.get_policy(options.priority)
         loop = asyncio.get_running_loop()
         idle = sum(instance.has_place and not instance.in_flight for instance in self.pool.instances)
-        if policy.most and self._line.of_priority(job.dag_run.request.priority) - idle >= policy.most:
-            refusal = Overloaded(f"max_queue_size of model {self.op} is {policy.most}")
+        if (
+            policy.max_queue_size
+            and self._line.of_priority(job.dag_run.request.priority) - idle >= policy.max_queue_size
+        ):
+            refusal = Overloaded(f"max_queue_size of model {self.op} is {policy.max_queue_size}")
             loop.call_soon(job.fail, refusal)  # its request is only being admitted
             return False
         wait_s = policy.wait_s(options.timeout_us)
@@ -422,7 +425,7 @@ class Batcher:
             job.fail(NotReady(f"Op {self.op} has no worker left and none can be started: the service ends"))
 
     def _free(self, first: Job, now: float) -> list[Instance]:
-        """Instances that may be given a hand-over now; the one used last is first, its caches are warm."""
+        """Return the instances that may get a hand-over now, the one used last first: its caches are warm."""
         ripe: list[Instance] = []
         busy: list[Instance] = []
         shortest_s = math.inf  # until an idle instance may be given one
@@ -454,9 +457,9 @@ class Batcher:
 
     def _may_queue_behind(self, running: InFlight, now: float) -> bool:
         size, waiting, jobs = self._policy.batch_size, len(self._line), len(running.jobs)
-        left = jobs - running.jobs.count(None)
-        rest_s = left * self.pace.per_job_s - (now - running.run_began)
-        if may_follow(jobs, left, waiting, rest_s):
+        open_jobs = jobs - running.jobs.count(None)
+        rest_s = open_jobs * self.pace.per_job_s - (now - running.run_began)
+        if may_follow(jobs, open_jobs, waiting, rest_s):
             return True
         return may_queue_behind(jobs, running.began, waiting, size, self.pace.usual_s, now)
 
@@ -499,7 +502,7 @@ class Batcher:
                 job.fail(ServingError(f"the request can't be handed to Op {self.op}: {get_error_text(exc)}"))
 
     def _is_of_version(self, job: Job, version: str) -> bool:
-        """Have the answer name the version of the model that is run, or refuse who asked for another."""
+        """Record the version that runs the request. Returns False, and refuses it, if it asks for another."""
         if job.dag_run.entry.versioned == self.op:
             request = job.dag_run.request
             if request.version and int(request.version) != int(version):
@@ -510,7 +513,7 @@ class Batcher:
 
     def _pop_jobs(self, size: int) -> list[Job]:
         """Take the next jobs that are still wanted."""
-        jobs = self._line.take(size)
+        jobs = self._line.pop_jobs(size)
         self._admission.fair_queue.serve(jobs[-1].dag_run.request.turn)
         return jobs
 
@@ -526,7 +529,7 @@ class Batcher:
         for job in given_back(answered):
             if job.dag_run.request.timings is not None:
                 queue_s = max(0.0, handover.began - job.queued_at)
-                job.dag_run.request.timings.note(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
+                job.dag_run.request.timings.add_stages(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
 
     def replied(self, instance: Instance, handover: InFlight, reply: Reply) -> None:
         self.dispatch_soon()
@@ -573,10 +576,10 @@ class Batcher:
             instance.process.kill(f"it was stopped (SIGSTOP) in a run, for {STOPPED_LIMIT_S:g} s")
             return
         hangs = verdict is not Verdict.LATE
-        others = any(
+        has_others = any(
             other is not instance for other in self.pool.instances
         )  # which a retiring one is none of
-        if not hangs and not (others and instance.is_running):
+        if not hangs and not (has_others and instance.is_running):
             return  # no other instance could take them, or this one is about to begin
         not_begun = instance.take_back()
         for job in given_back(not_begun):
@@ -615,7 +618,7 @@ class Batcher:
     @isolated(None)
     def _note_pace(self, took_s: float, handover: InFlight) -> None:
         runs = handover.runs if self._runs_in_turn else 0
-        self.pace.note(took_s, len(handover.jobs), runs, handover.rows)
+        self.pace.record(took_s, len(handover.jobs), runs, handover.rows)
         self._admission.note_pace()
 
     def requeue_lost(self, process: WorkerProcess) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 FAST_HANDOVER_S = 0.010  # below this, waiting for the front between two hand-overs is a visible loss
 BATCHES_WHEN_FAST = 4
 BATCHES_WHEN_SLOW = 2
-LONG_HANDOVER_S = 0.5  # longer ones have few runs of the model: who comes meanwhile waits for the end
+LONG_HANDOVER_S = 0.5  # above this, send fewer batches per hand-over so that new requests wait less
 LEAST_RUNS = 2  # of a long one, so that what is told of its runs stays true
 GATHER_SHARE = 0.5  # of a usual run: what an instance waits at most for the callers it has answered
 GATHER_MOST_S = 0.005
@@ -26,16 +26,13 @@ _LEAST_MEMORY = 0.7  # and three hand-overs at least, also where each has many j
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """The settings of an Op that say when a hand-over leaves.
+    """Settings of an Op that decide when a hand-over leaves."""
 
-    batch_size: requests in a predictor batch. max_queue_delay_s: how long a partial one may wait.
-    one_batch: a hand-over has no more than one, so that its time is that of each request in it.
-    preferred: sizes that leave at once, ascending; a hand-over then is the largest of them that is there.
-    """
-
-    batch_size: int
-    max_queue_delay_s: float = 0.0
+    batch_size: int  # requests in a predictor batch
+    max_queue_delay_s: float = 0.0  # how long a partial batch may wait
+    # a hand-over has one batch at most, so that its time is that of each request in it
     one_batch: bool = False
+    # sizes that leave at once, ascending; a hand-over has the largest that is filled
     preferred: tuple[int, ...] = ()
 
     @property
@@ -67,60 +64,61 @@ def gathered_in(
 
 
 def handover_size(
-    waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None, most: float = math.inf
+    waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None, max_jobs: float = math.inf
 ) -> int:
-    """Jobs in the next hand-over: an even share, and at most a few predictor batches.
+    """Return the number of jobs in the next hand-over: an even share, and at most a few predictor batches.
 
-    Several batches' worth give the worker's plan lengths to choose from; a slow model gets fewer, so that the
-    last request of a hand-over does not wait while another instance is idle.
-    usual_s: what a hand-over took of late; None before the first. most: see `Pace.most_jobs`.
+    With several batches' worth the worker's plan can choose among lengths. A slow model gets fewer, so that
+    the last request of a hand-over does not wait while another instance is idle.
+
+    usual_s: time of recent hand-overs; None before the first. max_jobs: see `Pace.most_jobs`.
     """
     if policy.preferred:
-        there = [size for size in policy.preferred if size <= waiting]
-        return there[-1] if there else min(waiting, policy.batch_size)
+        sizes = [size for size in policy.preferred if size <= waiting]
+        return sizes[-1] if sizes else min(waiting, policy.batch_size)
     if policy.one_batch:
         batches = 1
     else:
         fast = usual_s is not None and usual_s < FAST_HANDOVER_S
         batches = BATCHES_WHEN_FAST if fast else BATCHES_WHEN_SLOW
     share = -(-waiting // max(1, free_instances))
-    return max(1, math.floor(min(share, policy.batch_size * batches, most)))
+    return max(1, math.floor(min(share, policy.batch_size * batches, max_jobs)))
 
 
 def may_queue_behind(
     running: int, began: float, waiting: int, batch_size: int, usual_s: float | None, now: float
 ) -> bool:
-    """Whether an instance that runs `running` jobs since `began` may be given its next hand-over already.
+    """Return whether an instance that runs `running` jobs since `began` may get its next hand-over already.
 
     It spares a fast model the wait for the front. Behind a slow or late run it would only bind requests to
-    one instance that another could take earlier, and tear apart a batch that could still grow: so a full one
-    must wait, and as many as are running.
+    one instance, and split a batch that could still grow. So a full batch must wait, and as many jobs as are
+    running.
     """
     fast = usual_s is not None and usual_s < FAST_HANDOVER_S and now - began < 2 * usual_s + 0.001
     return fast and waiting >= max(running, batch_size)
 
 
-def may_follow(jobs: int, left: int, waiting: int, rest_s: float) -> bool:
-    """Whether an instance that has answered a part of its hand-over may be given the next one already.
+def may_follow(jobs: int, open_jobs: int, waiting: int, rest_s: float) -> bool:
+    """Return whether an instance that has answered a part of its hand-over may get the next one already.
 
-    Between two hand-overs it would do nothing until the front has passed on the answers and sent what waits.
-    Most callers of the answered part are back by then, so the next one is not small; half as many as the
-    running one has must wait. A hand-over of a single run is answered at its end: none follows it so
-    (docs/decisions/batching.md).
-    left: of its `jobs`, those that are not answered. rest_s: what they will take; below 0 they are late, and
-    nobody is to wait behind a run that may hang.
+    Between two hand-overs the instance would be idle until the front has sent answers and jobs. Most callers
+    of the answered part are back by then, so the next hand-over is not small: half as many jobs must wait. A
+    hand-over of a single run is answered at its end, so none follows it (docs/decisions/batching.md).
+
+    open_jobs: those of its `jobs` that are not answered. rest_s: their expected time. Below 0 they are late,
+    and no request is to wait behind a run that may hang.
     """
-    return left < jobs and 2 * waiting >= jobs and abs(rest_s) <= REST_S
+    return open_jobs < jobs and 2 * waiting >= jobs and abs(rest_s) <= REST_S
 
 
 class Pace:
-    """How long the hand-overs of an Op took of late, in seconds; 0 while there is no history.
+    """Times of an Op's recent hand-overs, in seconds; 0 while there is no history.
 
-    usual_s: of a hand-over, following the latest closely; None before the first. run_s: of a hand-over, on
-    average. per_job_s, per_row_s: an instance's time for one job, and for one row of its request. These are
-    means, so that they stay true where short and long runs alternate, and of few jobs, so that a flood, whose
-    refusals take the workers' CPU and slow their runs within a tenth of a second, is not admitted by what
-    runs took before.
+    usual_s: time of a hand-over, which follows the latest ones closely; None before the first. run_s: mean
+    time of a hand-over. per_job_s, per_row_s: mean time of an instance for one job, and for one row.
+
+    Means stay true where short and long runs alternate. They are of few jobs: a flood slows runs within a
+    tenth of a second, because its refusals take CPU, and must not be admitted by older times.
     """
 
     def __init__(self) -> None:
@@ -141,15 +139,15 @@ class Pace:
             return math.inf
         return max(LEAST_RUNS * self._jobs_a_run, LONG_HANDOVER_S / self.per_job_s)
 
-    def note(self, took_s: float, jobs: int, runs: int = 0, rows: int = 0) -> None:
+    def record(self, took_s: float, jobs: int, runs: int = 0, rows: int = 0) -> None:
         """One more hand-over has ended.
 
         runs: of the model, one after the other; 0: not known. rows: of its requests; one each at least.
         """
         if runs > 1:
-            known = self._jobs_a_run < math.inf
+            is_known = self._jobs_a_run < math.inf
             change = jobs / runs - self._jobs_a_run
-            self._jobs_a_run = self._jobs_a_run + _SMOOTHING * change if known else jobs / runs
+            self._jobs_a_run = self._jobs_a_run + _SMOOTHING * change if is_known else jobs / runs
         elif runs == 1 and self._jobs_a_run < jobs:
             self._jobs_a_run = jobs
         usual_s = self.usual_s

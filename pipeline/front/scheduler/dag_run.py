@@ -27,60 +27,48 @@ from pipeline.process.isolation import log_fault, run_isolated
 
 
 class Finish(Protocol):
-    """What is to be done around a request besides, such as writing its outputs into shared memory."""
+    """Extra work at the beginning and end of a request, such as writing outputs into shared memory."""
 
     def begin(self) -> None:
         """Called once, when the request is admitted. Does not raise."""
         ...
 
     def end(self, answer: Any) -> Any:
-        """Returns what is sent in place of the worker's answer, or of an error; given None, the client has
-        left. Called once, whatever becomes of the request. Does not raise."""
+        """Return the response in place of the worker's answer, or of an error.
+
+        answer: None when the client has left. Called once, whatever becomes of the request. Does not raise.
+        """
         ...
 
 
 class Request(msgspec.Struct, eq=False):
-    """A request, as a dialect has read it.
-
-    inputs: str, bytes, ndarray or list by name, in the order given. log_id: the client's own, 0 without.
-    deadline: an instant of time.monotonic(), math.inf for none. priority: smaller leaves first.
-    timings: where its time goes, kept where the answer shall tell (dag.use_profile). model: the one that is
-    asked, by its name; empty for the service's first. rows: what statistics count it for.
-    version: the one of the model that the client asks for; empty: the one that is served.
-    model_version: the one that makes the answer, known when a worker is given the request.
-    form: of the answer, by its name in the dialect. wish: what that form leaves open, known to the dialect
-    alone: what msgpack can carry.
-    finish: makes what is sent of the worker's answer.
-    options: what the client said of it, for the hooks; None when nothing.
-    client: who asks, and door: the name of the way it came, for the door to set. turn: its place in line, see
-    `pipeline.front.scheduler.admission.FairQueue`.
-    """
+    """A request, as a dialect has read it."""
 
     service: str
     method: str
-    inputs: dict[str, Any]
-    log_id: int = 0
+    inputs: dict[str, Any]  # str, bytes, ndarray or list by name, in the order of the request
+    log_id: int = 0  # the client's own; 0 without
     client_ip: str = ""
-    form: str = ""
-    deadline: float = math.inf
-    priority: int = 0
-    timings: Timings | None = None
-    model: str = ""
-    rows: int = 1
-    version: str = ""
-    model_version: str = ""
-    wish: Any = None
-    finish: Finish | None = None
-    options: RequestOptions | None = None
-    client: Client | None = None
-    door: str = ""
-    turn: int = 0
+    form: str = ""  # form of the answer, by its name in the dialect
+    deadline: float = math.inf  # instant of time.monotonic(); math.inf for none
+    priority: int = 0  # smaller leaves first
+    timings: Timings | None = None  # recorded where the answer shall contain them (dag.use_profile)
+    model: str = ""  # name of the requested model; empty for the service's first
+    rows: int = 1  # rows that statistics count
+    version: str = ""  # requested version of the model; empty for the served one
+    model_version: str = ""  # version that makes the answer, known when a worker gets the request
+    wish: Any = None  # options of the form, known to the dialect alone; msgpack must be able to carry them
+    finish: Finish | None = None  # makes the response of the worker's answer
+    options: RequestOptions | None = None  # request options for the hooks; None without any
+    client: Client | None = None  # set by the listener
+    door: str = ""  # name of the protocol and dialect, set by the listener
+    turn: int = 0  # place in the queue, see `FairQueue`
 
 
 class Ordered(Protocol):
-    """A job, as its order sees it. number: the same in each of its tries."""
+    """A job, as the order of answers sees it."""
 
-    number: int
+    number: int  # the same in each of its tries
 
     @property
     def wanted(self) -> bool: ...
@@ -94,10 +82,10 @@ class InOrder:
         self._settled: dict[int, Callable[[], None]] = {}
 
     def sent(self, job: Ordered) -> None:
-        """A worker is given the job, perhaps again: then it keeps its place."""
+        """Note that a worker gets the job, perhaps again: then it keeps its place."""
         self._under_way[job.number] = job
 
-    def settle(self, job: Ordered, go_on: Callable[[], None]) -> None:
+    def complete(self, job: Ordered, go_on: Callable[[], None]) -> None:
         """Call `go_on` when it is the job's turn."""
         # It was refused in the queue, or it is an abandoned try, and the next one has its place.
         if job.number not in self._under_way or not job.wanted:
@@ -131,7 +119,7 @@ Inputs = list[tuple[str, list[Part]]]
 class OpQueue(Protocol):
     """The queue before an Op, as a DAG run sees it."""
 
-    def put(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
+    def enqueue(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
         """Have the Op run this node for the request."""
         ...
 
@@ -141,27 +129,20 @@ class OpQueue(Protocol):
 
 
 class Entry(msgspec.Struct, eq=False):
-    """A model as requests for it enter: what their DAG runs share.
+    """A served model: state that the DAG runs of its requests share."""
 
-    model: its key. dag: the way through its steps. queues: by node, that of its Op. on_end: called once for
-    each DAG run, with its answer; with None when the client left. tries: of a whole request, see dag.retry.
-    version: what its answers are of, unless it is that of an Op. versioned: the Op whose version the answer
-    is of, the only one that has versions; empty where there is no such one. requests: totals of its requests;
-    None where its Op's own figures tell. failures: what they failed of. pending: admitted requests without an
-    answer.
-    """
-
-    model: str
-    dag: Dag
-    queues: Mapping[str, OpQueue]
+    model: str  # its key
+    dag: Dag  # its steps
+    queues: Mapping[str, OpQueue]  # by node, the queue of its Op
+    # Called once for each DAG run, with its answer; with None when the client left.
     on_end: Callable[[DagRun, Answer | None], None]
     max_hops: int
-    tries: int
-    version: str
-    versioned: str
-    requests: RequestFigures | None
-    failures: Failures
-    pending: int = 0
+    tries: int  # of a whole request, see dag.retry
+    version: str  # of its answers, unless an Op has the version
+    versioned: str  # the only Op with versions, whose version the answer has; empty without one
+    requests: RequestFigures | None  # totals of its requests; None where the figures of its Op count them
+    failures: Failures  # by their reason
+    pending: int = 0  # admitted requests without an answer
 
     def needs(self, parts: Collection[str]) -> bool:
         """Whether the model has one of these Ops, or is one of these ensembles."""
@@ -169,26 +150,26 @@ class Entry(msgspec.Struct, eq=False):
 
 
 class DagRun(msgspec.Struct, eq=False):
-    """One request on its way: starts a node when all its inputs are there, and ends once, with the last one's
-    answer, with the first error, or without either when the client has left.
+    """Way of one request through the DAG: starts a node when all its inputs are there.
 
-    With `dag.channel_recv_frist_arrive` a node starts on the first input alone: what comes later is dropped,
-    and an input that fails is one that does not come, until there is none left that could.
+    It ends once: with the last node's answer, with the first error, or without either when the client has
+    left.
 
-    entry: of the model that is asked. answered: for the scheduler to call with the answer. began:
-    time.monotonic. data_id: what the hooks of every Op know the request by. due_key: its place among the
-    deadlines. awaited: by node, what it was last started on; nothing once the DAG run has ended.
+    With `dag.channel_recv_frist_arrive` a node starts on the first input alone, and later inputs are dropped.
+    A failed input counts as one that does not come, until no other could.
     """
 
     request: Request
-    answered: Callable[[Answer], None]
-    began: float
-    entry: Entry
+    answered: Callable[[Answer], None]  # called with the answer
+    began: float  # instant of time.monotonic()
+    entry: Entry  # the requested model
     _hops_left: int
     _tries_left: int
     _ended: bool = False
+    # By which the hooks of every Op know the request.
     data_id: int = msgspec.field(default_factory=_data_ids.__next__)
-    due_key: int | None = None
+    due_key: int | None = None  # place among the deadlines
+    # By node, the inputs of its latest start; empty once the DAG run has ended.
     awaited: dict[str, Inputs] = {}
     # By node: under which name its consumers see the output, and the output. They differ after a jump.
     _outputs: dict[str, tuple[str, list[Part]]] = {}
@@ -210,20 +191,20 @@ class DagRun(msgspec.Struct, eq=False):
         for consumer in dag.consumers[node]:
             inputs = self._ready_inputs(consumer, node)
             if inputs is not None:
-                given = self.awaited[consumer] = [outputs[name] for name in inputs]
-                entry.queues[consumer].put(self, consumer, given)
+                inputs_now = self.awaited[consumer] = [outputs[name] for name in inputs]
+                entry.queues[consumer].enqueue(self, consumer, inputs_now)
         if dag.first_arrival:
             for name in superfluous(dag, self.awaited):
                 self.awaited[name] = []  # nobody's inputs: whatever it is still doing is not awaited
 
     def _ready_inputs(self, node: str, came: str) -> tuple[str, ...] | None:
-        """What a node starts on now that the output `came` is there; None when it waits or has started."""
+        """Return the inputs that a node starts on when `came` is there; None while it waits or runs."""
         dag = self.entry.dag
         if dag.first_arrival:
             return None if node in self.awaited else (came,)
         inputs = dag.inputs[node]
-        for given in inputs:
-            if given not in self._outputs:
+        for name in inputs:
+            if name not in self._outputs:
                 return None
         return inputs
 
@@ -282,12 +263,12 @@ class DagRun(msgspec.Struct, eq=False):
             self.end(error)
             return
         self.awaited.clear()
-        given = [(REFUSAL, encode(astuple(Refusal.from_error(error)), allow_pickle=False))]
-        self.awaited[RESPONSE_OP] = given
-        queues[RESPONSE_OP].put(self, RESPONSE_OP, given)
+        inputs = [(REFUSAL, encode(astuple(Refusal.from_error(error)), allow_pickle=False))]
+        self.awaited[RESPONSE_OP] = inputs
+        queues[RESPONSE_OP].enqueue(self, RESPONSE_OP, inputs)
 
     def _step(self, node: str) -> str:
-        """What a client of an ensemble is told of where its request has failed."""
+        """Return the description of a failed step for clients of an ensemble."""
         ensemble, _, version = self.entry.model.rpartition(":")
         model, _, of_model = self.entry.dag.nodes[node].op.rpartition(":")
         return (
@@ -308,11 +289,11 @@ class DagRun(msgspec.Struct, eq=False):
         self.end(DeadlineExceeded("the request's deadline passed before its answer was there"))
 
     def leave(self) -> None:
-        """The client left: nobody waits for an answer any more."""
+        """Drop the request: its client has left."""
         self.end(None)
 
     def end(self, answer: Answer | None) -> None:
-        """Answer the request, or with None drop it; what comes after the first time is of no account."""
+        """Answer the request, or drop it with None. Later calls have no effect."""
         if not self._ended:
             self._ended = True
             self.awaited.clear()
@@ -343,12 +324,12 @@ class Job(msgspec.Struct, eq=False):
         return False
 
     def next_try(self, now: float) -> Job:
-        """What takes this one's place, whose reply is not wanted any more."""
+        """Return the job of the next try, after this one is over the Op's timeout."""
         inputs = self.dag_run.start_anew(self.node, self.inputs)
         return msgspec.structs.replace(self, inputs=inputs, queued_at=now, tries_left=self.tries_left - 1)
 
     def delayed(self) -> Job:
-        """What takes this one's place behind the others."""
+        """Return the job that waits in place of this one, behind the others of its priority."""
         inputs = self.dag_run.start_anew(self.node, self.inputs)
         return msgspec.structs.replace(self, inputs=inputs, late=True, wait_limit=None)
 
@@ -383,22 +364,22 @@ class Job(msgspec.Struct, eq=False):
         return self.dag_run.awaited.get(self.node) is self.inputs
 
     def share(self, index: int, tail: list[Part]) -> Share:
-        """What the worker is told of it; its large parts are added to `tail`. index: in the hand-over."""
+        """Return the job's message for the worker. Adds large parts to `tail`. index: in the hand-over."""
         dag_run = self.dag_run
         request, entry, dag = dag_run.request, dag_run.entry, dag_run.entry.dag
         inputs = [(name, stow(parts, tail)) for name, parts in self.inputs]
-        told = request.form, request.wish, request.model_version, request.options, request.deadline
+        options = request.form, request.wish, request.model_version, request.options, request.deadline
         answers = entry.model if self.node == dag.response else ""
         tensors = dag.tensors.get(self.node)
         axes = dag.batch_axes.get(self.node)
-        return Share(index, dag_run.data_id, request.log_id, *told, inputs, answers, tensors, axes)
+        return Share(index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes)
 
-    def settle(self, outcome: Outcome, parts: list[Part]) -> None:
+    def complete(self, outcome: Outcome, parts: list[Part]) -> None:
         """Take what the worker made of it, where that is still wanted, and go on."""
         if self.in_order is not None:
             # The parts may be views of memory that the next reply is written to.
-            kept: list[Part] = [bytes(part) for part in parts]
-            self.in_order.settle(self, partial(self._go_on, outcome, kept))
+            copies: list[Part] = [bytes(part) for part in parts]
+            self.in_order.complete(self, partial(self._go_on, outcome, copies))
             return
         self._go_on(outcome, parts)
 
@@ -423,7 +404,7 @@ class Job(msgspec.Struct, eq=False):
     def fail(self, error: ServingError) -> None:
         """The Op, its model or its worker refuses it: the request ends, or goes on without."""
         if self.in_order is not None:
-            self.in_order.settle(self, partial(self._end, error))
+            self.in_order.complete(self, partial(self._end, error))
             return
         self._end(error)
 
@@ -448,18 +429,18 @@ class Job(msgspec.Struct, eq=False):
 
 
 def given_back(jobs: Iterable[worker_instance.Job]) -> Iterable[Job]:
-    """Jobs that come back from the pool, which was given those of this module and knows less of them."""
+    """Return jobs that come back from the pool, which knows them by a narrower type."""
     return cast(Iterable[Job], jobs)
 
 
 def superfluous(dag: Dag, started: Container[str]) -> set[str]:
-    """With `first_arrival`: the nodes whose output nobody takes, for all its takers have started."""
-    found: set[str] = set()
+    """Return the nodes whose output is not needed, with `first_arrival`: all their consumers have started."""
+    unused: set[str] = set()
     for name in reversed(dag.order):
         takers = dag.consumers[name]
-        if name != dag.response and all(taker in started or taker in found for taker in takers):
-            found.add(name)
-    return found
+        if name != dag.response and all(taker in started or taker in unused for taker in takers):
+            unused.add(name)
+    return unused
 
 
 def lost_with(dag: Dag, failed: Container[str], started: Container[str]) -> set[str]:
@@ -467,6 +448,6 @@ def lost_with(dag: Dag, failed: Container[str], started: Container[str]) -> set[
     lost: set[str] = set()
     for name in dag.order:
         inputs = dag.inputs[name]
-        if name in failed or (name not in started and all(given in lost for given in inputs)):
+        if name in failed or (name not in started and all(source in lost for source in inputs)):
             lost.add(name)
     return lost

@@ -1,4 +1,4 @@
-"""Gauges: figures that are read from the scheduler when /metrics is asked for."""
+"""Gauges: values that are read from the scheduler whenever /metrics is requested."""
 
 from __future__ import annotations
 

@@ -35,18 +35,13 @@ class Verdict(Enum):
 
 
 class Sighting(NamedTuple):
-    """The process of a busy instance, as looks at it have shown it since its run last made progress.
+    """Observations of a busy instance's process, or thread, since its run last made progress."""
 
-    progress_at: instant of that progress, by which the run is recognised. looked_at: instant of the latest
-    look. cpu_s: CPU time of the process by then. idle_s: for how long it has used no CPU. stopped_s: for how
-    long it was stopped.
-    """
-
-    progress_at: float
-    looked_at: float
-    cpu_s: float
-    idle_s: float = 0.0
-    stopped_s: float = 0.0
+    progress_at: float  # instant of that progress, by which the run is recognised
+    looked_at: float  # instant of the latest look
+    cpu_s: float  # CPU time by then
+    idle_s: float = 0.0  # for how long it has used no CPU
+    stopped_s: float = 0.0  # for how long it was stopped
 
     @classmethod
     def begin(cls, progress_at: float, now: float, activity: Activity) -> Sighting:
@@ -119,7 +114,7 @@ class HungRuns:
         self._look_at = 0.0
 
     def watch(self, instance: Instance) -> None:
-        """Look at an instance, which has been given a hand-over, when its run may be late."""
+        """Look at an instance with a new hand-over when its run may be late."""
         self._look_by(self._next_look(instance, time.monotonic()))
 
     def _look_by(self, at: float) -> None:

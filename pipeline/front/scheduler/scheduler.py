@@ -167,7 +167,7 @@ class Scheduler:
         )
 
     def batcher(self, op: str, app: App) -> Batcher:
-        """A queue before the Op as this app has it, that nobody knows of yet."""
+        """Make a queue before an Op of this app, which gets no requests yet."""
         figures = self.metrics.of_ops.setdefault(op, OpFigures())
         return Batcher(op, app.config, plan(app, op), figures, self._admission, self)
 
@@ -219,7 +219,7 @@ class Scheduler:
 
     @property
     def server_ready(self) -> bool:
-        """As `ready`, but for Ops that were unloaded, which are meant to have no instance."""
+        """Return whether the server is ready: as `ready`, but Ops that were unloaded need no instance."""
         return (
             self._accepting
             and not (self._strictly_ready and (self.start_failures or self._has_failed_loads()))
@@ -243,7 +243,7 @@ class Scheduler:
         return {op: {"ready": b.sound, "instances": b.pool.size} for op, b in self._batchers.items()}
 
     def failures(self, model: str) -> Failures:
-        """What a model's requests failed of; of an Op by itself, all that the Op failed of."""
+        """Return the failures of a model's requests; of an Op by itself, all failures of the Op."""
         return self._entries[model].failures
 
     def requests(self, model: str) -> RequestFigures | None:
@@ -268,14 +268,14 @@ class Scheduler:
             raise UnknownService(f"there is no model {request.model!r}")
         if self._unloaded and self.has_unloaded(entry.model):
             ops = self._unloaded.intersection(entry.dag.ops)
-            told = f"Op {min(ops)}" if ops else f"model {entry.model}"
+            subject = f"Op {min(ops)}" if ops else f"model {entry.model}"
             name = entry.model.rpartition(":")[0] or entry.model
-            raise NotReady(f"{told} is unloaded; POST /v2/repository/models/{name}/load loads it")
+            raise NotReady(f"{subject} is unloaded; POST /v2/repository/models/{name}/load loads it")
         try:
             client = request.client or self._anyone
             request.turn = self._admission.admit(request, entry.dag, client, self._pending)
         except ServingError as exc:
-            entry.failures.note(exc)
+            entry.failures.count(exc)
             raise
         if self._profiles:
             request.timings = Timings()
@@ -294,7 +294,7 @@ class Scheduler:
         return dag_run
 
     async def infer(self, request: Request) -> Answer:
-        """`begin`, for who can wait: the answer, or the ServingError that stands in its place."""
+        """Begin a request and wait for its end. Returns the answer, or the ServingError in its place."""
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer) -> None:
@@ -332,14 +332,14 @@ class Scheduler:
     def _record_end(self, dag_run: DagRun, answer: Answer | None, took_s: float) -> None:
         """Add the request to the metrics of its protocol and of its model."""
         request, entry = dag_run.request, dag_run.entry
-        self.metrics.request_s[request.door].note(took_s)
+        self.metrics.request_s[request.door].observe(took_s)
         if answer is None:
             entry.failures.canceled += 1
         elif entry.requests is not None:
             is_error = not isinstance(answer, list)
-            entry.requests.note(took_s, request.rows, failed=is_error)
+            entry.requests.record(took_s, request.rows, failed=is_error)
             if isinstance(answer, ServingError):
-                entry.requests.failures.note(answer)
+                entry.requests.failures.count(answer)
 
     def _notify_of_end(self, dag_run: DagRun) -> None:
         for ends in self._awaited_ends:
@@ -413,7 +413,7 @@ class Scheduler:
             if keeper := self._keepers.pop(pool, None):
                 await keeper.aclose()
 
-    async def put(self, app: App, batchers: Mapping[str, Batcher]) -> list[Batcher]:
+    async def replace_app(self, app: App, batchers: Mapping[str, Batcher]) -> list[Batcher]:
         """Serve the models of this app from now on, some Ops by other batchers, which have workers already.
 
         Returns those that new requests do not go to any more, for `retire`.

@@ -1,1 +1,1 @@
-"""What the gRPC listener takes of grpcio that grpcio keeps to itself; README.md says why, part by part."""
+"""Parts of the gRPC listener that use private names of grpcio. README.md gives the reason for each part."""

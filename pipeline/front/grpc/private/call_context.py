@@ -1,4 +1,4 @@
-"""CallContext: what handlers of gRPC calls are given: metadata, deadline, and the messages of a stream."""
+"""CallContext: metadata, deadline and message stream of a gRPC call, as its handler uses them."""
 
 from __future__ import annotations
 

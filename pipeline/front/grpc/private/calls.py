@@ -1,10 +1,10 @@
-"""The gRPC server as we run it: it takes every call by a name that we know, never by the bytes of its path.
+"""gRPC server that accepts every call by a known method name, never by the bytes of its path.
 
-grpc.aio decodes the path of each call in the task that accepts calls; one path that is no UTF-8 ends that
-task and with it the server. Here each method is asked for its calls by name, and what was sent to any other
-path is answered UNIMPLEMENTED without a look at it. No public name of grpc.aio 1.85 does this: generic
-handlers and interceptors are asked behind that decoding. So names are used that grpcio keeps to itself;
-importing this fails where one of them is gone.
+grpc.aio decodes the path of each call in the task that accepts calls. One path that is no UTF-8 ends that
+task and with it the server. Here each method accepts its calls by name. Calls of other paths are answered
+UNIMPLEMENTED without a look at the path. No public name of grpc.aio 1.85 does this: generic handlers and
+interceptors run behind the decoding. The server therefore uses private names of grpcio. Importing this module
+fails where one of them is missing.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Place:
             self._under_way.end(self)
 
     async def _handle(self, call: Any, context: CallContext) -> tuple[Any, ...]:
-        """What ends the call; nothing where it has ended. Sets the size of its answer."""
+        """Return the operations that end the call; none where it has ended. Sets the size of its answer."""
         self._size = 0
         if self._guard is not None and (error := self._guard.refusal(self._method, context)) is not None:
             return _refused(error)
@@ -148,7 +148,7 @@ class Place:
             self._bounds.untaken.hold(self._context, self._size)
             return False
         self._watched = True
-        self._under_way.keep(self._loop.create_task(self._cancel_when_left(self._call), name="rpc-watch"))
+        self._under_way.hold(self._loop.create_task(self._cancel_when_left(self._call), name="rpc-watch"))
         if self._stage is _Stage.HANDLED:
             return False
         self._bounds.arriving.begin(self._context)
@@ -166,11 +166,11 @@ class Place:
     def time_out(self) -> None:
         """End the call: its message has not arrived in time."""
         self._late = True
-        told = _status(
+        status = _status(
             StatusCode.deadline_exceeded, "the message did not arrive within limits.body_timeout_s"
         )
-        telling = _send_status(self._call, told, self._bounds)
-        self._under_way.keep(self._loop.create_task(telling, name="rpc-late"))
+        sending = _send_status(self._call, status, self._bounds)
+        self._under_way.hold(self._loop.create_task(sending, name="rpc-late"))
 
 
 class UnderWay:
@@ -199,7 +199,7 @@ class UnderWay:
     def end(self, place: Place) -> None:
         self._young.pop(place, None)
 
-    def keep(self, task: asyncio.Task[None]) -> None:
+    def hold(self, task: asyncio.Task[None]) -> None:
         """Hold on to a task until it is done: the loop has weak references."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -277,10 +277,10 @@ for _used in ("_make_request_call_future", "_request_call", "_request_registered
 
 
 class RpcCalls(Server):
-    """grpc.aio's server of the given methods, by full name.
+    """grpc.aio's server with these methods, by full name.
 
     A call whose message has not arrived after `body_timeout_s` is ended (slow loris). guard: None where
-    anyone may call. ports: those that will be opened.
+    anyone may call. ports: ports that will be opened.
     """
 
     def __init__(
@@ -358,7 +358,7 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
 
     def _begin_taking(self, method: _Method) -> None:
         taking = self._take_calls(method)
-        self.under_way.keep(asyncio.get_running_loop().create_task(taking, name="rpc-calls"))
+        self.under_way.hold(asyncio.get_running_loop().create_task(taking, name="rpc-calls"))
 
     async def _take_calls(self, method: _Method) -> None:
         answer = self._make_responder(method)
@@ -397,11 +397,11 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
                 await refuse_on_metadata(call, error, self.bounds)
                 return
             answering = _handle_stream_stream_rpc(_with(context, handler), call, loop)
-            told = (method.name or b"").decode()
-            task = loop.create_task(_schedule_rpc_coro(answering, call, loop, told))
+            method_name = (method.name or b"").decode()
+            task = loop.create_task(_schedule_rpc_coro(answering, call, loop, method_name))
             self.streams.add(context)
             task.add_done_callback(lambda _: self._end_stream(context))
-            self.under_way.keep(task)
+            self.under_way.hold(task)
 
         return begin
 
@@ -412,7 +412,7 @@ class _NamedCalls(AioServer):  # type: ignore[misc]
 
 
 def _with(context: CallContext, handler: Any) -> Any:
-    """The handler of a stream, given the context in place of grpc.aio's."""
+    """Return the handler of a stream, called with this context in place of grpc.aio's."""
 
     async def stream(requests: Any, _: Any) -> None:
         await handler.stream_stream(requests, context)

@@ -47,11 +47,11 @@ class Connection:
         self._number: int | None = None
 
     def taken_bytes(self) -> int | None:
-        """What the kernel has taken from gRPC for the client, since the connection is open."""
+        """Return the bytes that the kernel has taken from gRPC for the client so far."""
         return self._ask(_taken_bytes)
 
     def received_bytes(self) -> int | None:
-        """What has come from the client, since the connection is open."""
+        """Return the bytes that the client has sent so far."""
         return self._ask(_received_bytes)
 
     def shut(self) -> bool:
@@ -77,9 +77,9 @@ class Connection:
         with contextlib.suppress(OSError):  # there may be no descriptor left for it
             for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a Path for each of thousands
                 with contextlib.suppress(OSError), _copy(int(name)) as copy:
-                    found = lost.get(_peer_address(copy))
-                    if found is not None and copy.getsockname()[1] in ports:
-                        found._number = int(name)
+                    connection = lost.get(_peer_address(copy))
+                    if connection is not None and copy.getsockname()[1] in ports:
+                        connection._number = int(name)
 
 
 def _taken_bytes(sock: socket.socket) -> int:
@@ -92,8 +92,8 @@ def _received_bytes(sock: socket.socket) -> int:
 
 
 def _format_offset(sock: socket.socket, offset: int) -> int:
-    told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + 8)
-    return int(struct.unpack_from("Q", told, offset)[0])
+    tcp_info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + 8)
+    return int(struct.unpack_from("Q", tcp_info, offset)[0])
 
 
 def _shut(sock: socket.socket) -> bool:
@@ -162,12 +162,12 @@ class _Reader(Connection):
 
     def look(self) -> None:
         """Notice how much the connection has taken."""
-        taken = self.taken_bytes()
-        if taken is None:
+        taken_bytes = self.taken_bytes()
+        if taken_bytes is None:
             return
         if self._marked_bytes is None:
-            self._marked_bytes = taken
-        self._taken_bytes = taken - self._marked_bytes
+            self._marked_bytes = taken_bytes
+        self._taken_bytes = taken_bytes - self._marked_bytes
 
     @property
     def moves(self) -> bool:
@@ -188,10 +188,13 @@ class _Reader(Connection):
 
 
 class Untaken:
-    """Closes connections: each that takes nothing for `body_timeout_s`; and while all that wait take more
-    than `bodies_bytes` (one whole answer is always allowed), the one that would need longest for its own.
+    """Closes connections whose clients do not take their answers.
 
-    ports: those that are ours.
+    A connection that takes nothing for `body_timeout_s` is closed. While all waiting answers are more than
+    `bodies_bytes`, the connection that would need longest for its answer is closed. One whole answer is
+    always allowed.
+
+    ports: the service's own ports.
     """
 
     def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
@@ -339,15 +342,15 @@ class _Sender(Connection):
         self.held_bytes = 0
         self.began: dict[Receiving, int] = {}  # what had been received when a call was first seen to wait
 
-    def look(self, calls: Collection[Receiving], most: int) -> None:
-        """Notice how much has come for these calls. most: bytes that one message may have."""
+    def look(self, calls: Collection[Receiving], max_message_bytes: int) -> None:
+        """Notice how much has come for these calls. max_message_bytes: bytes that one message may have."""
         received = self.received_bytes()
         if received is None:
             self.held_bytes = 0
             return
         self.began = {call: self.began.get(call, received) for call in calls}
         since = [received - began for began in self.began.values()]
-        self.held_bytes = min(max(since), sum(min(each, most) for each in since))
+        self.held_bytes = min(max(since), sum(min(each, max_message_bytes) for each in since))
 
 
 class Arriving:
@@ -391,8 +394,8 @@ class Arriving:
 
     def _look_at_senders(self) -> None:
         calls: dict[str, list[Receiving]] = {}
-        for call, known in self._waiting.items():
-            peer = self._waiting[call] = known or call.peer()
+        for call, sender_peer in self._waiting.items():
+            peer = self._waiting[call] = sender_peer or call.peer()
             calls.setdefault(peer, []).append(call)
         self._senders = {peer: self._senders.get(peer) or _Sender(peer) for peer in calls}
         Connection.locate(self._senders.values(), self._ports)
@@ -401,12 +404,12 @@ class Arriving:
 
     def _shed(self) -> None:
         senders = [sender for sender in self._senders.values() if not sender.closed]
-        held = sum(sender.held_bytes for sender in senders)
+        total_bytes = sum(sender.held_bytes for sender in senders)
         for sender in sorted(senders, key=lambda sender: sender.held_bytes, reverse=True):
-            if held <= self._most_bytes:
+            if total_bytes <= self._most_bytes:
                 return
             if sender.shut():
-                held -= sender.held_bytes
+                total_bytes -= sender.held_bytes
                 self._access_log.warn(
                     "Unfinished messages",
                     f"{sender.peer} is sent away, of which up to {sender.held_bytes} bytes are here: "
