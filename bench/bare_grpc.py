@@ -37,7 +37,7 @@ def server_of(taken: bool, port: int) -> grpc.aio.Server:
     method = grpc.unary_unary_rpc_method_handler(infer)
     if taken:
         log = AccessLog(Metrics("bare"))
-        return RpcCalls({f"/{SERVICE}/ModelInfer": method}, Limits(), [port], log, options)
+        return RpcCalls({f"/{SERVICE}/ModelInfer": method}, None, Limits(), [port], log, options)
     server = grpc.aio.server(options=options)
     handler = grpc.method_handlers_generic_handler(SERVICE, {"ModelInfer": method})
     server.add_generic_rpc_handlers([handler])
