@@ -116,7 +116,7 @@ def _scan(body: bytes, limits: Limits, max_elements: int) -> Scan:
 
 
 class ScanFirst(HttpHandler):
-    """Counts the elements of large bodies before `_read_request` decodes them."""
+    """Counts the elements of large bodies before `_read` decodes them."""
 
     _limits: Limits
 
@@ -131,7 +131,7 @@ class ScanFirst(HttpHandler):
 
     def _read_outline(self, request: HttpRequest, outline: Outline) -> Request | None:
         """Return the request in a large body. Raises ServingError."""
-        return self._read_request(request)
+        return self._read(request)
 
 
 class _Scan:

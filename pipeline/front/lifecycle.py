@@ -36,7 +36,7 @@ from pipeline.plugins import DIALECTS, find
 from pipeline.process import recording, start_signals
 from pipeline.process.isolation import isolated
 from pipeline.process.log import lines_written, set_up_logging
-from pipeline.process.memory import settle_memory
+from pipeline.process.memory import settle_memory, trim_heap
 from pipeline.process.start_signals import has_terminal
 from pipeline.tuning.sample import find_request_path
 
@@ -194,7 +194,7 @@ async def _trim(over_bytes: int) -> None:
         await asyncio.sleep(TRIM_EVERY_S)
         if _resident_bytes() > over_bytes:
             with contextlib.suppress(RuntimeError):  # no new thread to be had: in a while, perhaps
-                await asyncio.to_thread(ctypes.CDLL(None).malloc_trim, 0)
+                await asyncio.to_thread(trim_heap)
 
 
 def _resident_bytes() -> int:

@@ -51,7 +51,7 @@ from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
 from pipeline.process.app_modules import lead_import_path
 from pipeline.process.isolation import isolated
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
-from pipeline.process.memory import settle_memory
+from pipeline.process.memory import release_memory, settle_memory
 from pipeline.process.processes import die_with, name_process
 from pipeline.process.run_module import PACKAGES
 from pipeline.worker.executor import Executor
@@ -85,6 +85,8 @@ def _hold(fd: int, unshared: Future[bool]) -> None:
 # before the memory of the last one is free again, and without this it took the front.
 WORKER_OOM_SCORE = 500
 _RECEIVE_BYTES = 256 * 1024
+# Above this memory is released after a dispatch: 30,000,000 numbers in JSON leave 1 GB of free pieces.
+LARGE_DISPATCH_BYTES = 16 << 20
 
 
 class Front:
@@ -289,6 +291,9 @@ def _answer(front: Front, executor: Executor) -> None:
             replies = front.begin(message.id)
             if replies is not None:
                 executor.run(message.shares, received.tail, replies.send, replies.may_begin)
+            if received.tail.size > LARGE_DISPATCH_BYTES:
+                del message, received, replies  # or their bytes would stay until the next dispatch
+                release_memory()
 
 
 def _answer_or_die(front: Front, executor: Executor) -> None:

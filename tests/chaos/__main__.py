@@ -24,13 +24,13 @@ from tests.chaos.faults import FAULTS, OF_DEFAULT_SERVICE, inflict
 from tests.chaos.hostile import ATTACKS, hostile_clients
 from tests.chaos.load import Load
 from tests.chaos.questions import Questions
-from tests.chaos.report import GROWTH, Report, front_growth_mb
+from tests.chaos.report import Report, grown_processes
 from tests.chaos.world import World
 from tests.support.service_process import ROOT, ServiceProcess
 
 SCRIPT = Path(__file__).resolve().parent / "service.py"
 TEXTS = 1600  # pairs of them make 2.5 million questions
-SETTLING_S = 25  # samples of a second each
+SETTLING_S = 40  # samples of a second each
 EXAMPLES = """examples:
   python -m tests.chaos --seconds 60
   python -m tests.chaos --seconds 20 --faults kill,cancel --every 5 --hostile none
@@ -66,8 +66,8 @@ async def run(options: argparse.Namespace) -> Report:
                     faults = await inflict(load, options.faults, options.seconds, options.every, chance)
                 await world.until_ready()
                 after = await world.resident()
-                for _ in range(SETTLING_S):  # the front gives free memory back every ten seconds
-                    if after["front"] <= before["front"] * GROWTH + front_growth_mb(bool(options.hostile)):
+                for _ in range(SETTLING_S):  # large bodies are decoded, and free memory is given back
+                    if not grown_processes(before, after, attacked=bool(options.hostile)):
                         break
                     after = await world.resident()
             await world.until_idle()

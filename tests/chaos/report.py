@@ -22,9 +22,22 @@ _HOSTILE_GROWTH_MB = 64.0
 _SERVER_FAULTS = ("500", "INTERNAL", "UNKNOWN")
 
 
-def front_growth_mb(attacked: bool) -> float:
-    """Return the growth of the front in MB that a short run allows above GROWTH."""
-    return _FRONT_GROWTH_MB + (_HOSTILE_GROWTH_MB if attacked else 0.0)
+def grown_processes(
+    before_mb: Mapping[str, float],
+    after_mb: Mapping[str, float],
+    *,
+    attacked: bool,
+    growth: float | None = None,
+) -> list[str]:
+    """Return the processes whose memory grew beyond what a run of seconds allows, or beyond `growth`."""
+
+    def limit_mb(name: str) -> float:
+        if growth is not None:
+            return before_mb[name] * growth
+        on_top_mb = _FRONT_GROWTH_MB + _HOSTILE_GROWTH_MB * attacked if name == "front" else _WORKER_GROWTH_MB
+        return before_mb[name] * GROWTH + on_top_mb
+
+    return [name for name in before_mb if after_mb.get(name, 0.0) > limit_mb(name)]
 
 
 @dataclass
@@ -61,10 +74,10 @@ class Report:
             for door, waited_s in self.tally.max_wait_s.items()
             if waited_s > LATEST_S and door != "malformed"
         ]
+        before, after = self.before_mb, self.after_mb
         broken += [
-            f"{name} grew from {before:.0f} to {self.after_mb[name]:.0f} MB"
-            for name, before in self.before_mb.items()
-            if self.after_mb.get(name, 0.0) > self._most_mb(name, before)
+            f"{name} grew from {before[name]:.0f} to {after[name]:.0f} MB"
+            for name in grown_processes(before, after, attacked=bool(self.hostile), growth=self.growth)
         ]
         broken += [
             f"{counts[status]} requests of {attack} were answered {status}"
@@ -76,12 +89,6 @@ class Report:
         if self.health_limit_s is not None and health_s > self.health_limit_s:
             broken.append(f"p99 of {HEALTH} is {health_s * 1e3:.0f} ms, above {self.health_limit_s * 1e3:g}")
         return broken
-
-    def _most_mb(self, name: str, before: float) -> float:
-        if self.growth is not None:
-            return before * self.growth
-        on_top_mb = front_growth_mb(bool(self.hostile)) if name == "front" else _WORKER_GROWTH_MB
-        return before * GROWTH + on_top_mb
 
     def as_json(self) -> dict[str, Any]:
         tally = self.tally

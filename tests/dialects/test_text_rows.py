@@ -36,7 +36,7 @@ def rows(path: str, document: dict[str, Any], *, pair: bool = False) -> int:
     handler = kind(cast(Any, scheduler), cast(Any, Models(pair=pair)))
     body = json.dumps(document).encode()
     request: Any = SimpleNamespace(path=path, method="POST", body=body, began=time.monotonic())
-    read = handler._read_request(request)
+    read = handler._read(request)
     assert read is not None
     return read.rows
 

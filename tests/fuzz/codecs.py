@@ -113,7 +113,7 @@ def _v2_json(data: bytes) -> None:
         asked = http_infer.parse_infer(body, given, model, LIMITS, _find)
         _deadline(asked.timeout_s)
         try:
-            request = asked.request(model, JSON, _ENGINE)
+            request = asked.build_request(model, JSON, _ENGINE)
         except KServeRefusal:
             continue
         _passed_on(request)
@@ -161,7 +161,7 @@ def _v2_raw(data: bytes) -> None:
     specs = (("BYTES", (1,)), ("INT32", (-1, 16)), ("FP64", (0, -1)))
     models = [KServeModel("raw", "", Signature((TensorSpec("A", *spec),), (), 0)) for spec in specs]
     _by_any(
-        lambda model: _passed_on(http_infer.parse_raw(data, model).request(model, JSON, _ENGINE)),
+        lambda model: _passed_on(http_infer.parse_raw(data, model).build_request(model, JSON, _ENGINE)),
         models,
     )
 
@@ -186,7 +186,7 @@ def _v2_proto(data: bytes) -> None:
         try:
             asked = rpc_methods.parse_infer(message, model, _find)
             _deadline(asked.timeout_s)
-            _passed_on(asked.request(model, PROTO, _ENGINE))
+            _passed_on(asked.build_request(model, PROTO, _ENGINE))
         except KServeRefusal:
             continue
 
@@ -209,7 +209,7 @@ def _generate(data: bytes) -> None:
     def read(model: KServeModel) -> None:
         asked = parse_generate(data, model, LIMITS)
         _deadline(asked.timeout_s)
-        _passed_on(asked.request(model, JSON, _ENGINE))
+        _passed_on(asked.build_request(model, JSON, _ENGINE))
 
     _by_any(read, (_SIMPLE, _OPEN, _OF_MESSAGES))
 

@@ -40,7 +40,9 @@ def test_workers_of_another_version_refuse_to_serve_and_running_ones_go_on(
 ) -> None:
     definitions = package / "pipeline" / "messages" / "messages.py"
     text = definitions.read_text("utf-8")
-    definitions.write_text(text.replace("    index: int\n", "    index: int\n    epoch: int\n"), "utf-8")
+    changed = text.replace("    index: int ", "    epoch: int\n    index: int ")
+    assert changed != text
+    definitions.write_text(changed, "utf-8")
     service.kill_worker()
     service.wait_for_log(f"Worker echo.0 did not start: {PACKAGE_CHANGED}\n", times=2)
     for number in range(20):

@@ -124,7 +124,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         self._raw_bodies = {} if scheduler.takes_messages else scheduler.app.raw_bodies
         self._statuses = scheduler.app.config.dag.http_errors == "status"
 
-    def _read_request(self, request: HttpRequest, outline: Outline | None = None) -> Request | None:
+    def _read(self, request: HttpRequest, outline: Outline | None = None) -> Request | None:
         path = request.path
         named = _service_and_method(path)
         if named is None and self._models is not None:
@@ -153,7 +153,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         return prediction
 
     def _read_outline(self, request: HttpRequest, outline: Outline) -> Request | None:
-        return self._read_request(request, outline)
+        return self._read(request, outline)
 
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         # The original's gateway answered 504 for a time-out that it was given by the client.

@@ -50,7 +50,7 @@ class V1Http(HttpHandler):
         self._models = models
         self._limits = scheduler.app.config.limits
 
-    def _read_request(self, request: HttpRequest) -> Request | None:
+    def _read(self, request: HttpRequest) -> Request | None:
         match = _MODEL.fullmatch(request.path)
         if match is not None and match["verb"] == ":predict":
             check_method(request, "POST", tells=True)

@@ -249,7 +249,7 @@ class V2Http(HttpHandler):
             "/v2/models/stats": server.statistics,
         }
 
-    def _read_request(self, request: HttpRequest) -> Request | None:
+    def _read(self, request: HttpRequest) -> Request | None:
         path = request.path
         match = _MODEL.fullmatch(path)
         if match is not None and match["what"] in _INFERENCE:

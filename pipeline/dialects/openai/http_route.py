@@ -52,7 +52,7 @@ class OpenAIHttp(TextHttp):
 
     name = "openai-http"
 
-    def _read_request(self, request: HttpRequest) -> Request:
+    def _read(self, request: HttpRequest) -> Request:
         check_method(request, "POST", tells=True)
         document = parse(request.body, self._limits)
         model = self._models.find(KIND, document.model or "")

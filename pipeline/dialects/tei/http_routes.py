@@ -152,7 +152,7 @@ class TeiHttp(TextHttp):
 
     name = "tei-http"
 
-    def _read_request(self, request: HttpRequest) -> Request:
+    def _read(self, request: HttpRequest) -> Request:
         check_method(request, "POST", tells=True)
         route = ROUTES[request.path]
         model = self._models.find(route.kind)

@@ -173,13 +173,13 @@ class HttpHandler(ABC):
         self._access_log = scheduler.access_log
 
     def handle(self, request: HttpRequest, read: Callable[[], Request | None] | None = None) -> None:
-        """Answer at once, or when the scheduler has the answer. read: in place of `_read_request`."""
+        """Answer at once, or when the scheduler has the answer. read: in place of `_read`."""
         try:
             if not self.decodes:
                 check_content_encoding(request)
             if read is None and len(request.body) > SMALL_BYTES and self._scan_first(request):
                 return
-            infer_request = self._read_request(request) if read is None else read()
+            infer_request = self._read(request) if read is None else read()
             if infer_request is None:
                 return
             infer_request.client, infer_request.door = request.client, self.name
@@ -220,7 +220,7 @@ class HttpHandler(ABC):
         return False
 
     @abstractmethod
-    def _read_request(self, request: HttpRequest) -> Request | None:
+    def _read(self, request: HttpRequest) -> Request | None:
         """Return the request for the scheduler; None where it is answered without it. Raises ServingError."""
 
     def find_api(self, path: str) -> str:
