@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -33,11 +34,18 @@ class Door(Protocol):
     async def close(self) -> None: ...
 
 
+REUSED_S = 0.5  # that a connection may be idle and still be used again
+
+
 class HttpConnection:
-    """One request at a time; opened anew when the service has closed it."""
+    """One request at a time; opened anew when the service has closed it, or after REUSED_S without a request.
+
+    A stop closes connections that are silent for a second: a request would cross that.
+    """
 
     def __init__(self, port: int) -> None:
         self._port = port
+        self._answered_at = 0.0  # time.monotonic
         self._writer: asyncio.StreamWriter | None = None
 
     async def post(self, path: str, document: Any) -> tuple[int, dict[str, str], bytes]:
@@ -47,12 +55,14 @@ class HttpConnection:
         return await self._ask(head % (path.encode(), len(body)) + body)
 
     async def _ask(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
-        if self._writer is None or self._reader.at_eof() or self._writer.is_closing():
+        expired = time.monotonic() - self._answered_at > REUSED_S
+        if self._writer is None or expired or self._reader.at_eof() or self._writer.is_closing():
             await self.close()
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         self._writer.write(request)
         status, headers = _head(await self._reader.readuntil(b"\r\n\r\n"))
         content = await self._reader.readexactly(int(headers.get("content-length", "0")))
+        self._answered_at = time.monotonic()
         if headers.get("connection", "").lower() == "close":
             await self.close()
         return status, headers, content
