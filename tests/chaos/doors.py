@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
