@@ -22,6 +22,7 @@ from tests.support.triton_state import of_this_run, told_before
 
 SERVICE = "/inference.GRPCInferenceService/"
 AS_RECORDED: dict[str, Any] = {"preserving_proto_field_name": True}
+EXPIRED_TRIES = 50
 
 RECORDED: list[dict[str, Any]] = [
     json.loads(line)
@@ -228,12 +229,25 @@ def replayed_grpc(row: dict[str, Any], triton: Callable[[str], ServiceProcess]) 
                 return "OK", base64.b64encode(answer).decode()
             kind = "ModelInfer" if row["method"] == "ModelInfer" else row["method"]
             request = ParseDict(row["request"], getattr(kserve_v2_pb2, f"{kind}Request")())
-            data = channel.unary_unary(SERVICE + kind)(request.SerializeToString(), timeout=PATIENCE_S)
+            data = _call(channel.unary_unary(SERVICE + kind), request)
             message = getattr(kserve_v2_pb2, f"{kind}Response").FromString(data)
             return "OK", _told(MessageToDict(message, **AS_RECORDED))
         except grpc.RpcError as exc:
             words = key_words(row["response"].get("details", ""))
             return exc.code().name, words & key_words(exc.details())
+
+
+def _call(method: Any, request: Any) -> bytes:
+    """Call, again while the request's own `timeout`, of a millisecond, expires on a busy machine."""
+    tries = EXPIRED_TRIES if "timeout" in getattr(request, "parameters", ()) else 1
+    while True:
+        tries -= 1
+        try:
+            answer: bytes = method(request.SerializeToString(), timeout=PATIENCE_S)
+            return answer
+        except grpc.RpcError as exc:
+            if not tries or exc.details() != "Request timeout expired":
+                raise
 
 
 def _streamed(answer: dict[str, Any]) -> Any:
