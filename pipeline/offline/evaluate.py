@@ -23,9 +23,10 @@ from pipeline.offline.answers import (
     select_prediction,
 )
 from pipeline.offline.confusion_plot import draw
-from pipeline.offline.measures import ClassFigures, by_class, macro_f1, overall, percentile
+from pipeline.offline.measures import ClassFigures, by_class, macro_f1, overall
 from pipeline.offline.rows import JSONL, Row, RowFile
 from pipeline.offline.scored_file import ANSWER, ERROR
+from pipeline.tuning.tune import percentile
 
 NO_ANSWER = "(no answer)"
 _PERCENTILES = (50, 90, 99)

@@ -57,8 +57,3 @@ def overall(figures: Sequence[ClassFigures]) -> ClassFigures:
 def macro_f1(figures: Sequence[ClassFigures]) -> float:
     """Return the unweighted mean of the classes' F1."""
     return sum(row.f1 for row in figures) / len(figures) if figures else 0.0
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the percentile of sorted values by nearest rank."""
-    return ordered[min(len(ordered) - 1, max(0, -int(-len(ordered) * percent // 100) - 1))]
