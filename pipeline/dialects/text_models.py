@@ -1,4 +1,4 @@
-"""FRONT PROCESS: the models that make vectors, ranks or classes of texts, told by declared tensors."""
+"""FRONT PROCESS: models for embeddings, reranking and classification, found by their declared tensors."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from pipeline.dialects.json_outline import ScanFirst
 from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import InvalidInput, MalformedBody, ServingError, UnknownService
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import JSON, HttpHandler, other_kind, refusal_headers
+from pipeline.front.http.http_handler import JSON, HttpHandler, refusal_headers, sniff_format
 from pipeline.front.scheduler.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.tensor_spec import Signature
 
 EMBEDDINGS, RANKING, CLASSES = "embeddings", "reranking", "classification"
 EMBEDDING, SCORE, LABEL, LABELS, SCORES = "embedding", "score", "label", "labels", "scores"
-MOST_TEXTS = 2048  # of a request, as OpenAI has it
+_INT64 = range(-(1 << 63), 1 << 63)
+MAX_TEXTS = 2048  # of a request, the limit of OpenAI
 
 
 class TextModel(NamedTuple):
@@ -38,20 +39,20 @@ class TextModel(NamedTuple):
         self, raw: msgspec.Raw, name: str, limits: Limits, width: int = 0, part: int = 0
     ) -> UnreadTexts:
         """Return the texts of a field, undecoded. width, part: see `UnreadTexts`."""
-        of_repository = self.served.config is not None  # whose models take tensors and nothing else
+        as_tensor = self.served.config is not None  # models of a repository accept only tensors
         return UnreadTexts(
-            bytes(raw), name, min(MOST_TEXTS, limits.rows), limits.text_chars, width, part, of_repository
+            bytes(raw), name, min(MAX_TEXTS, limits.rows), limits.text_chars, width, part, as_tensor
         )
 
 
 class TextModels:
-    """Finds the models of a kind."""
+    """Finds the text models of a service by kind and name."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
     def all(self, kind: str) -> list[TextModel]:
-        """Return the models that are served now. In a repository, models come and go."""
+        """Return the models of a kind that are served now; a repository loads and unloads models."""
         app = self._scheduler.app
         text_models = [
             _text_model(served, served.signature, kind)
@@ -61,10 +62,10 @@ class TextModels:
         return [model for model in text_models if model is not None]
 
     def find(self, kind: str, name: str = "") -> TextModel:
-        """The newest version of the model of this name; the only model under any name, for clients have that
-        of another server. One that is unloaded is meant where there is no other.
+        """Return the newest version of the named model.
 
-        Raises UnknownService.
+        A service with a single model of the kind ignores the name: clients send the name that they used with
+        another server. An unloaded model is returned only if no loaded model matches. Raises UnknownService.
         """
         all_of_kind = self.all(kind)
         loaded = [m for m in all_of_kind if not self._scheduler.has_unloaded(m.served.key)] or all_of_kind
@@ -80,7 +81,7 @@ class TextModels:
 
 
 def _text_model(served: ServedModel, signature: Signature, kind: str) -> TextModel | None:
-    """The model as one of this kind; None where it is of another."""
+    """Return the model as a text model of this kind; None for a model of another kind."""
     inputs, output_names = signature.inputs, {spec.name for spec in signature.outputs}
     kinds = {
         EMBEDDINGS: EMBEDDING in output_names and len(inputs) == 1,
@@ -93,12 +94,12 @@ def _text_model(served: ServedModel, signature: Signature, kind: str) -> TextMod
     return TextModel(served, inputs[0].name, inputs[1].name if len(inputs) == 2 else "")
 
 
-def decoded(body: bytes, kind: type[Any], limits: Limits) -> Any:
-    """A body's members. Raises MalformedBody, InvalidInput for a member of another type, and TooLarge."""
+def decode_body(body: bytes, kind: type[Any], limits: Limits) -> Any:
+    """Decode a body. Raises MalformedBody, InvalidInput for a member of another type, and TooLarge."""
     if body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
         check_depth(body, limits.json_depth)
-    if other := other_kind(body):
-        raise MalformedBody(f"the body is {other}, no JSON")
+    if description := sniff_format(body):
+        raise MalformedBody(f"the body is {description}, no JSON")
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as exc:
@@ -107,11 +108,8 @@ def decoded(body: bytes, kind: type[Any], limits: Limits) -> Any:
         raise MalformedBody(f"the body is no JSON: {exc}") from None
 
 
-_INTEGERS = range(-(1 << 63), 1 << 63)
-
-
 class TextHttp(ScanFirst, HttpHandler):
-    """Makes requests to models of texts, and refusals in the API's own form."""
+    """Base class of the handlers for text models: builds requests, sends errors in the API's format."""
 
     def __init__(self, scheduler: Scheduler, models: TextModels) -> None:
         super().__init__(scheduler)
@@ -127,27 +125,30 @@ class TextHttp(ScanFirst, HttpHandler):
         response_options: Any,
         parameters: Mapping[str, Any],
     ) -> Request:
-        """Build the request for the scheduler. parameters: None for one that was not sent.
+        """Build the request for the scheduler.
 
-        Raises InvalidInput for one that no hook is given, and TooLarge for too many texts.
+        parameters: parameters of the request by name; None for an absent one.
+        Raises InvalidInput for a parameter of an unsupported type, and TooLarge for too many texts.
         """
         prediction = Request(model.served.name, "predict", inputs, form=form)
         prediction.wish = response_options
         prediction.model = model.served.key
         prediction.rows = max(texts.count() for texts in inputs.values())
         prediction.deadline = self._scheduler.deadline(began=request.began)
-        sent = {name: _checked(name, value) for name, value in parameters.items() if value is not None}
+        sent = {
+            name: _check_parameter(name, value) for name, value in parameters.items() if value is not None
+        }
         if sent:
             prediction.options = RequestOptions(parameters=sent)
         return prediction
 
     @abstractmethod
     def _status(self, error: ServingError) -> int:
-        """The HTTP status of a refusal."""
+        """Return the HTTP status of an error."""
 
     @abstractmethod
     def _body(self, error: ServingError) -> bytes:
-        """The body of a refusal."""
+        """Encode the body of an error response."""
 
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
         return JSON, self._body(error)
@@ -157,7 +158,7 @@ class TextHttp(ScanFirst, HttpHandler):
         request.respond(self._status(error), head + JSON + refusal_headers(error), self._body(error))
 
 
-def _checked(name: str, value: Any) -> Any:
-    if isinstance(value, str | bool | float) or (isinstance(value, int) and value in _INTEGERS):
+def _check_parameter(name: str, value: Any) -> Any:
+    if isinstance(value, str | bool | float) or (isinstance(value, int) and value in _INT64):
         return value
     raise InvalidInput(f"'{name}' is {str(value)[:40]}: send a text, a number of 64 bits, true or false")

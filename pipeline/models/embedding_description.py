@@ -11,7 +11,7 @@ from pipeline.config.value_types import PositiveInt, Section
 SENTENCE_KEY = "sentence"
 Pooling = Literal["mean", "cls", "max", "mean_sqrt_len", "weightedmean", "lasttoken"]
 AnyPooling = Literal["auto", "mean", "cls", "max", "mean_sqrt_len", "weightedmean", "lasttoken", "none"]
-MOST_DIMENSIONS = 1 << 16  # that a request may ask for
+MAX_DIMENSIONS = 1 << 16  # that a request may ask for
 
 
 class EmbeddingOutput(Section):

@@ -40,7 +40,7 @@ from pipeline.dialects.kserve_v2.server import (
 from pipeline.dialects.kserve_v2.shared_memory import SharedMemory, Span
 from pipeline.dialects.openai import http_route
 from pipeline.dialects.tei.http_routes import ROUTES
-from pipeline.dialects.text_models import TextModel, decoded
+from pipeline.dialects.text_models import TextModel, decode_body
 from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.front.scheduler.dag_run import Request
@@ -224,7 +224,7 @@ def _tei(data: bytes) -> None:
     def read(way: tuple[str, TextModel]) -> None:
         path, model = way
         route = ROUTES[path]
-        asked = route.read(decoded(data, route.body, LIMITS), model, LIMITS)
+        asked = route.read(decode_body(data, route.body, LIMITS), model, LIMITS)
         _passed_on(Request("texts", "predict", asked.inputs))
 
     _by_any(read, [(path, model) for path in ROUTES for model in _TEXT_MODELS])

@@ -73,9 +73,9 @@ from pipeline.front.http.http_handler import (
     SMALL_BYTES,
     HttpHandler,
     NotAllowed,
-    other_kind,
     raw_input,
     refusal_headers,
+    sniff_format,
 )
 from pipeline.front.scheduler.admission import CALLER
 from pipeline.front.scheduler.dag_run import Request
@@ -142,7 +142,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         raw = None if request.body[:1] == b"{" else raw_input(request, self._raw_bodies)
         if raw is None:
             if outline is None and len(request.body) > SMALL_BYTES:
-                kind = other_kind(request.body) or "no JSON object"
+                kind = sniff_format(request.body) or "no JSON object"
                 raise with_example(MalformedBody(f"the body is {kind}"), self._example)
             prediction = self._parse(request.body, service, method, self._limits, self._example, outline)
         else:
@@ -503,7 +503,7 @@ def _decode_outline(outline: Outline, limits: Limits) -> Body:
 
 
 def _decode_slowly(text: bytes) -> Body:
-    if kind := other_kind(text):
+    if kind := sniff_format(text):
         raise MalformedBody(f"the body is {kind}, no JSON")
     return decode_leniently(text, Body)
 

@@ -53,15 +53,15 @@ class V1Http(HttpHandler):
     def _read(self, request: HttpRequest) -> Request | None:
         match = _MODEL.fullmatch(request.path)
         if match is not None and match["verb"] == ":predict":
-            check_method(request, "POST", tells=True)
+            check_method(request, "POST", list_allowed=True)
             model = self._models.find(match["model"], match["version"] or "")
             return self._asked(request, model, match["version"] or "")
         if request.path == _LIST:
-            check_method(request, "GET", "HEAD", tells=True)
+            check_method(request, "GET", "HEAD", list_allowed=True)
             names = list(dict.fromkeys(model.name for model in self._models.all()))
             request.respond(200, JSON, _json({"models": names}))
         elif match is not None and not match["verb"]:
-            check_method(request, "GET", "HEAD", tells=True)
+            check_method(request, "GET", "HEAD", list_allowed=True)
             self._describe_model(request, self._models.find(match["model"], match["version"] or ""))
         else:
             raise Refused(404, request, f"there is nothing at {request.path}; there are {_ROUTES}")

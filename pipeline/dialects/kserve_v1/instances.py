@@ -17,7 +17,7 @@ from pipeline.dialects.json_outline import ELEMENTS_PER_TENSOR, Outline
 from pipeline.dialects.kserve.unread import check_texts
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.errors import InvalidInput, TooLarge
-from pipeline.front.http.http_handler import other_kind
+from pipeline.front.http.http_handler import sniff_format
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
@@ -60,7 +60,7 @@ def parse(body: bytes, signature: Signature, limits: Limits, outline: Outline | 
         outline = Outline(body)
         if body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
             check_depth(body, limits.json_depth)
-    if kind := other_kind(body):
+    if kind := sniff_format(body):
         raise InvalidInput(f"the body is {kind}, no JSON")
     document = _decoded(_body, outline.text, "the body")
     parameters = _parameters(document.parameters, limits)

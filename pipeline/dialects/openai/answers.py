@@ -1,4 +1,4 @@
-"""The answer of `/v1/embeddings`, made in the worker."""
+"""WORKER PROCESS: encodes responses of `/v1/embeddings`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LITTLE = np.dtype("<f4")
 def render(
     output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """The complete answer. Raises UnprintableAnswer for an output without vectors."""
+    """Encode the response body. Raises UnprintableAnswer for an output without vectors."""
     options = EmbeddingOptions(*response_options)
     vectors, tokens = vectors_in(output)
     embeddings: list[Any] = vectors.tolist()

@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/embeddings`, for services that give embeddings."""
+"""OpenAI's `POST /v1/embeddings`, for services with an embeddings model."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ class OpenAI:
     name = "openai"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        from pipeline.dialects.openai import openapi
-        from pipeline.dialects.openai.http_route import EMBEDDINGS_PATH, OpenAIHttp
+        from pipeline.dialects.openai.http_route import EMBEDDINGS_PATH, OpenAIHttp, openapi_paths
         from pipeline.dialects.text_models import TextModels
 
         models = TextModels(scheduler)
         return FrontPart(
             http=OpenAIHttp(scheduler, models),
             prefixes=(EMBEDDINGS_PATH,),
-            openapi=partial(openapi.paths, models),
+            openapi=partial(openapi_paths, models),
         )
 
     def worker(self) -> WorkerPart:

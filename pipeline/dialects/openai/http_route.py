@@ -1,4 +1,4 @@
-"""The route of `/v1/embeddings`: reads its requests, refuses in OpenAI's form."""
+"""FRONT PROCESS: OpenAI's `POST /v1/embeddings`: requests, error responses, OpenAPI description."""
 
 from __future__ import annotations
 
@@ -9,51 +9,54 @@ import msgspec
 from pipeline.config.config_file import Limits
 from pipeline.dialects.openai.response_options import BASE64, EMBEDDINGS, FLOAT, EmbeddingOptions
 from pipeline.dialects.text_models import EMBEDDINGS as KIND
-from pipeline.dialects.text_models import TextHttp, decoded
+from pipeline.dialects.text_models import TextHttp, TextModels, decode_body
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import check_method
+from pipeline.front.http.openapi import OBJECT, Schema, content, operation, refusals
 from pipeline.front.scheduler.dag_run import Request
-from pipeline.models.embedding_description import MOST_DIMENSIONS
+from pipeline.models.embedding_description import MAX_DIMENSIONS
 
 EMBEDDINGS_PATH = "/v1/embeddings"
-_NOTHING = msgspec.Raw()
-# OpenAI has 400 for what is too large, too; its client knows no 413.
+_ABSENT = msgspec.Raw()
+# OpenAI responds 400 to requests that are too large. Its client does not handle 413.
 _STATUSES = {413: 400}
 _TYPES = {401: "invalid_request_error", 404: "invalid_request_error", 429: "rate_limit_exceeded"}
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
 
 
 class EmbeddingsBody(msgspec.Struct):
-    """The members of a body; others, `user` say, don't count. null is as good as absent."""
+    """The members of a request body. Other members, such as `user`, are ignored; null counts as absent."""
 
-    input: msgspec.Raw = _NOTHING
+    input: msgspec.Raw = _ABSENT
     model: str | None = None
     encoding_format: str | None = None
     dimensions: int | None = None
-    prompt_name: str | None = None  # OpenAI has none: a model's own, as in TEI's requests
+    prompt_name: str | None = None  # not in OpenAI's API; a prompt of the model, as in TEI
 
 
 def parse(body: bytes, limits: Limits) -> EmbeddingsBody:
-    """Read a body; its input is left to the worker. Raises InvalidInput that names the member."""
-    document: EmbeddingsBody = decoded(body, EmbeddingsBody, limits)
+    """Parse a body; the worker decodes its input. Raises InvalidInput with the name of the member."""
+    document: EmbeddingsBody = decode_body(body, EmbeddingsBody, limits)
     if not bytes(document.input):
-        raise _wrong("input", "is missing: send a text, or a list of texts")
+        raise _invalid_param("input", "is missing: send a text, or a list of texts")
     document.encoding_format = document.encoding_format or FLOAT
     if document.encoding_format not in (FLOAT, BASE64):
-        raise _wrong("encoding_format", f"is {document.encoding_format[:40]!r}; it is {FLOAT} or {BASE64}")
-    if document.dimensions is not None and not 1 <= document.dimensions <= MOST_DIMENSIONS:
-        raise _wrong("dimensions", f"is {document.dimensions}; it is a number from 1 on")
+        raise _invalid_param(
+            "encoding_format", f"is {document.encoding_format[:40]!r}; it is {FLOAT} or {BASE64}"
+        )
+    if document.dimensions is not None and not 1 <= document.dimensions <= MAX_DIMENSIONS:
+        raise _invalid_param("dimensions", f"is {document.dimensions}; it is a number from 1 on")
     return document
 
 
 class OpenAIHttp(TextHttp):
-    """Answers requests for embeddings."""
+    """Handles requests for embeddings."""
 
     name = "openai-http"
 
     def _read(self, request: HttpRequest) -> Request:
-        check_method(request, "POST", tells=True)
+        check_method(request, "POST", list_allowed=True)
         document = parse(request.body, self._limits)
         model = self._models.find(KIND, document.model or "")
         inputs = {model.text: model.texts(document.input, "input", self._limits)}
@@ -76,7 +79,43 @@ class OpenAIHttp(TextHttp):
         return msgspec.json.encode({"error": description})
 
 
-def _wrong(param: str, problem: str) -> InvalidInput:
+def _invalid_param(param: str, problem: str) -> InvalidInput:
     error = InvalidInput(f"'{param}' {problem}")
     error.param = param  # type: ignore[attr-defined]
     return error
+
+
+_TEXT: Schema = {"type": "string"}
+_TOKENS: Schema = {"type": "array", "items": {"type": "integer"}}
+_BODY: Schema = {
+    "type": "object",
+    "properties": {
+        "model": _TEXT,
+        "input": {
+            "anyOf": [
+                _TEXT,
+                {"type": "array", "items": _TEXT},
+                _TOKENS,
+                {"type": "array", "items": _TOKENS},
+            ]
+        },
+        "encoding_format": {"enum": [FLOAT, BASE64]},
+        "dimensions": {"type": "integer", "minimum": 1},
+    },
+    "required": ["input"],
+}
+_ERROR: Schema = {"type": "object", "properties": {"error": OBJECT}, "required": ["error"]}
+
+
+def openapi_paths(models: TextModels) -> dict[str, Any]:
+    """Return the path in /openapi.json, if the service has an embeddings model."""
+    embedders = models.all(KIND)
+    if not embedders:
+        return {}
+    name = embedders[0].served.name
+    example = {"model": name, "input": ["text"]}
+    embeddings = operation(
+        "OpenAI", "Embeddings of texts", "文本的向量", content(_BODY, example), OBJECT, model=name
+    )
+    embeddings["responses"] |= refusals(_ERROR)
+    return {EMBEDDINGS_PATH: {"post": embeddings}}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 EMBEDDINGS = "openai.embeddings"
-"""The form of an answer: {"object": "list", "data": [...], "usage": {...}}."""
+"""Name of the form {"object": "list", "data": [...], "usage": {...}}."""
 
 FLOAT, BASE64 = "float", "base64"
 

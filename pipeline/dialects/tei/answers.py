@@ -1,4 +1,4 @@
-"""The answers of `/embed`, `/similarity`, `/rerank` and `/predict`, made in the worker."""
+"""WORKER PROCESS: encodes responses of `/embed`, `/similarity`, `/rerank` and `/predict`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Declared = Sequence[TensorSpec]
 
 
 def embed(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
-    """A vector for each text."""
+    """Encode a vector for each text."""
     vectors, _ = vectors_in(output)
     return [_json.encode(vectors.tolist())]
 
@@ -29,7 +29,7 @@ def embed(output: Output, response_options: Sequence[Any], version: str, declare
 def similarity(
     output: Output, response_options: Sequence[Any], version: str, declared: Declared
 ) -> list[Part]:
-    """The cosine of the first text's vector with each of the others'."""
+    """Encode the cosine similarity of the first text with each other text."""
     vectors, _ = vectors_in(output)
     lengths = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float32).tiny)
     cosines = vectors[1:] @ vectors[0] / (lengths[1:] * lengths[0])
@@ -37,7 +37,7 @@ def similarity(
 
 
 def rerank(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
-    """The texts by their numbers, with their scores, the best first."""
+    """Encode index and score of each text, in descending order of the scores."""
     options = TeiResponseOptions(*response_options)
     scores = _rows(output, "score").astype(np.float32).reshape(-1)
     order = np.argsort(-scores, kind="stable").tolist()
@@ -49,10 +49,10 @@ def rerank(output: Output, response_options: Sequence[Any], version: str, declar
 
 
 def predict(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
-    """Labels with their scores, the best first, of each text or of the only one."""
+    """Encode labels with their scores, best first: a list for each text, or for the only text."""
     options = TeiResponseOptions(*response_options)
-    name, other = ("labels", "scores") if "labels" in output else ("label", "score")
-    labels, scores = _rows(output, name), _rows(output, other)
+    names = ("labels", "scores") if "labels" in output else ("label", "score")
+    labels, scores = (_rows(output, name) for name in names)
     pairs = zip(
         labels.reshape(len(labels), -1).tolist(), scores.reshape(len(scores), -1).tolist(), strict=True
     )
@@ -64,7 +64,7 @@ def predict(output: Output, response_options: Sequence[Any], version: str, decla
 
 
 def _rows(output: Output, name: str) -> npt.NDArray[Any]:
-    """An output with a row for each text. Raises UnprintableAnswer."""
+    """Return an output with a row for each text. Raises UnprintableAnswer."""
     value = output.get(name)
     if not isinstance(value, np.ndarray) or not value.ndim:
         raise UnprintableAnswer(f"the service gives no {name!r} with a row for each text")

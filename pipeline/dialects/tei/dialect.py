@@ -16,13 +16,12 @@ class Tei:
     name = "tei"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        from pipeline.dialects.tei import openapi
-        from pipeline.dialects.tei.http_routes import ROUTES, TeiHttp
+        from pipeline.dialects.tei.http_routes import ROUTES, TeiHttp, openapi_paths
         from pipeline.dialects.text_models import TextModels
 
         models = TextModels(scheduler)
         return FrontPart(
-            http=TeiHttp(scheduler, models), prefixes=tuple(ROUTES), openapi=partial(openapi.paths, models)
+            http=TeiHttp(scheduler, models), prefixes=tuple(ROUTES), openapi=partial(openapi_paths, models)
         )
 
     def worker(self) -> WorkerPart:

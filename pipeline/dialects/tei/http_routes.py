@@ -1,4 +1,4 @@
-"""The HTTP routes of TEI: read its requests, refuse in its form."""
+"""FRONT PROCESS: TEI's HTTP paths: requests, error responses, OpenAPI description."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from pipeline.dialects.text_models import (
     RANKING,
     TextHttp,
     TextModel,
-    decoded,
+    TextModels,
+    decode_body,
 )
 from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import InvalidInput, ServingError
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import check_method
+from pipeline.front.http.openapi import OBJECT, Schema, content, operation, refusals
 from pipeline.front.scheduler.dag_run import Request
 
-ALL_CLASSES = 1000  # TEI tells every class with its score
-_NOTHING = msgspec.Raw()
-# What a client did wrong is 422 there, or 413 where it is too much; a model that fails is 424.
+ALL_CLASSES = 1000  # TEI returns every class with its score
+_ABSENT = msgspec.Raw()
+# TEI's statuses: 422 for an invalid request, 413 for one that is too large, 424 for a failing model.
 _STATUSES = {400: 422, 500: 424}
 _TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
@@ -35,32 +37,38 @@ Members = dict[str, Any]
 class _Texts(msgspec.Struct):
     """The body of /embed and /predict."""
 
-    inputs: msgspec.Raw = _NOTHING
+    inputs: msgspec.Raw = _ABSENT
     truncate: bool | None = None
     truncation_direction: str | None = None
     normalize: bool | None = None
     dimensions: int | None = None
     raw_scores: bool = False
     prompt_name: str | None = None
-    parameters: Members | None = None  # of the clients of Hugging Face's inference API
+    parameters: Members | None = None  # sent by clients of Hugging Face's inference API
 
 
 class _Rerank(msgspec.Struct):
-    query: msgspec.Raw = _NOTHING
-    texts: msgspec.Raw = _NOTHING
+    """The body of /rerank."""
+
+    query: msgspec.Raw = _ABSENT
+    texts: msgspec.Raw = _ABSENT
     truncate: bool | None = None
     truncation_direction: str | None = None
     raw_scores: bool = False
     return_text: bool = False
 
 
-class _Compared(msgspec.Struct, frozen=True):
-    source_sentence: msgspec.Raw = _NOTHING
-    sentences: msgspec.Raw = _NOTHING
+class _Sentences(msgspec.Struct, frozen=True):
+    """The inputs of /similarity."""
+
+    source_sentence: msgspec.Raw = _ABSENT
+    sentences: msgspec.Raw = _ABSENT
 
 
 class _Similarity(msgspec.Struct):
-    inputs: _Compared = _Compared()
+    """The body of /similarity."""
+
+    inputs: _Sentences = _Sentences()
     parameters: Members | None = None
 
 
@@ -80,13 +88,13 @@ def _embed(document: _Texts, model: TextModel, limits: Limits) -> _ModelCall:
         "truncate": document.truncate,
         "prompt_name": document.prompt_name,
     }
-    inputs = {model.text: model.texts(_there(document.inputs, "inputs"), "inputs", limits)}
+    inputs = {model.text: model.texts(_require(document.inputs, "inputs"), "inputs", limits)}
     return _ModelCall(inputs, TeiResponseOptions(), parameters)
 
 
 def _similarity(document: _Similarity, model: TextModel, limits: Limits) -> _ModelCall:
-    source = bytes(_there(document.inputs.source_sentence, "inputs.source_sentence"))
-    sentences = bytes(_there(document.inputs.sentences, "inputs.sentences")).strip()
+    source = bytes(_require(document.inputs.source_sentence, "inputs.source_sentence"))
+    sentences = bytes(_require(document.inputs.sentences, "inputs.sentences")).strip()
     if not (
         source.lstrip().startswith(b'"') and sentences.startswith(b"[") and sentences[1:].strip() != b"]"
     ):
@@ -97,7 +105,7 @@ def _similarity(document: _Similarity, model: TextModel, limits: Limits) -> _Mod
 
 def _rerank(document: _Rerank, model: TextModel, limits: Limits) -> _ModelCall:
     _check_direction(document)
-    query, texts = _there(document.query, "query"), _there(document.texts, "texts")
+    query, texts = _require(document.query, "query"), _require(document.texts, "texts")
     if not bytes(query).lstrip().startswith(b'"'):
         raise InvalidInput("'query' is no text")
     if not bytes(texts).lstrip().startswith(b"["):
@@ -114,7 +122,7 @@ def _rerank(document: _Rerank, model: TextModel, limits: Limits) -> _ModelCall:
 
 def _predict(document: _Texts, model: TextModel, limits: Limits) -> _ModelCall:
     _check_direction(document)
-    raw = _there(document.inputs, "inputs")
+    raw = _require(document.inputs, "inputs")
     if document.raw_scores:
         raise InvalidInput("'raw_scores': the service tells scores as its serving.yml says, not raw ones")
     names = (model.text, model.pair) if model.pair else (model.text,)
@@ -126,17 +134,17 @@ def _predict(document: _Texts, model: TextModel, limits: Limits) -> _ModelCall:
         "threshold": 0.0,
         "truncate": document.truncate,
     }
-    # Clients of Hugging Face's inference API, which alone have `parameters`, expect a list for each text.
+    # Clients of Hugging Face's inference API send `parameters`, and expect a list for each text.
     return _ModelCall(inputs, TeiResponseOptions(many=many or document.parameters is not None), parameters)
 
 
 class _Route(NamedTuple):
-    """A path of TEI, and how its requests become requests to a model."""
+    """A path of TEI, with the parser of its requests."""
 
-    kind: str  # of the models that answer
-    form: str  # of the answer
+    kind: str  # of the models that serve the path
+    form: str  # of the response
     body: type[Any]  # type of the decoded body
-    read: Callable[[Any, TextModel, Limits], _ModelCall]  # makes the model's inputs of the body
+    parse: Callable[[Any, TextModel, Limits], _ModelCall]  # converts the decoded body to the model's inputs
 
 
 ROUTES: Mapping[str, _Route] = {
@@ -148,15 +156,15 @@ ROUTES: Mapping[str, _Route] = {
 
 
 class TeiHttp(TextHttp):
-    """Answers at the paths of ROUTES."""
+    """Handles requests for the paths of ROUTES."""
 
     name = "tei-http"
 
     def _read(self, request: HttpRequest) -> Request:
-        check_method(request, "POST", tells=True)
+        check_method(request, "POST", list_allowed=True)
         route = ROUTES[request.path]
         model = self._models.find(route.kind)
-        call = route.read(decoded(request.body, route.body, self._limits), model, self._limits)
+        call = route.parse(decode_body(request.body, route.body, self._limits), model, self._limits)
         return self._request(request, model, call.inputs, route.form, call.options, call.parameters)
 
     def _status(self, error: ServingError) -> int:
@@ -174,7 +182,60 @@ def _check_direction(document: _Texts | _Rerank) -> None:
         raise InvalidInput(f"'truncation_direction' is {direction[:40]!r}: what is cut of a text is its end")
 
 
-def _there(raw: msgspec.Raw, name: str) -> msgspec.Raw:
+def _require(raw: msgspec.Raw, name: str) -> msgspec.Raw:
     if not bytes(raw):
         raise InvalidInput(f"'{name}' is missing")
     return raw
+
+
+_NUMBERS: Schema = {"type": "array", "items": {"type": "number"}}
+_ERROR: Schema = {
+    "type": "object",
+    "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
+    "required": ["error", "error_type"],
+}
+
+
+class _Operation(NamedTuple):
+    """A path in /openapi.json."""
+
+    summary: str
+    summary_zh: str
+    example: dict[str, Any]
+    response: Schema
+
+
+_OPERATIONS: Mapping[str, _Operation] = {
+    "/embed": _Operation(
+        "Embeddings of texts", "文本的向量", {"inputs": ["text"]}, {"type": "array", "items": _NUMBERS}
+    ),
+    "/similarity": _Operation(
+        "Cosines of a text with others",
+        "一段文本与其他文本的余弦相似度",
+        {"inputs": {"source_sentence": "text", "sentences": ["another text"]}},
+        _NUMBERS,
+    ),
+    "/rerank": _Operation(
+        "Texts by their relevance",
+        "按相关性排序",
+        {"query": "text", "texts": ["another text"]},
+        {"type": "array", "items": OBJECT},
+    ),
+    "/predict": _Operation("Classes of a text", "文本分类", {"inputs": "text"}, {"type": "array"}),
+}
+
+
+def openapi_paths(models: TextModels) -> dict[str, Any]:
+    """Return the paths in /openapi.json that the service has a model for."""
+    paths = {}
+    for path, (summary, summary_zh, example, response) in _OPERATIONS.items():
+        path_models = models.all(ROUTES[path].kind)
+        if not path_models:
+            continue
+        if path == "/predict" and path_models[0].pair:
+            example = {"inputs": ["text", "another text"]}
+        body, model = content(OBJECT, example), path_models[0].served.name
+        post = operation("TEI", summary, summary_zh, body, response, model=model)
+        post["responses"] |= refusals(_ERROR)
+        paths[path] = {"post": post}
+    return paths

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 EMBED, SIMILARITY, RERANK, PREDICT = "tei.embed", "tei.similarity", "tei.rerank", "tei.predict"
-"""The forms of an answer, by the paths that they are for."""
+"""Names of the response forms, one for each path."""
 
 
 class TeiResponseOptions(NamedTuple):

@@ -56,7 +56,7 @@ class RpcHandler(ABC):
         except Exception:
             log.exception("A fault of ours in %s", method)
             answer = OUR_FAULT
-        if self._access_log.tells_each:
+        if self._access_log.logs_requests:
             error = answer if isinstance(answer, ServingError) else None
             self._access_log.log_request(self.name, named(context.peer(), CALLER.get()), method, began, error)
         if isinstance(answer, ServingError):

@@ -201,7 +201,7 @@ class HttpHandler(ABC):
         head = b""
         if infer_request is not None and infer_request.timings is not None:
             head = b"server-timing: %b\r\n" % infer_request.timings.header().encode()
-        if self._access_log.tells_each:
+        if self._access_log.logs_requests:
             error = answer if isinstance(answer, ServingError) else None
             what = f"{request.method} {request.path}"
             self._access_log.log_request(self.name, request.peer, what, request.began, error)
@@ -254,11 +254,14 @@ class Refused(ServingError):
         self.allowed = allowed  # the methods that there are
 
 
-def check_method(request: HttpRequest, *allowed: str, tells: bool = False) -> None:
-    """Raises Refused for a method that is not answered at this path. tells: its message says which are."""
+def check_method(request: HttpRequest, *allowed: str, list_allowed: bool = False) -> None:
+    """Raise Refused (405) for a method that the path does not have.
+
+    list_allowed: whether the message of the response lists the allowed methods.
+    """
     if request.method not in allowed:
         message = f"{request.method} is not answered at {request.path}; use {' or '.join(allowed)}"
-        raise Refused(405, request, message if tells else "", *allowed)
+        raise Refused(405, request, message if list_allowed else "", *allowed)
 
 
 class NotAllowed(ServingError):
@@ -347,10 +350,10 @@ def raw_input(request: HttpRequest, raw_bodies: Mapping[str, str]) -> dict[str, 
     return None if name is None else {name: request.body}
 
 
-def other_kind(body: bytes) -> str:
-    """Return the kind of a body that is certainly no JSON, as an image; empty for any other."""
-    _, kind = _sniff_media_type(body) or ("", "")
-    return kind
+def sniff_format(body: bytes) -> str:
+    """Return a description of a binary format, such as "a PNG image"; empty for JSON and unknown formats."""
+    _, description = _sniff_media_type(body) or ("", "")
+    return description
 
 
 def _sniff_media_type(body: bytes) -> tuple[str, str] | None:

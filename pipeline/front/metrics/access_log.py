@@ -50,7 +50,7 @@ class AccessLog:
     def __init__(self, metrics: Metrics) -> None:
         self._outcomes = metrics.outcomes
         self._sums: dict[Kind, Sum] = {}  # of what was told of late
-        self.tells_each = log.isEnabledFor(logging.DEBUG)
+        self.logs_requests = log.isEnabledFor(logging.DEBUG)
 
     @isolated(None)
     def answered(self, door: str) -> None:
@@ -86,7 +86,7 @@ class AccessLog:
 
     @isolated(None)
     def log_request(self, door: str, peer: str, what: str, began: float, error: ServingError | None) -> None:
-        """A line for one request; `began`: time.monotonic. To be called where `tells_each` says so."""
+        """A line for one request; `began`: time.monotonic. To be called where `logs_requests` says so."""
         took_ms = (time.monotonic() - began) * 1000
         outcome = "ok" if error is None else f"err_no {error.err_no}"
         log.debug("%s %s %s: %s in %.1f ms", door, peer, one_line(what), outcome, took_ms)

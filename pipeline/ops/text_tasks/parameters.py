@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.errors import InvalidInput
 from pipeline.models.description import LONGEST_LABEL, LONGEST_TEMPLATE, MOST_LABELS, SLOT
-from pipeline.models.embedding_description import MOST_DIMENSIONS
+from pipeline.models.embedding_description import MAX_DIMENSIONS
 from pipeline.ops.text_tasks.split_tokens import printed_texts
 
 MOST_TOLD = 1000  # of `top_k`
@@ -70,7 +70,7 @@ def count(name: str, value: Any) -> int:
 
 def size(name: str, value: Any) -> int:
     """How many numbers a vector has."""
-    return _whole(name, value, MOST_DIMENSIONS)
+    return _whole(name, value, MAX_DIMENSIONS)
 
 
 def share(name: str, value: Any) -> float:
