@@ -1,8 +1,8 @@
 """The worker's own time: what each stage of it takes of a request, beside tokenizer and predictor.
 
-Hand-overs of headlines go through the code of the default service's worker in this process, one by one, as
+Dispatches of headlines go through the code of the default service's worker in this process, one by one, as
 the front would send them. A stage's time is CPU of its thread without that of the stages within it, in
-microseconds a request: the median of many hand-overs, so that other work on the host hardly counts.
+microseconds a request: the median of many dispatches, so that other work on the host hardly counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pipeline.api.op import REQUEST_OP
 from pipeline.api.served_models import ScriptModels, collect_models
 from pipeline.dialects.key_value.answers import JSON
 from pipeline.messages.frames import create_arena_fd, frame, stow
-from pipeline.messages.messages import HandOver, Share
+from pipeline.messages.messages import CallMessage, DispatchMessage
 from pipeline.messages.values import Part, encode
 from pipeline.plugins import DIALECTS, find
 from pipeline.process.environment import settle
@@ -41,7 +41,7 @@ from pipeline.worker import executor, main, runner
 TOKENIZER, PREDICTOR, REST = "tokenizer", "predictor", "the executor itself"
 # Whose function a stage is, its name, the stage.
 STAGES: Sequence[tuple[Any, str, str]] = (
-    (main.Front, "receive", "hand-over read"),
+    (main.Front, "receive", "dispatch read"),
     (executor.Executor, "_calls", "inputs decoded"),
     (executor.Executor, "_preprocess", "preprocess"),
     (runner.Runner, "pieces", "feeds described"),
@@ -53,7 +53,7 @@ STAGES: Sequence[tuple[Any, str, str]] = (
     (main.Front, "_write", "reply sent"),
 )
 _DRAINED_BYTES = 1 << 20
-_WARM_UP = 50  # hand-overs
+_WARM_UP = 50  # dispatches
 _COLD_BYTES = 32 << 20  # more than the caches nearest to a core hold
 EXAMPLES = """examples:
   python -m bench.worker_time
@@ -144,28 +144,28 @@ class Demo:
         self.told = f"{local.engine} {local.precision}, batch_size {section['batch_size']}"
         self._numbers = itertools.count()
 
-    def hand_over(self, texts: Sequence[str]) -> None:
-        """Send a hand-over as the front does."""
+    def dispatch(self, texts: Sequence[str]) -> None:
+        """Send a dispatch as the front does."""
         tail: list[Part] = []
-        shares = [
-            Share(
+        calls = [
+            CallMessage(
                 index, index + 1, 0, JSON, None, "", None, time.monotonic() + 30,
                 [(REQUEST_OP, stow(encode({"0": text}, allow_pickle=False), tail))], "bert",
             )
             for index, text in enumerate(texts)
         ]  # fmt: skip
-        for buffer in frame(HandOver(next(self._numbers), shares), tail):
+        for buffer in frame(DispatchMessage(next(self._numbers), calls), tail):
             self._ours.sendall(buffer)
 
     def answer(self) -> None:
-        """Do what the worker's loop does with one hand-over."""
+        """Do what the worker's loop does with one dispatch."""
         received = self.front.receive()
         assert received is not None
         message = received.message
-        assert isinstance(message, HandOver)
+        assert isinstance(message, DispatchMessage)
         send = self.front.begin(message.id)
         assert send is not None
-        self.executor.run(message.shares, received.tail, send)
+        self.executor.run(message.calls, received.tail, send)
 
     def drain(self) -> None:
         """Take the replies."""
@@ -184,7 +184,7 @@ def stages_us(
     """CPU of a request by stage."""
     found: list[dict[str, int]] = []
     for texts in batches(headlines(), size, count):
-        demo.hand_over(texts)
+        demo.dispatch(texts)
         cool()
         stages.begin()
         demo.answer()
@@ -207,7 +207,7 @@ def table_of(told: str, sizes: Sequence[int], found: Sequence[dict[str, float]])
     table = Table(title=f"us of CPU a request in the worker; {told}", title_justify="left")
     table.add_column("stage")
     for size in sizes:
-        table.add_column(f"hand-over of {size}", justify="right")
+        table.add_column(f"dispatch of {size}", justify="right")
     own = [stage for _, _, stage in STAGES] + [REST]
     for stage in own:
         table.add_row(stage, *(f"{one.get(stage, 0.0):.1f}" for one in found))
@@ -225,8 +225,8 @@ def run() -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32], help="in a hand-over")
-    parser.add_argument("--hand-overs", type=int, default=400, help="of each size (default: %(default)s)")
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 32], help="in a dispatch")
+    parser.add_argument("--dispatches", type=int, default=400, help="of each size (default: %(default)s)")
     parser.add_argument("--engine", help="default: as config.yml has it")
     parser.add_argument("--batch-size", type=int, help="default: as config.yml has it")
     parser.add_argument("--cold", action="store_true", help="have other data in the caches before each")
@@ -238,7 +238,7 @@ def run() -> None:
     stages = Stages()
     count_stages(demo, stages)
     stages_us(demo, stages, 8, _WARM_UP, others.sum)
-    found = [stages_us(demo, stages, size, options.hand_overs, others.sum) for size in options.requests]
+    found = [stages_us(demo, stages, size, options.dispatches, others.sum) for size in options.requests]
     told = f"{demo.told}{', cold caches' if options.cold else ''}"
     Console(width=120).print(table_of(told, options.requests, found))
 

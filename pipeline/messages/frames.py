@@ -25,15 +25,15 @@ from pipeline.messages.values import INLINE_BYTES, Part
 
 ARENA_BYTES_FROM = INLINE_BYTES  # the memfd beats the socket at every size (bench/transport.py)
 REGION_BYTES = 16 * 1024 * 1024  # sparse: only touched pages cost memory
-HANDOVERS_IN_FLIGHT = 2
-ARENA_BYTES = 2 * HANDOVERS_IN_FLIGHT * REGION_BYTES
+DISPATCHES_IN_FLIGHT = 2
+ARENA_BYTES = 2 * DISPATCHES_IN_FLIGHT * REGION_BYTES
 FRAME_LIMIT = 2**31
-_REQUEST_BITS = 20  # of the count of what has begun: the requests of a hand-over, below those of hand-overs
+_REQUEST_BITS = 20  # of the count of what has begun: the requests of a dispatch, below those of dispatches
 _ALL_REQUESTS = 2**_REQUEST_BITS - 1
 
 _ARENA_NAME = "paddlewheel"
-# Behind the regions: how many hand-overs the instance has begun, and requests of the latest, and up to which
-# hand-over the front takes back what has not begun. Then the instance's thread, by which /proc knows it.
+# Behind the regions: how many dispatches the instance has begun, and requests of the latest, and up to which
+# dispatch the front takes back what has not begun. Then the instance's thread, by which /proc knows it.
 _COUNT = struct.Struct("<q")
 _BEGUN_AT, _TAKEN_BACK_AT = ARENA_BYTES, ARENA_BYTES + _COUNT.size
 _THREAD_AT = _TAKEN_BACK_AT + _COUNT.size
@@ -66,37 +66,37 @@ class Arena:
             at += len(part)
         return offset
 
-    def note_begin(self, handover_id: int, requests: int = _ALL_REQUESTS) -> None:
-        """Tell the front that this instance has begun with so many requests of the hand-over.
+    def note_begin(self, dispatch_id: int, requests: int = _ALL_REQUESTS) -> None:
+        """Tell the front that this instance has begun with so many requests of the dispatch.
 
         The front reads it when the process dies, and when other instances can take what has not begun.
         """
-        _COUNT.pack_into(self._map, _BEGUN_AT, ((handover_id + 1) << _REQUEST_BITS) + requests)
+        _COUNT.pack_into(self._map, _BEGUN_AT, ((dispatch_id + 1) << _REQUEST_BITS) + requests)
 
-    def begun(self, handover_id: int) -> bool:
-        """Whether the instance has begun with the hand-over; a dead one may not even have read it."""
-        return bool(_COUNT.unpack_from(self._map, _BEGUN_AT)[0] >> _REQUEST_BITS > handover_id)
+    def begun(self, dispatch_id: int) -> bool:
+        """Whether the instance has begun with the dispatch; a dead one may not even have read it."""
+        return bool(_COUNT.unpack_from(self._map, _BEGUN_AT)[0] >> _REQUEST_BITS > dispatch_id)
 
-    def begun_requests(self, handover_id: int) -> int:
-        """Return how many requests of the hand-over the instance has begun; for all, the number is larger."""
+    def begun_requests(self, dispatch_id: int) -> int:
+        """Return how many requests of the dispatch the instance has begun; for all, the number is larger."""
         count: int = _COUNT.unpack_from(self._map, _BEGUN_AT)[0]
         latest = (count >> _REQUEST_BITS) - 1
-        if latest != handover_id:
-            return _ALL_REQUESTS if latest > handover_id else 0
+        if latest != dispatch_id:
+            return _ALL_REQUESTS if latest > dispatch_id else 0
         requests: int = count & _ALL_REQUESTS
         return requests
 
-    def take_back(self, handover_id: int) -> None:
-        """Have the instance begin with nothing more of the hand-overs up to this one.
+    def take_back(self, dispatch_id: int) -> None:
+        """Have the instance begin with nothing more of the dispatches up to this one.
 
         Each side writes its count before it reads that of the other, so no request is both begun and taken
         back. Where both happen in one moment, the instance declines the request, though it counts as begun.
         """
-        _COUNT.pack_into(self._map, _TAKEN_BACK_AT, handover_id + 1)
+        _COUNT.pack_into(self._map, _TAKEN_BACK_AT, dispatch_id + 1)
 
-    def taken_back(self, handover_id: int) -> bool:
-        """Whether the front wants back what has not begun of a hand-over."""
-        return bool(_COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0] > handover_id)
+    def taken_back(self, dispatch_id: int) -> bool:
+        """Whether the front wants back what has not begun of a dispatch."""
+        return bool(_COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0] > dispatch_id)
 
     def name_thread(self, thread_id: int) -> None:
         """Tell the front which thread runs the instance."""
@@ -114,7 +114,7 @@ class Arena:
 
 
 class Region:
-    """The part of an arena for one direction of one hand-over: filled from its start, emptied as a whole."""
+    """The part of an arena for one direction of one dispatch: filled from its start, emptied as a whole."""
 
     def __init__(self, number: int) -> None:
         self._start = number * REGION_BYTES
@@ -131,12 +131,12 @@ class Region:
         return offset
 
 
-def request_region(handover_id: int) -> Region:
-    return Region(handover_id % HANDOVERS_IN_FLIGHT)
+def request_region(dispatch_id: int) -> Region:
+    return Region(dispatch_id % DISPATCHES_IN_FLIGHT)
 
 
-def reply_region(handover_id: int) -> Region:
-    return Region(HANDOVERS_IN_FLIGHT + handover_id % HANDOVERS_IN_FLIGHT)
+def reply_region(dispatch_id: int) -> Region:
+    return Region(DISPATCHES_IN_FLIGHT + dispatch_id % DISPATCHES_IN_FLIGHT)
 
 
 def create_arena_fd() -> int:

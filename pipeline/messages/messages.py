@@ -50,7 +50,7 @@ class Start(Message):
     shares: bool  # whether the instances of the Op share a process
 
 
-class Share(msgspec.Struct, array_like=True, eq=False):
+class CallMessage(msgspec.Struct, array_like=True, eq=False):
     """The task of one Op for one request."""
 
     index: int  # its place in the dispatch, by which its `Settled` names it
@@ -69,12 +69,12 @@ class Share(msgspec.Struct, array_like=True, eq=False):
     batch_axes: Mapping[str, Sequence[BatchAxis]] | None = None  # batch axes to add or remove, by feed
 
 
-class HandOver(Message):
+class DispatchMessage(Message):
     """From the front: requests to run, in the batches of the worker's plan."""
 
     kind = 2
     id: int  # counted up by the instance's connection
-    shares: list[Share]
+    calls: list[CallMessage]
 
 
 class Ready(Message):
@@ -125,7 +125,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
 class Settled(msgspec.Struct, array_like=True, eq=False):
     """The result of one request."""
 
-    index: int  # see `Share`
+    index: int  # see `CallMessage`
     outcome: Outcome
     parts: Stowed = []  # of every outcome but an ERROR
     refusal: Refusal | None = None  # of an ERROR
@@ -148,7 +148,7 @@ class Reply(Message):
     """From an instance: results of some requests of its oldest dispatch."""
 
     kind = 5
-    handover: int  # id of the dispatch
+    dispatch: int  # id of the dispatch
     last: bool  # whether all its requests are settled now
     settled: list[Settled]
     timings: Timings
@@ -190,4 +190,14 @@ class Models(Message):
     models: str  # JSON of `ServedModel.to_data` of each
 
 
-KINDS: Sequence[type[Message]] = (Start, HandOver, Ready, Failed, Reply, Probe, Probed, OwnFamilies, Models)
+KINDS: Sequence[type[Message]] = (
+    Start,
+    DispatchMessage,
+    Ready,
+    Failed,
+    Reply,
+    Probe,
+    Probed,
+    OwnFamilies,
+    Models,
+)

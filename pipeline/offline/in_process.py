@@ -24,7 +24,7 @@ from pipeline.dialects.kserve_v1.response_options import JSON, V1ResponseOptions
 from pipeline.errors import ConfigError, ServingError
 from pipeline.front.pool.worker_process import plan
 from pipeline.messages.frames import Tail, stow
-from pipeline.messages.messages import Outcome, Settled, Share, Timings
+from pipeline.messages.messages import CallMessage, Outcome, Settled, Timings
 from pipeline.messages.values import Part, encode
 from pipeline.models.serving_model import choose_version, load_serving_model
 from pipeline.models.tensor_spec import Signature
@@ -100,7 +100,7 @@ class InProcess:
         """Run the request, and return the body of the answer. Raise its ServingError."""
         tail: list[Part] = []
         stowed = stow(encode(inputs, allow_pickle=False), tail)
-        share = Share(
+        call = CallMessage(
             0,
             next(self._numbers),
             0,
@@ -115,7 +115,7 @@ class InProcess:
         reply = _Reply()
         executor = self._executors.get()
         try:
-            executor.run([share], Tail(b"".join(tail)), reply)
+            executor.run([call], Tail(b"".join(tail)), reply)
         finally:
             self._executors.put(executor)
         return reply.body()

@@ -1,4 +1,4 @@
-"""One request in a worker, from its hand-over to its answer."""
+"""One request in a worker, from its dispatch to its answer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pipeline.api.op import REQUEST_OP, Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestInputs, RequestOptions
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, get_error_text
 from pipeline.messages.frames import Tail
-from pipeline.messages.messages import Share
+from pipeline.messages.messages import CallMessage
 from pipeline.messages.values import decode
 
 
 class Call(msgspec.Struct, eq=False):
-    """One request of a hand-over, from its inputs to its answer."""
+    """One request of a dispatch, from its inputs to its answer."""
 
-    share: Share
+    share: CallMessage
     request: OpRequest
     op: Op | None  # copy of the Op for the request's hooks; None while only batch-wise hooks run
     client_inputs: Mapping[str, Any] | None = None  # by key; None for an Op that has outputs of Ops as inputs
@@ -40,7 +40,7 @@ class Call(msgspec.Struct, eq=False):
     _missing: int = 0  # how many of them are still to come
 
     @classmethod
-    def from_share(cls, share: Share, tail: Tail, op: Op | None) -> Call:
+    def from_message(cls, share: CallMessage, tail: Tail, op: Op | None) -> Call:
         """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
         error: ServingError | None = None
         inputs: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Runs the hand-overs of an Op: from the inputs of the requests in it to the replies."""
+"""Runs the dispatches of an Op: from the inputs of the requests in it to the replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pipeline.api.served_models import ServedModel
 from pipeline.dialects.forms import Form
 from pipeline.errors import HookFailed, RemoteRefused, ServingError, described, is_servers
 from pipeline.messages.frames import Tail, stow
-from pipeline.messages.messages import Outcome, Refusal, Settled, Share, Timings
+from pipeline.messages.messages import CallMessage, Outcome, Refusal, Settled, Timings
 from pipeline.messages.values import NotEncodable, Part, encode
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.paddle_serving.packages import unpack_outputs
@@ -31,13 +31,13 @@ _TOGETHER_NS = 2_000_000
 
 
 class Send(Protocol):
-    """Tells the front of some requests of a hand-over; with `last` they are its last."""
+    """Tells the front of some requests of a dispatch; with `last` they are its last."""
 
     def __call__(self, settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None: ...
 
 
 MayBegin = Callable[[int], bool]
-"""Tells the front that so many requests of a hand-over, the first ones, have begun.
+"""Tells the front that so many requests of a dispatch, the first ones, have begun.
 
 Returns False when the front has taken back the others, which have not begun.
 """
@@ -51,7 +51,7 @@ Fetched = tuple[Call, Any]  # a request and what postprocess is given for it
 
 
 class Executor:
-    """Runs hand-overs of one Op: its hooks, its model, and what becomes of its outputs."""
+    """Runs dispatches of one Op: its hooks, its model, and what becomes of its outputs."""
 
     def __init__(
         self, hooks: Hooks, runner: Runner, outputs: Outputs, probe: Callable[[], str] = str
@@ -66,9 +66,9 @@ class Executor:
         self._outputs.answers = {model.key: model for model in models}
 
     def run(
-        self, shares: Sequence[Share], tail: Tail, send: Send, may_begin: MayBegin = _nobody_takes_back
+        self, shares: Sequence[CallMessage], tail: Tail, send: Send, may_begin: MayBegin = _nobody_takes_back
     ) -> None:
-        """Answer every request of a hand-over. Replies are sent as predictor batches end, those of short ones
+        """Answer every request of a dispatch. Replies are sent as predictor batches end, those of short ones
         some at a time.
 
         `send` is called with last=True exactly once, at the end. An exception reaches one request where a
@@ -92,7 +92,7 @@ class Executor:
                 return
             rest = [call for call in calls if not call.sent]
             for call in rest:
-                call.error = self._hooks.failure(exc, "the hand-over", call.request)
+                call.error = self._hooks.failure(exc, "the dispatch", call.request)
             self._send(rest, Timings(), send, last=True)
 
     def _run(self, calls: list[Call], started: int, send: Send, may_begin: MayBegin) -> None:
@@ -148,7 +148,7 @@ class Executor:
     ) -> None:
         """Answer these requests: all are preprocessed, then run in batches, each postprocessed as it ends.
 
-        started: the time (in ns) when that began. ends: they are the last of their hand-over.
+        started: the time (in ns) when that began. ends: they are the last of their dispatch.
         """
         calls = self._preprocess(calls, may_begin)
         pieces = self._runner.pieces(calls)
@@ -184,12 +184,12 @@ class Executor:
                 ran, since_ns = [], time.perf_counter_ns()
         yield from ran
 
-    def _calls(self, shares: Sequence[Share], tail: Tail) -> list[Call]:
+    def _calls(self, shares: Sequence[CallMessage], tail: Tail) -> list[Call]:
         copies = not self._hooks.batch_preprocess
         # A step of an ensemble runs without hooks.
         return [self._call(share, tail, copies and share.tensors is None) for share in shares]
 
-    def _call(self, share: Share, tail: Tail, has_copy: bool) -> Call:
+    def _call(self, share: CallMessage, tail: Tail, has_copy: bool) -> Call:
         op: Op | None = None
         failure: BaseException | None = None
         if has_copy:
@@ -197,7 +197,7 @@ class Executor:
                 op = self._hooks.own_copy()
             except BaseException as exc:  # of the app's own __copy__
                 failure = exc
-        call = Call.from_share(
+        call = Call.from_message(
             share, tail, op
         )  # also where there is no copy: the next request's bytes follow
         if failure is not None:

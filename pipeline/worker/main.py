@@ -1,4 +1,4 @@
-"""The worker process: set up, run the user's script up to its `run_service`, then serve hand-overs.
+"""The worker process: set up, run the user's script up to its `run_service`, then serve dispatches.
 
 It hosts one instance of its Op or several, each with a thread and a connection of its own; the first has the
 main thread.
@@ -31,8 +31,8 @@ from pipeline.dialects.forms import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.messages.frames import Arena, Frame, FrameReader, Region, arena_fds, frame, reply_region
 from pipeline.messages.messages import (
+    DispatchMessage,
     Failed,
-    HandOver,
     Message,
     Models,
     OwnFamilies,
@@ -114,19 +114,19 @@ class Front:
         """Tell the front that this thread runs the instance."""
         self._arena.name_thread(threading.get_native_id())
 
-    def begin(self, handover_id: int) -> HandOverReplies | None:
-        """Begin a hand-over. From now on it counts as a cause of our death.
+    def begin(self, dispatch_id: int) -> DispatchReplies | None:
+        """Begin a dispatch. From now on it counts as a cause of our death.
 
         None for one that was taken back: others run it.
         """
-        replies = HandOverReplies(self, self._arena, handover_id)
+        replies = DispatchReplies(self, self._arena, dispatch_id)
         if not replies.may_begin(0):
-            self.send(Reply(handover_id, True, [], Timings()))
+            self.send(Reply(dispatch_id, True, [], Timings()))
             return None
         return replies
 
     def reply(self, reply: Reply, tail: list[Part], region: Region) -> None:
-        """Send a reply to a hand-over, its large parts by way of the hand-over's region of shared memory."""
+        """Send a reply to a dispatch, its large parts by way of the dispatch's region of shared memory."""
         if reply.last:  # before the answer, so that its client finds them in /metrics
             self.tell_own_metrics()
         self._write(frame(reply, tail, self._arena, region))
@@ -145,15 +145,15 @@ class Front:
             self._socket.sendall(buffer)
 
 
-class HandOverReplies:
-    """The replies to one hand-over, and how far it has begun."""
+class DispatchReplies:
+    """The replies to one dispatch, and how far it has begun."""
 
-    def __init__(self, front: Front, arena: Arena, handover_id: int) -> None:
+    def __init__(self, front: Front, arena: Arena, dispatch_id: int) -> None:
         self._front = front
         self._arena = arena
-        self._id = handover_id
+        self._id = dispatch_id
         # One for all replies: each fills it behind the reply before, which the front may not have read yet.
-        self._region = reply_region(handover_id)
+        self._region = reply_region(dispatch_id)
 
     def may_begin(self, requests: int) -> bool:
         """See `pipeline.worker.executor.MayBegin`."""
@@ -200,7 +200,7 @@ class Worker:
         raise StartFailed(f"{self._app.script} ended without calling run_service")
 
     def serve(self, web_service: service.Service) -> NoReturn:
-        """Make the Op ready, say so, and answer hand-overs. Leaves the process at end of file."""
+        """Make the Op ready, say so, and answer dispatches. Leaves the process at end of file."""
         keep_our_loggers()
         op = self._create_op(web_service)
         executors, ready = self.executors(op)
@@ -279,7 +279,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _answer(front: Front, executor: Executor) -> None:
-    """Answer the hand-overs of one instance until end of file."""
+    """Answer the dispatches of one instance until end of file."""
     front.name_thread()
     while (received := front.receive()) is not None:
         message = received.message
@@ -287,10 +287,10 @@ def _answer(front: Front, executor: Executor) -> None:
             front.send(Probed(executor.probe()))
         elif isinstance(message, Models):
             executor.answer_for([ServedModel.of_data(data) for data in json.loads(message.models)])
-        elif isinstance(message, HandOver):
+        elif isinstance(message, DispatchMessage):
             replies = front.begin(message.id)
             if replies is not None:
-                executor.run(message.shares, received.tail, replies.send, replies.may_begin)
+                executor.run(message.calls, received.tail, replies.send, replies.may_begin)
             if received.tail.size > LARGE_DISPATCH_BYTES:
                 del message, received, replies  # or their bytes would stay until the next dispatch
                 release_memory()
@@ -327,7 +327,7 @@ def _give_way() -> None:
     """Leave the front the first place on the cores and in memory.
 
     As a batch process (sched(7)) a worker that wakes interrupts nobody: a run that is under way keeps its
-    caches, and a hand-over gathers more requests meanwhile. Its share of the cores stays that of any process:
+    caches, and a dispatch gathers more requests meanwhile. Its share of the cores stays that of any process:
     beside other work a worker that is nice would leave most of them to it. Where memory runs out, workers go
     first.
     """

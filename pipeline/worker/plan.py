@@ -1,4 +1,4 @@
-"""The batch plan: which feeds of a hand-over run together. Pure: no clock, no arrays, no predictor."""
+"""The batch plan: which feeds of a dispatch run together. Pure: no clock, no arrays, no predictor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs the model on the feeds of a hand-over: joined into batches, run, the fetches cut apart again."""
+"""Runs the model on the feeds of a dispatch: joined into batches, run, the fetches cut apart again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 Feed = Mapping[str, Any]
 Place = tuple[slice, ...]
 
-CALLS_UNDER_WAY = 32  # most remote calls of one hand-over at once
+CALLS_UNDER_WAY = 32  # most remote calls of one dispatch at once
 NOTED_EVERY = 4  # of so many runs the time of one is noted: reading two clocks costs as much as a row
 _KINDS_KEPT = 1024  # shapes with a length: of texts there are as many as the model takes tokens
 # Of a remote model, and not of these feeds: halves of the batch would only fail again, and take as long.

@@ -45,8 +45,8 @@ def shorten(_):
         os.ftruncate(fd, 0)
 
 
-def end_the_first_handover(path):
-    """Tell the front, the first time, that the hand-over has ended, though none was answered."""
+def end_the_first_dispatch(path):
+    """Tell the front, the first time, that the dispatch has ended, though none was answered."""
     send_once(path, frame(Reply(0, True, [], Timings())))
 
 
@@ -79,7 +79,7 @@ DEEDS = {
     "fork_and_return": lambda _: os.fork(),
     "native": native,
     "shorten": shorten,
-    "end_the_first_handover": end_the_first_handover,
+    "end_the_first_dispatch": end_the_first_dispatch,
     "begin_a_frame": begin_a_frame,
 }
 

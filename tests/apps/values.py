@@ -12,7 +12,7 @@ import PIL.Image
 
 from pipeline import Op, WebService
 
-REGION_BYTES = 16 * 1024 * 1024  # of shared memory for one hand-over; more goes over the socket
+REGION_BYTES = 16 * 1024 * 1024  # of shared memory for one dispatch; more goes over the socket
 
 
 @dataclass

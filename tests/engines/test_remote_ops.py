@@ -199,7 +199,7 @@ def test_no_call_outlives_the_deadline_of_its_request(remote: ServiceProcess, tm
         assert service.metric("paddlewheel_op_restarts_total") == 0
 
 
-def test_the_calls_of_a_hand_over_are_under_way_together(
+def test_the_calls_of_a_dispatch_are_under_way_together(
     service: ServiceProcess, remote: ServiceProcess, tmp_path: Path
 ) -> None:
     held, gate = tmp_path / "held", tmp_path / "gate"

@@ -1,4 +1,4 @@
-"""When a hand-over may leave, how many requests are in it, and which instance may be given one."""
+"""When a dispatch may leave, how many requests are in it, and which instance may be given one."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from pipeline.front.scheduler.batching import (
     BatchPolicy,
     Pace,
+    dispatch_size,
     gathered_in,
-    handover_size,
     may_follow,
     may_queue_behind,
     ripe_in,
@@ -35,7 +35,7 @@ FAST, SLOW = 0.001, 0.1
         "over in time", "long over", "full", "more than full", "batch_size 1 is always full",
     ],
 )  # fmt: skip
-def test_a_partial_hand_over_waits_at_most_its_queue_delay(
+def test_a_partial_dispatch_waits_at_most_its_queue_delay(
     waiting: int, oldest: float, policy: BatchPolicy, now: float, expected: float
 ) -> None:
     assert ripe_in(waiting, oldest, policy, now) == pytest.approx(expected)
@@ -60,16 +60,16 @@ def test_a_partial_hand_over_waits_at_most_its_queue_delay(
         "batch_size 1",
     ],
 )  # fmt: skip
-def test_a_hand_over_is_an_even_share_of_a_few_batches(
+def test_a_dispatch_is_an_even_share_of_a_few_batches(
     waiting: int, free: int, batch_size: int, usual_s: float | None, expected: int
 ) -> None:
-    assert handover_size(waiting, free, BatchPolicy(batch_size), usual_s) == expected
+    assert dispatch_size(waiting, free, BatchPolicy(batch_size), usual_s) == expected
 
 
-def paced(*handovers: tuple[float, int, int]) -> Pace:
+def paced(*dispatches: tuple[float, int, int]) -> Pace:
     pace = Pace()
-    for took_s, jobs, runs in handovers * 20:
-        pace.record(took_s, jobs, runs)
+    for took_s, tasks, runs in dispatches * 20:
+        pace.record(took_s, tasks, runs)
     return pace
 
 
@@ -88,29 +88,29 @@ def paced(*handovers: tuple[float, int, int]) -> Pace:
     ],
     ids=[
         "nothing known", "two runs of a model that takes long", "all of a fast one", "half a second",
-        "one run, whatever is in it", "alone", "a remote model", "and stays so", "a job of several runs",
+        "one run, whatever is in it", "alone", "a remote model", "and stays so", "a task of several runs",
     ],
 )  # fmt: skip
-def test_a_long_hand_over_has_few_runs_of_the_model(pace: Pace, expected: int) -> None:
-    assert handover_size(64, 2, BatchPolicy(32), pace.usual_s, pace.most_jobs) == expected
+def test_a_long_dispatch_has_few_runs_of_the_model(pace: Pace, expected: int) -> None:
+    assert dispatch_size(64, 2, BatchPolicy(32), pace.usual_s, pace.most_tasks) == expected
 
 
-def test_a_model_that_comes_to_run_more_jobs_at_once_is_given_them_again() -> None:
+def test_a_model_that_comes_to_run_more_tasks_at_once_is_given_them_again() -> None:
     pace, size = paced((1.6, 32, 32)), 0
     for _ in range(8):
-        size = handover_size(64, 2, BatchPolicy(32), pace.usual_s, pace.most_jobs)
+        size = dispatch_size(64, 2, BatchPolicy(32), pace.usual_s, pace.most_tasks)
         pace.record(1.6, size, 1)
     assert size == 32
 
 
-def test_hand_overs_take_everything_that_waits_and_never_more() -> None:
+def test_dispatches_take_everything_that_waits_and_never_more() -> None:
     for waiting in range(1, 200):
         for free in range(1, 5):
             for usual_s in (None, FAST, SLOW):
                 left = waiting
                 for idle in range(free, 0, -1):
                     if left:
-                        size = handover_size(left, idle, BatchPolicy(7), usual_s)
+                        size = dispatch_size(left, idle, BatchPolicy(7), usual_s)
                         assert 1 <= size <= left
                         left -= size
                 assert left == 0 or waiting > 7 * 2 * free
@@ -121,21 +121,21 @@ def test_hand_overs_take_everything_that_waits_and_never_more() -> None:
     [(0.0, None, False), (0.0, SLOW, False), (0.0, FAST, True), (0.002, FAST, True), (0.1, FAST, False)],
     ids=["nothing known", "a slow model", "a fast one", "nearly done", "late"],
 )
-def test_only_a_fast_model_that_is_not_late_is_given_its_next_hand_over_early(
+def test_only_a_fast_model_that_is_not_late_is_given_its_next_dispatch_early(
     busy_for_s: float, usual_s: float | None, expected: bool
 ) -> None:
     assert may_queue_behind(1, 100.0, 1, 1, usual_s, 100.0 + busy_for_s) is expected
 
 
 @pytest.mark.parametrize(("running", "waiting", "expected"), [(4, 3, False), (4, 4, True), (1, 9, True)])
-def test_a_second_handover_waits_until_it_is_as_large_as_the_first(
+def test_a_second_dispatch_waits_until_it_is_as_large_as_the_first(
     running: int, waiting: int, expected: bool
 ) -> None:
     assert may_queue_behind(running, 100.0, waiting, 1, 0.002, 100.001) is expected
 
 
 @pytest.mark.parametrize(("waiting", "expected"), [(7, False), (8, True), (9, True)])
-def test_a_second_handover_waits_until_it_fills_a_batch(waiting: int, expected: bool) -> None:
+def test_a_second_dispatch_waits_until_it_fills_a_batch(waiting: int, expected: bool) -> None:
     assert may_queue_behind(2, 100.0, waiting, 8, 0.002, 100.001) is expected
 
 
@@ -150,7 +150,7 @@ def test_a_second_handover_waits_until_it_fills_a_batch(waiting: int, expected: 
     ],
     ids=["its last run", "too few wait", "a slow model", "nothing is answered yet", "a run that is late"],
 )
-def test_the_next_hand_over_follows_one_whose_rest_is_short(
+def test_the_next_dispatch_follows_one_whose_rest_is_short(
     left: int, waiting: int, rest_s: float, expected: bool
 ) -> None:
     assert may_follow(32, left, waiting, rest_s) is expected

@@ -16,7 +16,7 @@ from pipeline.process.isolation import run_isolated
 
 
 class FakeRun:
-    """A DAG run, and a job of it, that may raise at its end."""
+    """A DAG run, and a task of it, that may raise at its end."""
 
     wanted = True
 

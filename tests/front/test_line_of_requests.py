@@ -1,16 +1,16 @@
-"""The line before an Op: the order in which jobs leave it, and how few are looked at for an answer."""
+"""The line before an Op: the order in which tasks leave it, and how few are looked at for an answer."""
 
 from __future__ import annotations
 
 import random
 from typing import cast
 
-from pipeline.front.scheduler.batcher import Line
-from pipeline.front.scheduler.dag_run import Job
+from pipeline.front.scheduler.batcher import TaskQueue
+from pipeline.front.scheduler.dag_run import Task
 
 
 class Waiting:
-    """A job, its DAG run and its request in one."""
+    """A task, its DAG run and its request in one."""
 
     asked = 0  # how often one was asked whether it is wanted
 
@@ -21,8 +21,8 @@ class Waiting:
         self.left = self.late = False
         self.in_line = True
 
-    def leave_line(self) -> None:
-        assert self.in_line, "a job leaves the line once"
+    def cancel_wait_limit(self) -> None:
+        assert self.in_line, "a task leaves the line once"
         self.in_line = False
 
     @property
@@ -35,14 +35,14 @@ class Waiting:
         return self.priority, self.turn, self.number
 
 
-def added(line: Line, job: Waiting) -> Waiting:
-    line.add(cast(Job, job))
-    return job
+def added(line: TaskQueue, task: Waiting) -> Waiting:
+    line.add(cast(Task, task))
+    return task
 
 
-def test_jobs_leave_in_order_whatever_happens_meanwhile() -> None:
+def test_tasks_leave_in_order_whatever_happens_meanwhile() -> None:
     chance = random.Random(5)
-    line, waiting, number = Line(), dict[int, Waiting](), 0
+    line, waiting, number = TaskQueue(), dict[int, Waiting](), 0
     for step in range(20_000):
         flood = step % 4_000 < 2_000  # the line grows, then shrinks
         match chance.choice(["add", "add", "add" if flood else "take", "take", "leave", "last", "before"]):
@@ -54,7 +54,7 @@ def test_jobs_leave_in_order_whatever_happens_meanwhile() -> None:
                 waiting.pop(chance.choice(list(waiting))).left = True
             case "take":
                 most = chance.randrange(1, 9)
-                taken = [job.number for job in line.pop_jobs(most)]
+                taken = [task.number for task in line.pop_tasks(most)]
                 assert taken == [each.number for each in in_order(waiting)[:most]]
                 for one in taken:
                     del waiting[one]
@@ -70,7 +70,7 @@ def test_jobs_leave_in_order_whatever_happens_meanwhile() -> None:
         first = line.first()
         assert (first and first.number) == (in_order(waiting)[0].number if waiting else None)
         assert len(waiting) <= len(line) <= 2 * len(waiting) + 128, "those who left are let go"
-    assert {job.number for job in line.clear()} >= waiting.keys()
+    assert {task.number for task in line.clear()} >= waiting.keys()
     assert not len(line) and not line.rows
 
 
@@ -79,16 +79,16 @@ def in_order(waiting: dict[int, Waiting]) -> list[Waiting]:
 
 
 def test_who_would_be_last_is_known_without_looking_through_the_line() -> None:
-    line = Line()
-    jobs = [added(line, Waiting(0, turn, turn)) for turn in range(1000)]
+    line = TaskQueue()
+    tasks = [added(line, Waiting(0, turn, turn)) for turn in range(1000)]
     Waiting.asked = 0
     for _ in range(100):
-        assert line.last() is cast(Job, jobs[-1])
+        assert line.last() is cast(Task, tasks[-1])
         assert line.before((0, 500)) == 500
-        assert line.rows_before((0, 500)) == sum(job.rows for job in jobs[:500])
+        assert line.rows_before((0, 500)) == sum(task.rows for task in tasks[:500])
     assert Waiting.asked == 100
-    for job in jobs[500:]:
-        job.left = True
+    for task in tasks[500:]:
+        task.left = True
     Waiting.asked = 0
-    assert [line.last() for _ in range(100)] == [jobs[499]] * 100
+    assert [line.last() for _ in range(100)] == [tasks[499]] * 100
     assert Waiting.asked == 600, "who has left is met once"

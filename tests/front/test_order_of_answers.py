@@ -6,7 +6,7 @@ from pipeline.front.scheduler.dag_run import InOrder
 
 
 class Try:
-    """One try of a job. Tries of the same job have the same number."""
+    """One try of a task. Tries of the same task have the same number."""
 
     def __init__(self, number: int, *, wanted: bool = True) -> None:
         self.number = number
@@ -17,8 +17,8 @@ def test_the_late_reply_of_an_abandoned_try_does_not_take_the_place_of_the_next_
     answers: list[str] = []
     order, renewed, second = InOrder(), Try(0), Try(1)
     abandoned = Try(0, wanted=False)
-    for job in (abandoned, second, renewed):
-        order.sent(job)
+    for task in (abandoned, second, renewed):
+        order.sent(task)
     order.complete(second, lambda: answers.append("second"))
     order.complete(abandoned, lambda: None)
     assert answers == []

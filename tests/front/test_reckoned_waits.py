@@ -12,12 +12,12 @@ from pipeline.errors import Overloaded
 from pipeline.front.http.http_handler import retry_after
 from pipeline.front.scheduler import admission as admission_module
 from pipeline.front.scheduler.admission import Admission, Client
-from pipeline.front.scheduler.batcher import Batcher, Line
+from pipeline.front.scheduler.batcher import Batcher, TaskQueue
 from pipeline.front.scheduler.batching import Pace
 
 
 class FullQueue:
-    """Before an Op that takes a second for each of ten jobs."""
+    """Before an Op that takes a second for each of ten tasks."""
 
     idle = False
 
@@ -65,7 +65,7 @@ class QueueOfRows(FullQueue):
     def __init__(self) -> None:
         super().__init__()
         self.pace = Pace()
-        self.pace.record(1.0, jobs=1, rows=100)
+        self.pace.record(1.0, tasks=1, rows=100)
         self.rows = 0
 
     def rows_ahead(self, place: object) -> int:
@@ -97,21 +97,21 @@ def test_the_expected_wait_counts_the_rows_of_the_requests_ahead(monkeypatch: py
     admit(1, left_s=2.0)
 
 
-def test_a_hand_over_counts_for_each_of_its_rows() -> None:
+def test_a_dispatch_counts_for_each_of_its_rows() -> None:
     pace = Pace()
     for _ in range(100):
         pace.record(0.001, 1)
         pace.record(0.032, 2, rows=32)
     assert pace.per_row_s == pytest.approx(0.001)
-    assert pace.per_job_s == pytest.approx(0.011, rel=0.05)
+    assert pace.per_task_s == pytest.approx(0.011, rel=0.05)
 
 
 def test_rows_ahead_are_those_in_line_and_those_under_way() -> None:
-    line = Line()
+    line = TaskQueue()
     for turn, rows in enumerate((1, 1000, 10)):
         request = SimpleNamespace(priority=0, turn=turn)
-        job = SimpleNamespace(dag_run=SimpleNamespace(request=request), late=False, number=turn, rows=rows)
-        line.add(cast(Any, job))
+        task = SimpleNamespace(dag_run=SimpleNamespace(request=request), late=False, number=turn, rows=rows)
+        line.add(cast(Any, task))
     in_flight = [SimpleNamespace(rows=100, abandoned=False), SimpleNamespace(rows=5, abandoned=True)]
     pool = SimpleNamespace(instances=[SimpleNamespace(in_flight=in_flight)])
     batcher = cast(Batcher, SimpleNamespace(_line=line, _suspects=[SimpleNamespace(rows=3)], pool=pool))

@@ -1,6 +1,6 @@
 """Every codec as fuzzing sees it: bytes to begin with, a function of bytes, and what it may raise.
 
-The worker and its batch plan are two more: the bytes say what a hand-over holds (tests/fuzz/worker.py).
+The worker and its batch plan are two more: the bytes say what a dispatch holds (tests/fuzz/worker.py).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.front.scheduler.dag_run import Request
 from pipeline.messages.frames import FrameReader, frame, stow
-from pipeline.messages.messages import HandOver, Share
+from pipeline.messages.messages import CallMessage, DispatchMessage
 from pipeline.messages.values import decode, encode, will_read
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.models.signature import format_prototxt, parse_prototxt
@@ -94,11 +94,11 @@ def _passed_on(request: Request) -> None:
 def _there_and_back(inputs: dict[str, Any]) -> None:
     parts = encode(inputs, allow_pickle=False)
     tail: list[Any] = []
-    share = Share(0, 0, 0, "", None, "", None, 0.0, [("@", stow(parts, tail))])
-    (got,) = FrameReader(None).feed(b"".join(map(bytes, frame(HandOver(0, [share]), tail))))
-    assert isinstance(got.message, HandOver)
+    call = CallMessage(0, 0, 0, "", None, "", None, 0.0, [("@", stow(parts, tail))])
+    (got,) = FrameReader(None).feed(b"".join(map(bytes, frame(DispatchMessage(0, [call]), tail))))
+    assert isinstance(got.message, DispatchMessage)
     decode(
-        got.tail.unstow(got.message.shares[0].inputs[0][1]), allow_pickle=True
+        got.tail.unstow(got.message.calls[0].inputs[0][1]), allow_pickle=True
     )  # as the first Op's worker has it
 
 
@@ -305,6 +305,6 @@ CODECS = [
     Codec("grpc-timeout", lambda: [b"1S", b"500m", b"99999999H"], key_value.parse_grpc_timeout, _REFUSED),
     Codec("compression", seeds.compressed, _compressed, _REFUSED),
     Codec("http", seeds.http, lambda data: feed(data, LIMITS), (ServingError,), seeds.HTTP_WORDS),
-    Codec("worker", worker.seeds, worker.run_handover, (worker.AllRefused,)),
+    Codec("worker", worker.seeds, worker.run_dispatch, (worker.AllRefused,)),
     Codec("batch-plan", worker.seeds, worker.run_plan, ()),
 ]  # fmt: skip

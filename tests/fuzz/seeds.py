@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.dialects.key_value.tensors import to_npy
 from pipeline.messages.frames import frame, stow
-from pipeline.messages.messages import HandOver, Reply, Share, Timings
+from pipeline.messages.messages import CallMessage, DispatchMessage, Reply, Timings
 from pipeline.messages.values import encode
 from tests.fuzz import messages
 
@@ -66,9 +66,9 @@ def value() -> list[bytes]:
 
 def wire() -> list[bytes]:
     tail: list[Any] = []
-    share = Share(0, 0, 0, "", None, "", None, 1.5, [("a", stow([b"x" * 5000, b"y"], tail))])
-    handover, reply = frame(HandOver(1, [share]), tail), frame(Reply(1, True, [], Timings()))
-    return [b"".join(handover), b"".join(reply), b"".join([*handover, *reply])]
+    call = CallMessage(0, 0, 0, "", None, "", None, 1.5, [("a", stow([b"x" * 5000, b"y"], tail))])
+    dispatch, reply = frame(DispatchMessage(1, [call]), tail), frame(Reply(1, True, [], Timings()))
+    return [b"".join(dispatch), b"".join(reply), b"".join([*dispatch, *reply])]
 
 
 def v1() -> list[bytes]:

@@ -1,8 +1,8 @@
-"""The worker as fuzzing sees it: the bytes choose an Op, its limits, and the requests of a hand-over.
+"""The worker as fuzzing sees it: the bytes choose an Op, its limits, and the requests of a dispatch.
 
-    run_handover(b"...")    raises AssertionError for a broken promise, AllRefused where nothing was answered
+    run_dispatch(b"...")    raises AssertionError for a broken promise, AllRefused where nothing was answered
 
-The real Executor runs the hand-over on a small model. Each request must be settled once, and as when alone.
+The real Executor runs the dispatch on a small model. Each request must be settled once, and as when alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.api.served_models import ServedModel
 from pipeline.dialects.forms import load_forms
 from pipeline.engines.feeds import check_feeds, check_forms
 from pipeline.messages.frames import FrameReader, Tail, frame, stow
-from pipeline.messages.messages import Outcome, Reply, Settled, Share, Timings
+from pipeline.messages.messages import CallMessage, Outcome, Reply, Settled, Timings
 from pipeline.messages.values import Part, decode, encode
 from pipeline.models.additions import FeedPadding, Padding
 from pipeline.models.signature import Variable
@@ -49,7 +49,7 @@ _FORM = "key_value.json"
 
 
 class AllRefused(Exception):
-    """No request of the hand-over was answered."""
+    """No request of the dispatch was answered."""
 
 
 class Choices:
@@ -328,7 +328,7 @@ class Front:
 
 
 def run_scripts(setting: Setting, scripts: Mapping[int, Script]) -> dict[int, Answer]:
-    """Run one hand-over of these requests, by their numbers, through an Executor of its own."""
+    """Run one dispatch of these requests, by their numbers, through an Executor of its own."""
     kind = type(setting.op.__name__, (setting.op,), {})  # its own: SetAttributes changes the class
     op = kind(name=MODEL)
     op.scripts = {number + 1: script for number, script in scripts.items()}  # type: ignore[attr-defined]
@@ -336,26 +336,26 @@ def run_scripts(setting: Setting, scripts: Mapping[int, Script]) -> dict[int, An
     runner = Runner(hooks, setting.model(), setting.limits, setting.joining, setting.costs())
     executor = Executor(hooks, runner, Outputs(hooks, _FORMS, answers=_SERVED))
     tail: list[Part] = []
-    shares = []
+    calls = []
     for number, script in scripts.items():
         stowed = stow(encode({"0": "a request"}, allow_pickle=False), tail)
         to = (_FORM, MODEL) if script.answers else ("", "")
-        shares.append(
-            Share(number, number + 1, 0, to[0], None, "", None, math.inf, [(REQUEST_OP, stowed)], to[1])
+        calls.append(
+            CallMessage(number, number + 1, 0, to[0], None, "", None, math.inf, [(REQUEST_OP, stowed)], to[1])
         )
     front = Front()
-    with patch.object(runner_module, "NOTED_EVERY", 1):  # of an Executor that only runs one hand-over
+    with patch.object(runner_module, "NOTED_EVERY", 1):  # of an Executor that only runs one dispatch
         try:
-            executor.run(shares, Tail(b"".join(tail)), front)
+            executor.run(calls, Tail(b"".join(tail)), front)
         except BaseException as exc:  # it would end the worker
-            raise AssertionError(f"the hand-over raised {type(exc).__name__}") from exc
+            raise AssertionError(f"the dispatch raised {type(exc).__name__}") from exc
     assert front.ended, "no last reply"
     assert front.answers.keys() == scripts.keys(), "requests without an answer"
     return front.answers
 
 
-def run_handover(data: bytes) -> None:
-    """Run the hand-over that the bytes describe. Raises AssertionError, or AllRefused."""
+def run_dispatch(data: bytes) -> None:
+    """Run the dispatch that the bytes describe. Raises AssertionError, or AllRefused."""
     choices = Choices(data)
     setting = chosen_setting(choices)
     scripts = {number: chosen_script(choices, number) for number in range(1 + choices.below(MOST_REQUESTS))}

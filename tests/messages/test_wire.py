@@ -25,7 +25,7 @@ from pipeline.messages.frames import (
     request_region,
     stow,
 )
-from pipeline.messages.messages import HandOver, Probed, Share
+from pipeline.messages.messages import CallMessage, DispatchMessage, Probed
 from pipeline.messages.values import INLINE_BYTES, Part
 
 SIZES = [
@@ -43,23 +43,23 @@ def arena() -> Iterator[Arena]:
     made.close()
 
 
-def sent(parts: list[bytes], arena: Arena | None, handover: int = 0) -> bytes:
+def sent(parts: list[bytes], arena: Arena | None, dispatch: int = 0) -> bytes:
     tail: list[bytes] = []
-    share = Share(0, 1, 0, "", None, "", None, 1.5, [("text", stow(parts, tail))])
-    region = request_region(handover) if arena else None
-    return b"".join(frame(HandOver(handover, [share]), tail, arena, region))
+    call = CallMessage(0, 1, 0, "", None, "", None, 1.5, [("text", stow(parts, tail))])
+    region = request_region(dispatch) if arena else None
+    return b"".join(frame(DispatchMessage(dispatch, [call]), tail, arena, region))
 
 
 def parts_in(received: Frame) -> list[Part]:
     message = received.message
-    assert isinstance(message, HandOver)
-    ((name, stowed),) = message.shares[0].inputs
+    assert isinstance(message, DispatchMessage)
+    ((name, stowed),) = message.calls[0].inputs
     assert name == "text"
     return received.tail.unstow(stowed)
 
 
 def numbers_of(frames: list[Frame]) -> list[int]:
-    return [f.message.id for f in frames if isinstance(f.message, HandOver)]
+    return [f.message.id for f in frames if isinstance(f.message, DispatchMessage)]
 
 
 def parts_of(sizes: list[int], seed: int = 0) -> list[bytes]:
@@ -113,7 +113,7 @@ def test_what_does_not_fit_into_its_region_goes_over_the_socket(arena: Arena) ->
     assert parts_in(whole) == [over]
 
 
-def test_replies_of_one_hand_over_follow_each_other_in_its_region_until_it_is_full(arena: Arena) -> None:
+def test_replies_of_one_dispatch_follow_each_other_in_its_region_until_it_is_full(arena: Arena) -> None:
     region = reply_region(0)
     offsets = [region.allocate(REGION_BYTES // 3) for _ in range(4)]
     assert offsets[3] == -1
@@ -121,7 +121,7 @@ def test_replies_of_one_hand_over_follow_each_other_in_its_region_until_it_is_fu
     assert region.allocate(1) >= 0
 
 
-def test_hand_overs_in_flight_and_their_replies_never_share_memory() -> None:
+def test_dispatches_in_flight_and_their_replies_never_share_memory() -> None:
     regions = [request_region(0), request_region(1), reply_region(0), reply_region(1)]
     starts = sorted(region.allocate(REGION_BYTES) for region in regions)
     assert starts == [number * REGION_BYTES for number in range(4)]
@@ -155,7 +155,7 @@ def test_more_parts_than_a_tail_holds_are_refused() -> None:
         Tail(bytes(10)).unstow([5, 6])
 
 
-def test_a_handover_is_taken_back_only_as_long_as_it_has_not_begun(arena: Arena) -> None:
+def test_a_dispatch_is_taken_back_only_as_long_as_it_has_not_begun(arena: Arena) -> None:
     arena.note_begin(0)
     assert not arena.taken_back(1)
     arena.take_back(1)
@@ -178,7 +178,7 @@ def test_a_handover_is_taken_back_only_as_long_as_it_has_not_begun(arena: Arena)
 )
 def test_what_is_no_message_of_its_kind_is_refused(message: object) -> None:
     packed = msgspec.msgpack.encode(message)
-    header = bytes([HandOver.kind, 0, 0, 0]) + struct.pack("<IIi", len(packed), 0, -1)
+    header = bytes([DispatchMessage.kind, 0, 0, 0]) + struct.pack("<IIi", len(packed), 0, -1)
     with pytest.raises(ValueError, match="Expected"):
         list(FrameReader(None).feed(header + packed))
 

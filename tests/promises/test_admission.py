@@ -141,22 +141,22 @@ def test_long_and_short_runs_in_turn_are_paced_by_their_mean() -> None:
     estimates = []
     for number in range(400):
         pace.record(0.5 if number % 10 == 0 else 0.005, 1)
-        estimates.append(pace.per_job_s)
+        estimates.append(pace.per_task_s)
     assert all(0.5 * 0.0545 < estimate < 2 * 0.0545 for estimate in estimates[100:])
 
 
-def test_a_full_batch_counts_for_each_of_its_jobs() -> None:
+def test_a_full_batch_counts_for_each_of_its_tasks() -> None:
     pace = Pace()
     for _ in range(100):
         pace.record(0.001, 1)
         pace.record(0.032, 32)
-    assert pace.per_job_s == pytest.approx(0.001)
+    assert pace.per_task_s == pytest.approx(0.001)
 
 
-def test_runs_of_many_jobs_that_become_slow_are_noticed_within_a_few() -> None:
+def test_runs_of_many_tasks_that_become_slow_are_noticed_within_a_few() -> None:
     pace = Pace()
     for _ in range(100):
         pace.record(0.032, 32)
     for _ in range(4):
         pace.record(0.096, 32)
-    assert pace.per_job_s > 0.0025, "0.003 by now, 0.001 before"
+    assert pace.per_task_s > 0.0025, "0.003 by now, 0.001 before"

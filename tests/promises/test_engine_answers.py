@@ -262,7 +262,7 @@ def test_queued_requests_of_clients_that_left_are_dropped(one: ServiceProcess, t
         assert service.predict({"number": "9"})["seen"] == str(before + 3)
 
 
-def test_large_answers_of_one_hand_over_are_whole_and_each_its_own_clients(
+def test_large_answers_of_one_dispatch_are_whole_and_each_its_own_clients(
     one: ServiceProcess, tmp_path: Path
 ) -> None:
     requests = [{"number": str(i), "text": chr(ord("a") + i) * 700_000} for i in range(8)]

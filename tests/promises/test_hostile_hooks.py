@@ -26,7 +26,7 @@ def test_shared_memory_cannot_be_cut_short_under_the_front(service: ServiceProce
 def test_a_reply_that_forgets_its_requests_costs_the_worker_and_not_them(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
-    answer = service.predict({"do": "end_the_first_handover", "argument": str(tmp_path / "ended")})
+    answer = service.predict({"do": "end_the_first_dispatch", "argument": str(tmp_path / "ended")})
     assert answer["done"] == "None"
     service.wait_for_log("leaves requests unanswered")
 

@@ -102,7 +102,7 @@ def test_a_batch_that_fails_is_run_again_in_parts_which_see_nothing_of_it(tmp_pa
         assert found["seen"] == found["batch"][-1]
 
 
-def test_several_batches_of_one_hand_over_see_nothing_of_each_other(tmp_path: Path) -> None:
+def test_several_batches_of_one_dispatch_see_nothing_of_each_other(tmp_path: Path) -> None:
     """Feeds of two widths make two batches; a mini-batch has one of each, and the state of its last."""
     widths = ["1", "2", "1,2", "2,1", "1", "2", "2,1,2"]
     requests = [request(n, widths=many) for n, many in enumerate(widths, 1)]
@@ -171,7 +171,7 @@ def test_beside_batch_wise_hooks_process_hands_on_what_it_sets_and_leaves_nothin
         if kind == "post":
             assert one["seen"] == one["batch"][-1]
         else:
-            assert number in one["handed_over"], "of this hand-over, not of the one before"
+            assert number in one["handed_over"], "of this dispatch, not of the one before"
     assert (max(len(one["batch"]) for one in found) > 1) == (batch_size > 1)
     assert last["batch"] == [9]
     if kind != "pre":

@@ -14,7 +14,7 @@ from pipeline.errors import ServingError
 from pipeline.front.pool.worker_instance import Instance
 from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.scheduler.batcher import LONE_DEATHS, UNSEEN_DEATHS, Batcher
-from pipeline.front.scheduler.dag_run import Answer, Job
+from pipeline.front.scheduler.dag_run import Answer, Task
 from pipeline.front.scheduler.hung_runs import STUCK_RUNS
 from pipeline.messages.frames import arena_fds
 from tests.simulation.clients import FILLS, Death, Order, Sent
@@ -205,16 +205,16 @@ class Referee:
                 if sent := run.clients.requests.get(number):
                     sent.deaths.append(Death(worker.op, True, alone, worker.cause))
 
-    def lost(self, op: str, jobs: list[Job]) -> None:
+    def lost(self, op: str, tasks: list[Task]) -> None:
         """Note the requests that a dead worker had not begun."""
-        for job in jobs:
-            sent = self._run.clients.requests[job.dag_run.request.log_id]
+        for task in tasks:
+            sent = self._run.clients.requests[task.dag_run.request.log_id]
             sent.deaths.append(Death(op, False, False, "queued"))
 
-    def handed_over(self, instance: Instance, jobs: list[Job]) -> None:
+    def handed_over(self, instance: Instance, tasks: list[Task]) -> None:
         """Check the order of what leaves the queue."""
         run = self._run
-        numbers = [job.dag_run.request.log_id for job in jobs]
+        numbers = [task.dag_run.request.log_id for task in tasks]
         run.note(f"instance {instance.op}.{instance.number} is sent {numbers}")
         batch = [run.clients.requests[number] for number in numbers]
         fresh = [sent for sent in batch if not sent.handed_over]
@@ -282,13 +282,13 @@ class Referee:
 
     def _check_queue(self, op: str, batcher: Batcher, idle: list[Instance]) -> None:
         """Check that no request waits for long while an instance is idle."""
-        first = next((job for job in batcher._suspects if job.wanted), None)
+        first = next((task for task in batcher._suspects if task.wanted), None)
         if first is not None:
             possible = any(
                 p.idle and all(map(self._run.healthy, p.instances)) for p in batcher.pool.processes
             )
         else:
-            first = next((job for job in queued(batcher) if job.wanted), None)
+            first = next((task for task in queued(batcher) if task.wanted), None)
             possible = bool(idle)
         limit_s = IDLE_WITHIN_S + self._run.scenario.app.config.op[op].auto_batching_timeout / 1000
         number, since = self._waits.get(op, (-1, 0.0))
@@ -303,13 +303,13 @@ class Referee:
         """Check that requests do not stay with an instance that is stuck while another one is idle."""
         run, op = self._run, self._run.scenario.app.config.op[pool.op]
         for instance in (i for process in pool._alive() for i in process.instances):
-            for age, handover in enumerate(instance.in_flight):
-                for job in handover.open_jobs():
-                    sent = run.clients.requests[job.dag_run.request.log_id]
-                    if age and instance.abandoned is not None and job.wanted:
+            for age, dispatch in enumerate(instance.in_flight):
+                for task in dispatch.open_tasks():
+                    sent = run.clients.requests[task.dag_run.request.log_id]
+                    if age and instance.abandoned is not None and task.wanted:
                         self.report(f"request {sent.number} stays behind a call that nobody waits for")
                     stuck = not run.healthy(instance)
-                    if not job.wanted or job.moved or not idle or not sent.good or not (stuck or age):
+                    if not task.wanted or task.moved or not idle or not sent.good or not (stuck or age):
                         sent.movable_since = math.inf
                         continue
                     sent.movable_since = min(sent.movable_since, run.now)
@@ -349,17 +349,17 @@ class Referee:
             )
 
     def _numbers_held(self) -> set[int]:
-        """Return the requests that a queue, a hand-over or the order of answers still has."""
-        jobs: list[Any] = []
+        """Return the requests that a queue, a dispatch or the order of answers still has."""
+        tasks: list[Any] = []
         for batcher in self._run.all_batchers:
-            jobs += queued(batcher)
-            jobs += batcher._suspects
+            tasks += queued(batcher)
+            tasks += batcher._suspects
             if batcher._in_order is not None:
-                jobs += batcher._in_order._under_way.values()
+                tasks += batcher._in_order._under_way.values()
             for process in batcher.pool._alive():
-                jobs += process.refused  # until it is known how it died
-                jobs += [job for i in process.instances for h in i.in_flight for job in h.open_jobs()]
-        return {job.dag_run.request.log_id for job in jobs}
+                tasks += process.refused  # until it is known how it died
+                tasks += [task for i in process.instances for h in i.in_flight for task in h.open_tasks()]
+        return {task.dag_run.request.log_id for task in tasks}
 
     # At the end:
 
@@ -368,9 +368,9 @@ class Referee:
         run = self._run
         for batcher in run.batchers.values():
             if batcher.waiting:
-                self.report(f"Op {batcher.op}: {batcher.waiting} jobs are queued, and no request is open")
+                self.report(f"Op {batcher.op}: {batcher.waiting} tasks are queued, and no request is open")
             if any(instance.in_flight for instance in batcher.pool.instances):
-                self.report(f"Op {batcher.op}: hand-overs are under way, and no request is open")
+                self.report(f"Op {batcher.op}: dispatches are under way, and no request is open")
             order = batcher._in_order
             if order is not None and (order._under_way or order._settled):
                 self.report(f"Op {batcher.op}: answers are held back, and no request is open")
@@ -426,8 +426,8 @@ class LogCheck(logging.Handler):
         self._run.referee.report(f"logged with a traceback: {text}: {type(exc).__name__}: {exc}")
 
 
-def queued(batcher: Batcher) -> Iterator[Job]:
-    """Return the jobs in a batcher's line, without changing it."""
+def queued(batcher: Batcher) -> Iterator[Task]:
+    """Return the tasks in a batcher's line, without changing it."""
     line = batcher._line
     return (entry[-1] for entry in line._entries[line._served :] if entry)
 

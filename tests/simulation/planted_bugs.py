@@ -21,8 +21,8 @@ from pipeline.front.pool.worker_pool import BackOff, Starts, WorkerPool
 from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler import batcher
 from pipeline.front.scheduler.admission import FairQueue
-from pipeline.front.scheduler.batcher import Batcher, Line
-from pipeline.front.scheduler.dag_run import DagRun, InOrder, Job
+from pipeline.front.scheduler.batcher import Batcher, TaskQueue
+from pipeline.front.scheduler.dag_run import DagRun, InOrder, Task
 from pipeline.front.scheduler.scheduler import Deadlines, Scheduler
 from pipeline.messages.frames import FrameReader
 from tests.simulation.run import simulate
@@ -101,19 +101,19 @@ def declined_requests_kill_their_worker(replace: Replace) -> None:
 
 @bug
 def queue_policy_timers_stay(replace: Replace) -> None:
-    """The timer of a queue policy holds a job, and so its inputs, until it fires."""
-    replace(Job, "leave_line", lambda job: None)
+    """The timer of a queue policy holds a task, and so its inputs, until it fires."""
+    replace(Task, "cancel_wait_limit", lambda task: None)
 
 
 @bug
-def dead_workers_keep_refused_jobs(replace: Replace) -> None:
-    """A dead process still refers to the jobs that it may have died of."""
+def dead_workers_keep_refused_tasks(replace: Replace) -> None:
+    """A dead process still refers to the tasks that it may have died of."""
     refuse = batcher.refuse_blamed
 
     def refuse_and_keep(process: WorkerProcess) -> None:
-        jobs = list(process.refused)
+        tasks = list(process.refused)
         refuse(process)
-        process.refused = jobs
+        process.refused = tasks
 
     replace(batcher, "refuse_blamed", refuse_and_keep)
 
@@ -149,12 +149,12 @@ def suspects_run_with_others(replace: Replace) -> None:
     """A request that may have killed a worker runs in a batch again."""
     push_again = Batcher._push_again
 
-    def push_unsuspected(queue: Batcher, job: Job) -> None:
-        if job.suspect:
-            queue._line.add(job)
+    def push_unsuspected(queue: Batcher, task: Task) -> None:
+        if task.suspect:
+            queue._line.add(task)
             queue.dispatch_soon()
         else:
-            push_again(queue, job)
+            push_again(queue, task)
 
     replace(Batcher, "_push_again", push_unsuspected)
 
@@ -162,15 +162,15 @@ def suspects_run_with_others(replace: Replace) -> None:
 @bug
 def queued_requests_are_blamed(replace: Replace) -> None:
     """A request that a dead worker had not begun counts as a cause of its death."""
-    replace(Instance, "began", lambda instance, handover: True)
+    replace(Instance, "began", lambda instance, dispatch: True)
 
 
 @bug
 def deaths_of_whole_batches_count(replace: Replace) -> None:
     """A request is refused that ran alone in one of the two workers that died under it."""
 
-    def refused_after_two(job: Job, crash_retry: bool, *, alone: bool) -> bool:
-        suspected, job.suspect = job.suspect, True
+    def refused_after_two(task: Task, crash_retry: bool, *, alone: bool) -> bool:
+        suspected, task.suspect = task.suspect, True
         return suspected or not crash_retry
 
     replace(batcher, "_is_refused", refused_after_two)
@@ -184,7 +184,7 @@ def crash_retry_is_ignored(replace: Replace) -> None:
 
 
 @bug
-def jobs_of_other_threads_are_lost(replace: Replace) -> None:
+def tasks_of_other_threads_are_lost(replace: Replace) -> None:
     """Requests of a dead process are not tried again, but for those of its first instance."""
     tried_again = batcher.tried_again
 
@@ -199,18 +199,18 @@ def jobs_of_other_threads_are_lost(replace: Replace) -> None:
 @bug
 def late_tries_are_not_counted(replace: Replace) -> None:
     """A request is tried again and again when the Op's timeout is over."""
-    next_try = Job.next_try
+    next_try = Task.next_try
 
-    def uncounted(job: Job, now: float) -> Job:
-        renewed = next_try(job, now)
-        renewed.tries_left = job.tries_left
+    def uncounted(task: Task, now: float) -> Task:
+        renewed = next_try(task, now)
+        renewed.tries_left = task.tries_left
         return renewed
 
-    replace(Job, "next_try", uncounted)
+    replace(Task, "next_try", uncounted)
 
 
 @bug
-def jobs_behind_an_abandoned_call_stay(replace: Replace) -> None:
+def tasks_behind_an_abandoned_call_stay(replace: Replace) -> None:
     """Requests behind a call that is over its timeout are not taken back."""
     replace(Instance, "take_back", lambda instance: iter(()))
 
@@ -226,20 +226,20 @@ def requests_end_twice(replace: Replace) -> None:
 
 @bug
 def regions_of_shared_memory_overlap(replace: Replace) -> None:
-    """Two hand-overs under way have their inputs in the same memory."""
+    """Two dispatches under way have their inputs in the same memory."""
     region = worker_instance.request_region
-    replace(worker_instance, "request_region", lambda handover_id: region(0))
+    replace(worker_instance, "request_region", lambda dispatch_id: region(0))
 
 
 @bug
 def stale_replies_take_a_place(replace: Replace) -> None:
     """The late reply of an abandoned try takes the place of the next one in the order of answers."""
 
-    def complete(order: InOrder, job: Any, go_on: Callable[[], None]) -> None:
-        if job.number not in order._under_way:
+    def complete(order: InOrder, task: Any, go_on: Callable[[], None]) -> None:
+        if task.number not in order._under_way:
             go_on()
             return
-        order._settled[job.number] = go_on
+        order._settled[task.number] = go_on
         order.advance()
 
     replace(InOrder, "complete", complete)
@@ -248,7 +248,7 @@ def stale_replies_take_a_place(replace: Replace) -> None:
 @bug
 def order_of_answers_is_lost(replace: Replace) -> None:
     """Answers are given as they come."""
-    replace(InOrder, "sent", lambda order, job: None)
+    replace(InOrder, "sent", lambda order, task: None)
 
 
 @bug
@@ -294,15 +294,15 @@ def clients_have_no_turns(replace: Replace) -> None:
 @bug
 def priorities_are_reversed(replace: Replace) -> None:
     """The lowest priority goes first."""
-    add = Line.add
+    add = TaskQueue.add
 
-    def add_reversed(line: Line, job: Job) -> None:
-        request = job.dag_run.request
+    def add_reversed(line: TaskQueue, task: Task) -> None:
+        request = task.dag_run.request
         priority, request.priority = request.priority, -request.priority
-        add(line, job)
+        add(line, task)
         request.priority = priority
 
-    replace(Line, "add", add_reversed)
+    replace(TaskQueue, "add", add_reversed)
 
 
 @bug
@@ -397,7 +397,7 @@ def hanging_probes_are_not_noticed(replace: Replace) -> None:
 @bug
 def late_runs_are_not_ended(replace: Replace) -> None:
     """A worker that hangs in a run is never killed."""
-    replace(Instance, "_kill_at", lambda instance, handover: math.inf)
+    replace(Instance, "_kill_at", lambda instance, dispatch: math.inf)
 
 
 @bug

@@ -180,25 +180,25 @@ class Run:
     @contextlib.contextmanager
     def _observed(self) -> Iterator[None]:
         """Have the referee see what leaves the queues, what is lost, and what is logged."""
-        hand_over, tried_again = Instance.hand_over, batcher_module.tried_again
+        dispatch, tried_again = Instance.dispatch, batcher_module.tried_again
         handler, level, propagates = LogCheck(self, logging.INFO), log.level, log.propagate
 
-        def observed_hand_over(instance: Instance, jobs: Any, *rest: Any) -> None:
-            self.referee.handed_over(instance, list(jobs))
-            hand_over(instance, jobs, *rest)
+        def observed_dispatch(instance: Instance, tasks: Any, *rest: Any) -> None:
+            self.referee.handed_over(instance, list(tasks))
+            dispatch(instance, tasks, *rest)
 
         def observed_losses(process: Any, crash_retry: bool) -> Any:
             unseen = [
-                job
+                task
                 for instance in process.instances
-                for handover in instance.in_flight
-                if not instance.began(handover)
-                for job in handover.open_jobs()
+                for dispatch in instance.in_flight
+                if not instance.began(dispatch)
+                for task in dispatch.open_tasks()
             ]
             self.referee.lost(process.op, unseen)
             return tried_again(process, crash_retry)
 
-        Instance.hand_over = observed_hand_over  # type: ignore[method-assign]
+        Instance.dispatch = observed_dispatch  # type: ignore[method-assign]
         batcher_module.tried_again = observed_losses
         log.addHandler(handler)
         log.setLevel(logging.INFO)
@@ -206,7 +206,7 @@ class Run:
         try:
             yield
         finally:
-            Instance.hand_over = hand_over  # type: ignore[method-assign]
+            Instance.dispatch = dispatch  # type: ignore[method-assign]
             batcher_module.tried_again = tried_again
             log.removeHandler(handler)
             log.setLevel(level)

@@ -187,7 +187,7 @@ def _draw_load(
 
 
 def _slow_some(rng: random.Random, orders: list[list[Order]]) -> None:
-    """Have a few requests take long in a fast model, whose next hand-over is sent early."""
+    """Have a few requests take long in a fast model, whose next dispatch is sent early."""
     for some in orders:
         for order in some:
             if order.kind == "answer" and rng.random() < 0.05:

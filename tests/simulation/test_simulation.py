@@ -18,7 +18,7 @@ QUICK_BUGS = (
     "real_time_signals_have_no_name",
     "hung_instances_keep_their_requests",
     "queue_policy_timers_stay",
-    "jobs_behind_an_abandoned_call_stay",
+    "tasks_behind_an_abandoned_call_stay",
 )
 
 

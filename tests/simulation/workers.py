@@ -18,8 +18,9 @@ from typing import Any, Protocol
 from pipeline.errors import InvalidInput
 from pipeline.messages.frames import Arena, Frame, FrameReader, frame, reply_region, stow
 from pipeline.messages.messages import (
+    CallMessage,
+    DispatchMessage,
     Failed,
-    HandOver,
     Message,
     Outcome,
     Probe,
@@ -28,7 +29,6 @@ from pipeline.messages.messages import (
     Refusal,
     Reply,
     Settled,
-    Share,
     Start,
     Timings,
 )
@@ -42,7 +42,7 @@ REFUSAL = "the simulated Op refuses this request"
 
 
 class Mode(Enum):
-    """How a worker goes through a hand-over: see `pipeline.worker.executor.Executor`."""
+    """How a worker goes through a dispatch: see `pipeline.worker.executor.Executor`."""
 
     TOGETHER = "together"  # all requests begin at once
     BATCHES = "batches"  # one batch after the other, each with its reply
@@ -90,15 +90,15 @@ class Witness(Protocol):
 
 @dataclass
 class Run:
-    """A hand-over under way.
+    """A dispatch under way.
 
-    requests: all of its requests. begun: the number of them that count as begun. shares: those that have not
+    requests: all of its requests. begun: the number of them that count as begun. calls: those that have not
     run, in the order of their runs. settled, tail: answers that are yet to be sent.
     """
 
     id: int
     requests: list[int]
-    shares: deque[tuple[Share, dict[str, Any]]]
+    calls: deque[tuple[CallMessage, dict[str, Any]]]
     begun: int = 0
     settled: list[Settled] = field(default_factory=list)
     tail: list[Part] = field(default_factory=list)
@@ -252,7 +252,7 @@ class InstanceThread:
             self._busy = False
         elif isinstance(message, Probe):
             self._later(0.002, self._probed)
-        elif isinstance(message, HandOver):
+        elif isinstance(message, DispatchMessage):
             self._begin(message, received)
         else:
             self._read()
@@ -265,14 +265,14 @@ class InstanceThread:
         self.send(Probed("the simulated probe fails" if kind else ""))
         self._read()
 
-    def _begin(self, message: HandOver, received: Frame) -> None:
+    def _begin(self, message: DispatchMessage, received: Frame) -> None:
         if self._arena.taken_back(message.id):
             self.send(Reply(message.id, True, [], Timings()))
             self._read()
             return
         self._arena.note_begin(message.id, 0)
-        shares = deque((share, _values(share, received)) for share in message.shares)
-        self.run = Run(message.id, [share.log_id for share in message.shares], shares)
+        calls = deque((call, _values(call, received)) for call in message.calls)
+        self.run = Run(message.id, [call.log_id for call in message.calls], calls)
         self._answering = []
         self._begin_batch()
 
@@ -281,9 +281,9 @@ class InstanceThread:
         assert self.run is not None
         world, run = self.worker.world, self.run
         size = 1 if world.mode is Mode.HOOKS else world.batch_sizes[self.worker.op]
-        batch = list(run.shares)[:size]
+        batch = list(run.calls)[:size]
         total = len(run.requests)
-        begun = total if world.mode is Mode.TOGETHER else total - len(run.shares) + len(batch)
+        begun = total if world.mode is Mode.TOGETHER else total - len(run.calls) + len(batch)
         if begun == run.begun:
             self._run_batch(batch)
             return
@@ -291,7 +291,7 @@ class InstanceThread:
         requests, run.begun = run.requests[run.begun : begun], begun
         self._later(world.rng.choice((0.0, 0.0, 0.00002, 0.02)), partial(self._look, batch, requests))
 
-    def _look(self, batch: list[tuple[Share, dict[str, Any]]], requests: list[int]) -> None:
+    def _look(self, batch: list[tuple[CallMessage, dict[str, Any]]], requests: list[int]) -> None:
         """Run a batch, unless the front has taken back what has not begun."""
         assert self.run is not None
         if self._arena.taken_back(self.run.id):
@@ -300,8 +300,8 @@ class InstanceThread:
         self.worker.world.witness.began(self.worker, requests)
         self._run_batch(batch)
 
-    def _run_batch(self, batch: list[tuple[Share, dict[str, Any]]]) -> None:
-        """Run a batch of the hand-over: it takes its time, ends with answers, or kills or hangs us."""
+    def _run_batch(self, batch: list[tuple[CallMessage, dict[str, Any]]]) -> None:
+        """Run a batch of the dispatch: it takes its time, ends with answers, or kills or hangs us."""
         world, rng = self.worker.world, self.worker.world.rng
         speed = world.speeds[self.worker.op]
         took_s = (speed.run_s + speed.request_s * len(batch)) * rng.uniform(0.8, 1.3)
@@ -321,13 +321,13 @@ class InstanceThread:
                 return
         self._later(took_s, partial(self._answer, batch))
 
-    def _answer(self, batch: list[tuple[Share, dict[str, Any]]]) -> None:
+    def _answer(self, batch: list[tuple[CallMessage, dict[str, Any]]]) -> None:
         assert self.run is not None
         run = self.run
-        for share, values in batch:
-            run.shares.popleft()
-            run.settled.append(self._settle(share, values, run.tail))
-        last = not run.shares
+        for call, values in batch:
+            run.calls.popleft()
+            run.settled.append(self._settle(call, values, run.tail))
+        last = not run.calls
         if last or self.worker.world.mode is not Mode.HOOKS:
             self._reply(last=last)
         else:
@@ -362,25 +362,25 @@ class InstanceThread:
         else:
             self._begin_batch()
 
-    def _settle(self, share: Share, values: dict[str, Any], tail: list[Part]) -> Settled:
+    def _settle(self, call: CallMessage, values: dict[str, Any], tail: list[Part]) -> Settled:
         """The answer of one request, its value for the next Op, or its refusal."""
         request = first_value(values)
         op = self.worker.op
         if request["do"] == "error" and request["node"] in ("", op):
-            return Settled(share.index, Outcome.ERROR, refusal=Refusal.from_error(InvalidInput(REFUSAL)))
+            return Settled(call.index, Outcome.ERROR, refusal=Refusal.from_error(InvalidInput(REFUSAL)))
         path = f"{op}({','.join(value['path'] for value in values.values())})"
-        if share.answers:
+        if call.answers:
             parts: list[Part] = [answer_body(request["id"], path, _fill(request), request["size"])]
-            return Settled(share.index, Outcome.ANSWER, stow(parts, tail))
+            return Settled(call.index, Outcome.ANSWER, stow(parts, tail))
         value = {**request, "path": path, "data": request["data"]}
-        return Settled(share.index, Outcome.VALUE, stow(encode(value, allow_pickle=False), tail))
+        return Settled(call.index, Outcome.VALUE, stow(encode(value, allow_pickle=False), tail))
 
     def unanswered(self) -> list[int]:
         """Return the requests that it has begun, less those whose reply is with the front."""
         waiting: list[int] = []
         if (run := self.run) is not None:
             waiting = [run.requests[settled.index] for settled in run.settled]
-            waiting += run.requests[len(run.requests) - len(run.shares) : run.begun]
+            waiting += run.requests[len(run.requests) - len(run.calls) : run.begun]
         return [*(self._answering if self._unsent else ()), *waiting]
 
     def send(self, message: Message) -> None:
@@ -410,9 +410,9 @@ class InstanceThread:
 
 @dataclass
 class World:
-    """The plans and records that all workers of a run share.
+    """The plans and records that all workers of a run call.
 
-    mode: how they go through a hand-over. plans: of the next starts, by Op; further ones become ready.
+    mode: how they go through a dispatch. plans: of the next starts, by Op; further ones become ready.
     garbage: names of workers that sent bytes which are no frame.
     """
 
@@ -457,5 +457,5 @@ def _fill(request: dict[str, Any]) -> int:
     return int(array[0]) if bool((array == array[0]).all()) else -2
 
 
-def _values(share: Share, received: Frame) -> dict[str, Any]:
-    return {name: decode(received.tail.unstow(stowed), allow_pickle=False) for name, stowed in share.inputs}
+def _values(call: CallMessage, received: Frame) -> dict[str, Any]:
+    return {name: decode(received.tail.unstow(stowed), allow_pickle=False) for name, stowed in call.inputs}

@@ -198,7 +198,7 @@ class ServiceProcess:
         """The answers to requests that were all queued while the only worker was held busy.
 
         `held` is a request that touches `<gate>.waiting` and then waits for the file `gate`. It is sent
-        twice: a fast worker may be given one more hand-over early, and so gets this one, not one of ours.
+        twice: a fast worker may be given one more dispatch early, and so gets this one, not one of ours.
         """
         with ThreadPoolExecutor(len(requests) + 2) as pool, contextlib.ExitStack() as at_last:
             at_last.callback(gate.touch)

@@ -1,4 +1,4 @@
-"""When the requests of one hand-over are answered: short ones before a run that will be long."""
+"""When the requests of one dispatch are answered: short ones before a run that will be long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pipeline import Op
 from pipeline.api.op import REQUEST_OP
 from pipeline.messages.frames import Tail, stow
-from pipeline.messages.messages import Settled, Share, Timings
+from pipeline.messages.messages import CallMessage, Settled, Timings
 from pipeline.messages.values import Part, encode
 from pipeline.models.additions import FeedPadding, Padding
 from pipeline.models.signature import Variable
@@ -56,9 +56,9 @@ class Noted:
         """Nothing is held."""
 
 
-def share(index: int, length: int) -> Share:
+def call(index: int, length: int) -> CallMessage:
     given = stow(encode({"length": str(length)}, allow_pickle=False), [])
-    return Share(index, index + 1, 0, "", None, "", None, math.inf, [(REQUEST_OP, given)])
+    return CallMessage(index, index + 1, 0, "", None, "", None, math.inf, [(REQUEST_OP, given)])
 
 
 @pytest.mark.parametrize(
@@ -84,5 +84,5 @@ def test_what_has_run_is_answered_before_a_run_that_will_be_long(
         told = ", ".join(str(one.index) for one in sorted(settled, key=lambda one: one.index))
         events.extend([f"answers to {told}"] if told else [])
 
-    executor.run([share(at, length) for at, length in enumerate(lengths)], Tail(b""), send)
+    executor.run([call(at, length) for at, length in enumerate(lengths)], Tail(b""), send)
     assert events == expected

@@ -65,7 +65,7 @@ class Listener:
         """Count anew after the loop's other work: this turn begins no more requests.
 
         While 1,024 sockets are readable libuv polls again, up to 48 times (its issue 282): without a bound,
-        timers, hand-overs and gRPC would stand still for seconds.
+        timers, dispatches and gRPC would stand still for seconds.
         """
         if not self._turn_ends:
             self._turn_ends = True

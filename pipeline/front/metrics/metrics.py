@@ -122,7 +122,7 @@ class OpFigures:
     failures: Failures = field(default_factory=Failures)
     retried: int = 0  # requests that were queued again because their worker had died
     moved: int = 0  # requests that another instance ran because theirs seemed to hang
-    abandoned: int = 0  # hand-overs that were over the Op's timeout
+    abandoned: int = 0  # dispatches that were over the Op's timeout
     preprocess_ns: int = 0
     postprocess_ns: int = 0
     # times as requests see them: of the whole of every batch that they were part of
@@ -170,7 +170,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NS = 1e-9
 
 _OP_HISTOGRAMS: dict[str, tuple[str, Callable[[OpFigures], Distribution]]] = {
-    "queue_seconds": ("From a request's arrival at an Op to its hand-over.", lambda op: op.queue_s),
+    "queue_seconds": ("From a request's arrival at an Op to its dispatch.", lambda op: op.queue_s),
     "predictor_seconds": ("One run of the predictor, or of `process`.", lambda op: op.predictor_s),
     "batch_rows": ("Rows in one predictor batch.", lambda op: op.batch_rows),
 }
@@ -180,7 +180,7 @@ _OP_COUNTERS: dict[str, tuple[str, Callable[[OpFigures], float]]] = {
     "errors": ("Requests that this Op refused or failed.", lambda op: op.failed),
     "retried": ("Requests tried again because their worker had died.", lambda op: op.retried),
     "moved": ("Requests that another instance runs because theirs seemed to hang.", lambda op: op.moved),
-    "abandoned": ("Hand-overs that were over the Op's timeout.", lambda op: op.abandoned),
+    "abandoned": ("Dispatches that were over the Op's timeout.", lambda op: op.abandoned),
     "preprocess_seconds": ("Time in preprocess hooks.", lambda op: op.preprocess_ns * _NS),
     "postprocess_seconds": ("Time in postprocess hooks.", lambda op: op.postprocess_ns * _NS),
 }

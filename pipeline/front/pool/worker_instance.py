@@ -18,7 +18,7 @@ import msgspec
 
 from pipeline.errors import ServingError
 from pipeline.messages.frames import (
-    HANDOVERS_IN_FLIGHT,
+    DISPATCHES_IN_FLIGHT,
     Arena,
     FrameReader,
     Tail,
@@ -27,8 +27,9 @@ from pipeline.messages.frames import (
     request_region,
 )
 from pipeline.messages.messages import (
+    CallMessage,
+    DispatchMessage,
     Failed,
-    HandOver,
     Message,
     Outcome,
     OwnFamilies,
@@ -38,7 +39,6 @@ from pipeline.messages.messages import (
     Ready,
     Reply,
     Settled,
-    Share,
 )
 from pipeline.messages.values import Part
 from pipeline.process.isolation import run_isolated
@@ -47,7 +47,7 @@ from pipeline.process.processes import Activity
 log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 256 * 1024
-HANG_GRACE_S = 5.0  # after the latest deadline of a hand-over its worker is taken for stuck
+HANG_GRACE_S = 5.0  # after the latest deadline of a dispatch its worker is taken for stuck
 STOPPED_S = 5.0  # in a frame without a byte; one call of the system's sends it on without any work in between
 LARGE_BYTES = 256 * 1024  # copying and sending this takes the front about half a millisecond
 
@@ -63,7 +63,7 @@ _READY = State.READY  # looking a member up costs as much as a short loop
 _ERROR = Outcome.ERROR
 
 
-class Job(Protocol):
+class Task(Protocol):
     """One Op's share of a request, as the pool sees it: receives the result."""
 
     @property
@@ -72,14 +72,14 @@ class Job(Protocol):
     def fail(self, error: ServingError) -> None: ...
 
 
-class InFlight(msgspec.Struct, eq=False):
-    """A hand-over under way: jobs that were sent to a worker together.
+class Dispatch(msgspec.Struct, eq=False):
+    """A dispatch under way: tasks that were sent to a worker together.
 
     Instants are of time.monotonic().
     """
 
     id: int
-    jobs: list[Job | None]  # None in place of a settled job
+    tasks: list[Task | None]  # None in place of a settled task
     deadline: float  # the latest of its requests
     began: float  # when the worker could begin with it
     run_began: float  # when its present run could begin, where it takes several runs
@@ -87,12 +87,12 @@ class InFlight(msgspec.Struct, eq=False):
     # No request waits for it: it is over its Op's timeout, was taken back, or runs elsewhere
     abandoned: bool = False
     recalled: bool = False  # the front wants it back, so the worker may decline it
-    preprocess_ns: int = 0  # of the latest reply that has it, for `HandOverEvents.replying`
+    preprocess_ns: int = 0  # of the latest reply that has it, for `DispatchEvents.replying`
     runs: int = 0  # runs of the model in the replies so far
 
-    def open_jobs(self) -> list[Job]:
-        """The jobs that are not settled."""
-        return [job for job in self.jobs if job is not None]
+    def open_tasks(self) -> list[Task]:
+        """The tasks that are not settled."""
+        return [task for task in self.tasks if task is not None]
 
 
 class Host(Protocol):
@@ -113,28 +113,28 @@ class Host(Protocol):
     def read_activity(self, thread_id: int) -> Activity | None: ...
 
 
-class HandOverEvents(Protocol):
-    """Callbacks of an instance about its hand-overs.
+class DispatchEvents(Protocol):
+    """Callbacks of an instance about its dispatches.
 
     profiles: whether the instance calls `replying`.
     """
 
     profiles: bool
 
-    def replying(self, handover: InFlight, reply: Reply) -> None:
+    def replying(self, dispatch: Dispatch, reply: Reply) -> None:
         """A reply is there, of which nothing is settled yet."""
         ...
 
-    def replied(self, instance: Instance, handover: InFlight, reply: Reply) -> None:
+    def replied(self, instance: Instance, dispatch: Dispatch, reply: Reply) -> None:
         """Note that all requests of the reply are settled."""
         ...
 
-    def timed_out(self, instance: Instance, handover: InFlight) -> None:
+    def timed_out(self, instance: Instance, dispatch: Dispatch) -> None:
         """A call is over the Op's timeout; it is abandoned."""
         ...
 
-    def declined(self, jobs: Sequence[Job]) -> None:
-        """The worker has not begun with these jobs, for their hand-over was taken back."""
+    def declined(self, tasks: Sequence[Task]) -> None:
+        """The worker has not begun with these tasks, for their dispatch was taken back."""
         ...
 
 
@@ -142,7 +142,7 @@ class TimeLimits(NamedTuple):
     """Time limits of an Op's runs, in seconds; infinite for none."""
 
     call_s: float  # then no request waits for a run any more
-    # of a hand-over: then the worker is killed; without it HANG_GRACE_S after `call_s` or the deadline
+    # of a dispatch: then the worker is killed; without it HANG_GRACE_S after `call_s` or the deadline
     kill_s: float
 
 
@@ -213,19 +213,19 @@ class Instance:
     """
 
     def __init__(
-        self, op: str, number: int, process: Host, events: HandOverEvents, limits: TimeLimits
+        self, op: str, number: int, process: Host, events: DispatchEvents, limits: TimeLimits
     ) -> None:
         self.op = op
         self.number = number
         self.process = process
         self.state = State.STARTING
-        self.in_flight: deque[InFlight] = deque()
-        self.idle_since = 0.0  # when its last hand-over ended, time.monotonic
-        self.answered = 0  # requests in that hand-over
+        self.in_flight: deque[Dispatch] = deque()
+        self.idle_since = 0.0  # when its last dispatch ended, time.monotonic
+        self.answered = 0  # requests in that dispatch
         self.served = 0  # requests since the start
         self.probed_at = 0.0  # when it was sent a probe that it has not answered yet, time.monotonic
         self._events = events
-        self._handovers = 0
+        self._dispatches = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._rest_timer: asyncio.TimerHandle | None = None  # set within a frame, for the rest of it
@@ -256,7 +256,7 @@ class Instance:
     def has_place(self) -> bool:
         return (
             self.state is _READY
-            and len(self.in_flight) < HANDOVERS_IN_FLIGHT
+            and len(self.in_flight) < DISPATCHES_IN_FLIGHT
             and self.abandoned is None
             and not self.process.reserved
         )
@@ -264,43 +264,45 @@ class Instance:
     def send(self, message: Message) -> None:
         self._outbox.send(frame(message))
 
-    def hand_over(self, jobs: Sequence[Job], shares: list[Share], tail: Sequence[Part]) -> None:
-        """Send jobs to the worker, which is killed when it has them for too long.
+    def dispatch(self, tasks: Sequence[Task], calls: list[CallMessage], tail: Sequence[Part]) -> None:
+        """Send tasks to the worker, which is killed when it has them for too long.
 
-        shares: the message about each job. tail: large parts of the shares.
+        calls: the message of each task. tail: large parts of the calls.
         """
-        now, deadline = time.monotonic(), max([share.deadline for share in shares])
-        handover = InFlight(self._handovers, list(jobs), deadline, now, now, sum([job.rows for job in jobs]))
-        region = request_region(handover.id) if tail else None
+        now, deadline = time.monotonic(), max([call.deadline for call in calls])
+        dispatch = Dispatch(
+            self._dispatches, list(tasks), deadline, now, now, sum([task.rows for task in tasks])
+        )
+        region = request_region(dispatch.id) if tail else None
         # First of all: what can't be encoded is not under way, and nothing may wait behind it.
-        buffers = frame(HandOver(handover.id, shares), tail, self._arena, region)
-        self._handovers += 1
-        self.in_flight.append(handover)
+        buffers = frame(DispatchMessage(dispatch.id, calls), tail, self._arena, region)
+        self._dispatches += 1
+        self.in_flight.append(dispatch)
         self._outbox.send(buffers)
-        self._watch(handover)
+        self._watch(dispatch)
 
     @property
     def is_running(self) -> bool:
-        """Whether the worker has begun with a request of the oldest hand-over."""
+        """Whether the worker has begun with a request of the oldest dispatch."""
         return self._arena.begun_requests(self.in_flight[0].id) > 0
 
     def read_activity(self) -> Activity | None:
         """Return the activity of the instance; None when its process has ended."""
         return self.process.read_activity(self._arena.thread_id)
 
-    def take_back(self) -> list[Job]:
-        """Take back the jobs that the worker has not begun with; it will not begin with them."""
-        if all(handover.recalled for handover in self.in_flight):
+    def take_back(self) -> list[Task]:
+        """Take back the tasks that the worker has not begun with; it will not begin with them."""
+        if all(dispatch.recalled for dispatch in self.in_flight):
             return []
         self._arena.take_back(self.in_flight[-1].id)
-        jobs: list[Job] = []
-        for handover in self.in_flight:
-            handover.recalled = True
-            begun = self._arena.begun_requests(handover.id)
-            jobs += [job for job in handover.jobs[begun:] if job is not None]
-            handover.jobs[begun:] = [None] * len(handover.jobs[begun:])
-            handover.abandoned = handover.abandoned or not begun
-        return jobs
+        tasks: list[Task] = []
+        for dispatch in self.in_flight:
+            dispatch.recalled = True
+            begun = self._arena.begun_requests(dispatch.id)
+            tasks += [task for task in dispatch.tasks[begun:] if task is not None]
+            dispatch.tasks[begun:] = [None] * len(dispatch.tasks[begun:])
+            dispatch.abandoned = dispatch.abandoned or not begun
+        return tasks
 
     def abandon(self) -> None:
         """Give the instance nothing more until its run ends."""
@@ -313,53 +315,53 @@ class Instance:
         self.send(Probe())
 
     def stop(self) -> None:
-        """Close our end: the worker's thread leaves after the hand-overs that it has."""
+        """Close our end: the worker's thread leaves after the dispatches that it has."""
         self.state = State.STOPPING
         self._outbox.end()
 
-    def began(self, handover: InFlight) -> bool:
-        """Whether the worker, which has died, had begun with a hand-over."""
-        return self._arena.begun(handover.id)
+    def began(self, dispatch: Dispatch) -> bool:
+        """Whether the worker, which has died, had begun with a dispatch."""
+        return self._arena.begun(dispatch.id)
 
-    def begun_jobs(self, handover: InFlight) -> list[Job]:
-        """Return the open jobs of a hand-over that the worker, which has died, had begun.
+    def begun_tasks(self, dispatch: Dispatch) -> list[Task]:
+        """Return the open tasks of a dispatch that the worker, which has died, had begun.
 
         Before its first request the worker reads the inputs of all.
         """
-        begun = self._arena.begun_requests(handover.id) or len(handover.jobs)
-        return [job for job in handover.jobs[:begun] if job is not None]
+        begun = self._arena.begun_requests(dispatch.id) or len(dispatch.tasks)
+        return [task for task in dispatch.tasks[:begun] if task is not None]
 
-    def _watch(self, handover: InFlight) -> None:
-        """See to it that `_check_late` runs when the hand-over is late, if it is the oldest by then."""
-        if handover is not self.in_flight[0]:
+    def _watch(self, dispatch: Dispatch) -> None:
+        """See to it that `_check_late` runs when the dispatch is late, if it is the oldest by then."""
+        if dispatch is not self.in_flight[0]:
             return
-        late_at = self._kill_at(handover)
-        if not handover.abandoned:
-            late_at = min(late_at, handover.run_began + self._limits.call_s)
+        late_at = self._kill_at(dispatch)
+        if not dispatch.abandoned:
+            late_at = min(late_at, dispatch.run_began + self._limits.call_s)
         if late_at == math.inf or (self._timer is not None and self._timer_at <= late_at):
             return
         self._cancel_timer()
         self._timer_at = late_at
         self._timer = self._loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._check_late)
 
-    def _kill_at(self, handover: InFlight) -> float:
+    def _kill_at(self, dispatch: Dispatch) -> float:
         if self._limits.kill_s < math.inf:
-            return handover.began + self._limits.kill_s
-        return min(handover.deadline, handover.run_began + self._limits.call_s) + HANG_GRACE_S
+            return dispatch.began + self._limits.kill_s
+        return min(dispatch.deadline, dispatch.run_began + self._limits.call_s) + HANG_GRACE_S
 
     def _check_late(self) -> None:
         self._timer = None
         if not self.in_flight:
             return
-        handover, now = self.in_flight[0], time.monotonic()
-        if self._kill_at(handover) <= now:
+        dispatch, now = self.in_flight[0], time.monotonic()
+        if self._kill_at(dispatch) <= now:
             self.process.kill("its run was over its time limit")
             return
-        if not handover.abandoned and handover.run_began + self._limits.call_s <= now:
-            handover.abandoned = True
+        if not dispatch.abandoned and dispatch.run_began + self._limits.call_s <= now:
+            dispatch.abandoned = True
             self.abandon()
-            run_isolated(self._events.timed_out, self, handover)
-        self._watch(handover)
+            run_isolated(self._events.timed_out, self, dispatch)
+        self._watch(dispatch)
 
     def _readable(self) -> None:
         try:
@@ -433,38 +435,38 @@ class Instance:
             self.process.kill(f"idle, it failed a probe: {failure}")
 
     def _take_reply(self, reply: Reply, tail: Tail) -> Iterator[None]:
-        handover = self.in_flight[0]
-        if handover.id != reply.handover:
-            raise RuntimeError(f"reply to hand-over {reply.handover}, expected {handover.id}")
+        dispatch = self.in_flight[0]
+        if dispatch.id != reply.dispatch:
+            raise RuntimeError(f"reply to dispatch {reply.dispatch}, expected {dispatch.id}")
         if self._events.profiles:
-            run_isolated(self._events.replying, handover, reply)
-        jobs = handover.jobs
+            run_isolated(self._events.replying, dispatch, reply)
+        tasks = dispatch.tasks
         has_large = tail.size > LARGE_BYTES
         for settled in reply.settled:
-            job = jobs[settled.index]
-            jobs[settled.index] = None
-            if job is None:
+            task = tasks[settled.index]
+            tasks[settled.index] = None
+            if task is None:
                 continue
             if settled.outcome is _ERROR:
-                run_isolated(job.fail, _get_error(settled))
+                run_isolated(task.fail, _get_error(settled))
                 continue
             parts = tail.unstow(settled.parts)
-            run_isolated(job.complete, settled.outcome, parts)
+            run_isolated(task.complete, settled.outcome, parts)
             if has_large and sum(map(len, parts)) > LARGE_BYTES:
                 yield
         if reply.last:
-            unanswered = handover.open_jobs()
-            if unanswered and not handover.recalled:  # tried again they are answered
-                raise RuntimeError(f"the last reply to hand-over {handover.id} leaves requests unanswered")
+            unanswered = dispatch.open_tasks()
+            if unanswered and not dispatch.recalled:  # tried again they are answered
+                raise RuntimeError(f"the last reply to dispatch {dispatch.id} leaves requests unanswered")
             self.in_flight.popleft()
             if unanswered:  # they were taken back in the moment in which they began
-                handover.abandoned = True
+                dispatch.abandoned = True
                 run_isolated(self._events.declined, unanswered)
             self.process.reserved = False  # it can only have been for this one
             self._end_abandonment()
-        run_isolated(self._events.replied, self, handover, reply)
+        run_isolated(self._events.replied, self, dispatch, reply)
         if not reply.last:
-            handover.run_began = time.monotonic()
+            dispatch.run_began = time.monotonic()
         elif self.in_flight:
             self.in_flight[0].began = self.in_flight[0].run_began = time.monotonic()
             self._watch(self.in_flight[0])

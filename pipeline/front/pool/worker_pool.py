@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from pipeline.api.served_models import ServedModel, answered_by
 from pipeline.errors import StartFailed
 from pipeline.front.pool.outputs import Outputs
-from pipeline.front.pool.worker_instance import HandOverEvents, Instance, State
+from pipeline.front.pool.worker_instance import DispatchEvents, Instance, State
 from pipeline.front.pool.worker_process import Plan, WorkerProcess
 from pipeline.messages.messages import Models
 from pipeline.models.tensor_spec import ModelCard, Signature
@@ -153,7 +153,7 @@ class BackOff:
 
 log = logging.getLogger(__name__)
 
-LEAVE_S = 5.0  # what a process has for its end once its last hand-over is answered
+LEAVE_S = 5.0  # what a process has for its end once its last dispatch is answered
 
 
 class Service(Protocol):
@@ -174,7 +174,7 @@ class Service(Protocol):
         ...
 
 
-class Dispatcher(HandOverEvents, Protocol):
+class Dispatcher(DispatchEvents, Protocol):
     """Batcher of an Op, as its pool sees it: gives work to instances, and learns how it ends.
 
     The pool reports a dying process twice: `requeue_lost` at once, `refuse_blamed` once the cause is known.
@@ -185,11 +185,11 @@ class Dispatcher(HandOverEvents, Protocol):
         ...
 
     def requeue_lost(self, process: WorkerProcess) -> None:
-        """Queue the jobs of a dying process again, but for those that it may have died of."""
+        """Queue the tasks of a dying process again, but for those that it may have died of."""
         ...
 
     def refuse_blamed(self, process: WorkerProcess) -> None:
-        """Refuse the jobs that a process may have died of, now that it is known how."""
+        """Refuse the tasks that a process may have died of, now that it is known how."""
         ...
 
 
@@ -260,7 +260,7 @@ class WorkerPool:
         return sum(map(len, self.plan.places)) if self._loaded else 0
 
     async def stop(self, grace_s: float) -> None:
-        """Have every instance finish its hand-over and leave; kill what has not left in `grace_s`."""
+        """Have every instance finish its dispatch and leave; kill what has not left in `grace_s`."""
         self._stopping = True
         for process in self._alive():
             if process.ready_at:
@@ -327,7 +327,7 @@ class WorkerPool:
 
         The first new process proves that the plan can be served; if it fails, all is as before. There is one
         process more than usual, never two: the old processes leave one by one. The new ones get no work until
-        they are as many as the remaining old ones. Then all requests go to new ones. So no two hand-overs of
+        they are as many as the remaining old ones. Then all requests go to new ones. So no two dispatches of
         one moment get answers of two versions, and half of the instances always serve.
         """
         async with self._changing:
@@ -417,7 +417,7 @@ class WorkerPool:
         self._dispatcher.dispatch_soon()
 
     async def _retire(self, processes: Iterable[WorkerProcess]) -> None:
-        """Have processes finish the hand-overs that they have, and end."""
+        """Have processes finish the dispatches that they have, and end."""
         loop = asyncio.get_running_loop()
         leaving = {process: loop.create_future() for process in processes}
         self._leaving |= leaving
@@ -431,7 +431,7 @@ class WorkerPool:
         await asyncio.gather(*itertools.starmap(self._gone, leaving.items()))
 
     async def _gone(self, process: WorkerProcess, gone: asyncio.Future[None]) -> None:
-        """A hand-over has its own time limit; a process without one must end at once."""
+        """A dispatch has its own time limit; a process without one must end at once."""
         while not gone.done():
             had_work = _under_way(process)
             await asyncio.wait({gone}, timeout=LEAVE_S)
@@ -459,7 +459,7 @@ class WorkerPool:
         self._service.note_ready()
 
     def lost(self, process: WorkerProcess) -> None:
-        """Have the jobs of a dying process tried again."""
+        """Have the tasks of a dying process tried again."""
         self._dispatcher.requeue_lost(process)
 
     def died(self, process: WorkerProcess) -> None:
@@ -564,5 +564,5 @@ class WorkerPool:
 
 
 def _under_way(process: WorkerProcess) -> int:
-    """Hand-overs that a process has yet to answer."""
+    """Dispatches that a process has yet to answer."""
     return sum(len(instance.in_flight) for instance in process.instances)

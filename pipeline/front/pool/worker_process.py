@@ -22,7 +22,7 @@ from pipeline.engines.base import Engine, find_engine, shares_a_process
 from pipeline.errors import ConfigError
 from pipeline.front.metrics.metrics import resident_bytes
 from pipeline.front.pool.outputs import Output, Outputs
-from pipeline.front.pool.worker_instance import HandOverEvents, Instance, Job, State, TimeLimits
+from pipeline.front.pool.worker_instance import DispatchEvents, Instance, State, Task, TimeLimits
 from pipeline.messages.messages import Failed, OwnFamily, Ready, Start
 from pipeline.messages.protocol_version import OTHER_VERSION, PACKAGE_CHANGED, PROTOCOL_VERSION
 from pipeline.models.serving_model import CACHE_FOLDER, choose_version
@@ -156,7 +156,7 @@ class Keeper(Protocol):
     """Owner of processes, which replaces them: see `WorkerPool`."""
 
     def became_ready(self, process: WorkerProcess) -> None:
-        """Its worker has said that it is ready: its instances take hand-overs from now on."""
+        """Its worker has said that it is ready: its instances take dispatches from now on."""
         ...
 
     def lost(self, process: WorkerProcess) -> None:
@@ -181,7 +181,7 @@ class WorkerProcess:
         numbers: range,
         version: str,
         keeper: Keeper,
-        events: HandOverEvents,
+        events: DispatchEvents,
         outputs: Outputs,
     ) -> None:
         self.op = op
@@ -192,7 +192,7 @@ class WorkerProcess:
         self.reserved = False  # a single request has the process to itself: other instances get nothing
         self.failure: Failed | None = None  # why it could not start
         self.own_metrics: Sequence[OwnFamily] = ()  # metrics that its model counts itself
-        self.refused: list[Job] = []  # refused with the cause of the death, once it is known
+        self.refused: list[Task] = []  # refused with the cause of the death, once it is known
         self.ready_at = 0.0  # time.monotonic; 0 before
         self.ready_bytes = 0.0  # resident memory when it became ready
         self.ready_message: Ready | None = None  # describes the model; None before the process is ready
@@ -278,7 +278,7 @@ class WorkerProcess:
             await asyncio.wait(calls)
 
     def became_ready(self, ready: Ready) -> None:
-        """Note that the worker is ready: from now on all its instances take hand-overs."""
+        """Note that the worker is ready: from now on all its instances take dispatches."""
         self.ready_message = ready
         self._cancel_start_timer()
         self.ready_at = time.monotonic()
@@ -300,7 +300,7 @@ class WorkerProcess:
         self._process.kill()
 
     def stop(self) -> None:
-        """Close our ends: each instance leaves after the hand-over it is in, the process with the last."""
+        """Close our ends: each instance leaves after the dispatch it is in, the process with the last."""
         for instance in self.instances:
             instance.stop()
 

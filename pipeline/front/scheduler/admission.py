@@ -50,7 +50,7 @@ class FairQueue:
     client with few requests goes ahead of the queue of a flooding client. A single client is served in order
     of arrival.
 
-    now: turn of the latest hand-over. latest: turn of the last request in line. clients: number of clients
+    now: turn of the latest dispatch. latest: turn of the last request in line. clients: number of clients
     with pending requests.
     """
 
@@ -113,11 +113,11 @@ class QueueView(Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether a job that came now would be run at once."""
+        """Whether a task that came now would be run at once."""
         ...
 
     def rows_ahead(self, place: tuple[int, int] | None) -> int:
-        """Rows answered before a job that comes now with this priority and turn; None: behind all others."""
+        """Rows answered before a task that comes now with this priority and turn; None: behind all others."""
         ...
 
     def wait_s(self, rows: int) -> float:

@@ -1,4 +1,4 @@
-"""The queue in front of one Op: gathers jobs into hand-overs and gives each to an instance with room."""
+"""The queue in front of one Op: gathers tasks into dispatches and gives each to an instance with room."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from pipeline.errors import (
 )
 from pipeline.front.metrics.metrics import OpFigures
 from pipeline.front.pool import worker_instance
-from pipeline.front.pool.worker_instance import InFlight, Instance, State
+from pipeline.front.pool.worker_instance import Dispatch, Instance, State
 from pipeline.front.pool.worker_pool import Service, WorkerPool
 from pipeline.front.pool.worker_process import Plan, WorkerProcess, time_limits
 from pipeline.front.scheduler.admission import Admission, LastInLine
 from pipeline.front.scheduler.batching import (
     BatchPolicy,
     Pace,
+    dispatch_size,
     gathered_in,
-    handover_size,
     may_follow,
     may_queue_behind,
     ripe_in,
 )
-from pipeline.front.scheduler.dag_run import DagRun, InOrder, Inputs, Job, given_back
+from pipeline.front.scheduler.dag_run import DagRun, InOrder, Inputs, Task, given_back
 from pipeline.front.scheduler.hung_runs import (
     STOPPED_LIMIT_S,
     STUCK_AFTER_S,
@@ -58,61 +58,61 @@ LONE_DEATHS = 2  # workers that may die while a request runs alone in them; the 
 UNSEEN_DEATHS = 5  # workers that may die before they begin with a request; reading it may be what kills them
 
 
-def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Job]:
-    """Yield the jobs of a dying process that are queued again; possible causes of its death as suspects.
+def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Task]:
+    """Yield the tasks of a dying process that are queued again; possible causes of its death as suspects.
 
     Jobs that must not run again go to `process.refused`, until it is known how the process died.
     """
-    causes = {job for instance in process.instances for job in _find_causes(instance)}
+    causes = {task for instance in process.instances for task in _find_causes(instance)}
     for instance in process.instances:
-        for handover in instance.in_flight:
-            for job in given_back(handover.open_jobs()):
-                if job.moved:  # another instance has it already
+        for dispatch in instance.in_flight:
+            for task in given_back(dispatch.open_tasks()):
+                if task.moved:  # another instance has it already
                     continue
-                if job in causes and _is_refused(job, crash_retry, alone=len(causes) == 1):
-                    process.refused.append(job)
-                elif job.wanted:
-                    yield job
+                if task in causes and _is_refused(task, crash_retry, alone=len(causes) == 1):
+                    process.refused.append(task)
+                elif task.wanted:
+                    yield task
         instance.in_flight.clear()
 
 
-def _find_causes(instance: Instance) -> list[Job]:
-    """Return the jobs of a dying instance that its process may have died of."""
+def _find_causes(instance: Instance) -> list[Task]:
+    """Return the tasks of a dying instance that its process may have died of."""
     if not instance.in_flight:
         return []
-    handover = instance.in_flight[0]
-    if instance.began(handover):
-        return list(given_back(instance.begun_jobs(handover)))
-    unseen = list(given_back(handover.open_jobs()))
-    for job in unseen:
-        job.unseen_deaths += 1
-    return [job for job in unseen if job.unseen_deaths > UNSEEN_DEATHS]
+    dispatch = instance.in_flight[0]
+    if instance.began(dispatch):
+        return list(given_back(instance.begun_tasks(dispatch)))
+    unseen = list(given_back(dispatch.open_tasks()))
+    for task in unseen:
+        task.unseen_deaths += 1
+    return [task for task in unseen if task.unseen_deaths > UNSEEN_DEATHS]
 
 
-def _is_refused(job: Job, crash_retry: bool, *, alone: bool) -> bool:
-    """Blame a job for a death. Returns whether the job must not run again.
+def _is_refused(task: Task, crash_retry: bool, *, alone: bool) -> bool:
+    """Blame a task for a death. Returns whether the task must not run again.
 
     A death counts only where nothing else ran in the process. Someone may kill a worker with a whole batch,
     and then the worker that runs one of its requests again. That must not cost the request.
     """
     if not crash_retry:
         return True
-    job.suspect = True
-    job.lone_deaths += alone
-    return job.lone_deaths >= LONE_DEATHS
+    task.suspect = True
+    task.lone_deaths += alone
+    return task.lone_deaths >= LONE_DEATHS
 
 
 def refuse_blamed(process: WorkerProcess) -> None:
-    """Refuse the jobs that are not tried again, and say how the process died."""
+    """Refuse the tasks that are not tried again, and say how the process died."""
     why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
-    for job in given_back(process.refused):
-        if job.suspect:
+    for task in given_back(process.refused):
+        if task.suspect:
             error: ServingError = PoisonRequest(
                 f"{why} for the second time, and nothing else ran there; it is not tried again"
             )
         else:
             error = WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again")
-        run_isolated(job.fail, error)
+        run_isolated(task.fail, error)
     process.refused.clear()  # the process itself may be known for longer
 
 
@@ -126,34 +126,34 @@ _IDLE_SINCE = attrgetter("idle_since")
 _READY = State.READY
 _numbers = itertools.count()
 _LAST_TURN = sys.maxsize
-_SWEPT_FROM = 128  # jobs in line: a shorter line is not searched for cancelled jobs
+_SWEPT_FROM = 128  # tasks in line: a shorter line is not searched for cancelled tasks
 
-_Entry = tuple[Any, ...]  # priority, turn, number, job; nothing where one has left
+_Entry = tuple[Any, ...]  # priority, turn, number, task; nothing where one has left
 
 
-class Line:
+class TaskQueue:
     """Jobs in order of priority, then of turn, then of arrival.
 
-    A cancelled job stays until it is met: at either end, or when the line has doubled. Places are found by
-    bisection. Inserting moves the 8-byte entries behind the place, but most jobs come last. Serving a job
+    A cancelled task stays until it is met: at either end, or when the line has doubled. Places are found by
+    bisection. Inserting moves the 8-byte entries behind the place, but most tasks come last. Serving a task
     leaves an empty slot. The list is compacted when half of its slots are empty.
     """
 
     def __init__(self) -> None:
-        self.rows = 0  # of the jobs in line
+        self.rows = 0  # of the tasks in line
         self._entries: list[_Entry] = []
         self._served = 0  # gaps, at the beginning of the list
         self._sweep_at = _SWEPT_FROM
 
     def __len__(self) -> int:
-        """Return the number of jobs in line, cancelled ones included."""
+        """Return the number of tasks in line, cancelled ones included."""
         return len(self._entries) - self._served
 
-    def add(self, job: Job) -> None:
-        """Have a job wait in its place; one that is late behind all others of its priority."""
-        request, entries = job.dag_run.request, self._entries
-        entry = (request.priority, _LAST_TURN if job.late else request.turn, job.number, job)
-        self.rows += job.rows
+    def add(self, task: Task) -> None:
+        """Have a task wait in its place; one that is late behind all others of its priority."""
+        request, entries = task.dag_run.request, self._entries
+        entry = (request.priority, _LAST_TURN if task.late else request.turn, task.number, task)
+        self.rows += task.rows
         if not entries or entries[-1] < entry:
             entries.append(entry)
         else:
@@ -161,58 +161,58 @@ class Line:
         if len(entries) >= self._sweep_at:
             self._sweep()
 
-    def first(self) -> Job | None:
-        """The job that is served next, of those that are still wanted."""
+    def first(self) -> Task | None:
+        """The task that is served next, of those that are still wanted."""
         entries = self._entries
         while len(entries) > self._served:
-            job: Job = entries[self._served][-1]
-            if job.wanted:
-                return job
+            task: Task = entries[self._served][-1]
+            if task.wanted:
+                return task
             self._leave()
         return None
 
-    def pop_jobs(self, max_jobs: int) -> list[Job]:
-        """Take out the next jobs that are still wanted."""
-        jobs: list[Job] = []
-        while len(jobs) < max_jobs and (job := self.first()) is not None:
-            jobs.append(job)
+    def pop_tasks(self, max_tasks: int) -> list[Task]:
+        """Take out the next tasks that are still wanted."""
+        tasks: list[Task] = []
+        while len(tasks) < max_tasks and (task := self.first()) is not None:
+            tasks.append(task)
             self._leave()
-        return jobs
+        return tasks
 
-    def last(self) -> Job | None:
-        """The job that would be served last, of those that are still wanted."""
+    def last(self) -> Task | None:
+        """The task that would be served last, of those that are still wanted."""
         entries = self._entries
         while len(entries) > self._served:
-            job: Job = entries[-1][-1]
-            if job.wanted:
-                return job
+            task: Task = entries[-1][-1]
+            if task.wanted:
+                return task
             entries.pop()
-            self._record_departure(job)
+            self._record_departure(task)
         return None
 
     def before(self, place: tuple[int, int]) -> int:
-        """How many are served before a job of this priority and turn, others of that turn not counted."""
+        """How many are served before a task of this priority and turn, others of that turn not counted."""
         return bisect_left(self._entries, place, lo=self._served) - self._served
 
     def rows_before(self, place: tuple[int, int]) -> int:
-        """Rows of the jobs that are served before a job of this priority and turn."""
-        jobs = self.before(place)
+        """Rows of the tasks that are served before a task of this priority and turn."""
+        tasks = self.before(place)
         if self.rows == len(self):
-            return jobs
-        return sum(entry[-1].rows for entry in self._entries[self._served : self._served + jobs])
+            return tasks
+        return sum(entry[-1].rows for entry in self._entries[self._served : self._served + tasks])
 
     def of_priority(self, priority: int) -> int:
-        """How many jobs of this priority are in line."""
+        """How many tasks of this priority are in line."""
         return self.before((priority + 1, -1)) - self.before((priority, -1))
 
-    def clear(self) -> list[Job]:
+    def clear(self) -> list[Task]:
         """Take out all."""
-        jobs = [entry[-1] for entry in self._entries[self._served :]]
+        tasks = [entry[-1] for entry in self._entries[self._served :]]
         self._entries.clear()
         self._served = 0
-        for job in jobs:
-            self._record_departure(job)
-        return jobs
+        for task in tasks:
+            self._record_departure(task)
+        return tasks
 
     def _leave(self) -> None:
         """The first in line is there no more."""
@@ -223,12 +223,12 @@ class Line:
             del self._entries[: self._served]
             self._served = 0
 
-    def _record_departure(self, job: Job) -> None:
-        self.rows -= job.rows
-        job.leave_line()
+    def _record_departure(self, task: Task) -> None:
+        self.rows -= task.rows
+        task.cancel_wait_limit()
 
     def _sweep(self) -> None:
-        """Remove empty slots and cancelled jobs. The next sweep comes when twice as many jobs wait."""
+        """Remove empty slots and cancelled tasks. The next sweep comes when twice as many tasks wait."""
         entries, self._entries = self._entries[self._served :], []
         for entry in entries:
             if entry[-1].wanted:
@@ -240,10 +240,10 @@ class Line:
 
 
 class Batcher:
-    """The queue before one Op: while jobs wait and an instance is idle, a hand-over leaves.
+    """The queue before one Op: while tasks wait and an instance is idle, a dispatch leaves.
 
     An idle instance waits for a fuller batch only where `_wait` says so: 5 ms at most, or as config.yml asks.
-    A job that may have killed a worker is a suspect: it goes first, and alone into an idle process.
+    A task that may have killed a worker is a suspect: it goes first, and alone into an idle process.
     """
 
     def __init__(
@@ -278,8 +278,8 @@ class Batcher:
         self._tries = max(1, section.retry)
         self._figures = figures
         self._admission = admission
-        self._line = Line()
-        self._suspects: deque[Job] = deque()
+        self._line = TaskQueue()
+        self._suspects: deque[Task] = deque()
         waits_idly = bool(section.server_endpoints)
         instances = self.pool.all_instances
         self._hung_runs = HungRuns(instances, self.pace, self._move_requests, waits_idly=waits_idly)
@@ -310,20 +310,20 @@ class Batcher:
 
     @property
     def idle(self) -> bool:
-        """Whether a job that came now would be run at once."""
+        """Whether a task that came now would be run at once."""
         return not self.waiting and any(i.has_place and not i.in_flight for i in self.pool.instances)
 
     def rows_ahead(self, place: tuple[int, int] | None) -> int:
-        """Rows of the jobs that are answered before a job that comes now: those under way, and queued ones.
+        """Rows of the tasks that are answered before a task that comes now: those under way, and queued ones.
 
         place: its priority, and the turn behind its own; None: behind all that are queued.
         """
         if place is None:
-            queued = self._line.rows + sum(job.rows for job in self._suspects)
+            queued = self._line.rows + sum(task.rows for task in self._suspects)
         else:
             queued = self._line.rows_before(place)
-        in_flight = (handover for instance in self.pool.instances for handover in instance.in_flight)
-        return queued + sum(handover.rows for handover in in_flight if not handover.abandoned)
+        in_flight = (dispatch for instance in self.pool.instances for dispatch in instance.in_flight)
+        return queued + sum(dispatch.rows for dispatch in in_flight if not dispatch.abandoned)
 
     def wait_s(self, rows: int) -> float:
         """Seconds until so many rows are done, whatever is late now included."""
@@ -342,11 +342,11 @@ class Batcher:
 
     def last(self) -> LastInLine | None:
         """The request in the queue that would be the last to run, of those that are still wanted."""
-        job = self._line.last()
-        if job is None:
+        task = self._line.last()
+        if task is None:
             return None
-        request = job.dag_run.request
-        return LastInLine(request.client, request.priority, job.dag_run.end)
+        request = task.dag_run.request
+        return LastInLine(request.client, request.priority, task.dag_run.end)
 
     def note_error(self, error: ServingError) -> None:
         """The Op has refused or failed a request."""
@@ -355,44 +355,44 @@ class Batcher:
 
     def enqueue(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
         """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
-        job = Job(
+        task = Task(
             dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries, in_order=self._in_order
         )
-        if self._queue_policies is not None and not self._may_wait(job, self._queue_policies):
+        if self._queue_policies is not None and not self._may_wait(task, self._queue_policies):
             return
-        self._line.add(job)
+        self._line.add(task)
         if not self._dispatching:
             self.dispatch_soon()
 
-    def _may_wait(self, job: Job, policies: QueuePolicies) -> bool:
-        """Whether the model's queue has room for a job; one that has waited too long will be refused."""
-        options = job.dag_run.request.options or NO_OPTIONS
+    def _may_wait(self, task: Task, policies: QueuePolicies) -> bool:
+        """Whether the model's queue has room for a task; one that has waited too long will be refused."""
+        options = task.dag_run.request.options or NO_OPTIONS
         policy = policies.get_policy(options.priority)
         loop = asyncio.get_running_loop()
         idle = sum(instance.has_place and not instance.in_flight for instance in self.pool.instances)
         if (
             policy.max_queue_size
-            and self._line.of_priority(job.dag_run.request.priority) - idle >= policy.max_queue_size
+            and self._line.of_priority(task.dag_run.request.priority) - idle >= policy.max_queue_size
         ):
             refusal = Overloaded(f"max_queue_size of model {self.op} is {policy.max_queue_size}")
-            loop.call_soon(job.fail, refusal)  # its request is only being admitted
+            loop.call_soon(task.fail, refusal)  # its request is only being admitted
             return False
         wait_s = policy.wait_s(options.timeout_us)
         if wait_s < math.inf:
-            job.wait_limit = loop.call_later(wait_s, self._delay if policy.delays else _refuse_late, job)
+            task.wait_limit = loop.call_later(wait_s, self._delay if policy.delays else _refuse_late, task)
         return True
 
-    def _delay(self, job: Job) -> None:
-        """Have a job that still waits go behind the others of its priority, for its queue policy says so."""
-        if job.wanted and not job.left_queue:
-            self._line.add(job.delayed())
+    def _delay(self, task: Task) -> None:
+        """Have a task that still waits go behind the others of its priority, for its queue policy says so."""
+        if task.wanted and not task.left_queue:
+            self._line.add(task.delayed())
             self.dispatch_soon()
 
-    def _push_again(self, job: Job) -> None:
-        if job.alone:
-            self._suspects.append(job)
+    def _push_again(self, task: Task) -> None:
+        if task.alone:
+            self._suspects.append(task)
         else:
-            self._line.add(job)
+            self._line.add(task)
         self.dispatch_soon()
 
     def dispatch_soon(self) -> None:
@@ -407,25 +407,25 @@ class Batcher:
             self._refuse_all()
             return
         now = time.monotonic()
-        if self._suspects and not self._hand_over_suspects(now):
+        if self._suspects and not self._dispatch_suspects(now):
             return  # what else waits would keep the processes from ever being idle
         while (first := self._line.first()) is not None:
             free = self._free(first, now)
             if not free:
                 return
             pace = self.pace
-            size = handover_size(len(self._line), len(free), self._policy, pace.usual_s, pace.most_jobs)
-            self._send(free[0], self._pop_jobs(size), now)
+            size = dispatch_size(len(self._line), len(free), self._policy, pace.usual_s, pace.most_tasks)
+            self._send(free[0], self._pop_tasks(size), now)
 
     def _refuse_all(self) -> None:
         """Refuse all that waits: no worker is left, and the service ends."""
-        jobs = [*self._suspects, *self._line.clear()]
+        tasks = [*self._suspects, *self._line.clear()]
         self._suspects.clear()
-        for job in jobs:
-            job.fail(NotReady(f"Op {self.op} has no worker left and none can be started: the service ends"))
+        for task in tasks:
+            task.fail(NotReady(f"Op {self.op} has no worker left and none can be started: the service ends"))
 
-    def _free(self, first: Job, now: float) -> list[Instance]:
-        """Return the instances that may get a hand-over now, the one used last first: its caches are warm."""
+    def _free(self, first: Task, now: float) -> list[Instance]:
+        """Return the instances that may get a dispatch now, the one used last first: its caches are warm."""
         ripe: list[Instance] = []
         busy: list[Instance] = []
         shortest_s = math.inf  # until an idle instance may be given one
@@ -447,128 +447,128 @@ class Batcher:
             ripe.sort(key=_IDLE_SINCE, reverse=True)
         return ripe
 
-    def _wait(self, instance: Instance, first: Job, now: float) -> float:
-        """Seconds until a partial hand-over may leave for this idle instance."""
+    def _wait(self, instance: Instance, first: Task, now: float) -> float:
+        """Seconds until a partial dispatch may leave for this idle instance."""
         waiting = len(self._line)
         if self._policy.max_queue_delay_s:
             return ripe_in(waiting, first.queued_at, self._policy, now)
         answered, idle_since = instance.answered, instance.idle_since
         return gathered_in(waiting, answered, self._policy, idle_since, self.pace.usual_s, now)
 
-    def _may_queue_behind(self, running: InFlight, now: float) -> bool:
-        size, waiting, jobs = self._policy.batch_size, len(self._line), len(running.jobs)
-        open_jobs = jobs - running.jobs.count(None)
-        rest_s = open_jobs * self.pace.per_job_s - (now - running.run_began)
-        if may_follow(jobs, open_jobs, waiting, rest_s):
+    def _may_queue_behind(self, running: Dispatch, now: float) -> bool:
+        size, waiting, tasks = self._policy.batch_size, len(self._line), len(running.tasks)
+        open_tasks = tasks - running.tasks.count(None)
+        rest_s = open_tasks * self.pace.per_task_s - (now - running.run_began)
+        if may_follow(tasks, open_tasks, waiting, rest_s):
             return True
-        return may_queue_behind(jobs, running.began, waiting, size, self.pace.usual_s, now)
+        return may_queue_behind(tasks, running.began, waiting, size, self.pace.usual_s, now)
 
     def _ripen(self) -> None:
         self._ripening = None
         self._dispatch()
 
-    def _hand_over_suspects(self, now: float) -> bool:
+    def _dispatch_suspects(self, now: float) -> bool:
         """Give each suspect a process of its own for its run; false when one has to wait for that."""
         while self._suspects:
-            job = self._suspects[0]
-            if job.wanted:
+            task = self._suspects[0]
+            if task.wanted:
                 process = next((p for p in self.pool.processes if p.idle), None)
                 if process is None:
                     # A process with a run that hangs is never idle: waiting for that would stop all work.
                     return all(p.abandoned for p in self.pool.processes if p.ready_at)
-                self._send(process.instances[0], [job], now)
+                self._send(process.instances[0], [task], now)
                 process.reserved = bool(process.instances[0].in_flight)
             self._suspects.popleft()
         return True
 
-    def _send(self, instance: Instance, jobs: list[Job], now: float) -> None:
-        run_isolated(self._figures.queue_s.note_all, [now - job.queued_at for job in jobs])
+    def _send(self, instance: Instance, tasks: list[Task], now: float) -> None:
+        run_isolated(self._figures.queue_s.note_all, [now - task.queued_at for task in tasks])
         tail: list[Part] = []
         try:
             if self._names_version:
                 version = instance.process.version
-                jobs = [job for job in jobs if self._is_of_version(job, version)]
-                if not jobs:
+                tasks = [task for task in tasks if self._is_of_version(task, version)]
+                if not tasks:
                     return
-            for job in jobs:
-                job.left_queue = True
+            for task in tasks:
+                task.left_queue = True
                 if self._in_order is not None:
-                    self._in_order.sent(job)
-            instance.hand_over(jobs, [job.share(index, tail) for index, job in enumerate(jobs)], tail)
+                    self._in_order.sent(task)
+            instance.dispatch(tasks, [task.message(index, tail) for index, task in enumerate(tasks)], tail)
             self._hung_runs.watch(instance)
         except Exception as exc:  # a fault of ours: better told to these requests than waited out by them
-            log.exception("Op %s: a hand-over of %d requests can't be sent", self.op, len(jobs))
-            for job in jobs:
-                job.fail(ServingError(f"the request can't be handed to Op {self.op}: {get_error_text(exc)}"))
+            log.exception("Op %s: a dispatch of %d requests can't be sent", self.op, len(tasks))
+            for task in tasks:
+                task.fail(ServingError(f"the request can't be handed to Op {self.op}: {get_error_text(exc)}"))
 
-    def _is_of_version(self, job: Job, version: str) -> bool:
+    def _is_of_version(self, task: Task, version: str) -> bool:
         """Record the version that runs the request. Returns False, and refuses it, if it asks for another."""
-        if job.dag_run.entry.versioned == self.op:
-            request = job.dag_run.request
+        if task.dag_run.entry.versioned == self.op:
+            request = task.dag_run.request
             if request.version and int(request.version) != int(version):
-                job.fail(UnknownVersion(request.service, request.version))
+                task.fail(UnknownVersion(request.service, request.version))
                 return False
             request.model_version = version
         return True
 
-    def _pop_jobs(self, size: int) -> list[Job]:
-        """Take the next jobs that are still wanted."""
-        jobs = self._line.pop_jobs(size)
-        self._admission.fair_queue.serve(jobs[-1].dag_run.request.turn)
-        return jobs
+    def _pop_tasks(self, size: int) -> list[Task]:
+        """Take the next tasks that are still wanted."""
+        tasks = self._line.pop_tasks(size)
+        self._admission.fair_queue.serve(tasks[-1].dag_run.request.turn)
+        return tasks
 
     # What the instances and their pool report:
 
-    def replying(self, handover: InFlight, reply: Reply) -> None:
+    def replying(self, dispatch: Dispatch, reply: Reply) -> None:
         """Note with each request what its share took, before it is settled: its answer tells."""
         timings = reply.timings
         if timings.preprocess_ns:  # told in the first reply; in each where requests are run one by one
-            handover.preprocess_ns = timings.preprocess_ns
-        spent_ns = handover.preprocess_ns, timings.process_ns, timings.postprocess_ns
-        answered = [job for settled in reply.settled if (job := handover.jobs[settled.index]) is not None]
-        for job in given_back(answered):
-            if job.dag_run.request.timings is not None:
-                queue_s = max(0.0, handover.began - job.queued_at)
-                job.dag_run.request.timings.add_stages(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
+            dispatch.preprocess_ns = timings.preprocess_ns
+        spent_ns = dispatch.preprocess_ns, timings.process_ns, timings.postprocess_ns
+        answered = [task for settled in reply.settled if (task := dispatch.tasks[settled.index]) is not None]
+        for task in given_back(answered):
+            if task.dag_run.request.timings is not None:
+                queue_s = max(0.0, dispatch.began - task.queued_at)
+                task.dag_run.request.timings.add_stages(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
 
-    def replied(self, instance: Instance, handover: InFlight, reply: Reply) -> None:
+    def replied(self, instance: Instance, dispatch: Dispatch, reply: Reply) -> None:
         self.dispatch_soon()
         instance.served += len(reply.settled)
-        handover.runs += reply.timings.batches
+        dispatch.runs += reply.timings.batches
         run_isolated(self._figures.note_run, reply.timings, len(reply.settled))
         if not reply.last:
             return
         instance.idle_since = time.monotonic()
-        instance.answered = 0 if handover.abandoned else len(handover.jobs)
-        if not handover.abandoned:
-            self._note_pace(instance.idle_since - handover.began, handover)
+        instance.answered = 0 if dispatch.abandoned else len(dispatch.tasks)
+        if not dispatch.abandoned:
+            self._note_pace(instance.idle_since - dispatch.began, dispatch)
 
-    def timed_out(self, instance: Instance, handover: InFlight) -> None:
+    def timed_out(self, instance: Instance, dispatch: Dispatch) -> None:
         """A call is over the Op's timeout. It is abandoned: its requests are tried again, or told so."""
         self.pool.abandoned.set()
         self._figures.abandoned += 1
-        self._note_pace(self._timeout_s, handover)
+        self._note_pace(self._timeout_s, dispatch)
         now = time.monotonic()
-        for job in given_back(handover.open_jobs()):
-            if not job.wanted:
+        for task in given_back(dispatch.open_tasks()):
+            if not task.wanted:
                 continue
-            if job.tries_left > 1:
-                renewed = job.next_try(now)
+            if task.tries_left > 1:
+                renewed = task.next_try(now)
                 if self._in_order is not None:
                     self._in_order.sent(renewed)  # it keeps its place
                 self._push_again(renewed)
             else:
-                job.fail(self._timeout_error())
-        for job in given_back(instance.take_back()):
-            self._push_again(job)
+                task.fail(self._timeout_error())
+        for task in given_back(instance.take_back()):
+            self._push_again(task)
         if self._in_order is not None:
             self._in_order.advance()
 
-    def declined(self, jobs: Sequence[worker_instance.Job]) -> None:
-        """Queue the jobs again that a worker has not begun with."""
-        for job in given_back(jobs):
-            if not job.moved:  # else another instance has it already
-                self._push_again(job)
+    def declined(self, tasks: Sequence[worker_instance.Task]) -> None:
+        """Queue the tasks again that a worker has not begun with."""
+        for task in given_back(tasks):
+            if not task.moved:  # else another instance has it already
+                self._push_again(task)
 
     def _move_requests(self, instance: Instance, verdict: Verdict) -> None:
         """Have other instances take the requests of an instance whose run is late or hangs."""
@@ -582,8 +582,8 @@ class Batcher:
         if not hangs and not (has_others and instance.is_running):
             return  # no other instance could take them, or this one is about to begin
         not_begun = instance.take_back()
-        for job in given_back(not_begun):
-            self._push_again(job)
+        for task in given_back(not_begun):
+            self._push_again(task)
         if hangs and not instance.hangs:
             self._run_elsewhere(instance, verdict, len(not_begun))
 
@@ -596,17 +596,17 @@ class Batcher:
         instance.hangs = True
         instance.abandon()
         self.pool.abandoned.set()
-        handover = instance.in_flight[0]
-        jobs = list(given_back(handover.open_jobs())) if self._crash_retry else []
-        moved = [job for job in jobs if job.wanted and not job.hung and not job.moved]
+        dispatch = instance.in_flight[0]
+        tasks = list(given_back(dispatch.open_tasks())) if self._crash_retry else []
+        moved = [task for task in tasks if task.wanted and not task.hung and not task.moved]
         log.warning(
             "Worker %s (pid %d) %s; other instances run %d of its requests, %d for the second time",
             instance.process.name, instance.process.pid, HANGS[verdict], len(moved) + taken_back, len(moved),
         )  # fmt: skip
-        handover.abandoned = handover.abandoned or self._crash_retry
+        dispatch.abandoned = dispatch.abandoned or self._crash_retry
         self._figures.moved += len(moved) + taken_back
-        for job in moved:
-            self._push_again(job.second_try(blamed=verdict is Verdict.HUNG))
+        for task in moved:
+            self._push_again(task.second_try(blamed=verdict is Verdict.HUNG))
 
     def _timeout_error(self) -> DeadlineExceeded:
         tries = f" in each of {self._tries} tries" if self._tries > 1 else ""
@@ -616,24 +616,24 @@ class Batcher:
         )
 
     @isolated(None)
-    def _note_pace(self, took_s: float, handover: InFlight) -> None:
-        runs = handover.runs if self._runs_in_turn else 0
-        self.pace.record(took_s, len(handover.jobs), runs, handover.rows)
+    def _note_pace(self, took_s: float, dispatch: Dispatch) -> None:
+        runs = dispatch.runs if self._runs_in_turn else 0
+        self.pace.record(took_s, len(dispatch.tasks), runs, dispatch.rows)
         self._admission.note_pace()
 
     def requeue_lost(self, process: WorkerProcess) -> None:
-        """Queue the jobs of a dying process again, but for those that it may have died of."""
-        for job in tried_again(process, self._crash_retry):
+        """Queue the tasks of a dying process again, but for those that it may have died of."""
+        for task in tried_again(process, self._crash_retry):
             self._figures.retried += 1
-            self._push_again(job)
+            self._push_again(task)
         self.dispatch_soon()
 
     def refuse_blamed(self, process: WorkerProcess) -> None:
-        """Refuse the jobs that a process may have died of, now that it is known how."""
+        """Refuse the tasks that a process may have died of, now that it is known how."""
         refuse_blamed(process)
 
 
-def _refuse_late(job: Job) -> None:
-    """Refuse a job that still waits, for its model's queue policy says so."""
-    if not job.left_queue:
-        job.fail(DeadlineExceeded("the request has waited as long as its model's queue policy allows"))
+def _refuse_late(task: Task) -> None:
+    """Refuse a task that still waits, for its model's queue policy says so."""
+    if not task.left_queue:
+        task.fail(DeadlineExceeded("the request has waited as long as its model's queue policy allows"))

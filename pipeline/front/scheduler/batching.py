@@ -1,4 +1,4 @@
-"""The batching decision: when queued jobs leave, how many together, and the pace that it goes by.
+"""The batching decision: when queued tasks leave, how many together, and the pace that it goes by.
 
 Pure: no clock, no socket.
 """
@@ -8,31 +8,29 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-FAST_HANDOVER_S = 0.010  # below this, waiting for the front between two hand-overs is a visible loss
+FAST_DISPATCH_S = 0.010  # below this, waiting for the front between two dispatches is a visible loss
 BATCHES_WHEN_FAST = 4
 BATCHES_WHEN_SLOW = 2
-LONG_HANDOVER_S = 0.5  # above this, send fewer batches per hand-over so that new requests wait less
+SLOW_DISPATCH_S = 0.5  # above this, send fewer batches per dispatch so that new requests wait less
 LEAST_RUNS = 2  # of a long one, so that what is told of its runs stays true
 GATHER_SHARE = 0.5  # of a usual run: what an instance waits at most for the callers it has answered
 GATHER_MOST_S = 0.005
-REST_S = 0.006  # of a hand-over that is answered in part: behind a shorter rest the next one may wait
+REST_S = 0.006  # of a dispatch that is answered in part: behind a shorter rest the next one may wait
 
-_SMOOTHING = 0.2  # weight of the latest hand-over in `Pace.usual_s`
-_MEMORY = (
-    0.95  # of the means of `Pace`: what counted before, after one more job: about twenty jobs are remembered
-)
-_LEAST_MEMORY = 0.7  # and three hand-overs at least, also where each has many jobs
+_SMOOTHING = 0.2  # weight of the latest dispatch in `Pace.usual_s`
+_MEMORY = 0.95  # weight of the earlier tasks in the means of `Pace`, for each further task
+_LEAST_MEMORY = 0.7  # the same for a dispatch with many tasks: about three dispatches count
 
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """Settings of an Op that decide when a hand-over leaves."""
+    """Settings of an Op that decide when a dispatch leaves."""
 
     batch_size: int  # requests in a predictor batch
     max_queue_delay_s: float = 0.0  # how long a partial batch may wait
-    # a hand-over has one batch at most, so that its time is that of each request in it
+    # a dispatch has one batch at most, so that its time is that of each request in it
     one_batch: bool = False
-    # sizes that leave at once, ascending; a hand-over has the largest that is filled
+    # sizes that leave at once, ascending; a dispatch has the largest that is filled
     preferred: tuple[int, ...] = ()
 
     @property
@@ -42,7 +40,7 @@ class BatchPolicy:
 
 
 def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> float:
-    """Seconds until a hand-over may leave, for a queue delay that the user asks for; 0 means now."""
+    """Seconds until a dispatch may leave, for a queue delay that the user asks for; 0 means now."""
     if waiting >= policy.full:
         return 0.0
     return max(0.0, oldest + policy.max_queue_delay_s - now)
@@ -63,15 +61,15 @@ def gathered_in(
     return max(0.0, idle_since + min(GATHER_SHARE * usual_s, GATHER_MOST_S) - now)
 
 
-def handover_size(
-    waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None, max_jobs: float = math.inf
+def dispatch_size(
+    waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None, max_tasks: float = math.inf
 ) -> int:
-    """Return the number of jobs in the next hand-over: an even share, and at most a few predictor batches.
+    """Return the number of tasks in the next dispatch: an even share, and at most a few predictor batches.
 
     With several batches' worth the worker's plan can choose among lengths. A slow model gets fewer, so that
-    the last request of a hand-over does not wait while another instance is idle.
+    the last request of a dispatch does not wait while another instance is idle.
 
-    usual_s: time of recent hand-overs; None before the first. max_jobs: see `Pace.most_jobs`.
+    usual_s: time of recent dispatches; None before the first. max_tasks: see `Pace.most_tasks`.
     """
     if policy.preferred:
         sizes = [size for size in policy.preferred if size <= waiting]
@@ -79,84 +77,84 @@ def handover_size(
     if policy.one_batch:
         batches = 1
     else:
-        fast = usual_s is not None and usual_s < FAST_HANDOVER_S
+        fast = usual_s is not None and usual_s < FAST_DISPATCH_S
         batches = BATCHES_WHEN_FAST if fast else BATCHES_WHEN_SLOW
     share = -(-waiting // max(1, free_instances))
-    return max(1, math.floor(min(share, policy.batch_size * batches, max_jobs)))
+    return max(1, math.floor(min(share, policy.batch_size * batches, max_tasks)))
 
 
 def may_queue_behind(
     running: int, began: float, waiting: int, batch_size: int, usual_s: float | None, now: float
 ) -> bool:
-    """Return whether an instance that runs `running` jobs since `began` may get its next hand-over already.
+    """Return whether an instance that runs `running` tasks since `began` may get its next dispatch already.
 
     It spares a fast model the wait for the front. Behind a slow or late run it would only bind requests to
-    one instance, and split a batch that could still grow. So a full batch must wait, and as many jobs as are
+    one instance, and split a batch that could still grow. So a full batch must wait, and as many tasks as are
     running.
     """
-    fast = usual_s is not None and usual_s < FAST_HANDOVER_S and now - began < 2 * usual_s + 0.001
+    fast = usual_s is not None and usual_s < FAST_DISPATCH_S and now - began < 2 * usual_s + 0.001
     return fast and waiting >= max(running, batch_size)
 
 
-def may_follow(jobs: int, open_jobs: int, waiting: int, rest_s: float) -> bool:
-    """Return whether an instance that has answered a part of its hand-over may get the next one already.
+def may_follow(tasks: int, open_tasks: int, waiting: int, rest_s: float) -> bool:
+    """Return whether an instance that has answered a part of its dispatch may get the next one already.
 
-    Between two hand-overs the instance would be idle until the front has sent answers and jobs. Most callers
-    of the answered part are back by then, so the next hand-over is not small: half as many jobs must wait. A
-    hand-over of a single run is answered at its end, so none follows it (docs/decisions/batching.md).
+    Between two dispatches the instance would be idle until the front has sent answers and tasks. Most callers
+    of the answered part are back by then, so the next dispatch is not small: half as many tasks must wait. A
+    dispatch of a single run is answered at its end, so none follows it (docs/decisions/batching.md).
 
-    open_jobs: those of its `jobs` that are not answered. rest_s: their expected time. Below 0 they are late,
-    and no request is to wait behind a run that may hang.
+    open_tasks: unanswered tasks among its `tasks`. rest_s: their expected time. Below 0 they are late, and no
+    request is to wait behind a run that may hang.
     """
-    return open_jobs < jobs and 2 * waiting >= jobs and abs(rest_s) <= REST_S
+    return open_tasks < tasks and 2 * waiting >= tasks and abs(rest_s) <= REST_S
 
 
 class Pace:
-    """Times of an Op's recent hand-overs, in seconds; 0 while there is no history.
+    """Times of an Op's recent dispatches, in seconds; 0 while there is no history.
 
-    usual_s: time of a hand-over, which follows the latest ones closely; None before the first. run_s: mean
-    time of a hand-over. per_job_s, per_row_s: mean time of an instance for one job, and for one row.
+    usual_s: time of a dispatch, which follows the latest ones closely; None before the first. run_s: mean
+    time of a dispatch. per_task_s, per_row_s: mean time of an instance for one task, and for one row.
 
-    Means stay true where short and long runs alternate. They are of few jobs: a flood slows runs within a
+    Means stay true where short and long runs alternate. They are of few tasks: a flood slows runs within a
     tenth of a second, because its refusals take CPU, and must not be admitted by older times.
     """
 
     def __init__(self) -> None:
         self.usual_s: float | None = None
         self.run_s = 0.0
-        self.per_job_s = 0.0
+        self.per_task_s = 0.0
         self.per_row_s = 0.0
-        self._took_s = self._handovers = self._jobs = self._rows = 0.0
-        self._jobs_a_run = math.inf
+        self._took_s = self._dispatches = self._tasks = self._rows = 0.0
+        self._tasks_a_run = math.inf
 
     @property
-    def most_jobs(self) -> float:
-        """Jobs of a hand-over that takes `LONG_HANDOVER_S`, or `LEAST_RUNS` runs where these are more.
+    def most_tasks(self) -> float:
+        """Jobs of a dispatch that takes `SLOW_DISPATCH_S`, or `LEAST_RUNS` runs where these are more.
 
-        Infinite while the worker has not cut one into several runs: then the time need not go by the jobs.
+        Infinite while the worker has not cut one into several runs: then the time need not go by the tasks.
         """
-        if self._jobs_a_run == math.inf:
+        if self._tasks_a_run == math.inf:
             return math.inf
-        return max(LEAST_RUNS * self._jobs_a_run, LONG_HANDOVER_S / self.per_job_s)
+        return max(LEAST_RUNS * self._tasks_a_run, SLOW_DISPATCH_S / self.per_task_s)
 
-    def record(self, took_s: float, jobs: int, runs: int = 0, rows: int = 0) -> None:
-        """One more hand-over has ended.
+    def record(self, took_s: float, tasks: int, runs: int = 0, rows: int = 0) -> None:
+        """One more dispatch has ended.
 
         runs: of the model, one after the other; 0: not known. rows: of its requests; one each at least.
         """
         if runs > 1:
-            is_known = self._jobs_a_run < math.inf
-            change = jobs / runs - self._jobs_a_run
-            self._jobs_a_run = self._jobs_a_run + _SMOOTHING * change if is_known else jobs / runs
-        elif runs == 1 and self._jobs_a_run < jobs:
-            self._jobs_a_run = jobs
+            is_known = self._tasks_a_run < math.inf
+            change = tasks / runs - self._tasks_a_run
+            self._tasks_a_run = self._tasks_a_run + _SMOOTHING * change if is_known else tasks / runs
+        elif runs == 1 and self._tasks_a_run < tasks:
+            self._tasks_a_run = tasks
         usual_s = self.usual_s
         self.usual_s = took_s if usual_s is None else usual_s + _SMOOTHING * (took_s - usual_s)
-        memory = max(_LEAST_MEMORY, _MEMORY**jobs)
+        memory = max(_LEAST_MEMORY, _MEMORY**tasks)
         self._took_s = self._took_s * memory + took_s
-        self._handovers = self._handovers * memory + 1
-        self._jobs = self._jobs * memory + jobs
-        self.run_s = self._took_s / self._handovers
-        self.per_job_s = self._took_s / self._jobs
-        self._rows = self._rows * memory + max(jobs, rows)
+        self._dispatches = self._dispatches * memory + 1
+        self._tasks = self._tasks * memory + tasks
+        self.run_s = self._took_s / self._dispatches
+        self.per_task_s = self._took_s / self._tasks
+        self._rows = self._rows * memory + max(tasks, rows)
         self.per_row_s = self._took_s / self._rows

@@ -1,4 +1,4 @@
-"""DagRun: the way of one request through the DAG, and its jobs: its share of the work of each Op."""
+"""DagRun: the way of one request through the DAG, and its tasks: its share of the work of each Op."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pipeline.front.metrics.timings import Timings
 from pipeline.front.pool import worker_instance
 from pipeline.front.scheduler.admission import Client
 from pipeline.messages.frames import stow
-from pipeline.messages.messages import REFUSAL, Outcome, Refusal, Share
+from pipeline.messages.messages import REFUSAL, CallMessage, Outcome, Refusal
 from pipeline.messages.values import Part, encode
 from pipeline.process.isolation import log_fault, run_isolated
 
@@ -66,7 +66,7 @@ class Request(msgspec.Struct, eq=False):
 
 
 class Ordered(Protocol):
-    """A job, as the order of answers sees it."""
+    """A task, as the order of answers sees it."""
 
     number: int  # the same in each of its tries
 
@@ -75,31 +75,31 @@ class Ordered(Protocol):
 
 
 class InOrder:
-    """Holds what becomes of a job until those before it are settled, or wanted no more."""
+    """Holds what becomes of a task until those before it are settled, or wanted no more."""
 
     def __init__(self) -> None:
         self._under_way: dict[int, Ordered] = {}  # by number, in the order in which they were sent
         self._settled: dict[int, Callable[[], None]] = {}
 
-    def sent(self, job: Ordered) -> None:
-        """Note that a worker gets the job, perhaps again: then it keeps its place."""
-        self._under_way[job.number] = job
+    def sent(self, task: Ordered) -> None:
+        """Note that a worker gets the task, perhaps again: then it keeps its place."""
+        self._under_way[task.number] = task
 
-    def complete(self, job: Ordered, go_on: Callable[[], None]) -> None:
-        """Call `go_on` when it is the job's turn."""
+    def complete(self, task: Ordered, go_on: Callable[[], None]) -> None:
+        """Call `go_on` when it is the task's turn."""
         # It was refused in the queue, or it is an abandoned try, and the next one has its place.
-        if job.number not in self._under_way or not job.wanted:
+        if task.number not in self._under_way or not task.wanted:
             go_on()
             return
-        self._settled[job.number] = go_on
+        self._settled[task.number] = go_on
         self.advance()
 
     def advance(self) -> None:
         """Settle those whose turn has come."""
         while self._under_way:
-            number, job = next(iter(self._under_way.items()))
+            number, task = next(iter(self._under_way.items()))
             go_on = self._settled.pop(number, None)
-            if go_on is None and job.wanted:
+            if go_on is None and task.wanted:
                 return
             del self._under_way[number]
             if go_on is not None:
@@ -300,49 +300,49 @@ class DagRun(msgspec.Struct, eq=False):
             self.entry.on_end(self, answer)
 
 
-class Job(msgspec.Struct, eq=False):
+class Task(msgspec.Struct, eq=False):
     """One Op's share of one request: a batcher queues it, and a worker's reply settles it."""
 
     dag_run: DagRun
     node: str  # step of the DAG that the Op runs for
     inputs: Inputs
-    number: int  # place among the jobs of one turn
+    number: int  # place among the tasks of one turn
     queued_at: float
     tries_left: int = 1  # within the Op's timeout, this one included
-    unseen_deaths: int = 0  # workers that died before they began with the job
-    lone_deaths: int = 0  # workers that died while they ran the job, and nothing else
-    suspect: bool = False  # a worker that died had begun with the job
-    hung: bool = False  # an instance seemed to hang in the job, and another one runs it
+    unseen_deaths: int = 0  # workers that died before they began with the task
+    lone_deaths: int = 0  # workers that died while they ran the task, and nothing else
+    suspect: bool = False  # a worker that died had begun with the task
+    hung: bool = False  # an instance seemed to hang in the task, and another one runs it
     moved: bool = False  # another instance has a copy: this one's hangs, and the first answer counts
-    left_queue: bool = False  # an instance was given the job at least once
+    left_queue: bool = False  # an instance was given the task at least once
     late: bool = False  # waits behind all others of its priority, as its queue policy says
     in_order: InOrder | None = None  # order of the model's answers; None for any order
-    wait_limit: asyncio.TimerHandle | None = None  # timer of the queue policy, while the job waits
+    wait_limit: asyncio.TimerHandle | None = None  # timer of the queue policy, while the task waits
 
-    def __lt__(self, other: Job) -> bool:
+    def __lt__(self, other: Task) -> bool:
         """Asked only of two tries with one place in the queue, of which one is not wanted any more."""
         return False
 
-    def next_try(self, now: float) -> Job:
-        """Return the job of the next try, after this one is over the Op's timeout."""
+    def next_try(self, now: float) -> Task:
+        """Return the task of the next try, after this one is over the Op's timeout."""
         inputs = self.dag_run.start_anew(self.node, self.inputs)
         return msgspec.structs.replace(self, inputs=inputs, queued_at=now, tries_left=self.tries_left - 1)
 
-    def delayed(self) -> Job:
-        """Return the job that waits in place of this one, behind the others of its priority."""
+    def delayed(self) -> Task:
+        """Return the task that waits in place of this one, behind the others of its priority."""
         inputs = self.dag_run.start_anew(self.node, self.inputs)
         return msgspec.structs.replace(self, inputs=inputs, late=True, wait_limit=None)
 
-    def leave_line(self) -> None:
+    def cancel_wait_limit(self) -> None:
         """Cancel the limit of its wait, whose timer would keep the inputs until it fires."""
         if self.wait_limit is not None:
             self.wait_limit.cancel()
             self.wait_limit = None
 
-    def second_try(self, *, blamed: bool) -> Job:
-        """Return the job for another instance, while the one that has it stands still.
+    def second_try(self, *, blamed: bool) -> Task:
+        """Return the task for another instance, while the one that has it stands still.
 
-        blamed: the job may be the cause.
+        blamed: the task may be the cause.
         """
         other = msgspec.structs.replace(self, hung=self.hung or blamed)
         self.moved = True
@@ -350,7 +350,7 @@ class Job(msgspec.Struct, eq=False):
 
     @property
     def alone(self) -> bool:
-        """Whether the job may only run by itself: it may have killed a worker, or made one hang."""
+        """Whether the task may only run by itself: it may have killed a worker, or made one hang."""
         return self.suspect or self.hung
 
     @property
@@ -363,8 +363,8 @@ class Job(msgspec.Struct, eq=False):
         """Whether anyone still waits for it; a jump may have started its Op anew."""
         return self.dag_run.awaited.get(self.node) is self.inputs
 
-    def share(self, index: int, tail: list[Part]) -> Share:
-        """Return the job's message for the worker. Adds large parts to `tail`. index: in the hand-over."""
+    def message(self, index: int, tail: list[Part]) -> CallMessage:
+        """Return the task's message for the worker. Adds large parts to `tail`. index: in the dispatch."""
         dag_run = self.dag_run
         request, entry, dag = dag_run.request, dag_run.entry, dag_run.entry.dag
         inputs = [(name, stow(parts, tail)) for name, parts in self.inputs]
@@ -372,7 +372,7 @@ class Job(msgspec.Struct, eq=False):
         answers = entry.model if self.node == dag.response else ""
         tensors = dag.tensors.get(self.node)
         axes = dag.batch_axes.get(self.node)
-        return Share(index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes)
+        return CallMessage(index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes)
 
     def complete(self, outcome: Outcome, parts: list[Part]) -> None:
         """Take what the worker made of it, where that is still wanted, and go on."""
@@ -391,7 +391,7 @@ class Job(msgspec.Struct, eq=False):
             if outcome is _ANSWER:
                 dag_run.end(parts)
                 return
-            dag_run.awaited[node] = []  # whatever another try of this job answers is not wanted any more
+            dag_run.awaited[node] = []  # whatever another try of this task answers is not wanted any more
             if outcome is _VALUE:
                 dag_run.deliver(node, node, parts)
             elif outcome is _JUMP:
@@ -428,9 +428,9 @@ class Job(msgspec.Struct, eq=False):
         )
 
 
-def given_back(jobs: Iterable[worker_instance.Job]) -> Iterable[Job]:
-    """Return jobs that come back from the pool, which knows them by a narrower type."""
-    return cast(Iterable[Job], jobs)
+def given_back(tasks: Iterable[worker_instance.Task]) -> Iterable[Task]:
+    """Return tasks that come back from the pool, which knows them by a narrower type."""
+    return cast(Iterable[Task], tasks)
 
 
 def superfluous(dag: Dag, started: Container[str]) -> set[str]:

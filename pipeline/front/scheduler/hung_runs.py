@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from pipeline.front.pool.worker_instance import InFlight, Instance
+from pipeline.front.pool.worker_instance import Dispatch, Instance
 from pipeline.front.scheduler.batching import Pace
 from pipeline.process.isolation import run_isolated
 from pipeline.process.processes import Activity
 
 LOOK_S = 1.0  # between two looks at a process that is busy with the same run: each reads /proc
-LATE_S = 0.02  # beyond twice the usual time of a hand-over
+LATE_S = 0.02  # beyond twice the usual time of a dispatch
 STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # a run hangs when it makes no progress for longer than both
 STOPPED_LIMIT_S = 5.0  # a process that is stopped (SIGSTOP) for so long in a run is killed
 IDLE_SHARE = 0.02  # of a core: a process that uses less is idle, but for threads that wake now and then
 
 
 class Verdict(Enum):
-    """The state of an instance that has a hand-over."""
+    """The state of an instance that has a dispatch."""
 
     WORKING = "working"
     LATE = "late"  # other instances take the requests behind its run
@@ -70,7 +70,7 @@ def judge(
 ) -> Verdict:
     """Return the state of an instance whose run was sighted like this.
 
-    usual_s, run_s: times of the Op's hand-overs, see `Pace`. waits_idly: runs wait for another server, so
+    usual_s, run_s: times of the Op's dispatches, see `Pace`. waits_idly: runs wait for another server, so
     that an idle process says nothing.
     """
     if sighting.stopped_s >= STOPPED_LIMIT_S:
@@ -114,7 +114,7 @@ class HungRuns:
         self._look_at = 0.0
 
     def watch(self, instance: Instance) -> None:
-        """Look at an instance with a new hand-over when its run may be late."""
+        """Look at an instance with a new dispatch when its run may be late."""
         self._look_by(self._next_look(instance, time.monotonic()))
 
     def _look_by(self, at: float) -> None:
@@ -129,7 +129,7 @@ class HungRuns:
     def _next_look(self, instance: Instance, now: float) -> float:
         began = instance.in_flight[0].run_began
         looks = [began + LOOK_S, now + LOOK_S]
-        if any(not handover.recalled and len(handover.jobs) > 1 for handover in instance.in_flight) or (
+        if any(not dispatch.recalled and len(dispatch.tasks) > 1 for dispatch in instance.in_flight) or (
             len(instance.in_flight) > 1 and not instance.in_flight[1].recalled
         ):
             looks.append(began + late_after_s(self._pace.usual_s))
@@ -146,9 +146,9 @@ class HungRuns:
         if next_look < math.inf:
             self._look_by(next_look)
 
-    def _look_at_instance(self, instance: Instance, handover: InFlight) -> None:
+    def _look_at_instance(self, instance: Instance, dispatch: Dispatch) -> None:
         now, pace = time.monotonic(), self._pace
-        sighting = self._sight(instance, handover.run_began, now)
+        sighting = self._sight(instance, dispatch.run_began, now)
         verdict = judge(sighting, now, pace.usual_s, pace.run_s, waits_idly=self._waits_idly)
         if verdict is not Verdict.WORKING:
             self._report(instance, verdict)
