@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-import selectors
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.progress import SilentSteps, Steps
 from pipeline.errors import ConversionError, ParityError, ServingError
+from pipeline.process.helper_process import read_outputs, start_program
 from pipeline.process.processes import python_module, signal_name
 
 _LOG_BYTES = 64 * 1024
 _EVENT_BYTES = 16 * 1024 * 1024
-_READ_BYTES = 64 * 1024
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _TELLING = re.compile(r"error|fail|unsupported|not support|operator|cannot|can't", re.IGNORECASE)
 _NAMING = re.compile(r"\[OP: |\boperator\b", re.IGNORECASE)
@@ -46,23 +45,9 @@ class StepProcess:
         self._events = bytearray()
         self._answer: dict[str, Any] | None = None
 
-    def follow(self, process: subprocess.Popen[bytes], events: int, timeout_s: float) -> bool:
-        """Read events until the answer or the end; return whether one came in time."""
-        assert process.stdout is not None
-        process_ends = os.pidfd_open(process.pid)
-        try:
-            with process.stdout as log, selectors.DefaultSelector() as selector:
-                for source, take in ((events, self._take_events), (log.fileno(), self._take_log)):
-                    os.set_blocking(source, False)
-                    selector.register(source, selectors.EVENT_READ, take)
-                selector.register(process_ends, selectors.EVENT_READ)
-                ended = self._wait(selector, process_ends, time.monotonic() + timeout_s)
-                self._drain(log.fileno(), self._take_log)
-                if self._answer is None:
-                    self._drain(events, self._take_events)
-        finally:
-            os.close(process_ends)
-        return ended
+    @property
+    def has_answer(self) -> bool:
+        return self._answer is not None
 
     def result(self, exit_code: int | None, timeout_s: float) -> Any:
         """Return the step's result or raise its error; `exit_code` is None after a timeout."""
@@ -81,48 +66,22 @@ class StepProcess:
                 raise OSError(self._answer["errno"], error) from cause
         raise ConversionError(f"{self._converter} failed ({error}).") from cause
 
-    def _wait(self, selector: selectors.BaseSelector, process_ends: int, deadline: float) -> bool:
-        """Read until the answer or the end of the process; return False if the deadline passes first."""
-        while self._answer is None:
-            remaining_s = deadline - time.monotonic()
-            if remaining_s <= 0:
-                return False
-            for key, _ in selector.select(remaining_s):
-                if key.fd == process_ends:
-                    return True
-                if self._read_once(key.fd, key.data) == b"":
-                    selector.unregister(key.fd)
-        return True
-
-    def _drain(self, source: int, take: Callable[[bytes], None]) -> None:
-        """Read the rest of a pipe, within a limit: a grandchild may hold the other end and write on."""
-        for _ in range(_EVENT_BYTES // _READ_BYTES):
-            if not self._read_once(source, take):
-                return
-
-    def _read_once(self, source: int, take: Callable[[bytes], None]) -> bytes | None:
-        """Read once; return b"" at the end of the pipe, None if it is empty."""
-        try:
-            data = os.read(source, _READ_BYTES)
-        except BlockingIOError:
-            return None
-        take(data)
-        return data
-
-    def _take_log(self, data: bytes) -> None:
+    def add_log(self, data: bytes) -> None:
+        """Keep the end of the log, and show its progress."""
         self._log += data
         del self._log[:-_LOG_BYTES]
         self._steps.hear(_ESCAPES.sub("", data.decode("utf-8", "replace")))
 
-    def _take_events(self, data: bytes) -> None:
+    def add_events(self, data: bytes) -> None:
+        """Handle the complete lines of JSON, and keep the rest."""
         *lines, rest = (self._events + data).split(b"\n")
         self._events = rest
         if len(rest) > _EVENT_BYTES:
             raise ConversionError(f"{self._converter}: its result is over {_EVENT_BYTES} bytes of JSON.")
         for line in lines:
-            self._take_event(json.loads(line))
+            self._handle_event(json.loads(line))
 
-    def _take_event(self, event: dict[str, Any]) -> None:
+    def _handle_event(self, event: dict[str, Any]) -> None:
         if "step" in event:
             self._steps.step(event["step"], event["total"])
         elif "advance" in event:
@@ -183,34 +142,29 @@ def run_isolated(
     python = conversion_python(needs)
     request = {"function": function, "arguments": dict(arguments), "needs": list(needs)}
     step = StepProcess(converter, steps or SilentSteps())
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
-        json.dump(request, file)
-        file.seek(0)
-        events, child_events = os.pipe()
+    events, child_events = os.pipe()
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, events)
         try:
-            process = subprocess.Popen(
-                [*python_module(_MAIN, python), str(child_events), str(os.getpid())],
-                stdin=file,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                pass_fds=[child_events],
-                env=_environment() | dict(variables or {}),
-                start_new_session=True,
+            process = stack.enter_context(
+                start_program(
+                    [*python_module(_MAIN, python), str(child_events), str(os.getpid())],
+                    stdin=json.dumps(request).encode(),
+                    stderr=subprocess.STDOUT,
+                    pass_fds=[child_events],
+                    env=_environment() | dict(variables or {}),
+                )
             )
         except OSError as exc:
-            os.close(events)
             raise ConversionError(f"{python} can't be started ({exc.strerror}); name another.") from exc
         finally:
             os.close(child_events)
-    try:
-        ended = step.follow(process, events, timeout_s)
-    finally:
-        # Kill the step with its children, also after Ctrl-C. (Ctrl-C before Popen returns ends the command,
-        # and then the kernel ends the step: `die_with`.)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        os.close(events)
-    return step.result(process.returncode if ended else None, timeout_s)
+        assert process.stdout is not None
+        sinks = {events: step.add_events, process.stdout.fileno(): step.add_log}
+        in_time = read_outputs(process, sinks, time.monotonic() + timeout_s, lambda: step.has_answer)
+    # Leaving the block has killed the step with its children, as Ctrl-C does. (Ctrl-C before the start
+    # returns ends the command, and then the kernel ends the step: `die_with`.)
+    return step.result(process.returncode if in_time else None, timeout_s)
 
 
 def _environment() -> dict[str, str]:

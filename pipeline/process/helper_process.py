@@ -1,8 +1,8 @@
-"""Helper processes: run a module in a child process and return its bounded output.
+"""Helper processes: run a program in a child process and return its bounded output.
 
-Model code, pip and engines run in helpers, because they may hang, crash or write without end. Three things
-end a helper early: its time limit, its output limit, and `cancel_helpers` when the service stops. The kernel
-kills a helper whose parent dies.
+Model code, converters, pip and engines run in helpers, because they may hang, crash or write without end.
+Three things end a helper early: its time limit, its output limit, and `cancel_helpers` when the service
+stops. The kernel kills a helper whose parent dies.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import os
 import selectors
 import signal
 import subprocess
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from typing import IO, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from pipeline.errors import ServingError
 from pipeline.process.processes import python_module
 
 MAX_OUTPUT_BYTES = 16 << 20  # of standard output, and of standard error
-_READ_BYTES = 64 << 10
+_CHUNK_BYTES = 64 << 10
+_DRAINED_CHUNKS = 256  # after the end of a program
+
+Sink = Callable[[bytes], None]
 
 _lock = threading.Lock()
 _running: set[subprocess.Popen[bytes]] = set()
@@ -58,30 +61,121 @@ def run_helper(
     timeout_s: float,
     stdin: bytes = b"",
     max_output_bytes: int = MAX_OUTPUT_BYTES,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> HelperResult:
     """Run `python -m module arguments`, and wait for its end. Any thread may call it.
 
     Raises HelperFailed for a helper over a limit, HelperCancelled after `cancel_helpers`, and OSError when no
     process can be started.
     """
+    command = [*python_module(module, parent=os.getpid()), *arguments]
+    return run_program(
+        command,
+        timeout_s=timeout_s,
+        stdin=stdin,
+        max_output_bytes=max_output_bytes,
+        env=env,
+        cwd=cwd,
+        pass_fds=pass_fds,
+    )
+
+
+def run_program(
+    command: Sequence[str],
+    *,
+    timeout_s: float,
+    stdin: bytes = b"",
+    max_output_bytes: int = MAX_OUTPUT_BYTES,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    pass_fds: Sequence[int] = (),
+) -> HelperResult:
+    """Run any program as `run_helper` runs a module. The program outlives a parent that is killed."""
     deadline = time.monotonic() + timeout_s
-    with tempfile.TemporaryFile() as file:
-        file.write(stdin)
-        file.seek(0)
-        process = subprocess.Popen(
-            [*python_module(module, parent=os.getpid()), *arguments],
-            stdin=file,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # its own children are killed with it
-        )
-    with _registered(process):
-        outputs = _read_outputs(process, deadline, max_output_bytes)
-        if outputs is None:
+    outputs = bytearray(), bytearray()
+    with start_program(command, stdin=stdin, env=env, cwd=cwd, pass_fds=pass_fds) as process:
+        assert process.stdout is not None and process.stderr is not None
+        sinks: dict[int, Sink] = {
+            pipe.fileno(): partial(_append, output, max_output_bytes)
+            for pipe, output in zip((process.stdout, process.stderr), outputs, strict=True)
+        }
+        if not read_outputs(process, sinks, deadline):
             raise HelperFailed(f"took over {timeout_s:g} s")
     if _cancelled.is_set():
         raise HelperCancelled
     return HelperResult(process.returncode, *(data.decode("utf-8", "replace") for data in outputs))
+
+
+@contextlib.contextmanager
+def start_program(
+    command: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    stderr: int = subprocess.PIPE,
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    pass_fds: Sequence[int] = (),
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program whose output is read with `read_outputs`. Kill it with its children at the end."""
+    # In memory: a container may have no folder that can be written.
+    with os.fdopen(os.memfd_create("paddlewheel-stdin"), "r+b") as file:
+        file.write(stdin)
+        file.seek(0)
+        process = subprocess.Popen(
+            command,
+            stdin=file,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=env,
+            cwd=cwd,
+            pass_fds=pass_fds,
+            start_new_session=True,  # its own children are killed with it
+        )
+    with process:
+        try:
+            with _lock:
+                _running.add(process)
+                if _cancelled.is_set():
+                    _kill(process)
+            yield process
+        finally:
+            with _lock:
+                _running.discard(process)
+                _kill(process)
+
+
+def read_outputs(
+    process: subprocess.Popen[bytes],
+    sinks: Mapping[int, Sink],
+    deadline: float,
+    is_complete: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Pass the bytes of each descriptor to its sink until the process ends or `is_complete()` is true.
+
+    Returns False when the deadline (of `time.monotonic`) passes first.
+    """
+    process_end = os.pidfd_open(process.pid)
+    try:
+        with selectors.DefaultSelector() as selector:
+            for source in sinks:
+                os.set_blocking(source, False)
+                selector.register(source, selectors.EVENT_READ)
+            selector.register(process_end, selectors.EVENT_READ)
+            ready: set[int] = set()
+            while not is_complete() and process_end not in ready:
+                ready = {key.fd for key, _ in selector.select(max(0.0, deadline - time.monotonic()))}
+                if not ready:
+                    return False
+                for source in ready - {process_end}:
+                    if not _read_chunk(source, sinks[source]):
+                        selector.unregister(source)
+            return True
+    finally:
+        os.close(process_end)
+        for source, sink in sinks.items():
+            _drain(source, sink)
 
 
 def cancel_helpers() -> None:
@@ -92,64 +186,31 @@ def cancel_helpers() -> None:
             _kill(process)
 
 
-@contextlib.contextmanager
-def _registered(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Let `cancel_helpers` find the process. Kill the process and its children at the end."""
-    with process:
-        with _lock:
-            _running.add(process)
-            if _cancelled.is_set():
-                _kill(process)
-        try:
-            yield
-        finally:
-            with _lock:
-                _running.discard(process)
-                _kill(process)
-
-
 def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process and its children. Nobody has waited for it yet, so its number is still its own."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _read_outputs(
-    process: subprocess.Popen[bytes], deadline: float, max_bytes: int
-) -> tuple[bytearray, bytearray] | None:
-    """Read both outputs until the process ends. Returns None when the deadline passes first."""
-    assert process.stdout is not None and process.stderr is not None
-    outputs = {process.stdout: bytearray(), process.stderr: bytearray()}
-    end = os.pidfd_open(process.pid)
-    try:
-        with selectors.DefaultSelector() as selector:
-            for pipe in outputs:
-                os.set_blocking(pipe.fileno(), False)
-                selector.register(pipe, selectors.EVENT_READ)
-            selector.register(end, selectors.EVENT_READ)
-            while events := selector.select(max(0.0, deadline - time.monotonic())):
-                ready = {key.fileobj for key, _ in events}
-                has_ended = end in ready  # a child of its own may hold the pipes open
-                for pipe, data in outputs.items():
-                    if (has_ended or pipe in ready) and not _read_available(pipe, data, max_bytes):
-                        with contextlib.suppress(KeyError):
-                            selector.unregister(pipe)
-                if has_ended:
-                    return outputs[process.stdout], outputs[process.stderr]
-    finally:
-        os.close(end)
-    return None
+def _drain(source: int, sink: Sink) -> None:
+    """Read the rest of a pipe, within a limit: a grandchild may hold the other end and write on."""
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(_DRAINED_CHUNKS):
+            if not (data := os.read(source, _CHUNK_BYTES)):
+                return
+            sink(data)
 
 
-def _read_available(pipe: IO[bytes], data: bytearray, max_bytes: int) -> bool:
-    """Add the bytes that the pipe holds. Returns False at its end. Raises HelperFailed above the limit."""
-    while True:
-        try:
-            chunk = os.read(pipe.fileno(), _READ_BYTES)
-        except BlockingIOError:
-            return True
-        if not chunk:
-            return False
-        data += chunk
-        if len(data) > max_bytes:
-            raise HelperFailed(f"wrote over {max_bytes} bytes")
+def _read_chunk(source: int, sink: Sink) -> bool:
+    """Pass one chunk to the sink. Returns False at the end of the pipe."""
+    data = os.read(source, _CHUNK_BYTES)
+    if data:
+        sink(data)
+    return bool(data)
+
+
+def _append(output: bytearray, max_bytes: int, data: bytes) -> None:
+    """Add a chunk to the output. Raises HelperFailed above the limit."""
+    output += data
+    if len(output) > max_bytes:
+        raise HelperFailed(f"wrote over {max_bytes} bytes")

@@ -18,7 +18,6 @@ from pipeline.engines import create_predictor
 from pipeline.errors import InvalidInput, ModelFailed, ServingError, get_error_text
 from pipeline.models.serving_model import merge_model_settings
 from pipeline.models.variants import load_for_engine
-from pipeline.process.processes import die_with
 from pipeline.tuning.choice import Timed
 from pipeline.tuning.order import Order
 from pipeline.tuning.real_rows import feeds_to_time, require_agreement, require_equal_answers
@@ -61,6 +60,4 @@ def main(answer: Path, order: Order) -> None:
 
 
 if __name__ == "__main__":
-    timing_order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
-    die_with(timing_order.parent)
-    main(Path(sys.argv[1]), timing_order)
+    main(Path(sys.argv[1]), msgspec.json.decode(sys.stdin.buffer.read(), type=Order))

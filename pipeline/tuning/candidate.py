@@ -1,7 +1,4 @@
-"""A service with candidate settings: started on free ports, loaded with requests, and stopped.
-
-`python -m pipeline.tuning.candidate PARENT ...` runs `paddlewheel ...`, and ends with the process PARENT.
-"""
+"""A service with candidate settings: started on free ports, loaded with requests, and stopped."""
 
 from __future__ import annotations
 
@@ -10,10 +7,8 @@ import http.client
 import json
 import os
 import re
-import runpy
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -26,14 +21,16 @@ import yaml
 
 from pipeline.config.report import read_yaml
 from pipeline.errors import ConfigError, ServingError
+from pipeline.process.helper_process import HelperFailed, run_helper
 from pipeline.process.leftovers import make_held, remove_leftovers
-from pipeline.process.processes import RunningService, cpu_ticks, die_with, python_module
+from pipeline.process.processes import RunningService, cpu_ticks, python_module
 from pipeline.tuning.closed_loop import Load, LoadResult
 from pipeline.tuning.sample import SampleRequest
 from pipeline.tuning.tune import MODEL_SECTION, Round, Settings
 
 STOP_S = 10.0
 _ASK_S = 30.0
+_PRINT_CONFIG_S = 600.0
 _ERROR_LINES = 3
 _POLL_S = 0.02
 _PREFIX, _SUFFIX = ".tune-", ".yml"  # of a candidate's configuration
@@ -66,10 +63,11 @@ class Script:
         Raise ConfigError with all errors of the configuration.
         """
         self._write(settings)
-        done = subprocess.run(
-            self._command("--print-config"), capture_output=True, text=True, check=False, timeout=600
-        )
-        if done.returncode:
+        try:
+            done = run_helper(*self._command("--print-config"), timeout_s=_PRINT_CONFIG_S)
+        except HelperFailed as exc:
+            raise ConfigError(f"{self._script} --print-config {exc.message}") from exc
+        if done.status:
             raise ConfigError(done.stderr.strip().replace(str(self._candidate_config), str(self.config)))
         # The configuration comes last, after the output of the script itself.
         printed = re.split(r"^(?=http_port:)", done.stdout, flags=re.M)[-1]
@@ -84,8 +82,12 @@ class Script:
         """
         self._write(settings)
         with tempfile.TemporaryFile() as log:  # without a name, so that a kill leaves nothing
+            module, *arguments = self._command()
             process = subprocess.Popen(
-                self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                [*python_module(module, parent=os.getpid()), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
             try:
                 candidate = Candidate(process, self._http_port, _path_of_descriptor(log.fileno()))
@@ -100,8 +102,8 @@ class Script:
                     process.wait()
 
     def _command(self, *options: str) -> list[str]:
-        run = ["run", "--config", str(self._candidate_config), *options, str(self._script)]
-        return [*python_module("pipeline.tuning.candidate"), str(os.getpid()), *run]
+        """Return a module and its arguments. By name: the command line is of a layer above this module."""
+        return ["pipeline", "run", "--config", str(self._candidate_config), *options, str(self._script)]
 
     def _write(self, settings: Settings | None) -> None:
         config = {key: value for key, value in self._source_config.items() if key not in _IGNORED_SECTIONS}
@@ -202,7 +204,7 @@ class Candidate:
     ) -> Round:
         """Run one round of load. Raise NotStarted if no request was answered."""
         sent = tuple((request.path, request.body) for request in requests)
-        load = Load(self._port, sent, connections, seconds, warm_s, _ASK_S, os.getpid())
+        load = Load(self._port, sent, connections, seconds, warm_s, _ASK_S)
         before = self._cpu_s()
         result = _run(load)
         # The difference includes the warm-up: scale it by the share of the counted time.
@@ -226,20 +228,16 @@ class Candidate:
 def _run(load: Load) -> LoadResult:
     with tempfile.TemporaryFile() as file:
         answer = _path_of_descriptor(file.fileno())
-        done = subprocess.run(
-            [*python_module("pipeline.tuning.closed_loop"), str(answer)],
-            input=msgspec.msgpack.encode(load),
-            capture_output=True,
-            check=False,
-            timeout=load.warm_s + load.seconds + 2 * load.timeout_s,
-        )
-        if done.returncode:
-            errors = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        try:
+            done = run_helper(
+                "pipeline.tuning.closed_loop",
+                str(answer),
+                stdin=msgspec.msgpack.encode(load),
+                timeout_s=load.warm_s + load.seconds + 2 * load.timeout_s,
+            )
+        except HelperFailed as exc:
+            raise NotStarted(f"its load generator {exc.message}") from exc
+        if done.status:
+            errors = done.stderr.strip().splitlines()[-1:]
             raise NotStarted(f"it can't be asked: {' '.join(errors)}")
         return msgspec.msgpack.decode(answer.read_bytes(), type=LoadResult)
-
-
-if __name__ == "__main__":
-    die_with(int(sys.argv.pop(1)))
-    # By name: the command line is of a layer above this module.
-    runpy.run_module("pipeline", run_name="__main__", alter_sys=False)

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-from pipeline.process.processes import die_with
-
 _MAX_HEAD = 64 << 10
 _ERROR_CHARS = 300
 _ANSWERED = b'"err_no":0'
@@ -31,7 +29,6 @@ class Load(msgspec.Struct, frozen=True):
     seconds: float  # counted time
     warm_s: float  # uncounted time before
     timeout_s: float  # for missing answers, after the end
-    parent: int = 0  # this process ends with its parent
 
 
 class LoadResult(msgspec.Struct):
@@ -150,5 +147,4 @@ if __name__ == "__main__":
     import uvloop
 
     requested_load = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Load)
-    die_with(requested_load.parent)
     Path(sys.argv[1]).write_bytes(msgspec.msgpack.encode(uvloop.run(send_load(requested_load))))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from pipeline.process.helper_process import HelperFailed, HelperResult, run_helper
+from pipeline.process.helper_process import HelperFailed, HelperResult, run_helper, run_program
 from tests.support.service_process import is_running, wait_until
 
 MAIN = "tests.support.helper_main"
@@ -14,6 +16,18 @@ MAIN = "tests.support.helper_main"
 
 def test_a_helper_reads_its_input_and_its_outputs_come_back() -> None:
     assert run_helper(MAIN, "shouts", stdin=b"hello", timeout_s=60) == HelperResult(3, "HELLO", "done")
+
+
+def test_a_program_runs_in_a_folder_with_variables_and_descriptors(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    with os.fdopen(read, "rb") as answer:
+        script = f"pwd; printf %s $WORD >&{write}; kill -9 $$"
+        result = run_program(
+            ["bash", "-c", script], timeout_s=60, cwd=str(tmp_path), env={"WORD": "yes"}, pass_fds=[write]
+        )
+        os.close(write)
+        assert result == HelperResult(-signal.SIGKILL, f"{tmp_path}\n", "")
+        assert answer.read() == b"yes"
 
 
 def test_a_helper_over_its_output_limit_is_ended() -> None:

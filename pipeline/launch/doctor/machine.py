@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import shutil
 import socket
-import subprocess
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.errors import ConfigError
 from pipeline.launch.doctor import Finding, miss, notice, ok
 from pipeline.process.control_group import cores, cpu_quota, limits
+from pipeline.process.helper_process import HelperFailed, run_program
 from pipeline.process.processes import SERVER, listeners, runs_module
 
 if TYPE_CHECKING:
@@ -160,10 +160,10 @@ def list_cards() -> list[str]:
         return []
     query = [smi, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=SMI_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        done = run_program(query, timeout_s=SMI_TIMEOUT_S)
+    except (OSError, HelperFailed):
         return []
-    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.status == 0 else []
 
 
 def find_tensorrt() -> str:

@@ -8,7 +8,6 @@ build of Paddle (version, cuda, cards, tensorrt, tensorrt_found), then {"device"
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.launch.doctor import REINSTALL, Finding, miss, notice, ok
 from pipeline.plugins import Library
-from pipeline.process.processes import python_module, signal_name
+from pipeline.process.helper_process import HelperFailed, run_helper
+from pipeline.process.processes import signal_name
 
 if TYPE_CHECKING:  # the parent also runs without NumPy and msgspec
     import numpy as np
@@ -61,21 +61,19 @@ def try_prediction() -> Trial:
     options = [] if with_paddle else [ONNX]
     with tempfile.TemporaryDirectory(prefix="paddlewheel-doctor-") as folder:
         try:
-            done = subprocess.run(
-                [*python_module("pipeline.launch.doctor.prediction"), folder, *options],
+            done = run_helper(
+                "pipeline.launch.doctor.prediction",
+                folder,
+                *options,
                 cwd=folder,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=TRIAL_TIMEOUT_S,
-                check=False,
+                timeout_s=TRIAL_TIMEOUT_S,
             )
-        except subprocess.TimeoutExpired:
-            return Trial(with_paddle, failure=f"no answer within {TRIAL_TIMEOUT_S:g} s")
+        except HelperFailed as exc:
+            return Trial(with_paddle, failure=f"the process {exc.message}")
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     predictions = tuple(line for line in lines if "device" in line)
     paddle: dict[str, Any] = next((line for line in lines if "version" in line), {})
-    return Trial(with_paddle, paddle, predictions, _describe_failure(done.returncode, done.stderr))
+    return Trial(with_paddle, paddle, predictions, _describe_failure(done.status, done.stderr))
 
 
 def check_paddle(trial: Trial) -> Finding:

@@ -10,19 +10,18 @@ import importlib.metadata
 import json
 import platform
 import re
-import subprocess
 import sys
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from pipeline.launch.doctor import INSTALL, LOCK, REINSTALL, ROOT, Finding, miss, notice, ok
+from pipeline.process.helper_process import HelperFailed, run_helper
 from pipeline.process.numpy_version import REMEDY, flaw_of_numpy
 from pipeline.process.processes import (
     WORKER,
     RunningService,
     module_arguments,
-    python_module,
     running_services,
 )
 
@@ -36,20 +35,13 @@ def check_imports(direct: Collection[str]) -> Finding:
     """Import the modules of these distributions in a child process. A failing import is a miss."""
     modules = sorted(get_module_name(name) for name in direct if name not in OWN_FINDING)
     try:
-        done = subprocess.run(
-            [*python_module("pipeline.launch.doctor.software"), *modules],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=IMPORT_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return miss("Imports", f"no end within {IMPORT_TIMEOUT_S:g} s", IMPORT_HINT)
+        done = run_helper("pipeline.launch.doctor.software", *modules, timeout_s=IMPORT_TIMEOUT_S)
+    except HelperFailed as exc:
+        return miss("Imports", f"the process {exc.message}", IMPORT_HINT)
     attempts = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
     failed = [f"{module}: {reason}" for module, reason in attempts if reason]
     if len(attempts) < len(modules):
-        failed.append(f"{modules[len(attempts)]}: the process ended with {done.returncode}")
+        failed.append(f"{modules[len(attempts)]}: the process ended with {done.status}")
     if failed:
         return miss("Imports", "; ".join(failed), IMPORT_HINT)
     return ok("Imports", f"{len(modules)} packages load")
