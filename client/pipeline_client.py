@@ -97,9 +97,9 @@ class PipelineClient:
     ) -> Response | grpc.CallFuture[Response]:
         """Sends `{key: str, ndarray or list}`; `Response.err_no` says how it went.
 
-        The keys "logid" and "clientip" fill the fields of that name; with `pack_tensor_format`, "x.lod"
-        (offsets) becomes the lod of the tensor "x". `fetch` is checked and has no effect, as
-        in 0.9. Raises TypeError for what can't be sent, RuntimeError before `connect`.
+        The keys "logid" and "clientip" fill the fields of that name; `log_id` wins over "logid". With
+        `pack_tensor_format`, "x.lod" (offsets) becomes the lod of the tensor "x". `fetch` is checked and has
+        no effect, as in 0.9. Raises TypeError for what can't be sent, RuntimeError before `connect`.
         """
         if self._channel is None:
             raise RuntimeError('not connected; call connect(["127.0.0.1:8088"]) first')
@@ -153,7 +153,8 @@ def pack_request(
     if not isinstance(feed_dict, dict):
         raise TypeError("feed must be a dict {key: str, ndarray or list}")
     feed = dict(feed_dict)
-    request = Request(logid=int(feed.pop("logid", log_id)), clientip=str(feed.pop("clientip", "")))
+    feed_log_id = int(feed.pop("logid", 0))
+    request = Request(logid=log_id or feed_log_id, clientip=str(feed.pop("clientip", "")))
     if pack_tensor_format:
         request.tensors.extend(pack_tensors(feed, as_bytes=use_tensor_bytes))
     else:

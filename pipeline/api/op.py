@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
-from pipeline.api.request_options import NO_OPTIONS, RequestOptions
+from pipeline.api.request_options import NO_OPTIONS, LogId, RequestOptions
 from pipeline.errors import ConfigError, InvalidInput
 from pipeline.models.serving_model import ServingModel
 from pipeline.paddle_serving.channel_data import ChannelData
@@ -32,8 +32,10 @@ class OpRequest(msgspec.Struct, eq=False):
     """The output of each input Op by its name; the request itself is {"@DAGExecutor": {key: value}}."""
     data_id: int
     """The request's number in this service."""
-    log_id: int
-    """The client's number of the request, the same in every Op; 0 without one."""
+    log_id: LogId
+    """The client's number of the request, the same in every Op; 0 without one.
+
+    An overridden `unpack_request_package` may set a text, a float or None."""
     # The client's options, see RequestOptions.
     id: str = NO_OPTIONS.id
     priority: int = NO_OPTIONS.priority
@@ -150,7 +152,7 @@ class Op:
         local_service_handler: LocalServiceHandler | None = None,
         jump_to_ops: Sequence[Op] | Op | None = None,
     ) -> None:
-        self.name = name or f"{type(self).__name__}_{next(_numbers)}"
+        self.name = name or f"Op{next(_numbers)}"
         options = {
             "server_endpoints": server_endpoints,
             "fetch_list": fetch_list,
@@ -302,7 +304,7 @@ class ResponseOp(Op):
 
     def __init__(self, input_ops: Sequence[Op]) -> None:
         super().__init__(name=RESPONSE_OP, input_ops=input_ops, batch_size=_PACKAGE_BATCH_SIZE)
-        self._as_tensors = False
+        self.is_pack_tensor = False
         if len(self.input_ops) != 1:
             raise ConfigError(f"ResponseOp has {len(self.input_ops)} input_ops; give it the last Op alone")
 
@@ -313,17 +315,16 @@ class ResponseOp(Op):
         """
         from pipeline.paddle_serving.packages import build_response
 
-        return build_response(channeldata, as_tensors=self._as_tensors)
+        return build_response(channeldata)
 
     def set_pack_format(self, isTensor: bool = False) -> None:
-        """Pack every value as a `Tensor` instead of text, in the default `pack_response_package`."""
-        self._as_tensors = isTensor
+        """Set `is_pack_tensor`, for an overridden `pack_response_package`. The default ignores it."""
+        self.is_pack_tensor = isTensor
 
     @property
     def packs(self) -> bool:
-        """Whether this Op packs the response: by an overridden hook, or as tensors."""
-        overridden = type(self).pack_response_package is not ResponseOp.pack_response_package
-        return overridden or self._as_tensors
+        """Whether the app overrides `pack_response_package`."""
+        return type(self).pack_response_package is not ResponseOp.pack_response_package
 
 
 def overrides(op: Op, hook: str) -> bool:

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from pipeline.errors import MissingKey
 
+LogId = int | float | str | None
+"""The client's number of a request, or the value that an overridden `unpack_request_package` set for it."""
+
 
 class RequestOptions(NamedTuple):
     """Options of a KServe v2 request. KServe v1 has `parameters` alone."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from pipeline.api.batch_axis import BatchAxis
-from pipeline.api.request_options import RequestOptions
+from pipeline.api.request_options import LogId, RequestOptions
 from pipeline.errors import MalformedBody, ServingError, described, to_sendable_text
 from pipeline.models.tensor_spec import ModelCard, Signature
 
@@ -30,7 +30,7 @@ class Outcome(IntEnum):
     VALUE = 1  # the Op's output, for its consumers
     ERROR = 2  # a refusal
     JUMP = 3  # the Op's output, for the consumers of its jump targets
-    INPUTS = 4  # what an overridden RequestOp made of the message: the log_id in 8 bytes, then the inputs
+    INPUTS = 4  # what an overridden RequestOp made of the message: the log_id in msgpack, then the inputs
 
 
 class Message(msgspec.Struct, array_like=True, eq=False):
@@ -55,7 +55,7 @@ class CallMessage(msgspec.Struct, array_like=True, eq=False):
 
     index: int  # its place in the dispatch, by which its `Settled` names it
     data_id: int  # the id of the request for the hooks of every Op
-    log_id: int  # the client's id; 0 without
+    log_id: LogId  # the client's id; 0 without
     form: str  # the form of the answer, by its name in the dialect of the request
     response_options: Any  # for the renderer of the form; the dialect alone knows its type
     model_version: str  # the version that the answer may name

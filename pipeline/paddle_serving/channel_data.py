@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.api.request_options import LogId
+
 _DICT, _ARRAYS, _ERROR = 0, 1, 2
 PRODUCT_ERROR = 50  # error_code of every app error, whose number is in prod_error_code
 SERVICE_ERR_NOS = frozenset((3000, 3001, 3002, 3003, 3004, *range(4000, 11000, 1000)))
@@ -23,7 +25,7 @@ class ChannelData:
     """An Op's output, or the error in its place."""
 
     def __init__(
-        self, output: Any, *, data_id: int = 0, log_id: int = 0, error_code: int = 0, error_info: str = ""
+        self, output: Any, *, data_id: int = 0, log_id: LogId = 0, error_code: int = 0, error_info: str = ""
     ) -> None:
         self._output = output
         self.id = data_id  # the request's number, the same in every Op
@@ -35,7 +37,7 @@ class ChannelData:
         self.prod_error_info: str | None = None
 
     @classmethod
-    def of_refusal(cls, err_no: int, message: str, *, data_id: int, log_id: int) -> ChannelData:
+    def of_refusal(cls, err_no: int, message: str, *, data_id: int, log_id: LogId) -> ChannelData:
         """Build the error in place of an output, with the number and message of the service or of the app."""
         refusal = cls(None, data_id=data_id, log_id=log_id, error_code=err_no, error_info=message)
         if err_no not in SERVICE_ERR_NOS:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from client.protos.pipeline_service_pb2 import Request, Response, Tensor
 from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value.answers import PROTO, render
-from pipeline.dialects.key_value.tensors import add_tensors, to_message
+from pipeline.dialects.key_value.tensors import add_tensors
 from pipeline.paddle_serving.channel_data import ChannelData
 
 
@@ -38,12 +36,9 @@ def unpack_tensor(tensor: Tensor) -> tuple[Any, Any]:
     return inputs[tensor.name], inputs.get(f"{tensor.name}.lod")
 
 
-def build_response(channel_data: ChannelData, *, as_tensors: bool) -> Response:
-    """Build the service's response, with values as texts or, with `as_tensors`, as a `Tensor` each."""
+def build_response(channel_data: ChannelData) -> Response:
+    """Build the service's response, with values as texts."""
     if channel_data.refusal is not None:
         err_no, message = channel_data.refusal
         return Response(err_no=err_no, err_msg=message)
-    output = channel_data.parse()
-    if as_tensors:
-        return Response(tensors=[to_message(name, np.asarray(value)) for name, value in output.items()])
-    return Response.FromString(render(output, PROTO))
+    return Response.FromString(render(channel_data.parse(), PROTO))

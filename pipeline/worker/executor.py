@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.api.batch_axis import adapt_array
 from pipeline.api.op import Op, OpRequest
@@ -416,7 +418,7 @@ class Outputs:
             return Outcome.JUMP, self._encoded(output)
         if not share.answers:
             if hooks.unpacks:
-                log_id = call.request.log_id.to_bytes(8, "little", signed=True)
+                log_id = msgspec.msgpack.encode(call.request.log_id)
                 return Outcome.INPUTS, [log_id, *self._encoded(output)]
             return Outcome.VALUE, self._encoded(output)
         model, form = self.answers[share.answers], self._forms[share.form]

@@ -19,8 +19,10 @@ import numpy as np
 from client.protos.pipeline_service_pb2 import Request, Response
 from pipeline.api.dag import MESSAGE
 from pipeline.api.op import Op, OpRequest, RequestOp, ResponseOp, overrides
+from pipeline.api.request_options import LogId
 from pipeline.engines.feeds import LOD_SUFFIX, is_texts
 from pipeline.errors import (
+    BadPackage,
     ConfigError,
     HookFailed,
     ModelFailed,
@@ -215,12 +217,12 @@ class Hooks:
         """A feed or a ServingError for each request; one that makes the call raise is found by halves."""
         return self._by_halves("preprocess_batch", self.op.preprocess_batch, requests, None)
 
-    def process(self, op: Op, feed: dict[str, Any], log_id: int) -> dict[str, Any]:
+    def process(self, op: Op, feed: dict[str, Any], log_id: LogId) -> dict[str, Any]:
         """Call the app's own `process`; its fetch. Raises whatever the hook raises, and ServingError."""
         return _of_process(self.op.name, self._process.call(op.process, [feed], log_id))
 
     def process_on_copy(
-        self, of: Op | None, feed: dict[str, Any], log_id: int
+        self, of: Op | None, feed: dict[str, Any], log_id: LogId
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Call `process` on an `own_copy`. Returns the fetch and the attributes that `process` has set on
         `self`.
@@ -499,6 +501,19 @@ def product_error(code: Any, info: Any) -> ServingError:
     return error
 
 
+def package_error(failure: ServingError, exc: BaseException) -> ServingError:
+    """Return the refusal of a request whose package hook has raised `exc`.
+
+    Paddle Serving has one number for every exception at the ends of its graph. An exception with a number of
+    its own keeps that number.
+    """
+    if failure is exc:
+        return failure
+    error = HookFailed(f"rpc package error: {failure.message}")
+    error.err_no, error.logged = BadPackage.err_no, failure.logged
+    return error
+
+
 def _of_another_length(op: str, hook: str, result: tuple[Any, ...], expected: str) -> HookFailed:
     """The refusal of a tuple with more or fewer elements than a hook may return."""
     error = WrongResult(op, hook, result, expected)
@@ -527,18 +542,24 @@ class RequestHooks(Hooks):
         try:
             inputs, log_id, code, info = _unpacked(op.unpack_request_package(message), message.logid)
         except BaseException as exc:
-            raise self.failure(exc, "unpack_request_package", request) from exc
+            raise package_error(self.failure(exc, "unpack_request_package", request), exc) from exc
         if code is not None:
             raise product_error(code, info)
         if not isinstance(inputs, dict):
             raise self._wrong(inputs, "a dict of inputs by name, or (dict, log_id, None, '')")
-        if not isinstance(log_id, SupportsIndex | None) or index(log_id or 0) not in _INT64:
-            raise self._wrong(log_id, "a 64-bit integer", part=" as log_id")
-        request.log_id = index(log_id or 0)
+        request.log_id = self._checked_log_id(log_id)
         return inputs, True
 
     def postprocess(self, op: Op, request: OpRequest, fetch: Any) -> Any:
         return fetch
+
+    def _checked_log_id(self, log_id: Any) -> LogId:
+        """Return the log id for the Ops. Raises WrongResult for other types."""
+        if isinstance(log_id, str | float | None):
+            return log_id
+        if isinstance(log_id, SupportsIndex) and index(log_id) in _INT64:
+            return index(log_id)
+        raise self._wrong(log_id, "a 64-bit integer, a float, a str or None", part=" as log_id")
 
     def _wrong(self, returned: Any, expected: str, part: str = "") -> WrongResult:
         return WrongResult(self.op.name, "unpack_request_package", returned, expected, part=part)
@@ -555,7 +576,7 @@ class ResponseHooks(Hooks):
         try:
             response = op.pack_response_package(_channel_data(value, request, refusal))
         except BaseException as exc:
-            raise self.failure(exc, "pack_response_package", request) from exc
+            raise package_error(self.failure(exc, "pack_response_package", request), exc) from exc
         if not isinstance(response, Response):
             expected = "a Response of pipeline_service_pb2"
             raise WrongResult(self.op.name, "pack_response_package", response, expected)
@@ -569,7 +590,7 @@ class ResponseHooks(Hooks):
         return fetch
 
 
-def _unpacked(result: Any, log_id: int) -> tuple[Any, Any, Any, Any]:
+def _unpacked(result: Any, log_id: LogId) -> tuple[Any, Any, Any, Any]:
     """Return the result of `unpack_request_package` as (inputs, log_id, prod_errcode, prod_errinfo).
 
     Hooks written for Paddle Serving 0.5 return no log_id: the message's counts.

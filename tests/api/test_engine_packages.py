@@ -77,11 +77,12 @@ def test_many_messages_at_once_keep_to_themselves(own: ServiceProcess) -> None:
             7000,
             "[@DAGExecutor] unpack_request_package returned list of 0; expected a dict",
         ),
-        ({"unpack": "text id"}, 500, 7000, "returned str as log_id; expected a 64-bit integer"),
+        ({"unpack": "list id"}, 500, 7000, "returned list of 1 as log_id; expected a 64-bit integer"),
+        ({"unpack": "raise"}, 500, 8000, "rpc package error: Log_id: 0  Raise_msg: no words"),
         ({"unpack": "nothing"}, 500, 7000, "unpack_request_package returned NoneType"),
         ({"words": "four"}, 500, 10000, "'four' is not in list"),
         ({"words": "one", "pack": "list"}, 500, 7000, "[@ResponseOp] pack_response_package returned list"),
-        ({"words": "one", "pack": "raise"}, 500, 10000, "FunctionName: pack_response_package"),
+        ({"words": "one", "pack": "raise"}, 500, 8000, "FunctionName: pack_response_package"),
         ({"words": "one", "pack": "refuse"}, 400, 53, "not packed"),
     ],
 )
@@ -98,6 +99,14 @@ def test_what_unpacking_returns_alone_are_the_inputs(own: ServiceProcess) -> Non
     message = Request(key=["unpack", "x"], value=["dict", "1"], logid=5)
     answer = own.rpc(message)
     assert dict(zip(answer.key, answer.value, strict=True))["log_id"] == "5"
+
+
+@pytest.mark.parametrize(("action", "log_id"), [("text id", "seven"), ("float id", "7.5"), ("no id", "None")])
+def test_the_log_id_of_unpacking_reaches_the_hooks_with_its_type(
+    own: ServiceProcess, action: str, log_id: str
+) -> None:
+    answer = own.predict({"unpack": action, "x": "1"})
+    assert (answer["packed"], answer["log_id"], answer["x"]) == (log_id, log_id, "1")
 
 
 def test_a_message_that_is_none_never_reaches_the_app(own: ServiceProcess) -> None:
@@ -125,12 +134,13 @@ def test_ends_that_are_not_overridden_run_nowhere() -> None:
         assert len(service.worker_pids()) == 1
 
 
-def test_an_answer_is_packed_as_tensors_where_the_script_says_so() -> None:
+def test_set_pack_format_changes_no_answer_and_ops_without_a_name_are_numbered() -> None:
     with ServiceProcess(APP, arguments=["tensors"]) as service:
-        numbers, half = service.rpc({"x": "1"}).tensors
-        assert (numbers.name, list(numbers.shape), list(numbers.int64_data)) == ("numbers", [1, 3], [1, 2, 3])
-        assert (half.name, half.elem_type, list(half.float_data)) == ("half", 1, [0.5])
-        assert [tensor["name"] for tensor in service.ask({"x": "1"})["tensors"]] == ["numbers", "half"]
+        printed = {"numbers": "array([[1, 2, 3]])", "half": "array([0.5], dtype=float32)"}
+        answer = service.rpc({"x": "1"})
+        assert dict(zip(answer.key, answer.value, strict=True)) == printed
+        assert (service.predict({"x": "1"}), list(answer.tensors)) == (printed, [])
+        assert list(service.http("/health/ready").json["ops"]) == ["Op0", "Op1"]
 
 
 def test_a_hook_of_0_9_finds_outputs_and_refusals_where_it_looks_for_them() -> None:

@@ -34,6 +34,10 @@ class WordsRequestOp(RequestOp):
             return {}, request.logid, 52, "no words today"
         if action == "dict":
             return given
+        if action in LOG_IDS:
+            return given, LOG_IDS[action], None, ""
+        if action == "raise":
+            raise ValueError("no words")
         if action in WRONG:
             return WRONG[action]
         for tensor in request.tensors:
@@ -43,7 +47,8 @@ class WordsRequestOp(RequestOp):
         return given, request.logid + 1000, None, ""
 
 
-WRONG = {"list": ([], 0, None, ""), "text id": ({}, "seven", None, ""), "nothing": None}
+WRONG = {"list": ([], 0, None, ""), "list id": ({}, ["seven"], None, ""), "nothing": None}
+LOG_IDS = {"text id": "seven", "float id": 7.5, "no id": None}
 
 
 class DefaultRequestOp(RequestOp):
@@ -96,7 +101,7 @@ class NumbersOp(Op):
 
 
 def tensors(read_op):
-    response_op = ResponseOp(input_ops=[NumbersOp("words", [read_op])])
+    response_op = ResponseOp(input_ops=[NumbersOp(input_ops=[WordsOp(input_ops=[read_op])])])
     response_op.set_pack_format(isTensor=True)
     return response_op
 

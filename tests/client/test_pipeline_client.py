@@ -50,7 +50,7 @@ def test_pipeline_client_takes_logid_and_clientip_out_of_the_feed() -> None:
     feed = {"cmd": "ids", "logid": 9223372036854775807}
     with pipeline_client(reply()) as (client, server):
         client.predict(feed)
-        client.predict({"cmd": "ids", "clientip": "1.1.1.1"}, log_id=7)
+        client.predict({"cmd": "ids", "clientip": "1.1.1.1", "logid": 5}, log_id=7)
     assert server.seen[0] == base64.b64decode(RECORDINGS["grpc_logid_max"]["wire_b64"])
     sent = Request.FromString(server.seen[1])
     assert (sent.key, sent.logid, sent.clientip) == (["cmd"], 7, "1.1.1.1")

@@ -34,6 +34,7 @@ NO_CASES = {
     "pack_response_package",
     "set_dynamic_shape_info",
     "str_data",
+    "unpack_request_package",
 }
 NO_CASES |= {"err_no", "fetch_list", "init_op", "server_endpoints"}
 NO_CASES |= {"inference_model_to_serving", "log_id", "paddle_serving_client", "paddle_serving_server"}

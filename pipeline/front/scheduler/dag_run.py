@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 
 from pipeline.api.dag import Dag
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
-from pipeline.api.request_options import RequestOptions
+from pipeline.api.request_options import LogId, RequestOptions
 from pipeline.errors import DeadlineExceeded, HookFailed, ServingError, get_error_text
 from pipeline.front.metrics.metrics import Failures, RequestFigures
 from pipeline.front.metrics.timings import Timings
@@ -47,7 +47,7 @@ class Request(msgspec.Struct, eq=False):
     service: str
     method: str
     inputs: dict[str, Any]  # str, bytes, ndarray or list by name, in the order of the request
-    log_id: int = 0  # the client's own; 0 without
+    log_id: LogId = 0  # the client's own; 0 without
     client_ip: str = ""
     form: str = ""  # form of the answer, by its name in the dialect
     deadline: float = math.inf  # instant of time.monotonic(); math.inf for none
@@ -226,8 +226,8 @@ class DagRun(msgspec.Struct, eq=False):
             self.deliver(target, node, parts)
 
     def unpack(self, parts: list[Part]) -> None:
-        """The app has made the inputs of the message: its log_id in 8 bytes stands before them."""
-        self.request.log_id = int.from_bytes(parts[0], "little", signed=True)
+        """Deliver the inputs that the app has unpacked. The first part is the log_id, in msgpack."""
+        self.request.log_id = msgspec.msgpack.decode(parts[0], type=LogId)
         self.deliver(REQUEST_OP, REQUEST_OP, parts[1:])
 
     def start_anew(self, node: str, inputs: Inputs) -> Inputs:
