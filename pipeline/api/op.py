@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError, InvalidInput
 from pipeline.models.serving_model import ServingModel
 from pipeline.paddle_serving.channel_data import ChannelData
 from pipeline.paddle_serving.local_service_handler import LocalServiceHandler
+from pipeline.paddle_serving.op_settings import get_argument_settings
 
 if TYPE_CHECKING:
     from client.protos.pipeline_service_pb2 import Request, Response, Tensor
@@ -124,7 +125,7 @@ class Op:
     """In `preprocess` and `postprocess`: the request's `id`, `priority`, `timeout_us` and `parameters`, as
     clients of KServe v2 and v1 send them. Batch-wise hooks find them in each request."""
 
-    _settings: Mapping[str, Any] = {}  # in a worker, see `pipeline.paddle_serving.op_settings`
+    _settings: Mapping[str, Any] = {}  # see `pipeline.paddle_serving.op_settings`
 
     packs_tensors = False  # how a remote Pipeline service is sent the feed, see set_pack_tensor_format
 
@@ -165,6 +166,7 @@ class Op:
             "auto_batching_timeout": auto_batching_timeout,
         }
         self.given_options = {key: value for key, value in options.items() if value is not None}
+        self._settings = get_argument_settings(options)
         self.dynamic_shape_info = {}
         if local_service_handler is not None:
             if not isinstance(local_service_handler, LocalServiceHandler):

@@ -69,6 +69,10 @@ class NumberOp(Op):
 class CheckingOp(Op):
     """An own `process` in the words of the default one."""
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.script_values = [self._batch_size, self._timeout, self._retry, self.concurrency]
+
     def init_op(self):
         self.told = {
             "line": self._log("is ready"),
@@ -76,6 +80,15 @@ class CheckingOp(Op):
             "on": [self.client_type, self.device_type, self.thread_num, self.concurrency],
             "model": Path(self.model_config).name,
             "mine": hasattr(self, "my_own_setting"),
+            "arguments": [
+                self._batch_size,
+                self._timeout,
+                self._retry,
+                self._server_endpoints,
+                Path(self._client_config).name,
+                self._auto_batching_timeout,
+            ],
+            "script": self.script_values,
         }
 
     def preprocess(self, input_dicts, data_id, log_id):

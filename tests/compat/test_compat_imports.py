@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -26,8 +27,17 @@ from paddle_serving_server.pipeline.error_catch import CustomException, CustomEx
 from paddle_serving_server.pipeline.proto import pipeline_service_pb2, pipeline_service_pb2_grpc
 from paddle_serving_client.io import inference_model_to_serving
 
+from paddle_serving_client.httpclient import HttpClient
+from paddle_serving_app.reader.functional import crop, normalize, resize, transpose
+import paddle_serving_app, paddle_serving_client, paddle_serving_server
+import paddle_serving_server.dag, paddle_serving_server.monitor
+
 import client.pipeline_client
 import pipeline
+
+for package in (paddle_serving_app, paddle_serving_client, paddle_serving_server):
+    assert package.__version__ == package.version.version_tag == "0.9.0"
+assert HttpClient is paddle_serving_client.HttpClient
 
 assert Op is PipelineOp is OperatorOp is pipeline.Op
 assert issubclass(WebService, pipeline.WebService)
@@ -59,6 +69,44 @@ def test_every_name_leads_to_our_own_class_and_none_to_a_framework(tmp_path: Pat
     done = run_python(NAMES, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(ROOT / "pipeline" / "__init__.py")
+
+
+COMMAND_LINE = """
+import json, os, sys
+from paddle_serving_server.env import CONF_HOME, SERVING_HOME
+from paddle_serving_server.util import ArgsParser, dump_pid_file, load_pid_file, pid_is_exist
+
+sys.argv += ["-c", "config.yml", "-o", "op.det.concurrency=2", "dag.is_thread_op=True", "name=ocr"]
+print(json.dumps(ArgsParser().parse_args().conf_dict))
+dump_pid_file([9292, 8089], "pipline")
+dump_pid_file([8089], "again")
+(entry,) = load_pid_file(CONF_HOME + "ProcessInfo.json")
+print(CONF_HOME == SERVING_HOME + "/", entry["port"], entry["model"], pid_is_exist(entry["pid"]))
+for module, name in (("dag", "OpSeqMaker"), ("monitor", "HadoopMonitor"), ("server", "Server")):
+    try:
+        exec(f"from paddle_serving_server.{module} import {name}")
+    except ImportError as exc:
+        print(exc)
+"""
+
+
+def test_the_command_line_helpers_do_as_there_and_the_cpp_servers_names_say_what_to_do(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "config.yml").write_text("op: {det: {concurrency: 1}}\nhttp_port: 9292\n", "utf-8")
+    done = run_python(COMMAND_LINE, tmp_path)
+    config, entry, *refusals = done.stdout.splitlines()
+    assert json.loads(config) == {
+        "op": {"det": {"concurrency": 2}},
+        "http_port": 9292,
+        "dag": {"is_thread_op": True},
+        "name": "ocr",
+    }, done.stderr
+    assert entry == "True [8089] again True"
+    builders, monitor, server = refusals
+    assert builders.startswith("paddle_serving_server.dag.OpSeqMaker builds Paddle Serving's C++ server")
+    assert "copy the new model to a version folder" in monitor
+    assert "serve the model with WebService and Op" in server
 
 
 def test_modules_of_our_names_in_the_app_folder_are_passed_over(tmp_path: Path) -> None:

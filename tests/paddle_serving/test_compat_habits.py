@@ -64,7 +64,8 @@ def test_all_ops_know_a_request_by_one_number() -> None:
 
 
 def test_an_own_process_and_an_own_answer_in_the_words_of_the_defaults(model_folder: Path) -> None:
-    with habits("checking", checking=local(models.images(model_folder))) as service:
+    options = {"batch_size": 2, "timeout": 2500, "retry": 3, "auto_batching_timeout": 1}
+    with habits("checking", checking={**local(models.images(model_folder)), **options}) as service:
         output = service.predict({"number": "1"})
         assert (list(output), float(output["sum"])) == (["sum", "told"], 36.0)
         assert json.loads(output["told"]) == {
@@ -73,6 +74,8 @@ def test_an_own_process_and_an_own_answer_in_the_words_of_the_defaults(model_fol
             "on": ["local_predictor", 0, 1, 1],
             "model": "images",
             "mine": False,
+            "arguments": [2, 2.5, 3, None, "serving_server_conf.prototxt", 0.001],
+            "script": [None, None, 1, None],
         }
         unknown = service.ask({"number": "none"})
         assert (unknown["err_no"], unknown["key"], unknown["value"]) == (0, ["type"], ["unknown type"])

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from paddle_serving_app.reader import functional
+from paddle_serving_app.reader.functional import NO_LIMIT
 from paddle_serving_app.reader.image_sources import Image, decoded
 from paddle_serving_app.reader.vision_extra import opencv
-
-NO_LIMIT = 2147483647
 
 
 class Sequential:
@@ -71,10 +71,7 @@ class Div:
 
 
 class Normalize:
-    """Less the mean of its channel, divided by its deviation; float32.
-
-    The mean and the deviation are float64, and each step is rounded to float32: so models saw it in training.
-    """
+    """Subtracts the mean of each channel and divides by its deviation; float32."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], channel_first: bool = False) -> None:
         self.mean = mean
@@ -82,11 +79,7 @@ class Normalize:
         self.channel_first = channel_first
 
     def __call__(self, image: Any) -> Image:
-        shape = (-1, 1, 1) if self.channel_first else (1, 1, -1)
-        result = np.array(image, np.float32)
-        result -= np.asarray(self.mean, np.float64).reshape(shape)
-        result /= np.asarray(self.std, np.float64).reshape(shape)
-        return result
+        return functional.normalize(image, self.mean, self.std, self.channel_first)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(mean={self.mean}, std={self.std})"
@@ -99,7 +92,7 @@ class Transpose:
         self.transpose_target = transpose_target
 
     def __call__(self, image: Image) -> Image:
-        return image.transpose(self.transpose_target)
+        return functional.transpose(image, self.transpose_target)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.transpose_target})"
@@ -112,8 +105,7 @@ class CenterCrop:
         self.size = size
 
     def __call__(self, image: Image) -> Image:
-        top, x = (max(0, (side - self.size) // 2) for side in image.shape[:2])
-        return image[top : top + self.size, x : x + self.size, :]
+        return functional.crop(image, self.size, center=True)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(size={self.size})"
@@ -133,20 +125,7 @@ class Resize:
         self.interpolation = interpolation
 
     def __call__(self, image: Image) -> Image:
-        cv2 = opencv()
-        # INTER_NEAREST is 0, which the original took for "not given": the same images must come out.
-        return _array(
-            cv2.resize(image, self._target(image), interpolation=self.interpolation or cv2.INTER_LINEAR)
-        )
-
-    def _target(self, image: Image) -> tuple[int, int]:
-        if isinstance(self.size, tuple | list):
-            return min(self.size[0], self.max_size), min(self.size[1], self.max_size)
-        height, width = image.shape[:2]
-        scale = float(self.size) / min(height, width)
-        if round(scale * max(height, width)) > self.max_size:
-            scale = self.max_size / max(height, width)
-        return round(width * scale), round(height * scale)
+        return functional.resize(image, self.size, self.max_size, self.interpolation)
 
     def __repr__(self) -> str:
         return (
@@ -226,11 +205,7 @@ class ImageReader:
         return _array(self._normalize(image))
 
     def _crop(self, image: Image) -> Image:
-        size = self.image_shape[1]
-        if self.crop_center:
-            return CenterCrop(size)(image)
-        top, x = (np.random.randint(0, side - size + 1) for side in image.shape[:2])
-        return image[top : top + size, x : x + size, :]
+        return functional.crop(image, self.image_shape[1], self.crop_center)
 
 
 def _array(value: Any) -> Image:

@@ -1,0 +1,6 @@
+"""The version of Paddle Serving whose behaviour this package has."""
+
+version_tag = "0.9.0"
+version_suffix = ""
+module_proto_version = "0.0.0"
+device_type = "0"
