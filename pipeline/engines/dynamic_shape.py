@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from client.protos.model_files_pb2 import ShapeRangeInfos
 from pipeline.errors import ConfigError
-from pipeline.text_lines import read_lines
+from pipeline.models.protobuf_text import format_message, read_message
 
 MAX_FILE_BYTES = 16 << 20  # some 200 KB for a model of 24 layers
-_BLOCK = "shape_range_info"
-_BOUNDS = ("min", "max", "opt")
-_FIELD = re.compile(rf'(?:name: "([^"\\]+)"|((?:{"|".join(_BOUNDS)})_(?:shape|value)): (-?\d{{1,10}}))')
+_FIELD_NAMES = ("min_shape", "max_shape", "opt_shape", "min_value", "max_value", "opt_value")
 # Name of a PIR program's inner tensor: address and time of the predictor, then the position in the program.
 _PLACE = re.compile(r"(?:0x[0-9a-f]+_)?(inner_var_\d+)")
 
@@ -41,70 +40,30 @@ class TensorRange:
 Ranges = dict[str, TensorRange]
 
 
-@dataclass
-class _Entry:
-    name: str = ""
-    numbers: dict[str, list[int]] = field(default_factory=dict)
-
-    def range(self) -> TensorRange:
-        numbers = {key: tuple(numbers) for key, numbers in self.numbers.items()}
-        shapes = {bound: numbers.get(f"{bound}_shape", ()) for bound in _BOUNDS}
-        values = {f"{bound}_values": numbers.get(f"{bound}_value", ()) for bound in _BOUNDS}
-        return TensorRange(**shapes, **values)
-
-
 def read_ranges(path: Path) -> Ranges:
-    """Read a file of collected shapes. Raises ConfigError that quotes the invalid line."""
+    """Read a file of collected shapes. Raises ConfigError with the line and the field."""
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError(f"{path} is over {MAX_FILE_BYTES} bytes and so no file of collected shapes")
-        lines = read_lines(path)
+        infos = read_message(path, ShapeRangeInfos, MAX_FILE_BYTES).shape_range_info
     except FileNotFoundError:
         raise ConfigError(
             f"there is no file {path}: make it with `paddlewheel convert shapes MODEL {path}`"
         ) from None
-    except OSError as exc:
-        raise ConfigError(f"{path} can't be read ({exc.strerror}): name a file of collected shapes") from exc
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is no text and so no file of collected shapes") from None
-    return _parse_ranges(lines, path)
-
-
-def _parse_ranges(lines: Iterable[str], path: Path) -> Ranges:
-    ranges: Ranges = {}
-    entry: _Entry | None = None
-    for number, line in enumerate(map(str.strip, lines), 1):
-        if not line or line.startswith("#"):
-            continue
-        match = _FIELD.fullmatch(line)
-        if entry is None and line == f"{_BLOCK} {{":
-            entry = _Entry()
-        elif entry is not None and entry.name and line == "}":
-            ranges[entry.name] = entry.range()
-            entry = None
-        elif entry is not None and match is not None:
-            if match[1]:
-                entry.name = match[1]
-            else:
-                entry.numbers.setdefault(match[2], []).append(int(match[3]))
-        else:
-            raise ConfigError(f"{path}, line {number}: {line[:60]!r} is not of a file of collected shapes")
-    if entry is not None or not ranges:
-        raise ConfigError(f"{path} is {'cut off' if entry else 'empty'}: collect the shapes again")
-    return ranges
+    except ConfigError as exc:
+        raise ConfigError(f"{exc.message}: collect the shapes again") from exc
+    if not infos:
+        raise ConfigError(f"{path} is empty: collect the shapes again")
+    if not all(info.name for info in infos):
+        raise ConfigError(f"{path} has shapes without a tensor's name: collect the shapes again")
+    return {info.name: TensorRange(*(tuple(getattr(info, name)) for name in _FIELD_NAMES)) for info in infos}
 
 
 def format_ranges(ranges: Ranges, comments: Iterable[str] = ()) -> str:
     """Format ranges for `read_ranges` and Paddle, below lines of comments."""
-    lines = [f"# {comment}" for comment in comments]
+    infos = ShapeRangeInfos()
     for name, tensor_range in ranges.items():
-        lines += [f"{_BLOCK} {{", f'  name: "{name}"']
-        for kind in ("shape", "value"):
-            for bound in _BOUNDS:
-                numbers = getattr(tensor_range, bound if kind == "shape" else f"{bound}_values")
-                lines += [f"  {bound}_{kind}: {number}" for number in numbers]
-        lines.append("}")
-    return "\n".join(lines) + "\n"
+        fields = zip(_FIELD_NAMES, dataclasses.astuple(tensor_range), strict=True)
+        infos.shape_range_info.add(name=name, **dict(fields))
+    return "".join(f"# {comment}\n" for comment in comments) + format_message(infos)
 
 
 def place_in_program(name: str) -> str:

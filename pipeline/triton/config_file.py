@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from google.protobuf import text_format
 from google.protobuf.message import Message
 
 from client.protos.kserve_v2_pb2 import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
 from pipeline.errors import ConfigError
+from pipeline.models.protobuf_text import read_message
 from pipeline.plugins import ENGINES, find
 
 FILE = "config.pbtxt"
@@ -30,36 +29,10 @@ _BY_FILES = ("fastdeploy",)  # backends of several engines: the suffix of the mo
 
 def read_config(folder: Path) -> ModelConfig:
     """Return the configuration in a model's folder, empty without a config.pbtxt. Raises ConfigError."""
-    path = folder / FILE
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        return read_message(folder / FILE, ModelConfig, MAX_FILE_BYTES)
     except FileNotFoundError:
         return ModelConfig()
-    except OSError as exc:
-        raise ConfigError(f"{path} can't be read: {exc.strerror}") from exc
-    if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path} is over {MAX_FILE_BYTES} bytes; a configuration is some KB")
-    try:
-        text = content.decode("utf-8-sig")  # Windows editors write a byte order mark
-    except UnicodeDecodeError as exc:
-        line = content.count(b"\n", 0, exc.start) + 1
-        raise ConfigError(
-            f"{path}, line {line}: byte 0x{content[exc.start]:02x} is no UTF-8; save the file as UTF-8"
-        ) from None
-    return parse_config(text, str(path))
-
-
-def parse_config(text: str, source: str) -> ModelConfig:
-    """Parse a configuration in text format. Raises ConfigError that names `source` and the line."""
-    config = ModelConfig()
-    try:
-        text_format.Parse(text, config)
-    except text_format.ParseError as exc:
-        raise ConfigError(f"{source}, line {exc.GetLine()}: {_describe_parse_error(exc)}") from None
-    except RecursionError:
-        raise ConfigError(f"{source}: messages are nested too deeply") from None
-    return config
 
 
 def get_backend(config: ModelConfig) -> str:
@@ -71,24 +44,6 @@ def get_backend(config: ModelConfig) -> str:
         return "ensemble"
     named = config.backend or _PLATFORMS.get(config.platform, config.platform)
     return "" if named in _BY_FILES else named
-
-
-def _describe_parse_error(exc: text_format.ParseError) -> str:
-    """Return protobuf's error message without the position, with the closest field name as a hint."""
-    _, _, words = str(exc).partition(" : ")
-    words = words.replace('Message type "inference.', 'message "')
-    kind, _, field = words.partition(" has no field named ")
-    if field:
-        message, name = kind.rpartition('"inference.')[2].split('"')[1], field.strip('".')
-        near = difflib.get_close_matches(name, _list_fields(message), n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"unknown field {name!r} in {message}{hint}"
-    return words
-
-
-def _list_fields(message: str) -> list[str]:
-    kind = ModelConfig.DESCRIPTOR.file.pool.FindMessageTypeByName(f"inference.{message}")
-    return list(kind.fields_by_name)
 
 
 _NEWER = ("max_inflight_requests",)  # fields that the emulated version of Triton does not have

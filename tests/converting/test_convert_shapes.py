@@ -275,8 +275,8 @@ def test_a_mistake_is_one_sentence(
     [
         (None, r"tensorrt\.shapes: there is no file .*: make it with `paddlewheel convert shapes"),
         ("", "is empty: collect the shapes again"),
-        ('shape_range_info {\n  name: "x"\n', "is cut off: collect the shapes again"),
-        ("input_ids: [1, 2]\n", "line 1: .*is not of a file of collected shapes"),
+        ('shape_range_info {\n  name: "x"\n', r'line 2: Expected "}".*: collect the shapes again'),
+        ("input_ids: [1, 2]\n", "line 1: unknown field 'input_ids' in ShapeRangeInfos: collect"),
         (
             'shape_range_info {\n  name: "x"\n  min_shape: 3\n  max_shape: 2\n  opt_shape: 2\n}\n',
             r"tensor 'x' breaks min \(3,\) <= opt \(2,\)",

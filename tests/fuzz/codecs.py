@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from client.protos.model_files_pb2 import GeneralModelConfig
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value import front as key_value
@@ -48,7 +49,7 @@ from pipeline.messages.frames import FrameReader, frame, stow
 from pipeline.messages.messages import CallMessage, DispatchMessage
 from pipeline.messages.values import decode, encode, will_read
 from pipeline.models.dtypes import BY_DATATYPE
-from pipeline.models.signature import format_prototxt, parse_prototxt
+from pipeline.models.protobuf_text import format_message, parse_message
 from pipeline.models.tensor_spec import Signature, TensorSpec
 from pipeline.triton.ensemble import build_model_dag
 from tests.fuzz import messages, seeds, worker
@@ -245,8 +246,8 @@ def _npy(data: bytes) -> None:
 
 
 def _prototxt(data: bytes) -> None:
-    message = parse_prototxt(data.decode("utf-8", "replace"), "fuzz")
-    assert parse_prototxt(format_prototxt(message), "again") is not None
+    message = parse_message(data.decode("utf-8", "replace"), GeneralModelConfig, "fuzz")
+    assert parse_message(format_message(message), GeneralModelConfig, "again") == message
 
 
 def _value(data: bytes) -> None:

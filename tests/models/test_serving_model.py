@@ -125,15 +125,26 @@ def test_a_missing_directory_and_a_directory_without_description_are_told_apart(
 @pytest.mark.parametrize(
     ("conf", "message"),
     [
-        ('feed_var { name: "x" ', "line 1: expected a field name, found the end of the file"),
-        ('\n\nfeed_var { name "x" }', "line 3: expected ':' or '{' after 'name', found '\"x\"'"),
-        ("feed_var { name: \x00 }", "line 1: '\\x00 }' is not text format"),
-        ("feed_var {\n" * 40, "line 18: messages nested deeper than 16"),
+        ('feed_var { name: "x" ', 'line 1: Expected "}"'),
+        ('\n\nfeed_var { name "x" }', 'line 3: \'feed_var { name "x" }\': Expected ":"'),
+        ("feed_var { name: \x00 }", "Expected string but found: '\\x00'"),
+        ("feed_var {\n" * 40, "line 2: unknown field 'feed_var' in FeedVar"),
         ("", "0 entries of feed_var"),
-        ("feed_vars { }", "unknown field 'feed_vars'"),
-        ('feed_var { name: "x" type: 1 }', "feed_var 0: unknown field 'type'"),
+        (
+            'feed_var { name: "x" name: "y" }',
+            'line 1: message "FeedVar" should not have multiple "name" fields',
+        ),
+        ('feed_var { name: "' + "x" * 1000, "line 1: ..." + "x" * 200),
+        ("feed_vars { }", "line 1: unknown field 'feed_vars' in GeneralModelConfig; did you mean feed_var?"),
+        (
+            'feed_var { name: "x" type: 1 }',
+            "line 1: unknown field 'type' in FeedVar; did you mean",
+        ),
         ('feed_var { name: "x" feed_type: 10 }', "feed_type 10 is not one of 0 int64"),
-        ('feed_var { name: "x" feed_type: "0" }', "feed_type is '0', expected int"),
+        (
+            'feed_var { name: "x" feed_type: "0" }',
+            'line 1: \'feed_var { name: "x" feed_type: "0" }\': Couldn\'t parse integer: "0"',
+        ),
         ('feed_var { name: "x" shape: -2 }', "shape [-2] is not a list of lengths"),
         ("feed_var { shape: 1 }", "feed_var 0 has no name"),
         ('feed_var { name: "x" } feed_var { name: "x" }', "two entries of feed_var have the name 'x'"),

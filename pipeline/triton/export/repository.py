@@ -13,11 +13,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from google.protobuf import text_format
-
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.errors import ConfigError
 from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.protobuf_text import format_message
 from pipeline.models.serving_model import ServingModel
 from pipeline.models.variants import load_for_engine
 from pipeline.ops.text_tasks.tasks import text_task
@@ -87,8 +86,7 @@ def _write_model(folder: Path, config: ModelConfig, module: str = "") -> Path:
     """Write config.pbtxt, and model.py for a Python model. Returns the folder of the version."""
     version = folder / _VERSION
     version.mkdir(parents=True)
-    text = text_format.MessageToString(config, as_utf8=True)
-    (folder / "config.pbtxt").write_text(text, "utf-8")
+    (folder / "config.pbtxt").write_text(format_message(config), "utf-8")
     if module:
         (version / "model.py").write_text(bundle_module(f"{_MODELS}.{module}"), "utf-8")
     elif not config.backend:  # the version folder of an ensemble is empty
