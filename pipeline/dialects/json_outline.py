@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from pipeline.config.config_file import Limits
 from pipeline.errors import TooLarge
+from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import HttpHandler
-from pipeline.front.scheduler.dag_run import Request
 from pipeline.messages.values import Part
 from pipeline.process.isolation import log_fault
 

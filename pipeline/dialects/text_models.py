@@ -16,9 +16,9 @@ from pipeline.dialects.json_nesting import check_depth
 from pipeline.dialects.json_outline import ScanFirst
 from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import InvalidInput, MalformedBody, ServingError, UnknownService
+from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import JSON, HttpHandler, refusal_headers, sniff_format
-from pipeline.front.scheduler.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.tensor_spec import Signature
 

@@ -29,7 +29,7 @@ from pipeline.front.listeners import Listeners
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.model_loader import ModelLoader
 from pipeline.front.pool.outputs import Outputs
-from pipeline.front.pool.worker_process import placement, wants_processes
+from pipeline.front.pool.plan import placement, wants_processes
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find

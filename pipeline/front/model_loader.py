@@ -14,8 +14,8 @@ from pipeline.api.app import App, RepositoryPlace
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import OpConfig
 from pipeline.errors import ConfigError, NotReady, StartFailed
+from pipeline.front.pool.plan import FileState, plan
 from pipeline.front.pool.worker_pool import WorkerPool
-from pipeline.front.pool.worker_process import FileState, plan
 from pipeline.front.repository import LoadFailed, Repository, Standing
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Scheduler

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from pipeline.errors import ConfigError, NotReady, ServingError, StartFailed
+from pipeline.front.pool.plan import Plan, plan
 from pipeline.front.pool.worker_pool import WorkerPool
-from pipeline.front.pool.worker_process import Plan, plan
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.process.helper_process import cancel_helpers
 

@@ -13,15 +13,20 @@ import contextlib
 import fcntl
 import mmap
 import os
+import socket
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from pipeline.messages.messages import KINDS, Message, Stowed
 from pipeline.messages.values import INLINE_BYTES, Part
+
+if TYPE_CHECKING:
+    import asyncio  # workers send in blocking mode, and do without asyncio
 
 ARENA_BYTES_FROM = INLINE_BYTES  # the memfd beats the socket at every size (bench/transport.py)
 REGION_BYTES = 16 * 1024 * 1024  # sparse: only touched pages cost memory
@@ -268,3 +273,61 @@ class FrameReader:
         if self._arena is None or offset + size > ARENA_BYTES:
             raise ValueError("a frame points outside its arena")
         return Tail(self._arena.view[offset : offset + size], self._writable)
+
+
+class Outbox:
+    """Sends bytes over a socket in order, and buffers the bytes that the socket does not accept yet."""
+
+    def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self._socket = connection
+        self._loop = loop
+        self._unsent: deque[memoryview] = deque()
+        self._ending = False
+
+    def send(self, buffers: Sequence[Part]) -> None:
+        """Send buffers after all earlier ones."""
+        for buffer in buffers:
+            view = memoryview(buffer)
+            if not self._unsent:
+                try:
+                    view = view[self._socket.send(view) :]
+                except BlockingIOError:
+                    pass
+                except OSError:  # the worker is dying; its pidfd will say so
+                    return
+            if len(view):
+                self._unsent.append(view)
+        if self._unsent:
+            self._loop.add_writer(self._socket, self._send_on)
+
+    def end(self) -> None:
+        """Shut down the sending side once all buffers are sent."""
+        self._ending = True
+        if not self._unsent:
+            self._shut_down()
+
+    def stop(self) -> None:
+        """Stop sending. Call it before the socket is closed."""
+        self._loop.remove_writer(self._socket)
+
+    def _send_on(self) -> None:
+        while self._unsent:
+            view = self._unsent[0]
+            try:
+                sent = self._socket.send(view)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._unsent.clear()
+                break
+            if sent < len(view):
+                self._unsent[0] = view[sent:]
+                return
+            self._unsent.popleft()
+        self._loop.remove_writer(self._socket)
+        if self._ending:
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)

@@ -22,7 +22,7 @@ from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve_v1.instances import parse
 from pipeline.dialects.kserve_v1.response_options import JSON, V1ResponseOptions
 from pipeline.errors import ConfigError, ServingError
-from pipeline.front.pool.worker_process import plan
+from pipeline.front.pool.plan import plan
 from pipeline.messages.frames import Tail, stow
 from pipeline.messages.messages import CallMessage, Outcome, Settled, Timings
 from pipeline.messages.values import Part, encode

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
+# Counters of the OOM killer: cgroup v2 and v1 as a container sees its own, and the machine's.
+OOM_COUNTERS = (
+    CGROUP / "memory.events",
+    CGROUP / "memory/memory.oom_control",
+    Path("/proc/vmstat"),
+)
 
 
 def usable_cores() -> int:
@@ -55,3 +62,13 @@ def _groups(controller: str) -> list[tuple[str, str]]:
         elif controller in controllers.split(","):
             groups[:0] = [(controllers, group), (controllers, "")]
     return groups
+
+
+def oom_kills(counters: Sequence[Path] = OOM_COUNTERS) -> int:
+    """Return how many processes the OOM killer has ended; 0 where the kernel has no counter."""
+    kills = 0
+    for counter in counters:
+        with contextlib.suppress(OSError):
+            lines = counter.read_text("ascii", "replace").splitlines()
+            kills += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return kills

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.api.dag import Dag, Edge, Node
-from pipeline.front.scheduler.dag_run import lost_with, superfluous
+from pipeline.front.dag_run import lost_with, superfluous
 from tests.support.service_process import APPS, ServiceProcess, wait_until
 
 SOURCE = "@DAGExecutor"

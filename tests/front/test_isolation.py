@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from pipeline.front.scheduler.dag_run import DagRun, InOrder
+from pipeline.front.dag_run import DagRun, InOrder
 from pipeline.front.scheduler.scheduler import Deadlines
 from pipeline.process import isolation
 from pipeline.process.isolation import run_isolated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.front.scheduler.dag_run import InOrder
+from pipeline.front.dag_run import InOrder
 
 
 class Try:

@@ -9,9 +9,10 @@ from typing import Any, cast
 import pytest
 
 from pipeline.errors import Overloaded
+from pipeline.front.dag_run import Client
 from pipeline.front.http.http_handler import retry_after
 from pipeline.front.scheduler import admission as admission_module
-from pipeline.front.scheduler.admission import Admission, Client
+from pipeline.front.scheduler.admission import Admission
 from pipeline.front.scheduler.batcher import Batcher, TaskQueue
 from pipeline.front.scheduler.batching import Pace
 
@@ -80,7 +81,7 @@ def test_the_expected_wait_counts_the_rows_of_the_requests_ahead(monkeypatch: py
     monkeypatch.setattr(admission_module, "time", clock)
     queue = QueueOfRows()
     admission = Admission({"op": queue}, max_pending=10)
-    admission.note_pace()
+    admission.update_paces()
     dag = SimpleNamespace(order=["op"], nodes={"op": SimpleNamespace(op="op")}, inputs={"op": []}, ops=["op"])
 
     def admit(rows: int, left_s: float) -> None:

@@ -44,7 +44,7 @@ from pipeline.dialects.tei.http_routes import ROUTES
 from pipeline.dialects.text_models import TextModel, decode_body
 from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
-from pipeline.front.scheduler.dag_run import Request
+from pipeline.front.dag_run import Request
 from pipeline.messages.frames import FrameReader, frame, stow
 from pipeline.messages.messages import CallMessage, DispatchMessage
 from pipeline.messages.values import decode, encode, will_read

@@ -18,7 +18,7 @@ with ServiceProcess({app!r}) as service:
     assert service.ask({{"text": "a"}})["err_no"] == 0
 """
 # Front, worker, and the script before it has become the front.
-COVERED = ("pipeline/front/pool/worker_instance.py", "pipeline/worker/executor.py", "pipeline/api/service.py")
+COVERED = ("pipeline/front/pool/worker_process.py", "pipeline/worker/executor.py", "pipeline/api/service.py")
 
 
 def outcome(folder: Path, test: str, *options: str) -> tuple[int, str]:

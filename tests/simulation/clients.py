@@ -15,8 +15,7 @@ import numpy as np
 
 from pipeline.api.request_options import RequestOptions
 from pipeline.errors import ServingError
-from pipeline.front.scheduler.admission import Client
-from pipeline.front.scheduler.dag_run import Answer, DagRun, Request
+from pipeline.front.dag_run import Answer, Client, DagRun, Request
 from pipeline.front.scheduler.scheduler import Scheduler
 
 ARRAY_BYTES = 4608  # above `INLINE_BYTES`, so that the array itself travels, and its life can be watched

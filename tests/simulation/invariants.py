@@ -11,10 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ServingError
-from pipeline.front.pool.worker_instance import Instance
+from pipeline.front.dag_run import Answer, Task
 from pipeline.front.pool.worker_pool import WorkerPool
+from pipeline.front.pool.worker_process import Instance
 from pipeline.front.scheduler.batcher import LONE_DEATHS, UNSEEN_DEATHS, Batcher
-from pipeline.front.scheduler.dag_run import Answer, Task
 from pipeline.front.scheduler.hung_runs import STUCK_RUNS
 from pipeline.messages.frames import arena_fds
 from tests.simulation.clients import FILLS, Death, Order, Sent

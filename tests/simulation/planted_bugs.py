@@ -14,17 +14,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from pipeline.front.pool import worker_instance, worker_pool, worker_process
+from pipeline.front.dag_run import DagRun, InOrder, Task
+from pipeline.front.pool import worker_pool, worker_process
 from pipeline.front.pool.upkeep import Upkeep
-from pipeline.front.pool.worker_instance import Instance, Outbox
 from pipeline.front.pool.worker_pool import BackOff, Starts, WorkerPool
-from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.front.pool.worker_process import Instance, WorkerProcess
 from pipeline.front.scheduler import batcher
-from pipeline.front.scheduler.admission import FairQueue
 from pipeline.front.scheduler.batcher import Batcher, TaskQueue
-from pipeline.front.scheduler.dag_run import DagRun, InOrder, Task
+from pipeline.front.scheduler.batching import FairQueue
 from pipeline.front.scheduler.scheduler import Deadlines, Scheduler
-from pipeline.messages.frames import FrameReader
+from pipeline.messages.frames import FrameReader, Outbox
 from tests.simulation.run import simulate
 
 Replace = Callable[[Any, str, Any], None]
@@ -227,8 +226,8 @@ def requests_end_twice(replace: Replace) -> None:
 @bug
 def regions_of_shared_memory_overlap(replace: Replace) -> None:
     """Two dispatches under way have their inputs in the same memory."""
-    region = worker_instance.request_region
-    replace(worker_instance, "request_region", lambda dispatch_id: region(0))
+    region = worker_process.request_region
+    replace(worker_process, "request_region", lambda dispatch_id: region(0))
 
 
 @bug
@@ -338,10 +337,10 @@ def ready_instances_are_not_noticed(replace: Replace) -> None:
     became_ready = WorkerPool.became_ready
 
     def became_ready_unnoticed(pool: WorkerPool, process: WorkerProcess) -> None:
-        dispatching = pool._dispatcher._dispatching  # type: ignore[attr-defined]
-        pool._dispatcher._dispatching = True  # type: ignore[attr-defined]
+        callbacks = pool._callbacks
+        pool._callbacks = callbacks._replace(dispatch_soon=lambda: None)
         became_ready(pool, process)
-        pool._dispatcher._dispatching = dispatching  # type: ignore[attr-defined]
+        pool._callbacks = callbacks
 
     replace(WorkerPool, "became_ready", became_ready_unnoticed)
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import NotReady, StartFailed
+from pipeline.front.dag_run import Client
 from pipeline.front.metrics.metrics import Metrics
-from pipeline.front.pool.worker_instance import Instance
+from pipeline.front.pool.worker_process import Instance
 from pipeline.front.repository import LoadFailed, Repository
 from pipeline.front.scheduler import batcher as batcher_module
-from pipeline.front.scheduler.admission import Client
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Scheduler
 from tests.simulation.clients import ARRAY_BYTES, Caller, Clients, Order

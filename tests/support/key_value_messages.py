@@ -7,7 +7,7 @@ import pytest
 from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value.front import parse_http
 from pipeline.errors import ServingError
-from pipeline.front.scheduler.dag_run import Request
+from pipeline.front.dag_run import Request
 
 LIMITS = Limits()
 EXAMPLE = '{"key": ["0"], "value": ["..."]}'

@@ -15,7 +15,7 @@ from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value.tensors import STRING
 from pipeline.dialects.key_value.unread import DeclaredTexts, UnreadTensor, UnreadText
 from pipeline.errors import BadPackage, TooLarge, UnknownService
-from pipeline.front.scheduler.dag_run import Request
+from pipeline.front.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.models.tensor_spec import Signature, TensorSpec

@@ -66,6 +66,7 @@ from pipeline.errors import (
     TooLarge,
     UnknownService,
 )
+from pipeline.front.dag_run import Request
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import (
@@ -78,7 +79,6 @@ from pipeline.front.http.http_handler import (
     sniff_format,
 )
 from pipeline.front.scheduler.admission import CALLER
-from pipeline.front.scheduler.dag_run import Request
 from pipeline.front.scheduler.scheduler import TICKS_PER_S, Scheduler
 from pipeline.messages.values import Part
 

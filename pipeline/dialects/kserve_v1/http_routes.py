@@ -20,6 +20,7 @@ from pipeline.dialects.kserve_v1.instances import MOST_ELEMENTS, parse
 from pipeline.dialects.kserve_v1.response_options import AS_ANSWERED, V1ResponseOptions
 from pipeline.dialects.kserve_v1.response_options import JSON as JSON_FORM
 from pipeline.errors import ServingError
+from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import (
     JSON,
@@ -30,7 +31,6 @@ from pipeline.front.http.http_handler import (
     raw_input,
     refusal_headers,
 )
-from pipeline.front.scheduler.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 
 _MODEL = re.compile(r"/v1/models/(?P<model>[^/]+?)(?:/versions/(?P<version>\d+))?(?P<verb>:[a-z]+)?")

@@ -38,6 +38,7 @@ from pipeline.dialects.kserve_v2.response_options import GENERATED
 from pipeline.dialects.kserve_v2.response_options import JSON as JSON_FORM
 from pipeline.dialects.kserve_v2.server import V2Server, log_settings_in, trace_settings_in
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError
+from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.cross_site import refuse_cross_site
 from pipeline.front.http.http_handler import (
@@ -49,7 +50,6 @@ from pipeline.front.http.http_handler import (
     header,
     refusal_headers,
 )
-from pipeline.front.scheduler.dag_run import Request
 from pipeline.messages.values import Part
 
 

@@ -17,7 +17,7 @@ from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
 from pipeline.dialects.kserve.unread import UnreadTensor, Written, check_texts
 from pipeline.dialects.kserve_v2.response_options import RequestedOutput, ResponseOptions
 from pipeline.dialects.kserve_v2.shared_memory import Outputs, Span
-from pipeline.front.scheduler.dag_run import Request
+from pipeline.front.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
 from pipeline.models.dtypes import BY_DATATYPE, DTYPES, RAW_ALONE

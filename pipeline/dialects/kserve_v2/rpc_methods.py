@@ -44,9 +44,9 @@ from pipeline.dialects.kserve_v2.server import LOG_FORMATS, V2Server
 from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.message_fields import LargeMessage, check_nested, split, varint
 from pipeline.errors import OUR_FAULT, DeadlineExceeded, ServingError, TooLarge
+from pipeline.front.dag_run import Answer, DagRun, Request
 from pipeline.front.grpc.rpc_handler import Context, RpcHandler
 from pipeline.front.scheduler.admission import CALLER, caller
-from pipeline.front.scheduler.dag_run import Answer, DagRun, Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
 from pipeline.models.dtypes import BY_DATATYPE

@@ -11,10 +11,10 @@ from pipeline.dialects.openai.response_options import BASE64, EMBEDDINGS, FLOAT,
 from pipeline.dialects.text_models import EMBEDDINGS as KIND
 from pipeline.dialects.text_models import TextHttp, TextModels, decode_body
 from pipeline.errors import InvalidInput, ServingError
+from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import check_method
 from pipeline.front.http.openapi import OBJECT, Schema, content, operation, refusals
-from pipeline.front.scheduler.dag_run import Request
 from pipeline.models.embedding_description import MAX_DIMENSIONS
 
 EMBEDDINGS_PATH = "/v1/embeddings"

@@ -20,10 +20,10 @@ from pipeline.dialects.text_models import (
 )
 from pipeline.dialects.unread_texts import UnreadTexts
 from pipeline.errors import InvalidInput, ServingError
+from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import check_method
 from pipeline.front.http.openapi import OBJECT, Schema, content, operation, refusals
-from pipeline.front.scheduler.dag_run import Request
 
 ALL_CLASSES = 1000  # TEI returns every class with its score
 _ABSENT = msgspec.Raw()

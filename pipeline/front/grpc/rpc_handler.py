@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError, detach
+from pipeline.front.dag_run import Answer, Request
 from pipeline.front.scheduler.admission import CALLER, caller, named
-from pipeline.front.scheduler.dag_run import Answer, Request
 from pipeline.front.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)

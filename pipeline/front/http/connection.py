@@ -20,6 +20,7 @@ import httptools
 import msgspec
 
 from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge
+from pipeline.front.dag_run import Client
 from pipeline.front.http.half_closed import CONTINUE, HalfClosed
 from pipeline.front.http.held_refusals import AT_ONCE_S, HELD_S, Refuse
 from pipeline.front.http.listener import REQUESTS_A_TURN, TURN_S, Listener
@@ -33,7 +34,7 @@ from pipeline.front.http.request_head import (
     check_transfer_encoding,
     check_version,
 )
-from pipeline.front.scheduler.admission import Client, named
+from pipeline.front.scheduler.admission import named
 from pipeline.messages.values import Part
 
 log = logging.getLogger(__name__)

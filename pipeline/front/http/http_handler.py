@@ -25,12 +25,12 @@ from pipeline.errors import (
     Unauthenticated,
     detach,
 )
+from pipeline.front.dag_run import Answer, Request
 from pipeline.front.http import docs_page
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.metrics_page import MetricsPage
 from pipeline.front.http.openapi import model_cards, openapi
 from pipeline.front.metrics.access_log import UNREAD
-from pipeline.front.scheduler.dag_run import Answer, Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
 

@@ -11,9 +11,8 @@ from collections.abc import AsyncIterator
 from pipeline.config.config_file import OpConfig
 from pipeline.errors import StartFailed
 from pipeline.front.metrics.metrics import resident_bytes
-from pipeline.front.pool.worker_instance import Instance
 from pipeline.front.pool.worker_pool import WorkerPool
-from pipeline.front.pool.worker_process import WorkerProcess
+from pipeline.front.pool.worker_process import Instance, WorkerProcess
 from pipeline.process.isolation import log_fault, run_isolated
 
 log = logging.getLogger(__name__)

@@ -10,13 +10,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pipeline.api.served_models import ServedModel, answered_by
 from pipeline.errors import StartFailed
 from pipeline.front.pool.outputs import Outputs
-from pipeline.front.pool.worker_instance import DispatchEvents, Instance, State
-from pipeline.front.pool.worker_process import Plan, WorkerProcess
+from pipeline.front.pool.plan import Plan
+from pipeline.front.pool.worker_process import (
+    DispatchCallbacks,
+    Instance,
+    ProcessCallbacks,
+    State,
+    WorkerProcess,
+)
 from pipeline.messages.messages import Models
 from pipeline.models.tensor_spec import ModelCard, Signature
 from pipeline.process.isolation import run_isolated
@@ -156,41 +162,13 @@ log = logging.getLogger(__name__)
 LEAVE_S = 5.0  # what a process has for its end once its last dispatch is answered
 
 
-class Service(Protocol):
-    """State that the pools of a service share.
+class PoolServices(NamedTuple):
+    """Parts of the service that its pools share."""
 
-    starts: gives each start of a process its turn. outputs: take what processes write to descriptors 1 and 2.
-    """
-
-    starts: Starts
-    outputs: Outputs
-
-    def note_ready(self) -> None:
-        """A pool has one more process that is ready."""
-        ...
-
-    def start_failed(self, op: str, reason: str) -> None:
-        """The starts of an Op keep failing, and no other is tried."""
-        ...
-
-
-class Dispatcher(DispatchEvents, Protocol):
-    """Batcher of an Op, as its pool sees it: gives work to instances, and learns how it ends.
-
-    The pool reports a dying process twice: `requeue_lost` at once, `refuse_blamed` once the cause is known.
-    """
-
-    def dispatch_soon(self) -> None:
-        """Other instances than before take work."""
-        ...
-
-    def requeue_lost(self, process: WorkerProcess) -> None:
-        """Queue the tasks of a dying process again, but for those that it may have died of."""
-        ...
-
-    def refuse_blamed(self, process: WorkerProcess) -> None:
-        """Refuse the tasks that a process may have died of, now that it is known how."""
-        ...
+    starts: Starts  # limits the processes that start at the same time
+    outputs: Outputs  # reads descriptors 1 and 2 of the processes
+    pool_ready: Callable[[], None]  # a pool has another ready process
+    start_failed: Callable[[str, str], None]  # an Op, and the reason why its starts keep failing
 
 
 class WorkerPool:
@@ -212,7 +190,7 @@ class WorkerPool:
     abandoned: set when an instance has a call that no request waits for any more.
     """
 
-    def __init__(self, op: str, plan: Plan, dispatcher: Dispatcher, service: Service) -> None:
+    def __init__(self, op: str, plan: Plan, callbacks: DispatchCallbacks, services: PoolServices) -> None:
         self.op = op
         self.processes: list[WorkerProcess] = []
         self.instances: list[Instance] = []
@@ -223,9 +201,10 @@ class WorkerPool:
         self.abandoned = asyncio.Event()
         self.plan = plan
         self._loaded = True
-        self._dispatcher = dispatcher
-        self._service = service
-        self._starts = service.starts
+        self._callbacks = callbacks
+        self._services = services
+        self._starts = services.starts
+        self._process_callbacks = ProcessCallbacks(self.became_ready, self.lost, self.died)
         self._back_off = BackOff()
         self._was_complete = False  # all instances were ready once
         self._stopping = False
@@ -375,9 +354,16 @@ class WorkerPool:
                     instance.send(message)
 
     def _process(self, plan: Plan, numbers: range) -> WorkerProcess:
-        """A process that is yet to be started."""
-        outputs = self._service.outputs
-        return WorkerProcess(plan.app, self.op, numbers, plan.version, self, self._dispatcher, outputs)
+        """Create a process without starting it."""
+        return WorkerProcess(
+            plan.app,
+            self.op,
+            numbers,
+            plan.version,
+            self._process_callbacks,
+            self._callbacks,
+            self._services.outputs,
+        )
 
     async def _started(self, plan: Plan, numbers: range) -> WorkerProcess:
         """A new process, ready, and without work until `_take_over`. Raises StartFailed."""
@@ -414,7 +400,7 @@ class WorkerPool:
         for process in processes:
             if self._awaited.pop(process, None) is not None:
                 self._serves(process)
-        self._dispatcher.dispatch_soon()
+        self._callbacks.dispatch_soon()
 
     async def _retire(self, processes: Iterable[WorkerProcess]) -> None:
         """Have processes finish the dispatches that they have, and end."""
@@ -446,7 +432,7 @@ class WorkerPool:
         run_isolated(self._starts.over, process)
         if process in self.processes:
             self._serves(process)
-            self._dispatcher.dispatch_soon()
+            self._callbacks.dispatch_soon()
         elif (started := self._awaited.get(process)) is not None and not started.done():
             started.set_result(None)
 
@@ -456,20 +442,20 @@ class WorkerPool:
         self._back_off.started()
         self._was_complete = self._was_complete or self.ready == self.size
         log.info("Worker %s is ready (pid %d)", process.name, process.pid)
-        self._service.note_ready()
+        self._services.pool_ready()
 
     def lost(self, process: WorkerProcess) -> None:
         """Have the tasks of a dying process tried again."""
-        self._dispatcher.requeue_lost(process)
+        self._callbacks.requeue_lost(process)
 
     def died(self, process: WorkerProcess) -> None:
         """Forget a process that is gone, and plan its successor."""
-        run_isolated(self._dispatcher.refuse_blamed, process)
+        run_isolated(self._callbacks.refuse_blamed, process)
         run_isolated(self._starts.over, process)
         run_isolated(self._forget, process)
         if self._stopping and not self._alive():
             self._all_gone.set()
-        self._dispatcher.dispatch_soon()
+        self._callbacks.dispatch_soon()
 
     def _forget(self, process: WorkerProcess) -> None:
         """Remove a process that has ended, and tell the exchange that waits for it."""
@@ -522,7 +508,7 @@ class WorkerPool:
             return True
         if self._back_off.note_failed_start(process):
             self.given_up = True
-            self._service.start_failed(self.op, reason)
+            self._services.start_failed(self.op, reason)
             return False
         return True
 

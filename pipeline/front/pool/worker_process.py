@@ -1,31 +1,59 @@
-"""WorkerProcess: a process as the front sees it, with the instances of an Op that live in it."""
+"""WorkerProcess and Instance: a worker process and the instances of an Op in it, as the front sees them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
+import logging
 import math
 import os
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
 
 from pipeline.api.app import App
-from pipeline.config.config_file import LocalServiceConf, OpConfig
-from pipeline.engines.base import Engine, find_engine, shares_a_process
-from pipeline.errors import ConfigError
+from pipeline.config.config_file import OpConfig
+from pipeline.errors import ServingError
+from pipeline.front.dag_run import Task
 from pipeline.front.metrics.metrics import resident_bytes
 from pipeline.front.pool.outputs import Output, Outputs
-from pipeline.front.pool.worker_instance import DispatchEvents, Instance, State, Task, TimeLimits
-from pipeline.messages.messages import Failed, OwnFamily, Ready, Start
+from pipeline.front.pool.plan import shares_process
+from pipeline.messages.frames import (
+    DISPATCHES_IN_FLIGHT,
+    Arena,
+    FrameReader,
+    Outbox,
+    Tail,
+    create_arena_fd,
+    frame,
+    request_region,
+)
+from pipeline.messages.messages import (
+    CallMessage,
+    DispatchMessage,
+    Failed,
+    Message,
+    Outcome,
+    OwnFamilies,
+    OwnFamily,
+    Probe,
+    Probed,
+    Ready,
+    Reply,
+    Settled,
+    Start,
+)
 from pipeline.messages.protocol_version import OTHER_VERSION, PACKAGE_CHANGED, PROTOCOL_VERSION
-from pipeline.models.serving_model import CACHE_FOLDER, choose_version
+from pipeline.messages.values import Part
+from pipeline.process.control_group import oom_kills
 from pipeline.process.environment import MODEL_PROCESS
 from pipeline.process.isolation import run_isolated
 from pipeline.process.processes import (
@@ -36,136 +64,387 @@ from pipeline.process.processes import (
     read_activity,
     signal_name,
 )
-from pipeline.tuning.auto import fitted
 
-_NOT_OURS = {CACHE_FOLDER, "__pycache__"}  # what runs of a model leave in its folder
-FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last change in ns
+log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Plan:
-    """Configuration and files of an Op's workers, until the Op is loaded again."""
-
-    app: App  # the service, with the model directory of the chosen version
-    version: str  # of the model; empty for an Op without one
-    engine: str  # of the model; empty for an Op without one
-    places: list[range]  # numbers of the instances, by process
-    files: frozenset[FileState]  # of the model and the scripts; a later plan differs where they have changed
-    note: str = ""  # difference from the version before, for the log; empty without one
+_RECEIVE_BYTES = 256 * 1024
+HANG_GRACE_S = 5.0  # after the latest deadline of a dispatch its worker is taken for stuck
+STOPPED_S = 5.0  # in a frame without a byte; one call of the system's sends it on without any work in between
+LARGE_BYTES = 256 * 1024  # copying and sending this takes the front about half a millisecond
 
 
-def plan(app: App, op: str) -> Plan:
-    """The plan for what is on disk now. Raises ConfigError for a version that is not there."""
-    conf = app.config.op[op].local_model
-    version, folders, note = "", [], ""
-    if conf is not None:
-        directory, version = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
-        app, note = _with_model(app, op, conf, directory)
-        folders.append(directory)
-    folders += [Path(m.folder, m.version) for m in app.models if m.op == op and m.folder]
-    engine = _engine(app, app.config.op[op].local_model)
-    name = "" if engine is None else engine.name
-    return Plan(app, version, name, placement(app, op), frozenset(_states(app, folders)), note)
+class State(Enum):
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    DEAD = "dead"
 
 
-def placement(app: App, op: str) -> list[range]:
-    """The numbers of the Op's instances, by the process that hosts them.
+_READY = State.READY  # looking a member up costs as much as a short loop
+_ERROR = Outcome.ERROR
 
-    With build_dag_each_worker there are `concurrency` instances for each of `worker_num`; what one worker's
-    DAG would have as threads is together here.
+
+class Dispatch(msgspec.Struct, eq=False):
+    """Tasks that were sent to an instance together, and are in flight. Instants are of time.monotonic()."""
+
+    id: int
+    tasks: list[Task | None]  # None in place of a settled task
+    deadline: float  # latest deadline of the requests
+    began: float  # when the worker could begin with the dispatch
+    run_began: float  # when the current run of the model could begin; a dispatch may have several
+    rows: int  # of all requests
+    # No request waits for the dispatch: its call exceeded the Op's timeout, or other instances run its tasks.
+    abandoned: bool = False
+    recalled: bool = False  # the front has taken it back, so the worker may decline it
+    preprocess_ns: int = 0  # of the latest reply with this timing, for `DispatchCallbacks.replying`
+    runs: int = 0  # runs of the model in the replies so far
+
+    def open_tasks(self) -> list[Task]:
+        """List the tasks that are not settled."""
+        return [task for task in self.tasks if task is not None]
+
+
+class DispatchCallbacks(NamedTuple):
+    """Callbacks from the instances and the pool of an Op to its batcher.
+
+    A dying process has two callbacks: `requeue_lost` at once, `refuse_blamed` when the cause is known.
     """
-    config = app.config
-    concurrency = config.op[op].concurrency
-    count = concurrency * (config.worker_num if config.build_dag_each_worker else 1)
-    together = concurrency if shares_process(app, op) else 1
-    return [range(first, first + together) for first in range(0, count, together)]
+
+    # Before the tasks of a reply are settled; None unless requests record their timings.
+    replying: Callable[[Dispatch, Reply], None] | None
+    replied: Callable[[Instance, Dispatch, Reply], None]  # after the tasks of a reply are settled
+    timed_out: Callable[[Instance, Dispatch], None]  # a call exceeded the Op's timeout and is abandoned
+    declined: Callable[[Sequence[Task]], None]  # the worker has not begun with these recalled tasks
+    dispatch_soon: Callable[[], None]  # the instances that accept dispatches have changed
+    requeue_lost: Callable[[WorkerProcess], None]  # queue the tasks of a dying process again
+    refuse_blamed: Callable[[WorkerProcess], None]  # refuse the tasks that may have killed the process
 
 
-def shares_process(app: App, op: str) -> bool:
-    """Whether instances of this Op are threads: `dag.is_thread_op` asks for it and no engine forbids it."""
-    return app.config.dag.is_thread_op and not wants_processes(app, op)
+class TimeLimits(NamedTuple):
+    """Time limits of an Op's runs, in seconds; infinite for none."""
+
+    call_s: float  # of a run, after which no request waits for it
+    # Of a dispatch, after which its worker is killed. Infinite: HANG_GRACE_S after `call_s` or the deadline.
+    kill_s: float
 
 
-def wants_processes(app: App, op: str) -> bool:
-    """Whether the Op's engine runs one batch at a time in a process, so that threads would only wait for it.
+class Instance:
+    """One copy of an Op: a thread of its worker process, with its own connection and shared memory."""
 
-    An Op without a model has no engine, and a remote one waits for the network without the lock.
-    """
-    conf = app.config.op[op].local_model
-    engine = _engine(app, conf)
-    return conf is not None and (engine is None or not shares_a_process(engine))
+    def __init__(
+        self, op: str, number: int, process: WorkerProcess, callbacks: DispatchCallbacks, limits: TimeLimits
+    ) -> None:
+        self.op = op
+        self.number = number
+        self.process = process
+        self.state = State.STARTING
+        self.in_flight: deque[Dispatch] = deque()
+        self.idle_since = 0.0  # when its last dispatch ended, time.monotonic
+        self.answered = 0  # requests in that dispatch
+        self.served = 0  # requests since the start
+        self.probed_at = 0.0  # when it was sent a probe that it has not answered yet, time.monotonic
+        self._callbacks = callbacks
+        self._dispatches = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._rest_timer: asyncio.TimerHandle | None = None  # set within a frame, for the rest of it
+        # Set while a call is abandoned: the instance gets no dispatch until the call ends, which completes
+        # the future. It never completes if the worker dies in the call.
+        self.abandoned: asyncio.Future[None] | None = None
+        self.hangs = False  # whether its run seems to hang
+        self._limits = limits
+        self._settling: Iterator[None] = iter(())
+        self._paused: asyncio.Handle | None = None  # goes on with `_settling`
 
+    def connect(self, until_spawned: contextlib.ExitStack) -> tuple[int, int]:
+        """Make the connection. The worker's ends of it, a socket and a memfd, close with the stack."""
+        arena_fd = create_arena_fd()
+        until_spawned.callback(os.close, arena_fd)
+        self._arena = Arena(arena_fd)
+        self._reader = FrameReader(self._arena, writable=False)
+        self._socket, worker_end = socket.socketpair()
+        until_spawned.enter_context(worker_end)
+        self._socket.setblocking(False)
+        self._outbox = Outbox(self._socket, asyncio.get_running_loop())
+        return worker_end.fileno(), arena_fd
 
-def _engine(app: App, conf: LocalServiceConf | None) -> Engine | None:
-    """Return the engine of an Op's model; None without a model, and for a mistake that the worker will
-    report.
-    """
-    if conf is None:
-        return None
-    try:
-        directory, _ = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
-        return find_engine(directory, conf.engine)
-    except (ConfigError, OSError):
-        return None
+    def listen(self) -> None:
+        """Read what the worker says from now on."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._readable)
 
+    @property
+    def has_place(self) -> bool:
+        return (
+            self.state is _READY
+            and len(self.in_flight) < DISPATCHES_IN_FLIGHT
+            and self.abandoned is None
+            and not self.process.reserved
+        )
 
-def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> tuple[App, str]:
-    """The app with the model of this directory, run as was chosen where config.yml says `auto`; the note."""
-    conf = conf.model_copy(update={"model_dir": str(directory), "model_version": None})
-    section = app.config.op[op].model_copy(update={"local_service_conf": conf})
-    choices, note = dict(app.choices), ""
-    if op in choices:
-        section, choice, note = fitted(section, choices.pop(op), directory)
-        choices |= {op: choice} if choice is not None else {}
-    config = app.config.model_copy(update={"op": {**app.config.op, op: section}})
-    return replace(app, config=config, choices=choices), note
+    def send(self, message: Message) -> None:
+        self._outbox.send(frame(message))
 
+    def dispatch(self, tasks: Sequence[Task], calls: list[CallMessage], tail: Sequence[Part]) -> None:
+        """Send tasks to the worker, which is killed when it has them for too long.
 
-def _states(app: App, folders: list[Path]) -> Iterator[FileState]:
-    files = [p for folder in folders for p in folder.rglob("*") if _NOT_OURS.isdisjoint(p.parts)]
-    for path in [*files, *Path(app.script).parent.glob("*.py")]:
+        calls: the message of each task. tail: large parts of the calls.
+        """
+        now, deadline = time.monotonic(), max([call.deadline for call in calls])
+        dispatch = Dispatch(
+            self._dispatches, list(tasks), deadline, now, now, sum([task.rows for task in tasks])
+        )
+        region = request_region(dispatch.id) if tail else None
+        # First of all: what can't be encoded is not under way, and nothing may wait behind it.
+        buffers = frame(DispatchMessage(dispatch.id, calls), tail, self._arena, region)
+        self._dispatches += 1
+        self.in_flight.append(dispatch)
+        self._outbox.send(buffers)
+        self._watch(dispatch)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the worker has begun with a request of the oldest dispatch."""
+        return self._arena.begun_requests(self.in_flight[0].id) > 0
+
+    def read_activity(self) -> Activity | None:
+        """Return the activity of the instance; None when its process has ended."""
+        return self.process.read_activity(self._arena.thread_id)
+
+    def take_back(self) -> list[Task]:
+        """Take back the tasks that the worker has not begun with; it will not begin with them."""
+        if all(dispatch.recalled for dispatch in self.in_flight):
+            return []
+        self._arena.take_back(self.in_flight[-1].id)
+        tasks: list[Task] = []
+        for dispatch in self.in_flight:
+            dispatch.recalled = True
+            begun = self._arena.begun_requests(dispatch.id)
+            tasks += [task for task in dispatch.tasks[begun:] if task is not None]
+            dispatch.tasks[begun:] = [None] * len(dispatch.tasks[begun:])
+            dispatch.abandoned = dispatch.abandoned or not begun
+        return tasks
+
+    def abandon(self) -> None:
+        """Give the instance nothing more until its run ends."""
+        if self.abandoned is None:
+            self.abandoned = self._loop.create_future()
+
+    def probe(self) -> None:
+        """Have the idle worker run its model once; one that fails is killed."""
+        self.probed_at = time.monotonic()
+        self.send(Probe())
+
+    def stop(self) -> None:
+        """Close our end: the worker's thread leaves after the dispatches that it has."""
+        self.state = State.STOPPING
+        self._outbox.end()
+
+    def began(self, dispatch: Dispatch) -> bool:
+        """Whether the worker, which has died, had begun with a dispatch."""
+        return self._arena.begun(dispatch.id)
+
+    def begun_tasks(self, dispatch: Dispatch) -> list[Task]:
+        """Return the open tasks of a dispatch that the worker, which has died, had begun.
+
+        Before its first request the worker reads the inputs of all.
+        """
+        begun = self._arena.begun_requests(dispatch.id) or len(dispatch.tasks)
+        return [task for task in dispatch.tasks[:begun] if task is not None]
+
+    def _watch(self, dispatch: Dispatch) -> None:
+        """See to it that `_check_late` runs when the dispatch is late, if it is the oldest by then."""
+        if dispatch is not self.in_flight[0]:
+            return
+        late_at = self._kill_at(dispatch)
+        if not dispatch.abandoned:
+            late_at = min(late_at, dispatch.run_began + self._limits.call_s)
+        if late_at == math.inf or (self._timer is not None and self._timer_at <= late_at):
+            return
+        self._cancel_timer()
+        self._timer_at = late_at
+        self._timer = self._loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._check_late)
+
+    def _kill_at(self, dispatch: Dispatch) -> float:
+        if self._limits.kill_s < math.inf:
+            return dispatch.began + self._limits.kill_s
+        return min(dispatch.deadline, dispatch.run_began + self._limits.call_s) + HANG_GRACE_S
+
+    def _check_late(self) -> None:
+        self._timer = None
+        if not self.in_flight:
+            return
+        dispatch, now = self.in_flight[0], time.monotonic()
+        if self._kill_at(dispatch) <= now:
+            self.process.kill("its run was over its time limit")
+            return
+        if not dispatch.abandoned and dispatch.run_began + self._limits.call_s <= now:
+            dispatch.abandoned = True
+            self.abandon()
+            run_isolated(self._callbacks.timed_out, self, dispatch)
+        self._watch(dispatch)
+
+    def _readable(self) -> None:
         try:
-            status = path.stat()
-        except OSError:  # gone meanwhile
-            continue
-        yield str(path), status.st_ino, status.st_size, status.st_mtime_ns
+            data = self._socket.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(self._socket)  # the pidfd tells the rest
+            return
+        self._settling = self._settle_all(data)
+        self._settle_on()
+
+    def _settle_on(self) -> None:
+        """Settle what has arrived; after a large answer the loop has other work first, health included."""
+        if self._drain_settling(self._settling, at_once=False):
+            self._watch_rest()
+            if self._paused is not None:
+                self._paused = None
+                self._loop.add_reader(self._socket, self._readable)
+            return
+        self._loop.remove_reader(self._socket)
+        self._paused = self._loop.call_soon(self._settle_on)
+
+    def _drain_settling(self, settling: Iterator[None], at_once: bool = True) -> bool:
+        """Settle to the end, or to the next large answer; whether it was the end."""
+        try:
+            for _ in settling:
+                if not at_once:
+                    return False
+        except Exception:
+            log.exception("Op %s: instance %d sent what is no frame", self.op, self.number)
+            self.process.kill("it sent what is no frame")
+        return True
+
+    def _watch_rest(self) -> None:
+        """See to it that `_check_rest` runs when the rest of a frame does not come."""
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+        if self._reader.halfway:
+            self._rest_timer = self._loop.call_later(STOPPED_S, self._check_rest)
+
+    def _check_rest(self) -> None:
+        self._rest_timer = None
+        with contextlib.suppress(BlockingIOError):
+            self._socket.recv(1, socket.MSG_PEEK)
+            return  # it is here, and the loop was late
+        self.process.kill("it stopped in the middle of a frame")
+
+    def _settle_all(self, data: bytes) -> Iterator[None]:
+        """Take the frames that these bytes complete. Yields after each large answer."""
+        for message, tail in self._reader.feed(data):
+            if type(message) is Reply:
+                yield from self._take_reply(message, tail)
+            elif isinstance(message, Ready):
+                self.process.became_ready(message)
+            elif isinstance(message, Probed):
+                self._take_probe(message.failure)
+            elif isinstance(message, OwnFamilies):
+                self.process.own_metrics = message.families
+            elif isinstance(message, Failed):
+                self.process.failure = message
+
+    def _take_probe(self, failure: str) -> None:
+        self.probed_at = 0.0
+        self.idle_since = time.monotonic()
+        self.answered = 0  # so that the next client need not wait for others
+        if failure:
+            self.process.kill(f"idle, it failed a probe: {failure}")
+
+    def _take_reply(self, reply: Reply, tail: Tail) -> Iterator[None]:
+        dispatch = self.in_flight[0]
+        if dispatch.id != reply.dispatch:
+            raise RuntimeError(f"reply to dispatch {reply.dispatch}, expected {dispatch.id}")
+        if (replying := self._callbacks.replying) is not None:
+            run_isolated(replying, dispatch, reply)
+        tasks = dispatch.tasks
+        has_large = tail.size > LARGE_BYTES
+        for settled in reply.settled:
+            task = tasks[settled.index]
+            tasks[settled.index] = None
+            if task is None:
+                continue
+            if settled.outcome is _ERROR:
+                run_isolated(task.fail, _get_error(settled))
+                continue
+            parts = tail.unstow(settled.parts)
+            run_isolated(task.complete, settled.outcome, parts)
+            if has_large and sum(map(len, parts)) > LARGE_BYTES:
+                yield
+        if reply.last:
+            unanswered = dispatch.open_tasks()
+            if unanswered and not dispatch.recalled:  # tried again they are answered
+                raise RuntimeError(f"the last reply to dispatch {dispatch.id} leaves requests unanswered")
+            self.in_flight.popleft()
+            if unanswered:  # they were taken back in the moment in which they began
+                dispatch.abandoned = True
+                run_isolated(self._callbacks.declined, unanswered)
+            self.process.reserved = False  # it can only have been for this one
+            self._end_abandonment()
+        run_isolated(self._callbacks.replied, self, dispatch, reply)
+        if not reply.last:
+            dispatch.run_began = time.monotonic()
+        elif self.in_flight:
+            self.in_flight[0].began = self.in_flight[0].run_began = time.monotonic()
+            self._watch(self.in_flight[0])
+
+    def _end_abandonment(self) -> None:
+        self.hangs = False
+        if self.abandoned is not None:
+            self.abandoned.set_result(None)
+            self.abandoned = None
+
+    def disconnect(self) -> None:
+        """Read the last replies of a dying process, and close the connection. Its other requests are lost."""
+        if self._paused is not None:
+            self._paused.cancel()
+        try:
+            with contextlib.suppress(BlockingIOError, OSError):
+                self._drain_settling(self._settling)
+                while data := self._socket.recv(_RECEIVE_BYTES):
+                    self._drain_settling(self._settle_all(data))
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        self.state = State.DEAD
+        self._cancel_timer()
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+        self._loop.remove_reader(self._socket)
+        self._outbox.stop()
+        self._socket.close()
+
+    def forget(self) -> None:
+        """Release the shared memory, and the reference to the process, which refers to the instance."""
+        self._arena.close()
+        del self.process
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
-# cgroup v2 and v1 as a container sees its own; the whole machine.
-COUNTERS = (
-    Path("/sys/fs/cgroup/memory.events"),
-    Path("/sys/fs/cgroup/memory/memory.oom_control"),
-    Path("/proc/vmstat"),
-)
-
-
-def oom_kills(counters: Sequence[Path] = COUNTERS) -> int:
-    """How many processes the kernel has killed for want of memory; 0 where it does not tell."""
-    kills = 0
-    for counter in counters:
-        with contextlib.suppress(OSError):
-            lines = counter.read_text("ascii", "replace").splitlines()
-            kills += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-    return kills
+def _get_error(settled: Settled) -> ServingError:
+    if settled.refusal is None:
+        raise RuntimeError("a reply refuses a request without saying why")
+    return settled.refusal.error()
 
 
 OUT_OF_MEMORY = " when memory ran out: give the service more, fewer instances, or a max_worker_rss"
 
 
-class Keeper(Protocol):
-    """Owner of processes, which replaces them: see `WorkerPool`."""
+class ProcessCallbacks(NamedTuple):
+    """Callbacks from a process to its pool."""
 
-    def became_ready(self, process: WorkerProcess) -> None:
-        """Its worker has said that it is ready: its instances take dispatches from now on."""
-        ...
-
-    def lost(self, process: WorkerProcess) -> None:
-        """Note that the process is dying: no more replies come from its instances."""
-        ...
-
-    def died(self, process: WorkerProcess) -> None:
-        """Note that the process has ended, and that the cause is known."""
-        ...
+    became_ready: Callable[[WorkerProcess], None]  # its instances accept dispatches from now on
+    lost: Callable[[WorkerProcess], None]  # the process is dying: its instances send no more replies
+    died: Callable[[WorkerProcess], None]  # the process has ended, and the cause is known
 
 
 class WorkerProcess:
@@ -180,15 +459,15 @@ class WorkerProcess:
         op: str,
         numbers: range,
         version: str,
-        keeper: Keeper,
-        events: DispatchEvents,
+        owner: ProcessCallbacks,
+        callbacks: DispatchCallbacks,
         outputs: Outputs,
     ) -> None:
         self.op = op
         self.numbers = numbers
         self.version = version  # of its model; empty for an Op without one
         limits = time_limits(app.config.op[op])
-        self.instances = [Instance(op, number, self, events, limits) for number in numbers]
+        self.instances = [Instance(op, number, self, callbacks, limits) for number in numbers]
         self.reserved = False  # a single request has the process to itself: other instances get nothing
         self.failure: Failed | None = None  # why it could not start
         self.own_metrics: Sequence[OwnFamily] = ()  # metrics that its model counts itself
@@ -197,7 +476,7 @@ class WorkerProcess:
         self.ready_bytes = 0.0  # resident memory when it became ready
         self.ready_message: Ready | None = None  # describes the model; None before the process is ready
         self._app = app
-        self._keeper = keeper
+        self._owner = owner
         self._outputs = outputs
         self._killed_because = ""
         self._oom_kills = oom_kills()
@@ -285,7 +564,7 @@ class WorkerProcess:
         self.ready_bytes = resident_bytes(self.pid)
         for instance in self.instances:
             instance.state = State.READY
-        self._keeper.became_ready(self)
+        self._owner.became_ready(self)
 
     def read_activity(self, thread_id: int) -> Activity | None:
         """Return the activity of the process, or of an instance's thread where it has several instances.
@@ -295,7 +574,7 @@ class WorkerProcess:
         return read_activity(self.pid, thread_id if len(self.instances) > 1 else 0)
 
     def kill(self, because: str) -> None:
-        """Kill the process with SIGKILL; `Keeper.died` follows."""
+        """Kill the process with SIGKILL. `ProcessCallbacks.died` follows."""
         self._killed_because = because
         self._process.kill()
 
@@ -323,7 +602,7 @@ class WorkerProcess:
         self._cancel_start_timer()
         for instance in self.instances:
             run_isolated(instance.disconnect)
-        self._keeper.lost(self)
+        self._owner.lost(self)
 
     def _ended(self) -> None:
         """Release everything that the dead process had, and report its death."""
@@ -333,7 +612,7 @@ class WorkerProcess:
         run_isolated(self._reap)
         if self._lifeline.fileno() >= 0:
             run_isolated(self._lost)
-        run_isolated(self._keeper.died, self)
+        run_isolated(self._owner.died, self)
         for instance in self.instances:
             run_isolated(instance.forget)
 

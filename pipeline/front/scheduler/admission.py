@@ -8,125 +8,20 @@ import time
 import urllib.parse
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
 
 from pipeline.api.dag import Dag
 from pipeline.config.api_keys import ApiKey, hash_key, is_readable_by_others, read_api_keys
 from pipeline.config.config_file import SecurityConfig
-from pipeline.errors import DeadlineExceeded, Overloaded, ServingError, Unauthenticated
-from pipeline.front.scheduler.batching import Pace
+from pipeline.errors import DeadlineExceeded, Overloaded, Unauthenticated
+from pipeline.front.dag_run import Client, Request
+from pipeline.front.scheduler.batcher import Batcher
+from pipeline.front.scheduler.batching import FairQueue
 from pipeline.front.scheduler.restricted_apis import RestrictedApis
 
 MARGIN = 1.5  # run times vary, and an optimistic estimate admits requests that miss their deadline
 LONGEST_PAUSE_S, SHORTEST_PAUSE_S = 60.0, 0.1
 RECKONED_S = 0.005  # a wait that is told with one decimal is not reckoned for each refusal
 _UNKNOWN_PAUSE_S = 1.0
-
-
-class Client:
-    """Sender of requests, for fairness: a connection, a peer's address, or all users of one API key.
-
-    pending: its requests that are admitted and not yet answered. turn: turn of its last request, see
-    `FairQueue`. name: name of its API key, else empty.
-    """
-
-    __slots__ = ("name", "pending", "turn")
-
-    limited = False  # whether `check` has anything to say
-
-    def __init__(self, name: str = "") -> None:
-        self.name = name
-        self.pending = 0
-        self.turn = 0
-
-    def check(self) -> None:
-        """Raises Overloaded for one that is over its own limits."""
-
-
-class FairQueue:
-    """Fair order of requests: while several clients wait, each has one request in every turn.
-
-    A client's next request stands one turn behind its last, and never behind the turn that is being served. A
-    client with few requests goes ahead of the queue of a flooding client. A single client is served in order
-    of arrival.
-
-    now: turn of the latest dispatch. latest: turn of the last request in line. clients: number of clients
-    with pending requests.
-    """
-
-    __slots__ = ("clients", "latest", "now")
-
-    def __init__(self) -> None:
-        self.now = 0
-        self.latest = 0
-        self.clients = 0
-
-    def next(self, client: Client) -> int:
-        """Return the turn that a request of this client would have.
-
-        The turns of requests that were cancelled in the queue don't count once nothing is pending.
-        """
-        return (client.turn if client.pending and client.turn > self.now else self.now) + 1
-
-    def admit(self, client: Client) -> int:
-        """One more request of this client is pending; its turn."""
-        turn = client.turn = self.next(client)
-        if turn > self.latest:
-            self.latest = turn
-        if not client.pending:
-            self.clients += 1
-        client.pending += 1
-        return turn
-
-    def serve(self, turn: int) -> None:
-        """A request with this turn is handed over."""
-        if turn > self.now:
-            self.now = turn
-
-    def end(self, client: Client) -> None:
-        """A request of this client is not pending any more."""
-        client.pending -= 1
-        if not client.pending:
-            self.clients -= 1
-
-
-class AdmittedRequest(Protocol):
-    """A request as admission sees it; see `Request` for its fields."""
-
-    priority: int
-    deadline: float
-    rows: int
-
-
-class LastInLine(NamedTuple):
-    """The queued request that would run last."""
-
-    client: Client | None
-    priority: int
-    refuse: Callable[[ServingError], None]  # takes it out of the queue and ends it
-
-
-class QueueView(Protocol):
-    """The queue before one Op, with the workers behind it, as admission sees it."""
-
-    pace: Pace
-
-    @property
-    def idle(self) -> bool:
-        """Whether a task that came now would be run at once."""
-        ...
-
-    def rows_ahead(self, place: tuple[int, int] | None) -> int:
-        """Rows answered before a task that comes now with this priority and turn; None: behind all others."""
-        ...
-
-    def wait_s(self, rows: int) -> float:
-        """Seconds until so many rows are done."""
-        ...
-
-    def last(self) -> LastInLine | None:
-        """Return the queued request that would run last; None without one."""
-        ...
 
 
 class Admission:
@@ -137,7 +32,7 @@ class Admission:
     wrong estimate, and without an estimate no request is refused.
     """
 
-    def __init__(self, queues: Mapping[str, QueueView], max_pending: int, max_rows: int = 1_000_000) -> None:
+    def __init__(self, queues: Mapping[str, Batcher], max_pending: int, max_rows: int = 1_000_000) -> None:
         """queues: by Op; may be filled by its owner until the first request. max_rows: most pending rows; a
         request that is alone may have more.
         """
@@ -154,7 +49,7 @@ class Admission:
         self._reckoned_dag: Dag | None = None
         self._reckoned_until = 0.0
 
-    def admit(self, request: AdmittedRequest, dag: Dag, client: Client, pending: int) -> int:
+    def admit(self, request: Request, dag: Dag, client: Client, pending: int) -> int:
         """Count the request as one of this client's that is pending; returns its turn.
 
         dag: its way. pending: how many requests are in all. Raises Overloaded and DeadlineExceeded.
@@ -184,20 +79,18 @@ class Admission:
         self._rows += request.rows
         return self.fair_queue.admit(client)
 
-    def end(self, request: AdmittedRequest, client: Client) -> None:
+    def end(self, request: Request, client: Client) -> None:
         """The request is not pending any more."""
         self._rows -= request.rows
         self.fair_queue.end(client)
 
-    def note_pace(self) -> None:
-        """The pace of an Op has changed."""
+    def update_paces(self) -> None:
+        """Compute the limits for waits again, after the pace of an Op has changed."""
         paces = [queue.pace for queue in self._queues.values()]
         self._per_row_s = MARGIN * sum(pace.per_row_s for pace in paces)
         self._runs_s = MARGIN * sum(pace.run_s for pace in paces)
 
-    def _compare(
-        self, request: AdmittedRequest, dag: Dag, client: Client, pending: int, remaining_s: float
-    ) -> None:
+    def _compare(self, request: Request, dag: Dag, client: Client, pending: int, remaining_s: float) -> None:
         if remaining_s <= 0.0:
             raise DeadlineExceeded("the request's deadline had passed when it arrived")
         if all(self._queues[op].idle for op in dag.ops):
@@ -223,7 +116,7 @@ class Admission:
             self._reckoned_s = _pause(self._finish_s(dag, self._max_pending, None) or _UNKNOWN_PAUSE_S)
         return self._reckoned_s
 
-    def _made_room(self, request: AdmittedRequest, dag: Dag, client: Client) -> bool:
+    def _made_room(self, request: Request, dag: Dag, client: Client) -> bool:
         """Refuse a queued request of a client with more than its share. Returns whether there was one.
 
         It is the last request in line, so its client has queued the most.
@@ -231,12 +124,12 @@ class Admission:
         if client.pending * max(1, self.fair_queue.clients) >= self._max_pending:
             return False
         for queue in self._queues.values():
-            last = queue.last()
-            if last is None or last.client is None:
+            task = queue.last()
+            if task is None or (other := task.dag_run.request.client) is None:
                 continue
-            if last.client.pending > client.pending + 1 and last.priority >= request.priority:
+            if other.pending > client.pending + 1 and task.dag_run.request.priority >= request.priority:
                 wait_s = self._wait_when_full_s(dag)
-                last.refuse(
+                task.dag_run.end(
                     Overloaded(
                         f"dag.max_pending_requests ({self._max_pending}) are pending, of this client more "
                         f"than its share; try again in {wait_s:.1f} s",

@@ -10,7 +10,7 @@ import sys
 import time
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -26,14 +26,21 @@ from pipeline.errors import (
     WorkerLost,
     get_error_text,
 )
+from pipeline.front.dag_run import DagRun, InOrder, Inputs, Task
 from pipeline.front.metrics.metrics import OpFigures
-from pipeline.front.pool import worker_instance
-from pipeline.front.pool.worker_instance import Dispatch, Instance, State
-from pipeline.front.pool.worker_pool import Service, WorkerPool
-from pipeline.front.pool.worker_process import Plan, WorkerProcess, time_limits
-from pipeline.front.scheduler.admission import Admission, LastInLine
+from pipeline.front.pool.plan import Plan
+from pipeline.front.pool.worker_pool import PoolServices, WorkerPool
+from pipeline.front.pool.worker_process import (
+    Dispatch,
+    DispatchCallbacks,
+    Instance,
+    State,
+    WorkerProcess,
+    time_limits,
+)
 from pipeline.front.scheduler.batching import (
     BatchPolicy,
+    FairQueue,
     Pace,
     dispatch_size,
     gathered_in,
@@ -41,7 +48,6 @@ from pipeline.front.scheduler.batching import (
     may_queue_behind,
     ripe_in,
 )
-from pipeline.front.scheduler.dag_run import DagRun, InOrder, Inputs, Task, given_back
 from pipeline.front.scheduler.hung_runs import (
     STOPPED_LIMIT_S,
     STUCK_AFTER_S,
@@ -66,7 +72,7 @@ def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Task]:
     causes = {task for instance in process.instances for task in _find_causes(instance)}
     for instance in process.instances:
         for dispatch in instance.in_flight:
-            for task in given_back(dispatch.open_tasks()):
+            for task in dispatch.open_tasks():
                 if task.moved:  # another instance has it already
                     continue
                 if task in causes and _is_refused(task, crash_retry, alone=len(causes) == 1):
@@ -82,8 +88,8 @@ def _find_causes(instance: Instance) -> list[Task]:
         return []
     dispatch = instance.in_flight[0]
     if instance.began(dispatch):
-        return list(given_back(instance.begun_tasks(dispatch)))
-    unseen = list(given_back(dispatch.open_tasks()))
+        return instance.begun_tasks(dispatch)
+    unseen = dispatch.open_tasks()
     for task in unseen:
         task.unseen_deaths += 1
     return [task for task in unseen if task.unseen_deaths > UNSEEN_DEATHS]
@@ -105,7 +111,7 @@ def _is_refused(task: Task, crash_retry: bool, *, alone: bool) -> bool:
 def refuse_blamed(process: WorkerProcess) -> None:
     """Refuse the tasks that are not tried again, and say how the process died."""
     why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
-    for task in given_back(process.refused):
+    for task in process.refused:
         if task.suspect:
             error: ServingError = PoisonRequest(
                 f"{why} for the second time, and nothing else ran there; it is not tried again"
@@ -252,17 +258,26 @@ class Batcher:
         config: ServiceConfig,
         plan: Plan,
         figures: OpFigures,
-        admission: Admission,
-        service: Service,
+        fair_queue: FairQueue,
+        update_paces: Callable[[], None],
+        services: PoolServices,
     ) -> None:
-        """plan: how the Op's workers are started."""
+        """plan: files and processes of the Op's workers. update_paces: called when `pace` has changed."""
         section = config.op[op]
         batching = get_model_batching(plan.app, op)
         self._queue_policies = batching.policies
         self._in_order = InOrder() if batching.in_order else None
         self.op = op
-        self.pool = WorkerPool(op, plan, self, service)
-        self.profiles = config.dag.use_profile
+        callbacks = DispatchCallbacks(
+            self.add_timings if config.dag.use_profile else None,
+            self.replied,
+            self.timed_out,
+            self.declined,
+            self.dispatch_soon,
+            self.requeue_lost,
+            refuse_blamed,
+        )
+        self.pool = WorkerPool(op, plan, callbacks, services)
         self.pace = Pace()
         self._names_version = bool(plan.version)
         self._timeout_s = time_limits(section).call_s  # of one try
@@ -277,7 +292,8 @@ class Batcher:
         self._stuck_after_s = (section.run_timeout or math.inf) / 4
         self._tries = max(1, section.retry)
         self._figures = figures
-        self._admission = admission
+        self._fair_queue = fair_queue
+        self._update_paces = update_paces
         self._line = TaskQueue()
         self._suspects: deque[Task] = deque()
         waits_idly = bool(section.server_endpoints)
@@ -340,16 +356,12 @@ class Batcher:
         ]
         return max(0.0, now - max(began) - run_s) if began and run_s else 0.0
 
-    def last(self) -> LastInLine | None:
-        """The request in the queue that would be the last to run, of those that are still wanted."""
-        task = self._line.last()
-        if task is None:
-            return None
-        request = task.dag_run.request
-        return LastInLine(request.client, request.priority, task.dag_run.end)
+    def last(self) -> Task | None:
+        """Return the queued task that would run last; None without one."""
+        return self._line.last()
 
-    def note_error(self, error: ServingError) -> None:
-        """The Op has refused or failed a request."""
+    def record_error(self, error: ServingError) -> None:
+        """Count a request that the Op has refused or failed."""
         self._figures.failed += 1
         self._figures.failures.count(error)
 
@@ -514,19 +526,19 @@ class Batcher:
     def _pop_tasks(self, size: int) -> list[Task]:
         """Take the next tasks that are still wanted."""
         tasks = self._line.pop_tasks(size)
-        self._admission.fair_queue.serve(tasks[-1].dag_run.request.turn)
+        self._fair_queue.serve(tasks[-1].dag_run.request.turn)
         return tasks
 
     # What the instances and their pool report:
 
-    def replying(self, dispatch: Dispatch, reply: Reply) -> None:
-        """Note with each request what its share took, before it is settled: its answer tells."""
+    def add_timings(self, dispatch: Dispatch, reply: Reply) -> None:
+        """Add the durations of a reply to its requests, before their responses are sent with them."""
         timings = reply.timings
-        if timings.preprocess_ns:  # told in the first reply; in each where requests are run one by one
+        if timings.preprocess_ns:  # only in the first reply, unless requests run one by one
             dispatch.preprocess_ns = timings.preprocess_ns
         spent_ns = dispatch.preprocess_ns, timings.process_ns, timings.postprocess_ns
         answered = [task for settled in reply.settled if (task := dispatch.tasks[settled.index]) is not None]
-        for task in given_back(answered):
+        for task in answered:
             if task.dag_run.request.timings is not None:
                 queue_s = max(0.0, dispatch.began - task.queued_at)
                 task.dag_run.request.timings.add_stages(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
@@ -549,7 +561,7 @@ class Batcher:
         self._figures.abandoned += 1
         self._note_pace(self._timeout_s, dispatch)
         now = time.monotonic()
-        for task in given_back(dispatch.open_tasks()):
+        for task in dispatch.open_tasks():
             if not task.wanted:
                 continue
             if task.tries_left > 1:
@@ -559,15 +571,15 @@ class Batcher:
                 self._push_again(renewed)
             else:
                 task.fail(self._timeout_error())
-        for task in given_back(instance.take_back()):
+        for task in instance.take_back():
             self._push_again(task)
         if self._in_order is not None:
             self._in_order.advance()
 
-    def declined(self, tasks: Sequence[worker_instance.Task]) -> None:
-        """Queue the tasks again that a worker has not begun with."""
-        for task in given_back(tasks):
-            if not task.moved:  # else another instance has it already
+    def declined(self, tasks: Sequence[Task]) -> None:
+        """Queue recalled tasks that the worker has not begun with, unless another instance runs them."""
+        for task in tasks:
+            if not task.moved:
                 self._push_again(task)
 
     def _move_requests(self, instance: Instance, verdict: Verdict) -> None:
@@ -582,7 +594,7 @@ class Batcher:
         if not hangs and not (has_others and instance.is_running):
             return  # no other instance could take them, or this one is about to begin
         not_begun = instance.take_back()
-        for task in given_back(not_begun):
+        for task in not_begun:
             self._push_again(task)
         if hangs and not instance.hangs:
             self._run_elsewhere(instance, verdict, len(not_begun))
@@ -597,7 +609,7 @@ class Batcher:
         instance.abandon()
         self.pool.abandoned.set()
         dispatch = instance.in_flight[0]
-        tasks = list(given_back(dispatch.open_tasks())) if self._crash_retry else []
+        tasks = dispatch.open_tasks() if self._crash_retry else []
         moved = [task for task in tasks if task.wanted and not task.hung and not task.moved]
         log.warning(
             "Worker %s (pid %d) %s; other instances run %d of its requests, %d for the second time",
@@ -619,7 +631,7 @@ class Batcher:
     def _note_pace(self, took_s: float, dispatch: Dispatch) -> None:
         runs = dispatch.runs if self._runs_in_turn else 0
         self.pace.record(took_s, len(dispatch.tasks), runs, dispatch.rows)
-        self._admission.note_pace()
+        self._update_paces()
 
     def requeue_lost(self, process: WorkerProcess) -> None:
         """Queue the tasks of a dying process again, but for those that it may have died of."""
@@ -627,10 +639,6 @@ class Batcher:
             self._figures.retried += 1
             self._push_again(task)
         self.dispatch_soon()
-
-    def refuse_blamed(self, process: WorkerProcess) -> None:
-        """Refuse the tasks that a process may have died of, now that it is known how."""
-        refuse_blamed(process)
 
 
 def _refuse_late(task: Task) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from pipeline.front.dag_run import Client
+
 FAST_DISPATCH_S = 0.010  # below this, waiting for the front between two dispatches is a visible loss
 BATCHES_WHEN_FAST = 4
 BATCHES_WHEN_SLOW = 2
@@ -158,3 +160,47 @@ class Pace:
         self.per_task_s = self._took_s / self._tasks
         self._rows = self._rows * memory + max(tasks, rows)
         self.per_row_s = self._took_s / self._rows
+
+
+class FairQueue:
+    """Fair order of requests: while several clients wait, each has one request in every turn.
+
+    A client's next request stands one turn behind its last, and never behind the turn that is being served. A
+    client with few requests goes ahead of the queue of a flooding client. A single client is served in order
+    of arrival.
+    """
+
+    __slots__ = ("clients", "latest", "now")
+
+    def __init__(self) -> None:
+        self.now = 0  # turn of the latest dispatch
+        self.latest = 0  # turn of the last request in the queue
+        self.clients = 0  # with pending requests
+
+    def next(self, client: Client) -> int:
+        """Return the turn that the next request of this client gets.
+
+        Turns of requests that were cancelled in the queue do not count once the client has nothing pending.
+        """
+        return (client.turn if client.pending and client.turn > self.now else self.now) + 1
+
+    def admit(self, client: Client) -> int:
+        """Count a pending request of this client. Return its turn."""
+        turn = client.turn = self.next(client)
+        if turn > self.latest:
+            self.latest = turn
+        if not client.pending:
+            self.clients += 1
+        client.pending += 1
+        return turn
+
+    def serve(self, turn: int) -> None:
+        """Advance to the turn of a dispatched request."""
+        if turn > self.now:
+            self.now = turn
+
+    def end(self, client: Client) -> None:
+        """Count a request of this client that has ended."""
+        client.pending -= 1
+        if not client.pending:
+            self.clients -= 1

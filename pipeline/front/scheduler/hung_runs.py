@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from pipeline.front.pool.worker_instance import Dispatch, Instance
+from pipeline.front.pool.worker_process import Dispatch, Instance
 from pipeline.front.scheduler.batching import Pace
 from pipeline.process.isolation import run_isolated
 from pipeline.process.processes import Activity

@@ -16,17 +16,17 @@ from pipeline.api.app import App
 from pipeline.api.dag import MESSAGE
 from pipeline.api.served_models import ServedModel
 from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
+from pipeline.front.dag_run import Answer, Client, DagRun, Entry, OpQueue, Request
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.metrics.metrics import Failures, Metrics, OpFigures, RequestFigures, own_metrics
 from pipeline.front.metrics.timings import Timings
 from pipeline.front.metrics.tracer import Tracer
 from pipeline.front.pool.outputs import Outputs
+from pipeline.front.pool.plan import plan
 from pipeline.front.pool.upkeep import AbandonedCalls, Upkeep
-from pipeline.front.pool.worker_pool import Starts, WorkerPool
-from pipeline.front.pool.worker_process import plan
-from pipeline.front.scheduler.admission import Admission, Client, KeyRing, Peers
+from pipeline.front.pool.worker_pool import PoolServices, Starts, WorkerPool
+from pipeline.front.scheduler.admission import Admission, KeyRing, Peers
 from pipeline.front.scheduler.batcher import Batcher
-from pipeline.front.scheduler.dag_run import Answer, DagRun, Entry, Request
 from pipeline.front.scheduler.gauges import register_gauges
 from pipeline.models.serving_model import UNVERSIONED
 from pipeline.process.control_group import usable_cores
@@ -131,7 +131,8 @@ class Scheduler:
         self.access_log = AccessLog(metrics)
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self.takes_messages = app.default is not None and app.default.graph.source == MESSAGE
-        self.starts = Starts((app.repository and app.repository.starts) or usable_cores())
+        starts = Starts((app.repository and app.repository.starts) or usable_cores())
+        self._services = PoolServices(starts, outputs, self._check_all_ready, self._fail_start)
         self.recorded: Callable[[str, bytes], None] | None = None
         self._deadlines = Deadlines()
         self._anyone = Client()  # stands for clients that no door tells apart
@@ -140,7 +141,7 @@ class Scheduler:
         self._admission = Admission(self._batchers, config.max_pending_requests, config.max_pending_rows)
         for op in app.ops:
             figures = metrics.of_ops[op] = OpFigures()
-            self._batchers[op] = Batcher(op, app.config, plan(app, op), figures, self._admission, self)
+            self._batchers[op] = self._create_batcher(op, app, figures)
         self._pools = {op: batcher.pool for op, batcher in self._batchers.items()}
         self._entries = {model.key: self._entry(model) for model in app.models}
         if app.default is not None:
@@ -169,7 +170,15 @@ class Scheduler:
     def batcher(self, op: str, app: App) -> Batcher:
         """Make a queue before an Op of this app, which gets no requests yet."""
         figures = self.metrics.of_ops.setdefault(op, OpFigures())
-        return Batcher(op, app.config, plan(app, op), figures, self._admission, self)
+        return self._create_batcher(op, app, figures)
+
+    def _create_batcher(self, op: str, app: App, figures: OpFigures) -> Batcher:
+        fair_queue, update_paces = self._admission.fair_queue, self._admission.update_paces
+        return Batcher(op, app.config, plan(app, op), figures, fair_queue, update_paces, self._services)
+
+    def _queue(self, op: str) -> OpQueue:
+        batcher = self._batchers[op]
+        return OpQueue(batcher.enqueue, batcher.record_error)
 
     def _entry(self, model: ServedModel) -> Entry:
         graph, config = model.graph, self.app.config.dag
@@ -178,7 +187,7 @@ class Scheduler:
         return Entry(
             model.key,
             graph,
-            {node.name: self._batchers[node.op] for node in graph.nodes.values()},
+            {node.name: self._queue(node.op) for node in graph.nodes.values()},
             self._ended,
             config.max_hops,
             config.retry,
@@ -396,7 +405,7 @@ class Scheduler:
                 for pool in self._pools.values():
                     await self._keep_up(pool)
                 if not self._pools:  # models are loaded later
-                    self.note_ready()
+                    self._check_all_ready()
                 yield
         finally:
             self._deadlines.stop()
@@ -471,21 +480,21 @@ class Scheduler:
             return False
         return True
 
-    def start_failed(self, op: str, reason: str) -> None:
-        """The service can't go on without the Op, or refuses what needs it until it is loaded."""
+    def _fail_start(self, op: str, reason: str) -> None:
+        """End the service without the Op, or refuse requests that need the Op until it is loaded."""
         if self.app.exit_on_error:
             self.fail_for_good(StartFailed(f"Op {op} can't be started: {reason.partition(chr(10))[0]}"))
             return
         self.start_failures[op] = reason
         self._unloaded.add(op)
-        self.note_ready()
+        self._check_all_ready()
 
     def fail_for_good(self, reason: StartFailed) -> None:
         """The service can't go on: it ends with the reason."""
         if not self.fatal.done():
             self.fatal.set_result(reason)
 
-    def note_ready(self) -> None:
-        """An Op has one more process that is ready."""
+    def _check_all_ready(self) -> None:
+        """Complete the start once every Op has a ready process, or has failed to start."""
         if not self._became_ready.done() and all(p.ready or p.given_up for p in self._pools.values()):
             self._became_ready.set_result(None)

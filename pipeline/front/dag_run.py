@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from msgspec.structs import astuple
@@ -18,8 +18,6 @@ from pipeline.api.request_options import LogId, RequestOptions
 from pipeline.errors import DeadlineExceeded, HookFailed, ServingError, get_error_text
 from pipeline.front.metrics.metrics import Failures, RequestFigures
 from pipeline.front.metrics.timings import Timings
-from pipeline.front.pool import worker_instance
-from pipeline.front.scheduler.admission import Client
 from pipeline.messages.frames import stow
 from pipeline.messages.messages import REFUSAL, CallMessage, Outcome, Refusal
 from pipeline.messages.values import Part, encode
@@ -39,6 +37,22 @@ class Finish(Protocol):
         answer: None when the client has left. Called once, whatever becomes of the request. Does not raise.
         """
         ...
+
+
+class Client:
+    """Sender of requests, for fairness: a connection, a peer's address, or all users of one API key."""
+
+    __slots__ = ("name", "pending", "turn")
+
+    limited = False  # whether `check` may raise
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name  # of its API key; empty without one
+        self.pending = 0  # its requests that are admitted and not yet answered
+        self.turn = 0  # turn of its last request, see `FairQueue`
+
+    def check(self) -> None:
+        """Raise Overloaded if the client exceeds its limits."""
 
 
 class Request(msgspec.Struct, eq=False):
@@ -65,27 +79,18 @@ class Request(msgspec.Struct, eq=False):
     turn: int = 0  # place in the queue, see `FairQueue`
 
 
-class Ordered(Protocol):
-    """A task, as the order of answers sees it."""
-
-    number: int  # the same in each of its tries
-
-    @property
-    def wanted(self) -> bool: ...
-
-
 class InOrder:
     """Holds what becomes of a task until those before it are settled, or wanted no more."""
 
     def __init__(self) -> None:
-        self._under_way: dict[int, Ordered] = {}  # by number, in the order in which they were sent
+        self._under_way: dict[int, Task] = {}  # by number, in the order in which they were sent
         self._settled: dict[int, Callable[[], None]] = {}
 
-    def sent(self, task: Ordered) -> None:
+    def sent(self, task: Task) -> None:
         """Note that a worker gets the task, perhaps again: then it keeps its place."""
         self._under_way[task.number] = task
 
-    def complete(self, task: Ordered, go_on: Callable[[], None]) -> None:
+    def complete(self, task: Task, go_on: Callable[[], None]) -> None:
         """Call `go_on` when it is the task's turn."""
         # It was refused in the queue, or it is an abandoned try, and the next one has its place.
         if task.number not in self._under_way or not task.wanted:
@@ -116,16 +121,11 @@ Inputs = list[tuple[str, list[Part]]]
 """What an Op is started on: by the names of those that it comes from."""
 
 
-class OpQueue(Protocol):
-    """The queue before an Op, as a DAG run sees it."""
+class OpQueue(NamedTuple):
+    """The queue before an Op, by its callbacks."""
 
-    def enqueue(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
-        """Have the Op run this node for the request."""
-        ...
-
-    def note_error(self, error: ServingError) -> None:
-        """The Op has refused or failed a request."""
-        ...
+    enqueue: Callable[[DagRun, str, Inputs], None]  # run this node of the DAG for the request
+    record_error: Callable[[ServingError], None]  # count a request that the Op has refused or failed
 
 
 class Entry(msgspec.Struct, eq=False):
@@ -252,7 +252,7 @@ class DagRun(msgspec.Struct, eq=False):
     def refuse(self, node: str, error: ServingError) -> None:
         """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
         queues = self.entry.queues
-        queues[node].note_error(error)
+        queues[node].record_error(error)
         if self.entry.dag.answer is not None:
             self.entry.failures.steps[node, self.entry.dag.nodes[node].op] += 1
             if type(error) is ServingError:
@@ -426,11 +426,6 @@ class Task(msgspec.Struct, eq=False):
         self.dag_run.end(
             ServingError(f"the request can't go on after node {self.node}: {get_error_text(exc)}")
         )
-
-
-def given_back(tasks: Iterable[worker_instance.Task]) -> Iterable[Task]:
-    """Return tasks that come back from the pool, which knows them by a narrower type."""
-    return cast(Iterable[Task], tasks)
 
 
 def superfluous(dag: Dag, started: Container[str]) -> set[str]:

@@ -1,0 +1,106 @@
+"""Plan: configuration and files of an Op's workers, and the processes that host its instances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pipeline.api.app import App
+from pipeline.config.config_file import LocalServiceConf
+from pipeline.engines.base import Engine, find_engine, shares_a_process
+from pipeline.errors import ConfigError
+from pipeline.models.serving_model import CACHE_FOLDER, choose_version
+from pipeline.tuning.auto import fitted
+
+_NOT_OURS = {CACHE_FOLDER, "__pycache__"}  # what runs of a model leave in its folder
+FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last change in ns
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Configuration and files of an Op's workers, until the Op is loaded again."""
+
+    app: App  # the service, with the model directory of the chosen version
+    version: str  # of the model; empty for an Op without one
+    engine: str  # of the model; empty for an Op without one
+    places: list[range]  # numbers of the instances, by process
+    files: frozenset[FileState]  # of the model and the scripts; a later plan differs where they have changed
+    note: str = ""  # difference from the version before, for the log; empty without one
+
+
+def plan(app: App, op: str) -> Plan:
+    """The plan for what is on disk now. Raises ConfigError for a version that is not there."""
+    conf = app.config.op[op].local_model
+    version, folders, note = "", [], ""
+    if conf is not None:
+        directory, version = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
+        app, note = _with_model(app, op, conf, directory)
+        folders.append(directory)
+    folders += [Path(m.folder, m.version) for m in app.models if m.op == op and m.folder]
+    engine = _engine(app, app.config.op[op].local_model)
+    name = "" if engine is None else engine.name
+    return Plan(app, version, name, placement(app, op), frozenset(_states(app, folders)), note)
+
+
+def placement(app: App, op: str) -> list[range]:
+    """The numbers of the Op's instances, by the process that hosts them.
+
+    With build_dag_each_worker there are `concurrency` instances for each of `worker_num`; what one worker's
+    DAG would have as threads is together here.
+    """
+    config = app.config
+    concurrency = config.op[op].concurrency
+    count = concurrency * (config.worker_num if config.build_dag_each_worker else 1)
+    together = concurrency if shares_process(app, op) else 1
+    return [range(first, first + together) for first in range(0, count, together)]
+
+
+def shares_process(app: App, op: str) -> bool:
+    """Whether instances of this Op are threads: `dag.is_thread_op` asks for it and no engine forbids it."""
+    return app.config.dag.is_thread_op and not wants_processes(app, op)
+
+
+def wants_processes(app: App, op: str) -> bool:
+    """Whether the Op's engine runs one batch at a time in a process, so that threads would only wait for it.
+
+    An Op without a model has no engine, and a remote one waits for the network without the lock.
+    """
+    conf = app.config.op[op].local_model
+    engine = _engine(app, conf)
+    return conf is not None and (engine is None or not shares_a_process(engine))
+
+
+def _engine(app: App, conf: LocalServiceConf | None) -> Engine | None:
+    """Return the engine of an Op's model; None without a model, and for a mistake that the worker will
+    report.
+    """
+    if conf is None:
+        return None
+    try:
+        directory, _ = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
+        return find_engine(directory, conf.engine)
+    except (ConfigError, OSError):
+        return None
+
+
+def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> tuple[App, str]:
+    """The app with the model of this directory, run as was chosen where config.yml says `auto`; the note."""
+    conf = conf.model_copy(update={"model_dir": str(directory), "model_version": None})
+    section = app.config.op[op].model_copy(update={"local_service_conf": conf})
+    choices, note = dict(app.choices), ""
+    if op in choices:
+        section, choice, note = fitted(section, choices.pop(op), directory)
+        choices |= {op: choice} if choice is not None else {}
+    config = app.config.model_copy(update={"op": {**app.config.op, op: section}})
+    return replace(app, config=config, choices=choices), note
+
+
+def _states(app: App, folders: list[Path]) -> Iterator[FileState]:
+    files = [p for folder in folders for p in folder.rglob("*") if _NOT_OURS.isdisjoint(p.parts)]
+    for path in [*files, *Path(app.script).parent.glob("*.py")]:
+        try:
+            status = path.stat()
+        except OSError:  # gone meanwhile
+            continue
+        yield str(path), status.st_ino, status.st_size, status.st_mtime_ns
