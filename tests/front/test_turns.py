@@ -66,5 +66,29 @@ def test_a_first_request_that_a_full_turn_postpones_comes_before_a_second_one() 
     assert asyncio.run(take()) == ["/first", "/other", "/second"]
 
 
+def test_pipelined_requests_of_many_connections_begin_after_the_request_of_another_connection() -> None:
+    async def take() -> int:
+        app, listener = _App(), Listener(Limits())
+        connections = [Connection(app, listener) for _ in range(4 * REQUESTS_A_TURN)]
+        for connection in connections:
+            connection.connection_made(_Transport())
+        *pipelining, probing = connections
+        for connection in pipelining:
+            connection.data_received(_get("/metrics") * 3)
+        while len(app.taken) < len(pipelining) + REQUESTS_A_TURN:  # each first request has begun
+            await asyncio.sleep(0)
+        waiting = len(app.taken)
+        listener.begun = REQUESTS_A_TURN
+        probing.data_received(_get("/health/live"))
+        while "/health/live" not in app.taken:
+            await asyncio.sleep(0)
+        begun_before = app.taken.index("/health/live") - waiting
+        while len(app.taken) < 3 * len(pipelining) + 1:
+            await asyncio.sleep(0)
+        return begun_before
+
+    assert asyncio.run(take()) == 0
+
+
 def _get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode()

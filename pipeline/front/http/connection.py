@@ -119,6 +119,7 @@ class Connection(asyncio.Protocol):
         self._unparsed = b""  # what has arrived behind those that wait
         self._going_on = False
         self.postponed = False  # `go_on` will be called in a later turn of the loop
+        self._pipelined = False  # the next request was here before the answer to the previous one was sent
         self._reading_paused = False
         self._write_paused = False
         self._half_closed: HalfClosed | None = None
@@ -148,6 +149,8 @@ class Connection(asyncio.Protocol):
             self._unparsed += data
             self._reader.receiving_since = self._reader.receiving_since or self.seen_at
             return
+        if self._current is None and not self._waiting:
+            self._pipelined = False
         self._on_bytes(data)
         if self._waiting or self._reader.continue_due:
             self.go_on()
@@ -208,6 +211,7 @@ class Connection(asyncio.Protocol):
         if last:
             self._transport.close()
         elif self._waiting or self._unparsed or self._reader.continue_due:
+            self._pipelined = True
             self.go_on()
 
     def refuse_for_now(self, request: HttpRequest, refuse: Refuse, deadline: float) -> None:
@@ -258,7 +262,7 @@ class Connection(asyncio.Protocol):
             self._on_bytes(data)
         self._begin_waiting()
         if self._unparsed and self._current is None and not self._waiting:
-            self._listener.postpone(self, served=True)
+            self._listener.postpone(self, pipelined=True)
         self._going_on = False
         if self._waiting or self._unparsed:
             self._transport.pause_reading()
@@ -281,7 +285,7 @@ class Connection(asyncio.Protocol):
             self._waiting.clear()
             return
         if listener.begun >= REQUESTS_A_TURN or listener.spent_s > TURN_S:
-            listener.postpone(self, served=False)
+            listener.postpone(self, pipelined=self._pipelined)
             return
         self._current = request = self._waiting.popleft()
         request.began = self.seen_at
@@ -296,7 +300,7 @@ class Connection(asyncio.Protocol):
         if listener.begun >= REQUESTS_A_TURN or listener.spent_s > TURN_S:
             listener.end_turn()
         if self._waiting and self._current is None:
-            listener.postpone(self, served=True)
+            listener.postpone(self, pipelined=True)
 
     def pause_writing(self) -> None:
         """A client that does not read its answers gets no further ones."""

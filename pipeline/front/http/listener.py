@@ -58,7 +58,7 @@ class Listener:
         self._unread: dict[OpenConnection, int] = {}  # the bytes of its answer that its client does not read
         self._unread_bytes = 0
         self._postponed: deque[OpenConnection] = deque()
-        self._served: deque[OpenConnection] = deque()  # postponed as well, after a request in this turn
+        self._pipelining: deque[OpenConnection] = deque()  # postponed connections whose request was pipelined
         self._seen_off: deque[OpenConnection] = deque()
 
     def end_turn(self) -> None:
@@ -71,28 +71,34 @@ class Listener:
             self._turn_ends = True
             asyncio.get_running_loop().call_soon(self._next_turn)
 
-    def postpone(self, connection: OpenConnection, *, served: bool) -> None:
+    def postpone(self, connection: OpenConnection, *, pipelined: bool) -> None:
         """Call the connection's `go_on` in a later turn of the loop.
 
-        served: it has begun a request in this turn, and comes after all that have not.
+        pipelined: its request arrived before the response to the previous one. Such requests begin after all
+        others, so that clients with many pipelined requests delay no health check.
         """
         if not connection.postponed:
             connection.postponed = True
-            (self._served if served else self._postponed).append(connection)
+            (self._pipelining if pipelined else self._postponed).append(connection)
             self.end_turn()
 
     def _next_turn(self) -> None:
         self.begun, self.spent_s, self._turn_ends = 0, 0.0, False
-        self._postponed += self._served
-        self._served.clear()
-        for _ in range(len(self._postponed)):  # those that are postponed again wait for the turn after
+        self._resume(self._postponed, 1)
+        self._resume(self._pipelining, 1)  # one in each turn, however many others wait
+        self._resume(self._postponed, len(self._postponed))
+        self._resume(self._pipelining, len(self._pipelining))
+        if self._postponed or self._pipelining:
+            self.end_turn()
+
+    def _resume(self, connections: deque[OpenConnection], count: int) -> None:
+        """Call `go_on` of the first connections while the turn has room. Those postponed again come last."""
+        for _ in range(min(count, len(connections))):
             if self.begun >= REQUESTS_A_TURN or self.spent_s > TURN_S:
                 return
-            connection = self._postponed.popleft()
+            connection = connections.popleft()
             connection.postponed = False
             connection.go_on()
-        if self._postponed:
-            self.end_turn()
 
     def see_off(self, refused: OpenConnection) -> None:
         """Give a connection too many, which was told so, time to read that: a few of them at once."""
