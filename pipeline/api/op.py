@@ -94,6 +94,7 @@ class Op:
     input_tensors: Mapping[str, str] = {}
     """Optional: the request as KServe v2 clients send it, e.g. `{"text": "BYTES [-1]"}`: by name the
     datatype and the shape, -1 for any length. Hooks find arrays under these names; of BYTES, of `bytes`.
+    With `or null`, as in "FP32 [-1] or null", elements may be missing: hooks find NaN, or empty `bytes`.
     Where no Op that is given the request declares any, a BYTES tensor is a key/value text or a list."""
     output_tensors: Mapping[str, str] = {}
     """Optional: what KServe v2 clients are answered with, where this Op's output is the answer."""

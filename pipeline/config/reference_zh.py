@@ -280,7 +280,7 @@ _MEANINGS = {  # by section, then by key
         "name": "客户端发送时所用的名字。",
         "type": "单元格的内容：数、整数或文本。",
         "feed": "这一列单独的输入的别名；不写：表格的输入。",
-        "missing": "数值为空时：视为错误，或当作非数（NaN）。",
+        "missing": "数值缺失（null 或空单元格）时：视为错误，或当作 NaN。",
         "example": "/docs 的示例所用的单元格，写法与 CSV 相同。",
     },
     "outputs.<fetch>, kind: classes": {

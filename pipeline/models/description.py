@@ -181,7 +181,7 @@ class Column(Section):
     type: Literal["number", "integer", "text"] = Field(default="number", description="What its cells hold.")
     feed: str = Field(default="", description="Alias of a feed of its own; absent: that of the table.")
     missing: Literal["refuse", "nan"] = Field(
-        default="refuse", description="What an empty cell of a number is: a mistake, or no number (NaN)."
+        default="refuse", description="What a missing number is, null or an empty cell: a mistake, or NaN."
     )
     example: str = Field(default="", description="A cell as CSV has it, for the examples at /docs.")
 

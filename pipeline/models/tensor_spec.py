@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from pipeline.errors import ConfigError
 from pipeline.models.dtypes import BY_DATATYPE
 
-_DECLARED = re.compile(r"\s*(\w+)\s*\[([-\d\s,]*)\]\s*")
+_DECLARED = re.compile(r"\s*(\w+)\s*\[([-\d\s,]*)\]\s*(or\s+null\s*)?")
 
 
 class TensorSpec(NamedTuple):
@@ -23,6 +23,7 @@ class TensorSpec(NamedTuple):
     shape: tuple[int, ...]  # -1 for any length
     labels: tuple[str, ...] = ()  # of its classes, by their number
     optional: bool = False  # an input that a request may leave out
+    nullable: bool = False  # an input whose elements may be missing: null in JSON
 
     def document(self) -> dict[str, Any]:
         """Return the tensor in the form of KServe v2 metadata."""
@@ -55,22 +56,25 @@ class Signature(NamedTuple):
 
 def _parse_specs(data: Sequence[Any]) -> tuple[TensorSpec, ...]:
     return tuple(
-        TensorSpec(name, kind, tuple(shape), tuple(labels), optional)
-        for name, kind, shape, labels, optional in data
+        TensorSpec(name, kind, tuple(shape), tuple(labels), *flags)
+        for name, kind, shape, labels, *flags in data
     )
 
 
 def declared_specs(
     where: str, tensors: Mapping[str, str], batched: bool, labels: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[TensorSpec, ...]:
-    """Parse tensor declarations such as `{"text": "BYTES [-1]"}`. Raises ConfigError with all mistakes."""
+    """Parse tensor declarations such as `{"text": "BYTES [-1]", "age": "FP32 [-1] or null"}`.
+
+    Raises ConfigError with all mistakes.
+    """
     flaws, specs = [], []
     for name, text in tensors.items():
         match = _DECLARED.fullmatch(text) if isinstance(text, str) else None
         if match is None or match[1] not in BY_DATATYPE:
             flaws.append(
                 f"{where}: {name!r} is declared as {text!r}; write datatype and shape, as in "
-                f"'FP32 [-1, 16]'; datatypes are {', '.join(BY_DATATYPE)}"
+                f"'FP32 [-1, 16]' or 'FP32 [-1] or null'; datatypes are {', '.join(BY_DATATYPE)}"
             )
             continue
         shape = tuple(int(length) for length in match[2].split(",") if length.strip())
@@ -80,7 +84,8 @@ def declared_specs(
                 f"{where}: the shape of {name!r} is {list(shape)}; it has lengths, -1 for any{first}"
             )
             continue
-        specs.append(TensorSpec(name, match[1], shape, tuple((labels or {}).get(name, ()))))
+        classes = tuple((labels or {}).get(name, ()))
+        specs.append(TensorSpec(name, match[1], shape, classes, nullable=match[3] is not None))
     if flaws:
         raise ConfigError("\n".join(flaws))
     return tuple(specs)

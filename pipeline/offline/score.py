@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -227,7 +228,9 @@ class _Window:
             column = keys.get(name, name)
             if column in row.columns:
                 value = row.columns[column]
-                inputs[name] = _of_cell(value, datatypes.get(name, "")) if cells else value
+                value = _of_cell(value, datatypes.get(name, "")) if cells else value
+                is_nan = isinstance(value, float) and math.isnan(value)
+                inputs[name] = None if is_nan else value  # JSON has no NaN
             elif name in keys:
                 return Refused(f"has no column {column!r}, only {', '.join(row.columns)}")
         if inputs:
@@ -239,7 +242,12 @@ class _Window:
 
 
 def _of_cell(cell: str, datatype: str) -> Any:
-    """Parse a cell for an input of this datatype. Other texts stay, for the target to refuse."""
+    """Parse a cell for an input of this datatype. Other texts stay, for the target to refuse.
+
+    An empty cell of a number is missing: None.
+    """
+    if not cell.strip() and datatype[:1] in _NUMBERS:
+        return None
     if datatype == "BOOL":
         return _TRUTH.get(cell.lower(), cell)
     try:

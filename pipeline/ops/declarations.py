@@ -61,7 +61,7 @@ def declared_input(name: str, section: Input, model: ServingModel) -> Declared:
         return Declared({name: "BYTES [-1]"}, text, text)
     if isinstance(section, TableInput):
         columns = section.columns
-        tensors = {column.name: f"{_DATATYPES[column.type]} [-1]" for column in columns}
+        tensors = {column.name: _declared_column(column) for column in columns}
         texts = {column.name: column.example or _CELLS[column.type] for column in columns}
         row = {column.name: _value(column, texts[column.name]) for column in columns}
         return Declared(tensors, row, texts, {"text/csv": CSV}, {"text/csv": _csv(texts)})
@@ -103,6 +103,11 @@ def row_by_row(model: ServingModel) -> bool:
     """Whether the rows of a request are run one by one, for the model was exported for one row alone."""
     is_single_row = bool(model.feeds) and all(feed.shape[:1] == (1,) for feed in model.feeds)
     return is_single_row and model.description.kinds != {"tensor"}
+
+
+def _declared_column(column: Column) -> str:
+    missing = " or null" if column.type == "text" or column.missing == "nan" else ""
+    return f"{_DATATYPES[column.type]} [-1]{missing}"
 
 
 def _csv(texts: Mapping[str, str]) -> bytes:

@@ -71,13 +71,13 @@ def _values(value: Any, column: Column) -> list[Any]:
         return value
     if isinstance(value, str):
         text = value.strip()
-        if text.startswith("[") and (column.type != "text" or text.startswith('["')):
+        if text.startswith("[") and (column.type != "text" or text.startswith(('["', "[null"))):
             try:
                 values = json.loads(text)
             except (ValueError, RecursionError):
                 raise InvalidInput(f"column {column.name!r} is no list of values in JSON") from None
             return values if isinstance(values, list) else [values]
-        return [value if column.type == "text" else text]
+        return [value if column.type == "text" else None if text == "null" else text]
     return [value]
 
 
@@ -134,7 +134,7 @@ def _array(column: Column, cells: Sequence[Any], bounds: Bounds) -> Array:
 def _cell(column: Column, cell: Any, row: int, bounds: Bounds) -> Any:
     if column.type == "text":
         return _text(column, cell, row)
-    if cell is None or (isinstance(cell, str) and not cell.strip()):
+    if _is_missing(column, cell):
         if column.missing == "nan":
             return math.nan
         raise _wrong(column, row, "is empty")
@@ -152,7 +152,16 @@ def _cell(column: Column, cell: Any, row: int, bounds: Bounds) -> Any:
     return number
 
 
+def _is_missing(column: Column, cell: Any) -> bool:
+    """Return whether a cell is null or empty. NaN also stands for a missing integer."""
+    if isinstance(cell, float):
+        return math.isnan(cell) and column.type == "integer"
+    return cell is None or (isinstance(cell, str) and not cell.strip())
+
+
 def _text(column: Column, cell: Any, row: int) -> str:
+    if cell is None:
+        return ""
     if isinstance(cell, bytes):
         try:
             return cell.decode()

@@ -63,6 +63,13 @@ class TestEveryDoor:
     def test_rows_as_objects_by_the_names_of_the_columns(self, service: ServiceProcess) -> None:
         assert predictions(service.http(PATH, json.dumps({"instances": ROWS}))) == expected()
 
+    def test_rows_as_lists_in_the_order_of_the_columns(self, service: ServiceProcess) -> None:
+        rows = [list(row.values()) for row in ROWS]
+        assert predictions(service.http(PATH, json.dumps({"instances": rows}))) == expected()
+        # A large body is decoded without its rows of over 256 bytes.
+        rows = [[*row[:2], "poet" * 100] for row in rows] * 300
+        assert len(predictions(service.http(PATH, json.dumps({"instances": rows})))) == 900
+
     def test_columns_as_lists(self, service: ServiceProcess) -> None:
         columns = {name: [row[name] for row in ROWS] for name in ROWS[0]}
         answer = service.http(PATH, json.dumps({"inputs": columns})).json["outputs"]
@@ -135,9 +142,12 @@ class TestWhatIsRefused:
             ({"age": "x", "hours": 2, "job": "a"}, "field 'age' holds"),
             ({"age": None, "hours": 2, "job": "a"}, "field 'age' holds null"),
             ({"age": 1, "hours": 2, "job": 3}, "field 'job' holds"),
+            ([1, 2], "instance 0 has 2 values; a row has age, hours, job, in this order"),
+            ([1, 2, "a", 3], "instance 0 has 4 values"),
+            (["a", 2, 1], "instance 0, field 'age' holds text"),
         ],
     )
-    def test_rows_that_do_not_fit(self, service: ServiceProcess, row: dict[str, Any], told: str) -> None:
+    def test_rows_that_do_not_fit(self, service: ServiceProcess, row: Any, told: str) -> None:
         answer = service.http(PATH, json.dumps({"instances": [row]}))
         assert answer.status == 400 and told in answer.json["error"], answer
 

@@ -13,10 +13,11 @@ import numpy as np
 
 OPSET = 17
 _KINDS = {
-    "float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11,
+    "float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "string": 8, "bool": 9, "float16": 10,
+    "float64": 11,
 }  # fmt: skip
 
-Attribute = int | float | str | Sequence[int] | np.ndarray
+Attribute = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | np.ndarray
 Dims = Sequence[int | str]
 
 
@@ -86,7 +87,11 @@ def _attribute(name: str, value: Attribute) -> bytes:
         return head + _field(4, value.encode()) + _number(20, 3)
     if isinstance(value, np.ndarray):
         return head + _field(5, _tensor(value, "")) + _number(20, 4)
-    return head + b"".join(_number(8, item) for item in value) + _number(20, 7)
+    if isinstance(value[0], str):
+        return head + b"".join(_field(9, str(item).encode()) for item in value) + _number(20, 8)
+    if isinstance(value[0], float):
+        return head + b"".join(_key(7, 5) + struct.pack("<f", item) for item in value) + _number(20, 6)
+    return head + b"".join(_number(8, int(item)) for item in value) + _number(20, 7)
 
 
 def _tensor(array: np.ndarray, name: str) -> bytes:

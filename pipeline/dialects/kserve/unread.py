@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -23,6 +23,7 @@ from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
 from pipeline.models.tensor_spec import TensorSpec
 
 LENGTH = struct.Struct("<I")  # before each element of a raw BYTES tensor
+_UNREADABLE = object()  # in place of elements that are no JSON: no datatype accepts it
 _decoder = msgspec.json.Decoder(list)
 _WIDE = {"i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
 _EXPECTED = {"i": "signed-integer", "u": "unsigned-integer", "f": "number", "b": "boolean"}
@@ -50,6 +51,7 @@ class UnreadTensor(Unread, eq=False):
     model: str
     request_id: str
     as_texts: bool = False  # hooks find a str, or a list of them
+    nullable: bool = False  # elements may be null in JSON
 
     def decode(self) -> Any:
         """An array of `shape`, of BYTES one of `bytes` objects; or the texts.
@@ -61,7 +63,12 @@ class UnreadTensor(Unread, eq=False):
         if self.datatype == "BYTES":
             elements = self._raw_elements() if self.written == Written.RAW else self._json_texts()
             return self._texts(elements) if self.as_texts else objects(elements, self.shape)
-        return numbers(self._json_elements(), self.datatype).reshape(self.shape)
+        elements = self._json_elements()
+        if self.nullable:
+            return parse_nullable(elements, lambda present: numbers(present, self.datatype)).reshape(
+                self.shape
+            )
+        return numbers(elements, self.datatype).reshape(self.shape)
 
     def _contents(self) -> Any:
         from pipeline.dialects.kserve.unread import CONTENTS, from_contents, read_contents
@@ -124,6 +131,8 @@ class UnreadTensor(Unread, eq=False):
 
     def _json_texts(self) -> list[bytes]:
         elements = self._json_elements()
+        if self.nullable:
+            elements = ["" if element is None else element for element in elements]
         if any(type(element) is not str for element in elements):
             raise KServeRefusal(
                 "Unable to parse JSON bytes array: attempt to access JSON non-string as string", "INTERNAL"
@@ -195,6 +204,16 @@ def numbers(elements: list[Any], datatype: str) -> Any:
         raise KServeRefusal("Unable to parse 'data': a number is too large", "INTERNAL") from None
 
 
+def parse_nullable(elements: list[Any], parse: Callable[[list[Any]], Any]) -> Any:
+    """Parse JSON numbers to an array [n], with NaN for null. Integers beside a null become FP64."""
+    if None not in elements:
+        return parse(elements)
+    array = parse([0 if element is None else element for element in elements])
+    array = array if array.dtype.kind == "f" else array.astype(np.float64)
+    array[[element is None for element in elements]] = np.nan
+    return array
+
+
 def objects(elements: list[bytes], shape: list[int]) -> np.ndarray[Any, np.dtype[Any]]:
     array = np.empty(len(elements), object)
     array[:] = elements
@@ -208,7 +227,7 @@ def _json_list(data: bytes) -> list[Any]:
         try:
             elements = json.loads(data)  # takes NaN and Infinity, too
         except (ValueError, RecursionError):
-            elements = [None]
+            elements = [_UNREADABLE]
     if not isinstance(elements, list):
         raise KServeRefusal("Unable to parse 'data': attempt to access JSON non-array as array", "INTERNAL")
     return elements

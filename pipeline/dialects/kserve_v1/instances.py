@@ -71,7 +71,7 @@ def parse(body: bytes, signature: Signature, limits: Limits, outline: Outline | 
     if by_columns:
         columns, count = _of_columns(document.inputs, signature, rows)
     else:
-        columns, count = _of_instances(document.instances, signature)
+        columns, count = _of_instances(document.instances, signature, outline)
     _check_count(count, rows, signature, limits)
     specs = {spec.name: spec for spec in signature.inputs}
     fields = {
@@ -95,10 +95,14 @@ def _parameters(raw: msgspec.Raw, limits: Limits) -> dict[str, Any]:
     return parameters
 
 
-def _of_instances(instances: msgspec.Raw, signature: Signature) -> tuple[dict[str, Raws], int]:
+def _of_instances(
+    instances: msgspec.Raw, signature: Signature, outline: Outline
+) -> tuple[dict[str, Raws], int]:
     """Return the values of each field, one for each instance, and the number of instances."""
     items = _items(instances, "'instances'")
     expected = [spec.name for spec in signature.inputs]
+    if items and _is_list(items[0]) and _takes_lists(signature):
+        return _of_lists([outline.restore(item) for item in items], expected), len(items)
     if len(expected) == 1 and items and _are_bare(items[0], expected[0]):
         return {expected[0]: items}, len(items)
     _check_values(instances, 2)
@@ -110,6 +114,29 @@ def _of_instances(instances: msgspec.Raw, signature: Signature) -> tuple[dict[st
         if instance.keys() != names:
             raise _wrong_fields(f"instance {number}", instance, expected)
     return {name: [instance[name] for instance in objects] for name in expected}, len(objects)
+
+
+def _is_list(item: msgspec.Raw) -> bool:
+    return bytes(memoryview(item)[:1]) == b"["
+
+
+def _takes_lists(signature: Signature) -> bool:
+    """Return whether an instance may be a list with a value for each input, as a row of a table."""
+    return signature.has_rows and all(len(spec.shape) == 1 for spec in signature.inputs)
+
+
+def _of_lists(rows: Sequence[Part], expected: Sequence[str]) -> dict[str, Raws]:
+    """Return the values of each field, from instances that are lists in the order of the fields."""
+    if len(rows) * len(expected) > MOST_VALUES:
+        raise TooLarge(f"the body has more than {MOST_VALUES} instances and fields")
+    decoded = []
+    for number, row in enumerate(rows):
+        values = _items(row, f"instance {number}")
+        if len(values) != len(expected):
+            names = ", ".join(expected)
+            raise InvalidInput(f"instance {number} has {len(values)} values; a row has {names}, in this order")
+        decoded.append(values)
+    return {name: [values[at] for values in decoded] for at, name in enumerate(expected)}
 
 
 def _are_bare(first: msgspec.Raw, name: str) -> bool:
@@ -139,20 +166,20 @@ def _of_columns(inputs: msgspec.Raw, signature: Signature, rows: bool) -> tuple[
     return columns, next(iter(counts.values()))
 
 
-def _items(array: msgspec.Raw, what: str) -> Raws:
+def _items(array: Part, what: str) -> Raws:
     _check_values(array, 1)
     items: list[msgspec.Raw] = _decoded(_list, array, what)
     return items
 
 
-def _decoded(decoder: Any, text: bytes | msgspec.Raw, what: str) -> Any:
+def _decoded(decoder: Any, text: Part, what: str) -> Any:
     try:
         return decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidInput(f"{what} can't be read: {exc}") from None
 
 
-def _check_values(text: msgspec.Raw, levels: int) -> None:
+def _check_values(text: Part, levels: int) -> None:
     """Raises TooLarge for more values in the outer levels than are worth an object each."""
     data = bytes(text)
     if data.count(b",") < MOST_VALUES:
@@ -183,7 +210,7 @@ def _unread(name: str, column: Iterable[Part], spec: TensorSpec | None, rows: bo
     if spec.datatype == "BF16":
         raise InvalidInput(f"field {name!r} is BF16, which has no form in JSON; send it over KServe v2")
     shape = list(spec.shape) if rows else [1, *spec.shape]
-    return UnreadRows(data, spec.datatype, shape, name, without_rows=not rows)
+    return UnreadRows(data, spec.datatype, shape, name, without_rows=not rows, nullable=spec.nullable)
 
 
 def _wrong_fields(where: str, fields: Mapping[str, Any], expected: Sequence[str]) -> InvalidInput:

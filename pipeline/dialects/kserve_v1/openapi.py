@@ -104,6 +104,10 @@ def _instance(specs: Sequence[TensorSpec], rows: bool, elements: Mapping[str, Sc
 
 def _nested(spec: TensorSpec, shape: Sequence[int], elements: Mapping[str, Schema]) -> Schema:
     schema = elements.get(spec.datatype, {"type": "integer"})
+    if spec.nullable:
+        choices = schema.get("anyOf")
+        null: Schema = {"type": "null"}
+        schema = {"anyOf": [*choices, null]} if choices else {"type": [schema["type"], "null"]}
     for length in reversed(shape):
         schema = {"type": "array", "items": schema}
         if length != -1:

@@ -6,13 +6,14 @@ import base64
 import binascii
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from pipeline.dialects.kserve.unread import objects
+from pipeline.dialects.kserve.unread import objects, parse_nullable
 from pipeline.errors import InvalidInput
 from pipeline.messages.values import Unread
 from pipeline.models.dtypes import BY_DATATYPE
@@ -30,6 +31,7 @@ class UnreadRows(Unread, eq=False):
     shape: list[int]  # with the rows in front, -1 for any length
     name: str
     without_rows: bool = False  # the only instance is the tensor, without rows
+    nullable: bool = False  # elements may be null
 
     def decode(self) -> Any:
         """An array of `shape`, of BYTES one of `bytes` objects; without a datatype a text may stay one.
@@ -45,7 +47,10 @@ class UnreadRows(Unread, eq=False):
         if self.shape[1:] == [1]:  # a row of one element need not be in brackets
             rows = [row if type(row) is list else [row] for row in rows]
         elements, shape = self._flat(rows)
-        array = self._array(elements, len(rows)).reshape(shape)
+        if self.nullable and self.datatype == "BYTES":
+            elements = ["" if element is None else element for element in elements]
+        parse = partial(self._array, rows=len(rows))
+        array = (parse_nullable(elements, parse) if self.nullable else parse(elements)).reshape(shape)
         return array.reshape(shape[1:]) if self.without_rows else array
 
     def _flat(self, rows: list[Any]) -> tuple[list[Any], list[int]]:

@@ -323,7 +323,8 @@ def _value(model: KServeModel, request_id: str, tensor: InputTensor) -> Any:
     if tensor.datatype == "BYTES" or tensor.written is not Written.RAW:
         if isinstance(data, Span):
             data = data.read_bytes()
-        unread = tensor.shape, tensor.name, model.name, request_id, as_texts
+        nullable = any(spec.nullable and spec.name == tensor.name for spec in model.signature.inputs)
+        unread = tensor.shape, tensor.name, model.name, request_id, as_texts, nullable
         return UnreadTensor(data, int(tensor.written), tensor.datatype, *unread)
     dtype = _NUMBERS[tensor.datatype]
     expected = math.prod(tensor.shape) * dtype.itemsize

@@ -20,7 +20,7 @@ function fieldsOf(model) {
   if (!names.size) return [{ name: words.row, kind: ROW, example: {} }];
   return [...names].map((name) => {
     const schema = model.schema[name];
-    return { name, kind: kindOf(schema, row[name]), told: told(schema), example: row[name] };
+    return { name, kind: kindOf(schema, row[name]), told: told(schema), optional: typesOf(schema).includes("null"), example: row[name] };
   });
 }
 
@@ -34,8 +34,13 @@ function told(schema) {
 
 function kindOf(schema, example) {
   if (schema === undefined) return typeof example === "string" ? "text" : "tensor";
-  if (schema.anyOf || schema.type === "string") return "text";
-  return schema.type === "integer" ? "integer" : schema.type === "number" ? "number" : "tensor";
+  const types = typesOf(schema);
+  if (schema.anyOf || types.includes("string")) return "text";
+  return ["integer", "number"].find((kind) => types.includes(kind)) || "tensor";
+}
+
+function typesOf(schema) {
+  return [].concat(schema?.type || []);
 }
 
 // The element of a field, with its label and the place for what is wrong with it.
