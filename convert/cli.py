@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,17 +17,17 @@ from convert.command_calls import Command
 from convert.output.own_lines import Streams, process_streams, silence_libraries
 from convert.proof.parity_report import FailedParity, ParityReport
 from convert.result import Conversion, ConversionOptions
-from convert.steps.progress import ShownSteps
+from convert.steps.progress_bars import ShownSteps
 from convert.to_serving.next_step import next_step
 from pipeline.errors import ParityError, ServingError
-from pipeline.launch.commands import EXIT_MISTAKE
+from pipeline.launch.commands import EXIT_MISTAKE, paddlewheel
 
 EXIT_PARITY, EXIT_INTERRUPTED = 1, 130
 
 
 def run_as_command() -> int:
     """Run `main` in a process of its own, with its descriptors reserved for our lines."""
-    arguments = create_parser().parse_args()
+    arguments = _parse(sys.argv[1:])
     if arguments.debug:
         return _main(arguments, process_streams())
     with silence_libraries() as streams:
@@ -35,7 +36,13 @@ def run_as_command() -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 outputs disagree, 2 it can't be done, 130 interrupted."""
-    return _main(create_parser().parse_args(argv), process_streams())
+    return _main(_parse(sys.argv[1:] if argv is None else argv), process_streams())
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    arguments = create_parser().parse_args(argv)
+    arguments.command_line = f"{paddlewheel()} convert {shlex.join(argv)}"
+    return arguments
 
 
 def _main(arguments: argparse.Namespace, streams: Streams) -> int:
@@ -115,6 +122,7 @@ def _run_command(arguments: argparse.Namespace, streams: Streams) -> Conversion:
             dry_run=arguments.dry_run,
             step_timeout_s=arguments.step_timeout,
             steps=steps,
+            command=arguments.command_line,
         )
         return command(arguments, options)
 

@@ -30,6 +30,7 @@ class ConversionOptions:
     dry_run: bool = False  # check the arguments, write nothing
     step_timeout_s: float = STEP_TIMEOUT_S  # of a step in the conversion environment
     steps: Steps = field(default_factory=SilentSteps)
+    command: str = ""  # as the user typed it, for messages; empty for calls from Python
 
     def __post_init__(self) -> None:
         if not 0 <= self.tolerance < float("inf"):

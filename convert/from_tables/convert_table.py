@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from convert.from_tables.pickle_facts import PickleFacts, read_pickle_facts
+from convert.from_tables.scikit_learn_version import SCIKIT_LEARN_NEEDS, describe_mismatch
+from convert.from_tables.table_model import MODEL_FILE, ROWS_FILE
 from convert.output.staging import staged
 from convert.output.stamp import check_replaceable, hash_sources, write_stamp
 from convert.programs.input_spec import parse_input_spec
-from convert.proof.parity_report import parse_report, write_reports
+from convert.proof.parity_report import ParityReport, parse_report, write_reports
 from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, write_notes
-from pipeline.errors import ConversionError
+from pipeline.errors import ConversionError, ParityError
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY
 
@@ -37,7 +41,7 @@ def table_source(path: Path) -> TableSource | None:
     """Detect the table model in a file; return None for another file."""
     suffix = path.suffix.lower()
     if suffix in PICKLES:
-        return TableSource(path, "scikit-learn", ("sklearn", "skl2onnx", "joblib", "onnx"), runs_code=True)
+        return TableSource(path, "scikit-learn", SCIKIT_LEARN_NEEDS, runs_code=True)
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES).lstrip()
@@ -59,10 +63,6 @@ def require_trust(source: TableSource, trusted: bool) -> None:
         )
 
 
-MODEL_FILE = "model.onnx"
-ROWS_FILE = "proof_rows.npz"  # rows that the model accepts: it rejects unknown texts
-
-
 def convert_table(
     source: TableSource,
     out: Path,
@@ -81,34 +81,65 @@ def convert_table(
     require_trust(source, trusted)
     check_replaceable(out)
     specs = parse_input_spec(input_spec) if input_spec else ()
-    conversion_python(source.needs)
+    facts = read_pickle_facts(source.path) if source.runs_code else PickleFacts()
+    needs = (*source.needs, *facts.packages)
+    conversion_python(needs)
     settings = {"input_spec": input_spec, "tolerance": options.tolerance, "library": source.library}
     fingerprint = hash_sources([source.path, *options.sample], settings)
     current = find_current_result(out, fingerprint, f"would convert {source.path} to {out}", options)
     if current is not None:
         return current
     with staged(out) as folder:
-        exported = run_isolated(
-            "convert.from_tables.table_steps:table_step",
-            {
-                "source": str(source.path.resolve()),
-                "library": source.library,
-                "out": str(folder),
-                "columns": [[spec.name, spec.dtype] for spec in specs],
-                "sample": [str(path.resolve()) for path in options.sample],
-                "tolerance": options.tolerance,
-            },
-            converter=source.library,
-            needs=source.needs,
-            steps=options.steps,
-            timeout_s=options.step_timeout_s,
-        )
-        report = parse_report(exported["report"])
-        report.require()
+        arguments = {
+            "source": str(source.path.resolve()),
+            "library": source.library,
+            "out": str(folder),
+            "columns": [[spec.name, spec.dtype] for spec in specs],
+            "sample": [str(path.resolve()) for path in options.sample],
+            "tolerance": options.tolerance,
+        }
+        with _versions_named(source, facts, needs, options):
+            exported, report = _export(arguments, source, needs, options)
         write_reports(folder / PARITY_FILE, [report])
         write_notes(folder, _notes(exported))
         write_stamp(folder, fingerprint, {"source": str(source.path)})
     return Conversion(out, True, f"{out / MODEL_FILE} holds the ONNX model", (report,))
+
+
+def _export(
+    arguments: dict[str, Any], source: TableSource, needs: Sequence[str], options: ConversionOptions
+) -> tuple[dict[str, Any], ParityReport]:
+    """Run `table_step`. Return its result, and the report, which has passed."""
+    exported = run_isolated(
+        "convert.from_tables.table_steps:table_step",
+        arguments,
+        converter=source.library,
+        needs=needs,
+        steps=options.steps,
+        timeout_s=options.step_timeout_s,
+    )
+    report = parse_report(exported["report"])
+    report.require()
+    return exported, report
+
+
+@contextmanager
+def _versions_named(
+    source: TableSource, facts: PickleFacts, needs: Sequence[str], options: ConversionOptions
+) -> Iterator[None]:
+    """State a mismatch of scikit-learn's versions: in the error of a failed conversion, else as a warning."""
+    failure: ConversionError | None = None
+    try:
+        yield
+    except ConversionError as exc:
+        failure = exc
+    mismatch = describe_mismatch(source.path, facts, needs, options)
+    if mismatch and failure is not None and not isinstance(failure, ParityError):
+        raise ConversionError(f"{failure.message.rstrip('.')}. {mismatch}") from failure
+    if mismatch:
+        options.steps.say(f"Warning: {mismatch}")
+    if failure is not None:
+        raise failure
 
 
 def with_rows(folder: Path, options: ConversionOptions) -> ConversionOptions:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from convert.programs.engines import first_line
+from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+MODEL_FILE = "model.onnx"
+ROWS_FILE = "proof_rows.npz"  # rows that the model accepts: it rejects unknown texts
 
 
 @dataclass
@@ -65,6 +70,11 @@ class TableModel:
 
             return xgboost.DMatrix(matrix, feature_names=self.model.feature_names)
         return matrix
+
+
+def installed_version(steps: Steps, distribution: str) -> str:
+    """Return the version of a distribution in this environment."""
+    return metadata.version(distribution)
 
 
 def load_table_model(source: str, library: str, columns: Sequence[Sequence[str]]) -> TableModel:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import importlib
-import importlib.util
 import itertools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,8 +15,14 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from convert.from_tables.convert_table import MODEL_FILE, ROWS_FILE
-from convert.from_tables.table_model import Array, Column, TableModel, load_table_model
+from convert.from_tables.table_model import (
+    MODEL_FILE,
+    ROWS_FILE,
+    Array,
+    Column,
+    TableModel,
+    load_table_model,
+)
 from convert.programs.engines import first_line
 from convert.proof.parity import compare
 from convert.steps.progress import Steps
@@ -223,12 +229,12 @@ def _store_whole_numbers() -> None:
 
 
 def _register_boosters() -> None:
-    """Have skl2onnx know the estimators of LightGBM and XGBoost, as steps of a pipeline."""
+    """Have skl2onnx know the estimators of LightGBM and XGBoost that a pipeline has as steps."""
     for module, prefix, converter in (
         ("lightgbm", "LGBM", "onnxmltools.convert.lightgbm.operator_converters.LightGbm:convert_lightgbm"),
         ("xgboost", "XGB", "onnxmltools.convert.xgboost.operator_converters.XGBoost:convert_xgboost"),
     ):
-        if importlib.util.find_spec(module) is not None:
+        if module in sys.modules:  # the pickle has imported it
             of, _, name = converter.partition(":")
             _register(importlib.import_module(module), prefix, getattr(importlib.import_module(of), name))
 

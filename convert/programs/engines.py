@@ -9,9 +9,12 @@ import threading
 import warnings
 from importlib import metadata
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from pipeline.errors import ConversionError
-from pipeline.models.serving_model import EngineName
+
+if TYPE_CHECKING:
+    from pipeline.models.serving_model import EngineName
 
 ENGINES: dict[EngineName, str] = {"paddle": "Paddle Inference", "onnxruntime": "ONNX Runtime"}
 
@@ -57,13 +60,21 @@ def onnx_runtime_version() -> str:
 
 
 def paddle_version() -> str:
-    """Return the installed version, without importing Paddle."""
+    """Return the installed version, without importing Paddle. Raises ConversionError."""
+    version = find_paddle_version()
+    if not version:
+        raise ConversionError(f"Paddle isn't installed: {INSTALL_PADDLE}")
+    return version
+
+
+def find_paddle_version() -> str:
+    """Return the installed version; empty if Paddle isn't installed."""
     for distribution in _DISTRIBUTIONS:
         try:
             return metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-    raise ConversionError(f"Paddle isn't installed: {INSTALL_PADDLE}")
+    return ""
 
 
 def first_line(error: BaseException) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from convert.programs.program_feeds import Array
-from convert.programs.runners import Runner
 from convert.proof.parity_report import TOLERANCE, OutputParity, ParityReport
+
+if TYPE_CHECKING:
+    from convert.programs.program_feeds import Array
+    from convert.programs.runners import Runner
 
 _FILL = 1e4
 _CHANCE = 16  # times that the same row may have been run

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +16,10 @@ from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser
 
 LOCKS = Path(__file__).resolve().parents[1] / "requirements"
 PIP_INDEX = "pip"
+_TABLE_PACKAGES = ("scikit-learn", "skl2onnx", "onnx", "onnxruntime", "joblib", "pandas")
+_BOOSTERS = {"lightgbm", "xgboost"}
+_TESTED = {"skl2onnx", "onnx", "onnxruntime", "onnxmltools", *_BOOSTERS}  # installed in the tested version
+_FIRST_FOR_NUMPY_2 = (1, 4, 2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,9 +37,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="INDEX",
         help=f"add PyTorch, from this package index. {TORCH_REMARK}",
     )
+    parser.add_argument(
+        "--tables",
+        nargs="*",
+        metavar="PACKAGE",
+        help="only what converts models of scikit-learn, 0.6 GB, with these packages: scikit-learn==1.5.2, "
+        "lightgbm, xgboost",
+    )
     arguments = parser.parse_args(argv)
     try:
-        python = make_environment(arguments.folder, arguments.torch)
+        if arguments.tables is not None and arguments.torch is not None:
+            raise ConversionError("--tables makes an environment without PyTorch; give it or --torch.")
+        if arguments.tables is None:
+            python = make_environment(arguments.folder, arguments.torch)
+        else:
+            python = make_table_environment(arguments.folder, arguments.tables)
     except ConversionError as exc:
         sys.stderr.write(f"{exc.message}\n")
         return EXIT_MISTAKE
@@ -49,19 +67,51 @@ def make_environment(folder: Path, torch_index: str | None = None) -> Path:
 
     Raises ConversionError where the folder holds something else, and where a package can't be installed.
     """
-    folder = folder.expanduser().absolute()
-    if folder.exists() and not (folder / "pyvenv.cfg").is_file() and not _is_empty_folder(folder):
-        raise ConversionError(f"{folder} is not an environment, and not empty; name another folder.")
-    python = folder / "bin" / "python"
-    if not python.is_file():
-        _run_program([sys.executable, "-m", "venv", str(folder)])
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install"]
+    python, pip = _create(folder)
     _run_program([*pip, "--requirement", str(LOCKS / "convert.txt")])
     if torch_index is not None:
         # The environment has the requirements of PyTorch already; an index of PyTorch's may lack them.
         place = [] if torch_index == PIP_INDEX else ["--no-deps", "--index-url", torch_index]
         _run_program([*pip, *place, "--requirement", str(LOCKS / "torch.txt")])
     return python
+
+
+def make_table_environment(folder: Path, packages: Sequence[str]) -> Path:
+    """Make an environment for table models, with these packages. Return its interpreter.
+
+    Raises ConversionError as `make_environment`.
+    """
+    names = {re.split("[=<>!~ ]", package, maxsplit=1)[0].lower() for package in packages}
+    needed = [*packages, *(name for name in _TABLE_PACKAGES if name not in names)]
+    if names & _BOOSTERS:
+        needed.append("onnxmltools")
+    if any(_is_for_numpy_1(package) for package in packages):
+        needed.append("numpy<2")
+    lines = (LOCKS / "convert.txt").read_text("utf-8").splitlines()
+    tested = [line for line in lines if line.partition("==")[0].lower() in _TESTED - names]
+    python, pip = _create(folder)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as constraints:
+        constraints.write("\n".join(tested))
+        constraints.flush()
+        _run_program([*pip, "--only-binary", ":all:", "--constraint", constraints.name, *needed])
+    return python
+
+
+def _is_for_numpy_1(package: str) -> bool:
+    """Return whether this is a release of scikit-learn whose binaries need NumPy 1."""
+    match = re.fullmatch(r"scikit-learn *== *(\d+)\.(\d+)\.?(\d*)\w*", package, re.IGNORECASE)
+    return match is not None and tuple(int(number or 0) for number in match.groups()) < _FIRST_FOR_NUMPY_2
+
+
+def _create(folder: Path) -> tuple[Path, list[str]]:
+    """Create an environment. Return its interpreter, and the command that installs packages."""
+    folder = folder.expanduser().absolute()
+    if folder.exists() and not (folder / "pyvenv.cfg").is_file() and not _is_empty_folder(folder):
+        raise ConversionError(f"{folder} is not an environment, and not empty; name another folder.")
+    python = folder / "bin" / "python"
+    if not python.is_file():
+        _run_program([sys.executable, "-m", "venv", str(folder)])
+    return python, [str(python), "-m", "pip", "--disable-pip-version-check", "install"]
 
 
 def _is_empty_folder(folder: Path) -> bool:

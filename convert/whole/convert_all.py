@@ -13,7 +13,7 @@ from convert.output.staging import staged
 from convert.output.stamp import STAMP_FILE, check_replaceable, hash_sources, write_stamp
 from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
 from convert.precision.int8_variant import add_int8_variant, check_sample
-from convert.programs.engines import onnx_runtime_version, paddle_version
+from convert.programs.engines import find_paddle_version, onnx_runtime_version
 from convert.proof.max_lengths import LONGEST_TRIED
 from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.to_serving.convert_serving import convert_serving
@@ -98,7 +98,7 @@ def _fingerprint(
         "rebatch": step_arguments.rebatch,
         "longest": LONGEST_TRIED,
         "onnxruntime": onnx_runtime_version(),
-        "paddle": paddle_version(),
+        "paddle": find_paddle_version(),
         "onnx_variant": can_make_onnx(),
         **({"int8": True} if step_arguments.int8 else {}),
     }

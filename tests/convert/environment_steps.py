@@ -206,6 +206,12 @@ def _small_model(kind: str) -> Any:
     return Logits(transformers.BertForSequenceClassification(read))
 
 
+def imported_for_tables(steps: Steps) -> list[str]:
+    """Return the packages that the conversion of a table imports, before it loads the model."""
+    importlib.import_module("convert.from_tables.table_steps")
+    return sorted({name.partition(".")[0] for name in sys.modules})
+
+
 def table_model(steps: Steps, kind: str, file: str) -> dict[str, Any]:
     """Train a small model of this kind and save it to `file`.
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from convert.cli import main
-from convert.steps.conversion_environment import CONVERT_PYTHON
+from convert.from_tables.pickle_facts import read_pickle_facts
+from convert.programs import engines
+from convert.steps.conversion_environment import CONVERT_PYTHON, FOLDER
 from convert.steps.isolation import run_isolated
 from pipeline.models.serving_model import load_serving_model
 from tests.support.new_services import new_service
@@ -97,6 +100,55 @@ def test_what_is_no_model_is_told(work: Path, capsys: pytest.CaptureFixture[str]
     (work / "broken.joblib").write_bytes(b"no pickle")
     assert main(["all", "broken.joblib", "served", "--trust"]) == 2
     assert "broken.joblib can't be loaded" in capsys.readouterr().err.replace("\n", " ")
+
+
+def renamed(file: Path, *names: tuple[bytes, bytes]) -> None:
+    """Replace names in a pickle by names of equal length."""
+    data = file.read_bytes()
+    for before, after in names:
+        assert before in data and len(before) == len(after)
+        data = data.replace(before, after)
+    file.write_bytes(data)
+
+
+class TestAnotherVersionOfScikitLearn:
+    @pytest.fixture
+    def version(self, work: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        """The version that saved model.joblib. Its pickle names another of the same length."""
+        monkeypatch.setattr(engines, "_DISTRIBUTIONS", ())  # table models need no Paddle
+        trained("people", "model.joblib")
+        version = read_pickle_facts(work / "model.joblib").sklearn
+        renamed(work / "model.joblib", (version.encode(), b"1.2.2"))
+        return version
+
+    def test_a_failure_names_both_versions_and_the_command(
+        self, work: Path, version: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        renamed(work / "model.joblib", (b"linear_model._logistic", b"linear_model._logistik"))
+        assert main(["all", "model.joblib", "served", "--trust"]) == 2
+        told = capsys.readouterr().err.replace("\n", " ")
+        assert "model.joblib can't be loaded (ModuleNotFoundError" in told
+        assert f"was saved by scikit-learn 1.2.2, and {FOLDER / 'bin' / 'python'} has {version}" in told
+        command = re.findall("`([^`]+)`", told)[-1]
+        environment, _, conversion = command.partition(" && ")
+        assert environment.endswith("paddlewheel convert-env scikit-learn-1.2.2 --tables scikit-learn==1.2.2")
+        assert conversion.startswith("PADDLEWHEEL_CONVERT_PYTHON=scikit-learn-1.2.2/bin/python ")
+        assert conversion.endswith("paddlewheel convert all model.joblib served --trust")
+
+    def test_a_success_comes_with_a_warning(
+        self, work: Path, version: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["all", "model.joblib", "served", "--trust"]) == 0
+        told = capsys.readouterr().err
+        assert "Warning: model.joblib was saved by scikit-learn 1.2.2" in told and f"has {version}" in told
+
+
+def test_the_conversion_imports_no_paddle_and_no_rich() -> None:
+    imported = run_isolated(
+        "environment_steps:imported_for_tables", {}, converter="imports", needs=("sklearn", "skl2onnx")
+    )
+    assert "onnxruntime" in imported
+    assert not {"paddle", "rich", "pydantic", "onnxmltools", "torch"} & set(imported)
 
 
 def test_rows_of_a_csv_file_are_the_proof_s(work: Path) -> None:

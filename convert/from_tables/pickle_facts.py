@@ -1,0 +1,79 @@
+"""Facts of a pickled model: versions and libraries. The pickle is searched as bytes and never loaded."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_PIECE_BYTES, _OVERLAP_BYTES, _MAX_BYTES = 1 << 20, 64, 1 << 32
+# pickletools.genops stops at the arrays of joblib, whose bytes stand between the opcodes.
+# The opcodes here are UNICODE, BINUNICODE and SHORT_BINUNICODE; PUT, BINPUT, LONG_BINPUT or MEMOIZE follow.
+_VERSION = re.compile(
+    rb"_sklearn_version(?:\x94|q.|r.{4}|\np\d+\n)?(?:\x8c(?P<short>.)|X(?P<long>.{4})|V)", re.DOTALL
+)
+_NUMBER = re.compile(r"\d[0-9A-Za-z.+]*")
+_BOOSTER = re.compile(rb"(lightgbm|xgboost)[.\n]")
+_DECOMPRESSORS: Mapping[bytes, Callable[[], Any]] = {
+    b"\x1f\x8b": lambda: zlib.decompressobj(wbits=31),
+    b"\x78": zlib.decompressobj,
+    b"BZh": bz2.BZ2Decompressor,
+    b"\xfd7zXZ": lzma.LZMADecompressor,
+    b"]\x00": lzma.LZMADecompressor,
+}
+
+
+class PickleFacts(NamedTuple):
+    """The libraries that wrote a pickle."""
+
+    sklearn: str = ""  # version of scikit-learn; empty if the pickle has none
+    boosters: tuple[str, ...] = ()  # import names: lightgbm, xgboost
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Import names of the packages that a conversion needs beside those of scikit-learn."""
+        return (*self.boosters, "onnxmltools") if self.boosters else ()
+
+
+def read_pickle_facts(path: Path) -> PickleFacts:
+    """Search a pickle, also one that joblib compressed. A file that can't be decompressed has no facts."""
+    boosters: set[str] = set()
+    version, before = "", b""
+    try:
+        for piece in _pieces(path):
+            text = before + piece
+            boosters.update(library.decode() for library in _BOOSTER.findall(text))
+            version = version or _find_version(text)
+            before = text[-_OVERLAP_BYTES:]
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError):
+        return PickleFacts()
+    return PickleFacts(version, tuple(sorted(boosters)))
+
+
+def _find_version(text: bytes) -> str:
+    match = _VERSION.search(text)
+    if match is None:
+        return ""
+    length = match["short"] or match["long"]
+    end = match.end() + int.from_bytes(length, "little") if length else text.find(b"\n", match.end())
+    if not match.end() < end <= min(len(text), match.end() + _OVERLAP_BYTES):
+        return ""
+    number = text[match.end() : end].decode("ascii", "replace")
+    return number if _NUMBER.fullmatch(number) else ""
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    """Yield the decompressed bytes, at most 4 GiB."""
+    with path.open("rb") as file:
+        head = file.read(_PIECE_BYTES)
+        create = next((create for magic, create in _DECOMPRESSORS.items() if head.startswith(magic)), None)
+        decompressor, count = create() if create else None, 0
+        while head and count < _MAX_BYTES:
+            piece = decompressor.decompress(head) if decompressor else head
+            yield piece
+            count += len(piece)
+            head = b"" if decompressor and decompressor.eof else file.read(_PIECE_BYTES)
