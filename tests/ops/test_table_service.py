@@ -142,7 +142,7 @@ class TestWhatIsRefused:
             ({"age": "x", "hours": 2, "job": "a"}, "field 'age' holds"),
             ({"age": None, "hours": 2, "job": "a"}, "field 'age' holds null"),
             ({"age": 1, "hours": 2, "job": 3}, "field 'job' holds"),
-            ([1, 2], "instance 0 has 2 values; a row has age, hours, job, in this order"),
+            ([1, 2], "instance 0 has 2 values; a row has, in order, age, hours, job"),
             ([1, 2, "a", 3], "instance 0 has 4 values"),
             (["a", 2, 1], "instance 0, field 'age' holds text"),
         ],

@@ -134,7 +134,7 @@ def _of_lists(rows: Sequence[Part], expected: Sequence[str]) -> dict[str, Raws]:
         values = _items(row, f"instance {number}")
         if len(values) != len(expected):
             names = ", ".join(expected)
-            raise InvalidInput(f"instance {number} has {len(values)} values; a row has {names}, in this order")
+            raise InvalidInput(f"instance {number} has {len(values)} values; a row has, in order, {names}")
         decoded.append(values)
     return {name: [values[at] for values in decoded] for at, name in enumerate(expected)}
 
