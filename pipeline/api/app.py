@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
+from pydantic import BaseModel
 
 from pipeline.api.examples import Examples
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
@@ -67,37 +68,28 @@ class App:
         return tuple(dict.fromkeys(m.graph.nodes[node].op for m in self.models for node in m.graph.order))
 
     def to_json(self) -> str:
-        """Return the app as JSON, for `from_json`."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        # Without defaults: a worker's model may set keys that config.yml leaves out.
-        config = self.config.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        models = [model.to_data() for model in self.models]
-        choices = msgspec.to_builtins(self.choices)
-        return json.dumps({**fields, "models": models, "config": config, "choices": choices})
+        """Return the app as JSON, for `from_json`.
+
+        Python's encoder: file names and arguments may hold bytes that are no UTF-8.
+        """
+        return json.dumps(msgspec.to_builtins(self, enc_hook=_encode_config))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> App:
         """Build an app from the JSON of `to_json`."""
-        fields = json.loads(text)
-        return cls(
-            name=fields["name"],
-            models=tuple(map(ServedModel.of_data, fields["models"])),
-            config=ServiceConfig.model_validate(fields["config"]),
-            script=fields["script"],
-            arguments=tuple(fields["arguments"]),
-            folder=fields["folder"],
-            examples=Examples(*fields["examples"]),
-            module=fields["module"],
-            raw_bodies=fields["raw_bodies"],
-            described=fields["described"],
-            repository=None if fields["repository"] is None else RepositoryPlace(*fields["repository"]),
-            notes=tuple(fields["notes"]),
-            exit_on_error=fields["exit_on_error"],
-            unavailable={name: tuple(pair) for name, pair in fields["unavailable"].items()},
-            dialects=tuple(Plugin(*plugin) for plugin in fields["dialects"]),
-            choices=msgspec.convert(fields["choices"], dict[str, Choice]),
-            restrictions=msgspec.convert(fields["restrictions"], Restrictions),
-        )
+        return msgspec.convert(json.loads(text), cls, dec_hook=_decode_config)
+
+
+def _encode_config(config: Any) -> Any:
+    """Return a pydantic model as data.
+
+    Without defaults: a worker's model may set keys that config.yml leaves out.
+    """
+    return config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+def _decode_config(kind: type[BaseModel], fields: Any) -> BaseModel:
+    return kind.model_validate(fields)
 
 
 def write_app(app: App) -> int:

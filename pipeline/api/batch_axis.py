@@ -30,11 +30,11 @@ class BatchAxis(NamedTuple):
         return shape
 
 
-BatchAxes = Sequence[BatchAxis]
+BatchAxes = tuple[BatchAxis, ...]
 """The receivers that a tensor passes through: models, and ensembles around models."""
 
 
-def adapt_array(array: Any, axes: BatchAxes) -> Any:
+def adapt_array(array: Any, axes: Sequence[BatchAxis]) -> Any:
     """Return the array in the shape for the last receiver."""
     shape = tuple(array.shape)
     for axis in axes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from pipeline.api.batch_axis import BatchAxes, BatchAxis
+from pipeline.api.batch_axis import BatchAxes
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP, Op, RequestOp, ResponseOp
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature, TensorSpec, declared_specs
@@ -29,18 +30,6 @@ class Edge(NamedTuple):
     source's name."""
     batch_axes: Mapping[str, BatchAxes] = {}  # by feed, where only source or node has a batch axis
 
-    @classmethod
-    def of_data(cls, source: str, tensors: Mapping[str, Names] | None, axes: Mapping[str, Any]) -> Edge:
-        """Build an edge from JSON."""
-        return cls(source, tensors, batch_axes_of_data(axes))
-
-
-def batch_axes_of_data(data: Mapping[str, Any]) -> dict[str, BatchAxes]:
-    """Build batch axes, by tensor, from JSON."""
-    return {
-        name: tuple(BatchAxis(tuple(dims), batched) for dims, batched in axes) for name, axes in data.items()
-    }
-
 
 class Node(NamedTuple):
     """A step of a Dag. If its edges name tensors, the Op's model runs without the Op's hooks."""
@@ -51,30 +40,27 @@ class Node(NamedTuple):
     jumps: tuple[str, ...] = ()  # names of other nodes
 
 
+@dataclass(eq=False)
 class Dag:
     """The graph of steps that a request passes, from one source to one answer."""
 
-    def __init__(
-        self,
-        nodes: tuple[Node, ...],
-        response: str,
-        *,
-        source: str = REQUEST_OP,
-        answer: Mapping[str, str] | None = None,
-        carried: Mapping[str, Mapping[str, str]] | None = None,
-        answer_axes: Mapping[str, BatchAxes] | None = None,
-        first_arrival: bool = False,
-    ) -> None:
+    steps: tuple[Node, ...]
+    response: str  # the node whose output is the answer
+    _: KW_ONLY
+    source: str = REQUEST_OP
+    """REQUEST_OP; MESSAGE: the app unpacks the request message itself; FEED: a single model."""
+    answer: Mapping[str, str] | None = None
+    """By tensor of the response node's output, its name in the answer. None: the whole output."""
+    carried: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Tensors that the answer takes from the response node's inputs: by input, then by tensor."""
+    answer_axes: Mapping[str, BatchAxes] = field(default_factory=dict)  # by tensor, see Edge.batch_axes
+    first_arrival: bool = False  # a node runs on its first input alone
+
+    def __post_init__(self) -> None:
+        """Derive views of the steps. Another process derives them again."""
+        nodes = self.steps
         self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
-        self.response = response  # the node whose output is the answer
-        self.answer = answer  # by tensor of that output, its name in the answer; None: the whole output
-        # Tensors that the answer takes from the response node's inputs: by input, then by tensor.
-        self.carried: Mapping[str, Mapping[str, str]] = carried or {}
-        self.answer_axes: Mapping[str, BatchAxes] = answer_axes or {}  # by tensor, see Edge.batch_axes
-        # REQUEST_OP; MESSAGE: the app unpacks the request message itself; FEED: a single model.
-        self.source = source
         self.packs = RESPONSE_OP in self.nodes  # the app packs the response itself, errors included
-        self.first_arrival = first_arrival  # a node runs on its first input alone
         # By node: names of other nodes.
         self.inputs: Mapping[str, tuple[str, ...]] = {
             node.name: tuple(edge.source for edge in node.inputs) for node in nodes

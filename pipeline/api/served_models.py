@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from graphlib import CycleError
 from typing import Any, NamedTuple, Protocol
 
-from pipeline.api.dag import FEED, Dag, Edge, Node, batch_axes_of_data
+import msgspec
+
+from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature
 
@@ -40,49 +43,15 @@ class ServedModel(NamedTuple):
         """The Op whose output is the answer."""
         return self.graph.nodes[self.graph.response].op
 
-    def to_data(self) -> dict[str, Any]:
-        """Return the model as plain values, for `of_data`."""
-        graph = self.graph
-        return {
-            "name": self.name,
-            "nodes": list(graph.nodes.values()),
-            "response": graph.response,
-            "source": graph.source,
-            "answer": graph.answer,
-            "carried": graph.carried,
-            "answer_axes": graph.answer_axes,
-            "first_arrival": graph.first_arrival,
-            "signature": self.signature,
-            "version": self.version,
-            "config": self.config,
-            "folder": self.folder,
-        }
 
-    @classmethod
-    def of_data(cls, data: Mapping[str, Any]) -> ServedModel:
-        """Build a model from the JSON of `to_data`."""
-        nodes = tuple(
-            Node(name, op, tuple(Edge.of_data(*edge) for edge in inputs), tuple(jumps))
-            for name, op, inputs, jumps in data["nodes"]
-        )
-        graph = Dag(
-            nodes,
-            data["response"],
-            source=data["source"],
-            answer=data["answer"],
-            carried=data["carried"],
-            answer_axes=batch_axes_of_data(data["answer_axes"]),
-            first_arrival=data["first_arrival"],
-        )
-        signature = data["signature"]
-        return cls(
-            data["name"],
-            graph,
-            None if signature is None else Signature.of_data(signature),
-            data["version"],
-            data["config"],
-            data["folder"],
-        )
+def write_models(models: Iterable[ServedModel]) -> str:
+    """Return models as JSON, for `read_models` in another process."""
+    return json.dumps(msgspec.to_builtins(list(models)))
+
+
+def read_models(text: str) -> list[ServedModel]:
+    """Parse the JSON of `write_models`."""
+    return msgspec.convert(json.loads(text), list[ServedModel])
 
 
 def answered_by(models: Iterable[ServedModel], op: str) -> dict[str, ServedModel]:

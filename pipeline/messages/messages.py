@@ -187,7 +187,7 @@ class Models(Message):
     """From the front: the models whose answer the Op's output is, after a model was added."""
 
     kind = 9
-    models: str  # JSON of `ServedModel.to_data` of each
+    models: str  # JSON of `pipeline.api.served_models.write_models`
 
 
 KINDS: Sequence[type[Message]] = (

@@ -47,19 +47,6 @@ class Signature(NamedTuple):
         """Whether the first axis of every tensor may hold rows, each an instance of KServe v1."""
         return not self.open and all(spec.shape[:1] == (-1,) for spec in (*self.inputs, *self.outputs))
 
-    @classmethod
-    def of_data(cls, data: Sequence[Any]) -> Signature:
-        """Build a signature from decoded JSON or msgpack."""
-        inputs, outputs, max_batch_size = data
-        return cls(_parse_specs(inputs), _parse_specs(outputs), max_batch_size)
-
-
-def _parse_specs(data: Sequence[Any]) -> tuple[TensorSpec, ...]:
-    return tuple(
-        TensorSpec(name, kind, tuple(shape), tuple(labels), *flags)
-        for name, kind, shape, labels, *flags in data
-    )
-
 
 def declared_specs(
     where: str, tensors: Mapping[str, str], batched: bool, labels: Mapping[str, Sequence[str]] | None = None

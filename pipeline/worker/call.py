@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.api.batch_axis import BatchAxes, adapt_array
+from pipeline.api.batch_axis import BatchAxis, adapt_array
 from pipeline.api.dag import FEED, Names
 from pipeline.api.op import REQUEST_OP, Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestInputs, RequestOptions
@@ -162,7 +162,7 @@ def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, Names] | 
     return feed
 
 
-def _adapt_batches(feed: dict[str, Any], batch_axes: Mapping[str, BatchAxes]) -> None:
+def _adapt_batches(feed: dict[str, Any], batch_axes: Mapping[str, Sequence[BatchAxis]]) -> None:
     """Give feeds the batch axis that their model expects, or none. Raises InvalidInput for a misfit."""
     for name, axes in batch_axes.items():
         if isinstance(array := feed.get(name), np.ndarray):  # the model refuses anything else

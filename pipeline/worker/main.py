@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import logging
 import os
 import runpy
@@ -26,7 +25,7 @@ from typing import Any, NoReturn
 from pipeline.api import service
 from pipeline.api.app import App
 from pipeline.api.op import Op
-from pipeline.api.served_models import ServedModel
+from pipeline.api.served_models import read_models
 from pipeline.dialects.forms import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.messages.frames import Arena, Frame, FrameReader, Region, arena_fds, frame, reply_region
@@ -286,7 +285,7 @@ def _answer(front: Front, executor: Executor) -> None:
         if isinstance(message, Probe):
             front.send(Probed(executor.probe()))
         elif isinstance(message, Models):
-            executor.answer_for([ServedModel.of_data(data) for data in json.loads(message.models)])
+            executor.answer_for(read_models(message.models))
         elif isinstance(message, DispatchMessage):
             replies = front.begin(message.id)
             if replies is not None:

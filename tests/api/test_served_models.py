@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +11,23 @@ import tritonclient.http as v2
 from tritonclient.utils import InferenceServerException
 
 from pipeline import Op, RequestOp
+from pipeline.api.app import App, RepositoryPlace
 from pipeline.api.dag import Dag, Edge, Node, build_dag, collect_ops
-from pipeline.api.served_models import ModelSource, ScriptModels, ServedModel, collect_models
+from pipeline.api.examples import Examples
+from pipeline.api.restrictions import Restriction, Restrictions
+from pipeline.api.served_models import (
+    ModelSource,
+    ScriptModels,
+    ServedModel,
+    collect_models,
+    read_models,
+    write_models,
+)
+from pipeline.config.config_file import ServiceConfig
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature
+from pipeline.plugins import Plugin
+from pipeline.tuning.choice import Choice, Timed
 from tests.apps.ensembles import TWICE, Beside
 from tests.support import onnx_models
 from tests.support.service_process import APPS, ServiceProcess, wait_until
@@ -83,14 +95,42 @@ def test_each_step_comes_after_those_whose_output_it_is_given(source: ModelSourc
 
 def test_models_are_the_same_after_their_way_to_another_process(source: ModelSource) -> None:
     for model in collect_models(source):
-        again = ServedModel.of_data(_through_json(model.to_data()))
-        assert _through_json(again.to_data()) == _through_json(model.to_data())
+        (again,) = read_models(write_models([model]))
+        assert write_models([again]) == write_models([model])
+        assert again._replace(graph=model.graph) == model
+        assert (again.graph.steps, again.graph.answer_axes) == (model.graph.steps, model.graph.answer_axes)
         assert (again.op, again.answering_op) == (model.op, model.answering_op)
         assert again.graph.tensors == model.graph.tensors
 
 
-def _through_json(data: Any) -> Any:
-    return json.loads(json.dumps(data))
+def test_an_app_is_the_same_in_another_process() -> None:
+    models = tuple(script_models().models())
+    config = ServiceConfig.model_validate({"http_port": 8080, "op": {"test": {"concurrency": 2}}})
+    described = {"test": {"scale": [math.inf, 2**70]}}
+    timed = Timed("openvino", "bf16", points=((1, 16, 0.5),))
+    app = App(
+        "test",
+        models,
+        config,
+        script="/a/\udcff.py",  # a file name that is no UTF-8
+        arguments=("\udcfe",),
+        folder="/a",
+        examples=Examples(row={"x": [1.5]}, bodies={"image/png": "aGk="}),
+        described=described,
+        repository=RepositoryPlace(("models",), defaults=(("", "threads", 4),), grpc_arguments=(("a", 1),)),
+        unavailable={"bad": ("1", "no file")},
+        dialects=(Plugin("paddlewheel.dialects", "tei", "a:B", "paddlewheel"),),
+        choices={"test": Choice((timed,), left_open=("engine",))},
+        restrictions=Restrictions(http=(Restriction("health", "key", "secret"),)),
+    )
+    again = App.from_json(app.to_json())
+    assert again.to_json() == app.to_json()
+    assert again.config.model_dump(exclude_unset=True) == config.model_dump(exclude_unset=True)
+    assert (again.arguments, again.examples, again.described) == (app.arguments, app.examples, described)
+    assert (again.choices, again.unavailable) == (app.choices, app.unavailable)
+    assert (again.dialects, again.restrictions) == (app.dialects, app.restrictions)
+    assert app.repository is not None and again.repository is not None
+    assert again.repository.grpc_arguments == app.repository.grpc_arguments
 
 
 # A script, and mistakes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -12,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from pipeline.api.served_models import ServedModel, answered_by
+from pipeline.api.served_models import ServedModel, answered_by, write_models
 from pipeline.errors import StartFailed
 from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.plan import Plan
@@ -348,7 +347,7 @@ class WorkerPool:
         before, now = (answered_by(some, self.op) for some in (self.plan.app.models, models))
         self.plan = replace(self.plan, app=replace(self.plan.app, models=models))
         if before != now:
-            message = Models(json.dumps([model.to_data() for model in now.values()]))
+            message = Models(write_models(now.values()))
             for process in self._alive():
                 for instance in process.instances:
                     instance.send(message)
