@@ -11,6 +11,10 @@ ClientError
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from collections.abc import Iterator
+
 TIMED_OUT_ERR_NO = 6000  # of an answer that says the deadline has passed
 
 
@@ -69,3 +73,15 @@ class ServiceUnavailable(RequestRefused):
     """The service is starting, stopping, or has lost its workers."""
 
     retryable = True
+
+
+@contextlib.contextmanager
+def numpy_required() -> Iterator[None]:
+    """Inside, an import that fails for want of NumPy says how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as exc:
+        if exc.name != "numpy":
+            raise
+        hint = f"arrays need NumPy, which is not installed: {sys.executable} -m pip install numpy"
+        raise ModuleNotFoundError(hint, name="numpy") from None

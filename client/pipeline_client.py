@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 import grpc
-import numpy as np
-from numpy.typing import NDArray
 
-from client.errors import ClientError
+from client.errors import ClientError, numpy_required
 from client.protos.pipeline_service_pb2 import Request, Response, Tensor
 from client.retry import call_with_retries
 from client.rpc_channel import RpcChannel
 from client.tls import Tls
+
+with numpy_required():
+    import numpy as np
+    from numpy.typing import NDArray
 
 PROFILE_KEY = "pipeline.profile"
 STRING, BYTES = 12, 13

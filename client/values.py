@@ -6,6 +6,8 @@ import ast
 import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from client.errors import numpy_required
+
 if TYPE_CHECKING:  # it is imported when there is an array
     from numpy.typing import NDArray
 
@@ -36,7 +38,8 @@ def parse_array(text: str) -> NDArray[Any] | str:
     value, call = parse_value(text), _call(text)
     if call is None or value is text:
         return text
-    import numpy as np
+    with numpy_required():
+        import numpy as np
 
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     try:

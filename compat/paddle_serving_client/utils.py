@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-import numpy as np
+from client.errors import numpy_required
 
 
 def benchmark_args() -> argparse.Namespace:
@@ -26,6 +26,8 @@ def benchmark_args() -> argparse.Namespace:
 
 def show_latency(latency_list: Sequence[float]) -> None:
     """Write mean, median and upper percentiles of latencies in ms to stderr."""
+    with numpy_required():
+        import numpy as np
     latencies = np.asarray(latency_list)
     lines = [f"mean: {latencies.mean()}ms", f"median: {np.median(latencies)}ms"]
     lines += [f"{percent}_percent: {np.percentile(latencies, percent)}ms" for percent in (80, 90, 99)]

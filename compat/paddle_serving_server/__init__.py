@@ -7,7 +7,10 @@ from paddle_serving_server.ours import claim, refuse_originals
 refuse_originals()
 claim("pipeline", "client")
 
-from pipeline.paddle_serving.numpy_1 import install_numpy_1_names  # noqa: E402 - `claim` has found the package
+from client.errors import numpy_required  # noqa: E402 - `claim` has found the package
+
+with numpy_required():
+    from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
 
 install_numpy_1_names()  # a script of that time may use them before it serves
 

@@ -14,6 +14,7 @@ import pytest
 from client.pipeline_client import PipelineClient
 from client.protos.pipeline_service_pb2 import Request
 from client.values import parse_value
+from tests.support.command_line import python
 from tests.support.scripted_servers import OUTPUTS, RpcServer, RpcStep, refuse, reply, rpc_server
 from tests.support.service_process import ROOT
 
@@ -131,3 +132,17 @@ def test_pipeline_client_sends_lists_of_several_lengths_as_numpy_1_printed_them(
             client.predict({"texts": [["a"], ["b", "c"]]}, pack_tensor_format=True)
     printed = "array([list(['a']), list(['b', 'c'])], dtype=object)"
     assert Request.FromString(server.seen[0]).value == [printed]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import client.pipeline_client",
+        "import paddle_serving_client",
+        "from client.values import parse_array; parse_array('array([1])')",
+    ],
+)
+def test_without_numpy_a_client_says_what_to_install(statement: str) -> None:
+    done = python("-c", f"import sys; sys.modules['numpy'] = None; {statement}")
+    assert done.returncode == 1
+    assert "is not installed" in done.stderr and "-m pip install numpy" in done.stderr.splitlines()[-1]
