@@ -25,6 +25,7 @@ from pipeline.front.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
+FEW_CONNECTIONS = 1000  # of a port
 WORKER_FILES = 12  # with those that starting its successor takes
 _OTHERS = 64  # ports, logs, libraries
 
@@ -34,15 +35,17 @@ def limits_within(limits: Limits, listeners: int, workers: int, files: int = 0) 
 
     workers: also those of models that may be loaded later. files: that dialects keep open for clients.
 
-    Raises the process's soft limit of open files where it is too low.
+    Raises the process's soft limit of open files where it is too low. Logs a warning if config.yml sets
+    `max_connections`, or if few connections remain.
     """
     reserved = _OTHERS + WORKER_FILES * workers + files
     max_files = _most_files(limits.max_connections * listeners + reserved)
     room = max(max_files - reserved, max_files // 4) // max(1, listeners)
     if room >= limits.max_connections:
         return limits
-    log.log(  # a warning where it may be felt: many machines stop just short of two times the default
-        logging.INFO if 2 * room > limits.max_connections else logging.WARNING,
+    matters = "max_connections" in limits.model_fields_set or room < FEW_CONNECTIONS
+    log.log(
+        logging.WARNING if matters else logging.DEBUG,
         "%d connections of each port are the most, not limits.max_connections (%d): this process may open "
         "%d files (ulimit -n)",
         room,

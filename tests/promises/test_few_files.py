@@ -48,6 +48,16 @@ def test_connections_leave_descriptors_for_workers_and_for_others(
         check_replacement(service)
 
 
+@pytest.mark.parametrize(
+    ("limits", "says"), [({}, False), ({"max_connections": 9000}, True)], ids=["default", "set"]
+)
+def test_a_limit_of_files_that_leaves_thousands_of_connections_is_news_where_the_number_is_set(
+    limits: dict[str, int], says: bool
+) -> None:
+    with ServiceProcess(APPS / "few_files.py", {"limits": limits}, env={"FILES": "9000"}) as service:
+        assert ("connections of each port are the most" in service.log) is says
+
+
 @pytest.fixture
 def shared_files() -> Iterator[list[str]]:
     paths = [Path(f"/dev/shm/paddlewheel-test-{uuid.uuid4().hex}") for _ in range(FILES)]
