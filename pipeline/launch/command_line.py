@@ -105,7 +105,14 @@ def _new(options: argparse.Namespace) -> None:
         options.top_k,
     )
     ports = {"http_port": options.http_port, "rpc_port": options.rpc_port}
-    app = NewApp.prepare(options.directory, options.model, options.name, model_options=model_options, **ports)
+    app = NewApp.prepare(
+        options.directory,
+        options.model,
+        options.name,
+        model_options=model_options,
+        copies=options.copy,
+        **ports,
+    )
     write_app(app)
     sys.stdout.write(app.next_steps(starts=options.run))
     if options.run:
@@ -233,7 +240,12 @@ def _add_run(commands: Commands) -> None:
     parser.add_argument(
         "--print-config", action="store_true", help="print the resolved configuration and leave"
     )
-    parser.add_argument("script", type=Path, metavar="SCRIPT", help="file that calls run_service()")
+    parser.add_argument(
+        "script",
+        type=Path,
+        metavar="SCRIPT",
+        help="file that calls run_service(), or its folder: web_service.py runs there",
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="what the script is given")
 
 
@@ -271,6 +283,11 @@ def _add_new(commands: Commands) -> None:
     )
     _add_description(parser)
     parser.add_argument("--name", help="of the service, the first part of its URL (the name of DIR)")
+    parser.add_argument(
+        "--copy",
+        action="store_true",
+        help="copy the model to DIR/model, so that DIR can be moved, e.g. to Docker",
+    )
     parser.add_argument("--run", action="store_true", help="start the service, too")
     parser.add_argument("--http-port", type=int, default=18082, metavar="PORT", help="HTTP (%(default)s)")
     parser.add_argument("--rpc-port", type=int, default=8088, metavar="PORT", help="gRPC (%(default)s)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import textwrap
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,7 @@ from pipeline.config.config_file import check_service_name, load_config
 from pipeline.errors import ConfigError
 from pipeline.launch.commands import interpreter
 from pipeline.launch.new_description import NO_OPTIONS, ModelOptions, describe_reading, with_description
-from pipeline.launch.new_service_templates import CONFIG, SCRIPT
+from pipeline.launch.new_service_templates import CONFIG, ENGINE_COMMENTS, PROCESSES, SCRIPT
 from pipeline.models.serving_model import (
     ADDITIONS,
     SERVICE_KEYS,
@@ -29,7 +30,7 @@ from pipeline.models.serving_model import (
 )
 from pipeline.ops.described import DescribedOp
 
-SCRIPT_NAME, CONFIG_NAME = "web_service.py", "config.yml"
+SCRIPT_NAME, CONFIG_NAME, MODEL_NAME = "web_service.py", "config.yml", "model"
 LONGEST_COMMAND = 400  # characters of a body in a command; a longer body gets a file
 
 
@@ -44,6 +45,7 @@ class NewApp:
     http_port: int
     rpc_port: int
     describes: bool = False  # whether a description of the model is written; the model's serving.yml stays
+    copies: bool = False  # whether the files of the model are copied to `directory / MODEL_NAME`
 
     @classmethod
     def prepare(
@@ -53,10 +55,14 @@ class NewApp:
         name: str | None = None,
         *,
         model_options: ModelOptions = NO_OPTIONS,
+        copies: bool = False,
         http_port: int,
         rpc_port: int,
     ) -> NewApp:
-        """Check everything before a file is written. Raise ConfigError in one sentence."""
+        """Check everything before a file is written. Raise ConfigError in one sentence.
+
+        copies: the new folder gets a copy of the model, unless the model is in that folder.
+        """
         folder = directory.resolve()
         name = name or folder.name
         check_name(name)
@@ -65,10 +71,12 @@ class NewApp:
         _check_aliases(serving_model)
         path = model.parent.resolve() / model.name  # a link to the current version stays one
         if path.is_relative_to(folder):
-            path = path.relative_to(folder)
+            path, copies = path.relative_to(folder), False
         _check_room(folder, path)
+        if copies:
+            path = Path(MODEL_NAME)
         describes = serving_model is not loaded
-        app = cls(directory, name, serving_model, path, http_port, rpc_port, describes)
+        app = cls(directory, name, serving_model, path, http_port, rpc_port, describes, copies)
         load_config(yaml.safe_load(app.config()))
         _ = app.example
         return app
@@ -82,6 +90,7 @@ class NewApp:
             http_port=f"{self.http_port:<7}",
             rpc_port=f"{self.rpc_port:<8}",
             padding=_comment(padding_remark(self.model), indent=4),
+            **ENGINE_COMMENTS.get(self.model.engine, PROCESSES)._asdict(),
         )
 
     def script(self) -> str:
@@ -139,7 +148,8 @@ class NewApp:
     def next_steps(self, *, starts: bool = False) -> str:
         """Return the instructions for the terminal. starts: whether this command starts the service."""
         described = ADDITIONS if self.describes else ""
-        files = [SCRIPT_NAME, CONFIG_NAME, *filter(None, [described, self.example_file])]
+        copied = f"{MODEL_NAME}/" if self.copies else ""
+        files = [SCRIPT_NAME, CONFIG_NAME, *filter(None, [described, self.example_file, copied])]
         start = f"Start the service:\n\n  {interpreter()} {shlex.quote(str(self.script_path))}\n\nand ask it"
         if starts:
             start = "The service starts. Once it is ready, ask it from another terminal"
@@ -188,6 +198,11 @@ def write_app(app: NewApp) -> None:
         for name, content in contents.items():
             with (app.directory / name).open("xb") as file:
                 file.write(content)
+        if app.copies:
+            shutil.copytree(app.model.directory, app.directory / MODEL_NAME)
+    except shutil.Error as exc:
+        source, _, reason = exc.args[0][0]
+        raise ConfigError(f"{source} can't be copied to {app.directory / MODEL_NAME} ({reason})") from exc
     except OSError as exc:
         raise ConfigError(f"{exc.filename or app.directory} can't be written ({exc.strerror})") from exc
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from string import Template
+from typing import NamedTuple
 
 SCRIPT = Template('''\
 """The service $name. `python3 web_service.py` serves it as config.yml says; --help tells the options.
@@ -60,15 +61,41 @@ dag:
 
 op:
   $key:
-    concurrency: 1      # instances, a process each with its own copy of the model
+    concurrency: 1      # $instances
     batch_size: auto    # as many requests in a predictor batch as cost the least here; none waits for more
 $padding
     local_service_conf:
       engine: auto      # the fastest of those that can run the model here, timed at the first start
       client_type: local_predictor
       model_config: $model
-      device_type: 0    # 0 CPU, 1 GPU, 2 TensorRT
+      device_type: 0    # $devices
       devices: ""       # cards, e.g. "0,1"
-      thread_num: 2     # CPU threads of an instance
-      precision: fp32   # bf16 where the CPU has it; auto: where it is faster and proven to answer alike
+      thread_num: 2     # $threads
+      precision: fp32   # $precision
 """)
+
+
+class EngineComments(NamedTuple):
+    """Comments of config.yml that depend on the engine of the model's files."""
+
+    instances: str
+    devices: str
+    threads: str
+    precision: str
+
+
+PROCESSES = EngineComments(
+    instances="instances, a process each with its own copy of the model",
+    devices="0 CPU, 1 GPU, 2 TensorRT",
+    threads="CPU threads of an instance",
+    precision="bf16 where the CPU has it; auto: where it is faster and proven to answer alike",
+)
+ENGINE_COMMENTS = {
+    "onnxruntime": EngineComments(
+        instances="instances: threads that share one copy of the model; with OpenVINO a process each",
+        devices="0 CPU, 1 GPU, 2 TensorRT",
+        threads="CPU threads, which instances in one process share",
+        precision="without effect in ONNX Runtime on the CPU; auto: bf16 of OpenVINO where proven alike",
+    ),
+    "openvino": PROCESSES._replace(devices="0 CPU: OpenVINO uses no other device"),
+}

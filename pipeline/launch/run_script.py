@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import runpy
 import sys
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from pipeline.api import service
 from pipeline.errors import ConfigError
+from pipeline.offline.script_service import SCRIPT
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
 from pipeline.process.app_modules import lead_import_path
@@ -20,16 +22,21 @@ def run_script(
 ) -> None:
     """Run `script` with `sys.argv = [script, *arguments]` and its folder first on `sys.path`.
 
+    If `script` is a folder, its web_service.py runs with that folder as the working directory.
     `config` replaces what the script gives to `prepare_pipeline_config` or `prepare_server`; `show_config`
     prints the resolved configuration and leaves. Does not return when the script serves: the server takes
     over this process. Raises ConfigError for a missing file and for a script that serves nothing.
     """
+    folder = script if script.is_dir() else None
+    script = script / SCRIPT if folder else script
     if not script.is_file():
-        raise ConfigError(f"{script} is not a file; name the script of a service, e.g. web_service.py")
+        raise ConfigError(f"{script} is not a file; name the script of a service, e.g. {SCRIPT}")
     if config and not config.is_file():
         raise ConfigError(f"--config {config} is not a file; name one like config.yml")
     # The script may change folder before it serves.
     script, config = script.absolute(), config and config.absolute()
+    if folder:
+        os.chdir(folder)
     if config or show_config:
         service.serve_instead = lambda web_service: _serve(web_service, config, show_config)
     sys.argv = [str(script), *arguments]

@@ -25,6 +25,7 @@ from pipeline.launch.doctor.machine import (
     cpu_flags,
     memory,
 )
+from pipeline.launch.doctor.prediction import check_predictions, try_prediction
 from pipeline.launch.doctor.software import check_originals, check_packages, check_python
 from tests.support.free_ports import free_port
 from tests.support.service_process import APPS, ROOT, ServiceProcess
@@ -290,3 +291,8 @@ class TestConfiguration:
             told = [check_port("http_port", service.http_port), check_port("rpc_port", service.rpc_port)]
         assert [finding.status for finding in told] == [Status.NOTE, Status.NOTE]
         assert f"process {service.process.pid}" in told[0].result
+
+
+def test_a_home_that_can_t_be_written_is_no_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/proc/no-home")
+    assert [finding.status for finding in check_predictions(try_prediction())] == [Status.OK]

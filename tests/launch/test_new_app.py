@@ -18,6 +18,7 @@ from pipeline.config.config_file import load_config
 from pipeline.launch.command_line import main
 from pipeline.models.serving_model import ServingModel, Variable, write_serving_model
 from tests.support.command_line import paddlewheel, refused
+from tests.support.onnx_models import bare, onnx_file
 from tests.support.service_process import ROOT
 
 IDS = Variable("input_ids", "input_ids", "int64", (-1, -1))
@@ -117,6 +118,39 @@ class TestWhatNewWrites:
         assert list(load_config(tmp_path / "app" / "config.yml").op) == [name]
         script = ast.parse((tmp_path / "app" / "web_service.py").read_text(encoding="utf-8"))
         assert name in {node.value for node in ast.walk(script) if isinstance(node, ast.Constant)}
+
+    def test_with_copy_a_folder_that_can_be_moved_to_another_machine(self, tmp_path: Path) -> None:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "model.onnx").symlink_to(onnx_file("scaled"))  # as in caches of downloads
+        done = new(tmp_path / "app", "--model", tmp_path / "model", "--copy")
+        assert done.returncode == 0, done.stderr
+        assert "model/. Start the service" in done.stdout
+        shutil.rmtree(tmp_path / "model")
+        moved = (tmp_path / "app").rename(tmp_path / "moved")
+        config = moved / "config.yml"
+        config.write_text(
+            config.read_text("utf-8").replace("auto ", "1 ").replace("engine: 1", "engine: onnxruntime")
+        )
+        printed = paddlewheel("run", "--print-config", moved)
+        assert printed.returncode == 0, printed.stderr
+        assert f"model_config: {moved / 'model'}\n" in printed.stdout
+        assert not any(path.is_symlink() for path in (moved / "model").iterdir())
+
+    @pytest.mark.parametrize(
+        ("onnx", "instances", "precision"),
+        [
+            (False, "a process each with its own copy of the model", "bf16 where the CPU has it"),
+            (True, "threads that share one copy of the model", "without effect in ONNX Runtime on the CPU"),
+        ],
+        ids=["paddle", "onnx"],
+    )
+    def test_comments_that_match_the_engine(
+        self, described: Path, tmp_path: Path, onnx: bool, instances: str, precision: str
+    ) -> None:
+        done = new(tmp_path / "app", "--model", bare(tmp_path, "scaled") if onnx else described)
+        assert done.returncode == 0, done.stderr
+        config = (tmp_path / "app" / "config.yml").read_text("utf-8")
+        assert instances in config and precision in config
 
 
 class TestWhatNewRefuses:

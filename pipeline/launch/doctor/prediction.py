@@ -8,6 +8,8 @@ build of Paddle (version, cuda, cards, tensorrt, tensorrt_found), then {"device"
 from __future__ import annotations
 
 import json
+import os
+import site
 import sys
 import tempfile
 import time
@@ -66,6 +68,7 @@ def try_prediction() -> Trial:
                 folder,
                 *options,
                 cwd=folder,
+                env=_child_environment(folder),
                 timeout_s=TRIAL_TIMEOUT_S,
             )
         except HelperFailed as exc:
@@ -74,6 +77,17 @@ def try_prediction() -> Trial:
     predictions = tuple(line for line in lines if "device" in line)
     paddle: dict[str, Any] = next((line for line in lines if "version" in line), {})
     return Trial(with_paddle, paddle, predictions, _describe_failure(done.status, done.stderr))
+
+
+def _child_environment(folder: str) -> dict[str, str]:
+    """Return the environment of the child. `folder` replaces a home that can't be written.
+
+    Paddle writes to the home folder when it saves a model. Serving a model does not.
+    """
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111  # raises nothing
+    if os.access(home, os.W_OK | os.X_OK):
+        return {**os.environ}
+    return {**os.environ, "HOME": folder, "PYTHONUSERBASE": site.getuserbase()}
 
 
 def check_paddle(trial: Trial) -> Finding:
