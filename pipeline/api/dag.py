@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from pipeline.api.batch_axis import BatchAxes
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP, Op, RequestOp, ResponseOp
+from pipeline.config.config_file import DEFAULT_KSERVE_ROWS
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature, TensorSpec, declared_specs
 
-DEFAULT_MAX_ROWS = 1024  # of one request, where no Op declares a maximum
 MESSAGE = "@message"  # the input of an overridden RequestOp: the request as its bytes
 FEED = "@feed"  # the input of an Op whose model runs by itself, without hooks: its feeds by name
 
@@ -151,10 +151,10 @@ def build_dag(ops: Mapping[str, Op], last: Op, *, first_arrival: bool = False) -
     return Dag(nodes, answering_op(last).name, source=source, first_arrival=first_arrival)
 
 
-def build_signature(ops: Mapping[str, Op], last: Op) -> Signature:
+def build_signature(ops: Mapping[str, Op], last: Op, default_rows: int = DEFAULT_KSERVE_ROWS) -> Signature:
     """Collect the tensors that Ops declare: inputs from Ops that read the request, outputs from the last Op.
 
-    Raises ConfigError with all flaws.
+    default_rows: maximum rows of a request if no Op declares a maximum. Raises ConfigError with all flaws.
     """
     flaws: list[str] = []
     inputs: dict[str, TensorSpec] = {}
@@ -170,7 +170,7 @@ def build_signature(ops: Mapping[str, Op], last: Op) -> Signature:
         raise ConfigError("\n".join(flaws))
     signature = Signature(tuple(inputs.values()), outputs, max_rows)
     if not max_rows and signature.has_rows and all(op.takes_rows for op in entry_ops):
-        return signature._replace(max_batch_size=DEFAULT_MAX_ROWS)
+        return signature._replace(max_batch_size=default_rows)
     return signature
 
 

@@ -36,7 +36,7 @@ from pipeline.errors import ConfigError, StartFailed
 from pipeline.models.serving_model import ServingModel, choose_version, merge_model_settings
 from pipeline.models.variants import load_for_engine
 from pipeline.process.environment import FRONT_PROCESS
-from pipeline.process.log import flaw_of_directory
+from pipeline.process.log import flaw_of_directory, log_first_lines, logs_json
 from pipeline.process.numpy_version import require_numpy_2
 from pipeline.process.processes import SERVER, open_standard_files, python_module
 from pipeline.process.run_module import import_installed_packages
@@ -121,7 +121,9 @@ class Service:
         last = self.last_op()
         ops = collect_ops(last)
         config = load_config(
-            self._config_source, op_overrides={op.name: op.given_options for op in ops.values()}
+            self._config_source,
+            op_overrides={op.name: op.given_options for op in ops.values()},
+            before_warnings=lambda loaded: log_first_lines(loaded.logging, self.name),
         )
         config = self._resolve_files(self._drop_unused_sections(config, ops))
         source = self._config_source
@@ -226,7 +228,9 @@ class Service:
             with left_at_once():
                 app = self.as_app()
         except ConfigError as exc:
-            if sys.stderr is not None:
+            if logs_json():
+                log.error("%s", exc.message)
+            elif sys.stderr is not None:
                 sys.stderr.write(f"{exc.message}\n")
             sys.exit(2)
         open_standard_files()
@@ -254,7 +258,7 @@ class Service:
             )
         described = _describe_models(ops, config)
         dag = build_dag(ops, last, first_arrival=config.dag.channel_recv_frist_arrive)
-        signature = build_signature(ops, last)
+        signature = build_signature(ops, last, config.limits.kserve_rows)
         config, choices = auto.resolved(config)
         source = self._config_source
         if isinstance(source, str | Path) and (machine := other_machine(Path(source))):

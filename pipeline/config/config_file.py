@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -36,6 +36,8 @@ from pipeline.config.value_types import (
 from pipeline.errors import ConfigError
 
 DEFAULT_MAX_PENDING_REQUESTS = 1000
+DEFAULT_KSERVE_ROWS = 1024
+SHORT_TIMEOUT_MS = 60  # up to here `op.<name>.timeout` may be meant in seconds
 
 
 class TracerConfig(Section):
@@ -129,6 +131,11 @@ class Limits(Section):
     json_depth: PositiveInt = Field(default=32, description="Nesting of a JSON body.")
     tensors: PositiveInt = Field(default=4096, description="Tensors, or keys, of one request.")
     rows: PositiveInt = Field(default=100_000, description="Rows, or instances, of one request.")
+    kserve_rows: PositiveInt = Field(
+        default=DEFAULT_KSERVE_ROWS,
+        description="Rows of one KServe v1 or v2 request to a model whose Ops declare no maximum; "
+        "`max_batch_size` of the model's metadata.",
+    )
     tensor_rank: Annotated[Int, Field(ge=1, le=32)] = Field(default=16, description="Dimensions of a tensor.")
     text_chars: PositiveInt = Field(
         default=64 << 20, description="Characters of one value: a text, or an image in base64."
@@ -358,13 +365,16 @@ def check_service_name(name: str) -> None:
 
 
 def load_config(
-    source: str | Path | Mapping[str, Any], *, op_overrides: Mapping[str, Mapping[str, Any]] | None = None
+    source: str | Path | Mapping[str, Any],
+    *,
+    op_overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    before_warnings: Callable[[ServiceConfig], None] = lambda config: None,
 ) -> ServiceConfig:
     """Load config.yml, from a path or from its content as a mapping.
 
     `op_overrides` are the arguments of the app's Ops by Op name. They win over the file; None counts as
-    absent. Logs a warning for each key that Paddle Serving ignored. Raises one ConfigError with every
-    mistake, one per line.
+    absent. Logs a warning for each key that Paddle Serving ignored, after `before_warnings`. Raises one
+    ConfigError with every mistake, one per line.
     """
     notes: list[str] = []
     if isinstance(source, Mapping):
@@ -387,9 +397,27 @@ def load_config(
             config = _validate(data)
     except ValidationError as error:
         raise ConfigError(describe_mistakes(name, error, ServiceConfig, overrides)) from None
+    notes += _find_short_timeouts(name, config, overrides)
+    before_warnings(config)
     for note in notes:
         log.warning(note)
     return config
+
+
+def _find_short_timeouts(
+    source: str, config: ServiceConfig, overrides: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """Return a warning for each timeout of an Op that may be meant in seconds."""
+    notes = []
+    for name, op in config.op.items():
+        if 0 < op.timeout <= SHORT_TIMEOUT_MS:
+            in_script = "timeout" in overrides.get(name, ())
+            where = f"Op(name={name!r}, timeout=...)" if in_script else f"op.{name}.timeout"
+            notes.append(
+                f"{source}: {where}: {op.timeout} milliseconds; write {op.timeout * 1000} for {op.timeout} "
+                "seconds, or set dag.request_timeout, in seconds"
+            )
+    return notes
 
 
 def _validate(data: Mapping[str, Any]) -> ServiceConfig:

@@ -23,6 +23,10 @@ Printed by `paddlewheel config`. `--print-config` prints what is in force for a 
 A key without a value counts as absent. An unknown key is refused with the nearest known name. One that \
 Paddle Serving ignored is ignored with a warning, unless it looks like a misspelt one.
 
+`${NAME}` in a value is replaced by the environment variable, `${NAME:-default}` by the default if the \
+variable is unset or empty. An unset variable without a default is an error. Quote such a value inside \
+`[...]` or `{...}`. A quoted value stays text. `$${` stands for `${`.
+
 Without effect in this version, though read and checked: \
 `op.<name>.{client_config, encryption_key}`, \
 `op.<name>.local_service_conf.{concurrency, workdir}`. \

@@ -14,6 +14,9 @@ _HEAD = """\
 只写键而不给值，等同于没有写。未知的键会被拒绝，并提示最接近的已知键。
 Paddle Serving 会忽略的未知键，在这里也被忽略并给出警告，除非它像是拼错的键。
 
+值中的 `${NAME}` 替换为环境变量；`${NAME:-default}` 在变量没有设置或为空时取 default。\
+没有默认值而变量未设置，则报错。在 `[...]` 或 `{...}` 里要加引号；加了引号的值仍是文本。`$${` 表示 `${` 本身。
+
 在本版本中读取并检查、但不起作用：`op.<name>.{client_config, encryption_key}`、\
 `op.<name>.local_service_conf.{concurrency, workdir}`。设置后会被拒绝：`op.<name>.use_encryption_model`。
 """
@@ -234,6 +237,7 @@ _MEANINGS = {  # by section, then by key
         "body_timeout_s": "发完请求体、以及继续读取应答可用的秒数。",
         "idle_timeout_s": "没有请求的连接可以保持的秒数。",
         "rows": "一个请求中的行数（实例数）。",
+        "kserve_rows": "Op 没有声明上限时，一个 KServe 请求的最大行数；即元数据中的 `max_batch_size`。",
         "metrics_interval_s": "两次生成 /metrics 至少间隔的秒数；其间的请求等待下一次。",
         "max_connections": "每个端口打开的连接数。",
         "connection_calls": "一个 gRPC 连接上同时进行的调用数；更多的由客户端等待。",

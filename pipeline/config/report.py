@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import yaml
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from pipeline.config.environment_variables import replace_variables
 from pipeline.errors import ConfigError
 
 MAX_FILE_BYTES = 1 << 20
@@ -41,6 +43,13 @@ ORIGINAL_SECTIONS = ((), ("dag",), ("dag", "tracer"), ("op", "*"), ("op", "*", "
 MISSPELT, MISSPELT_NEED = 0.8, 0.65
 _FULL_WIDTH = "\uff1a"  # the colon of Chinese texts
 NEEDS = ("http_port", "rpc_port", "model_config")
+# Keys of other servers, at the top level or in `dag`, with the keys that they stand for here.
+_OTHER_SERVERS = {
+    "port": "http_port is for HTTP, rpc_port for gRPC",
+    "grpc_port": "rpc_port is for gRPC; v2.grpc_port opens a second port",
+    "timeout": "dag.request_timeout limits a request, in seconds; op.<name>.timeout limits a try of an Op, "
+    "in milliseconds",
+}
 
 
 class _NotingLoader(yaml.SafeLoader):
@@ -65,9 +74,10 @@ class _NotingLoader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
-    """Return the mapping in a YAML file. Raises ConfigError for an unreadable or large file and for others.
+    """Return the mapping in a YAML file, with `${NAME}` in values replaced from the environment.
 
-    Warnings, such as duplicate keys, are appended to `notes`.
+    Raises ConfigError for an unreadable, large or invalid file, and for an unset variable. Warnings, such
+    as duplicate keys, are appended to `notes`.
     """
     try:
         with path.open("rb") as file:
@@ -78,7 +88,9 @@ def read_yaml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
         raise ConfigError(f"{path} is over {MAX_FILE_BYTES} bytes; a configuration file is some KB.")
     try:
         loader = _NotingLoader(content)
-        data = loader.get_single_data()
+        root = loader.get_single_node()
+        unset = [] if root is None else replace_variables(root, loader, os.environ)
+        data = None if root is None or unset else loader.construct_document(root)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -87,6 +99,8 @@ def read_yaml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
         why = _no_utf8(content) or f" no valid YAML: {str(error).splitlines()[0]}"
         raise ConfigError(f"{path}:{why}") from None
+    if unset:
+        raise ConfigError("\n".join(f"{path}: {error}" for error in unset))
     if not isinstance(data, dict):
         content_error = "is empty" if data is None else f"holds {_shorten(data)}"
         raise ConfigError(f"{path} {content_error}; expected keys and values, e.g. `http_port: 18082`.")
@@ -162,6 +176,8 @@ def _remove_key(data: Mapping[str, Any], path: Sequence[Any]) -> dict[str, Any]:
 def _misspells(root: type[BaseModel], path: Sequence[Any], section: Mapping[str, Any]) -> bool:
     """Whether the last key of `path` resembles a missing key of its section and is no key of another."""
     key = str(path[-1])
+    if _is_of_other_server(path):
+        return key.endswith("port") and section.keys().isdisjoint(("http_port", "rpc_port"))
     if any(name == key for _, name in _all_keys(root)):
         return False
     missing = [name for name in _keys(_model_at(root, path[:-1])) if name not in section]
@@ -170,6 +186,10 @@ def _misspells(root: type[BaseModel], path: Sequence[Any], section: Mapping[str,
         difflib.get_close_matches(key, missing, n=1, cutoff=MISSPELT)
         or difflib.get_close_matches(key, needs, n=1, cutoff=MISSPELT_NEED)
     )
+
+
+def _is_of_other_server(path: Sequence[Any]) -> bool:
+    return path[-1] in _OTHER_SERVERS and tuple(path[:-1]) in ((), ("dag",))
 
 
 def describe_mistakes(
@@ -219,6 +239,8 @@ def _shorten(value: Any) -> str:
 def _suggestion(root: type[BaseModel], path: Sequence[Any]) -> str:
     """Suggest the section or the spelling that was meant by the unknown key at the end of `path`."""
     key = str(path[-1])
+    if _is_of_other_server(path):
+        return _OTHER_SERVERS[key]
     section = _model_at(root, path[:-1])
     names = list(_keys(section))
     homes = [home for home, name in _all_keys(root) if name == key]

@@ -121,6 +121,25 @@ def set_up_logging(
         logging.captureWarnings(True)
 
 
+def log_first_lines(config: LoggingConfig, service: str) -> None:
+    """Log warnings to standard error as JSON until the front starts, if `logging.format` is json.
+
+    Standard output may carry the output of `--print-config`. Without JSON the app's handlers get the lines.
+    """
+    if config.format != "json" or sys.stderr is None:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonLines(service, "script"))
+    logger = logging.getLogger(NAME)
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+
+
+def logs_json() -> bool:
+    """Whether this process logs as JSON."""
+    return any(isinstance(handler.formatter, _JsonLines) for handler in logging.getLogger(NAME).handlers)
+
+
 def lines_written(timeout_s: float = PATIENCE_S) -> bool:
     """Whether all lines are where they belong; waits for those that are on their way."""
     over = time.monotonic() + timeout_s

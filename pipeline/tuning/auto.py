@@ -29,6 +29,7 @@ from pipeline.models.serving_model import (
 )
 from pipeline.models.signature import sized
 from pipeline.models.variants import FP32, INT8, find_variants, load_for_engine, variants_in, ways_to_run
+from pipeline.process.log import logs_json
 from pipeline.tuning.choice import (
     USUAL_LENGTHS,
     Choice,
@@ -310,8 +311,10 @@ def _describe_order(order: Order) -> str:
 def _with_progress(name: str, orders: Sequence[Order]) -> Iterator[Order]:
     """Yield the orders, with a progress bar on a terminal and a line elsewhere."""
     title = f"Op {name}: timing {', '.join(map(_describe_order, orders))} (once for this machine)"
-    if sys.stderr is None or not sys.stderr.isatty():
-        if sys.stderr is not None:
+    if sys.stderr is None or not sys.stderr.isatty() or logs_json():
+        if logs_json():
+            log.warning("%s", title)
+        elif sys.stderr is not None:
             sys.stderr.write(f"{title}\n")
             sys.stderr.flush()
         yield from orders

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipeline.api.dag import DEFAULT_MAX_ROWS
 from pipeline.api.op import Op
-from pipeline.config.config_file import LocalServiceConf, OpConfig
+from pipeline.config.config_file import DEFAULT_KSERVE_ROWS, LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor, create_remote_predictor
 from pipeline.engines.base import Predictor, load_engine, takes_any_shape
 from pipeline.engines.dynamic_shape import DynamicShapes
@@ -64,9 +63,19 @@ class Model:
     """
 
     def __init__(
-        self, op: Op, config: OpConfig, folder: str, instance: int, choice: Choice | None = None
+        self,
+        op: Op,
+        config: OpConfig,
+        folder: str,
+        instance: int,
+        choice: Choice | None = None,
+        default_rows: int = DEFAULT_KSERVE_ROWS,
     ) -> None:
-        """choice: what was measured of the model on this machine, where config.yml says `auto`."""
+        """choice: what was measured of the model on this machine, where config.yml says `auto`.
+
+        default_rows: maximum rows of a KServe request to this model if the Op has no limit.
+        """
+        self._default_rows = default_rows
         self._config = config
         self._choice = choice
         self._shapes = _get_dynamic_shapes(op, config)
@@ -134,7 +143,7 @@ class Model:
         if any(variable.is_lod for variable in (*feeds, *fetches)):
             return None
         by_rows = predictor.merges and all(feed.has_rows for feed in feeds)
-        max_rows = (self.limits.rows or DEFAULT_MAX_ROWS) if by_rows else 0
+        max_rows = (self.limits.rows or self._default_rows) if by_rows else 0
         return Signature(_specs(feeds), _specs(fetches, self.serving_model.labels), max_rows)
 
     @property

@@ -29,7 +29,7 @@ def create_executors(
     """
     config = app.config.op[name]
     op.concurrency_idx = None if shares else first
-    model = Model(op, config, app.folder, first, app.choices.get(name))
+    model = Model(op, config, app.folder, first, app.choices.get(name), app.config.limits.kserve_rows)
     op.model = model.serving_model
     op.predictor = op._predictor = model.predictor
     if model.predictor is not None and model.serving_model is not None:

@@ -57,7 +57,12 @@ class WideOp(Op):
         return {"threshold": inputs["threshold"]}
 
 
-OPS = {"rows": RowsOp, "whole": WholeOp, "open": OpenOp, "wide": WideOp}
+class UnlimitedOp(WideOp):
+    input_tensors = {"threshold": "FP32 [-1]"}
+    takes_rows = True
+
+
+OPS = {"unlimited": UnlimitedOp, "rows": RowsOp, "whole": WholeOp, "open": OpenOp, "wide": WideOp}
 
 
 class RowsService(WebService):

@@ -107,8 +107,8 @@ def test_all_mistakes_are_told_at_once_each_with_its_path_and_remedy() -> None:
         "op.bert.local_service_conf.model_dir: unknown key; did you mean model_config?",
         "op.bert.concurency: unknown key; did you mean concurrency?",
         "limits.zzzzzz: unknown key; known here: body_bytes, bodies_bytes, response_bytes, header_count, "
-        "header_bytes, json_depth, tensors, rows, tensor_rank, text_chars, header_timeout_s, body_timeout_s, "
-        "idle_timeout_s, metrics_interval_s, max_connections, connection_calls",
+        "header_bytes, json_depth, tensors, rows, kserve_rows, tensor_rank, text_chars, header_timeout_s, "
+        "body_timeout_s, idle_timeout_s, metrics_interval_s, max_connections, connection_calls",
     ]
 
 
@@ -267,6 +267,84 @@ def test_what_people_write_that_is_no_yaml_is_told_with_its_remedy(
     with pytest.raises(ConfigError) as caught:
         load_config(path)
     assert caught.value.message.endswith(remedy)
+
+
+def test_keys_of_other_servers_and_short_timeouts_are_warnings_with_the_right_key(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "config.yml"
+    path.write_text(
+        "http_port: 18082\nport: 80\ndag: {timeout: 5}\nop: {a: {timeout: 5}, b: {timeout: 500}, c: {}}\n"
+    )
+    load_config(path, op_overrides={"c": {"timeout": 30}})
+    assert [record.getMessage().removeprefix(f"{path}: ") for record in caplog.records] == [
+        "dag.timeout: unknown key, without effect; dag.request_timeout limits a request, in seconds; "
+        "op.<name>.timeout limits a try of an Op, in milliseconds",
+        "port: unknown key, without effect; http_port is for HTTP, rpc_port for gRPC",
+        "op.a.timeout: 5 milliseconds; write 5000 for 5 seconds, or set dag.request_timeout, in seconds",
+        "Op(name='c', timeout=...): 30 milliseconds; write 30000 for 30 seconds, or set "
+        "dag.request_timeout, in seconds",
+    ]
+
+
+def test_a_port_alone_is_refused_with_the_right_key() -> None:
+    with pytest.raises(ConfigError, match="port: unknown key; http_port is for HTTP"):
+        load_config({"port": 18082})
+
+
+class TestEnvironmentVariables:
+    def load(self, folder: Path, text: str) -> ServiceConfig:
+        (folder / "config.yml").write_text(text, "utf-8")
+        return load_config(folder / "config.yml")
+
+    def test_values_are_replaced_and_have_the_type_of_the_result(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PORT", "18084")
+        monkeypatch.setenv("ROOT", "/models")
+        monkeypatch.setenv("EMPTY", "")
+        monkeypatch.delenv("UNSET", raising=False)
+        config = self.load(
+            tmp_path,
+            """
+http_port: ${PORT}
+rpc_port: ${UNSET:-off}
+dag: {use_profile: "${UNSET:-true}"}
+op:
+  ${PORT}:  # a key is as it is written
+    concurrency: ${EMPTY:-3}
+    local_service_conf:
+      model_config: "${ROOT}/bert/$${PORT}"
+      devices: ${EMPTY}
+      fetch_list: ["${UNSET:-a}", '${PORT}']
+""",
+        )
+        assert (config.http_port, config.rpc_port, config.dag.use_profile) == (18084, -1, True)
+        op = config.op["${PORT}"]
+        assert op.concurrency == 3 and op.local_service_conf is not None
+        assert op.local_service_conf.model_dir == "/models/bert/${PORT}"
+        assert (op.local_service_conf.devices, op.local_service_conf.fetch_list) == ("", ["a", "18084"])
+
+    def test_all_unset_and_malformed_names_are_errors_with_line_and_key(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("UNSET", raising=False)
+        with pytest.raises(ConfigError) as caught:
+            self.load(tmp_path, "http_port: ${UNSET}\nop:\n  a:\n    fetch_list: ['x', '${1}']\n")
+        path = tmp_path / "config.yml"
+        assert caught.value.message.splitlines() == [
+            f"{path}: line 1: http_port: environment variable UNSET is not set; set it, or write "
+            "${UNSET:-default}",
+            f"{path}: line 4: op.a.fetch_list.1: '${{1}}' given; write ${{NAME}} or ${{NAME:-default}}; $${{ "
+            "stands for ${",
+        ]
+
+    def test_text_of_a_variable_is_no_yaml(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ROOT", "{a: 1} # x\nhttp_port: 1")
+        section = "local_service_conf:\n      model_config: ${ROOT}\n"
+        config = self.load(tmp_path, f"http_port: 18082\nop:\n  a:\n    {section}")
+        conf = config.op["a"].local_service_conf
+        assert conf is not None and conf.model_dir == "{a: 1} # x\nhttp_port: 1"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

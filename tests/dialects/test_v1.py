@@ -27,7 +27,9 @@ def services() -> Iterator[Callable[[str], ServiceProcess]]:
         def service(declared: str) -> ServiceProcess:
             if declared not in running:
                 started = ServiceProcess(
-                    APPS / "rows.py", {"limits": {"json_depth": 8}}, env={"DECLARED": declared}
+                    APPS / "rows.py",
+                    {"limits": {"json_depth": 8, "kserve_rows": 2}},
+                    env={"DECLARED": declared},
                 )
                 running[declared] = stack.enter_context(started)
             return running[declared]
@@ -218,3 +220,12 @@ def test_overload_is_429_with_a_time_to_come_back(tmp_path: Path) -> None:
         assert holding.result().status == 200
     assert refused.status == 429 and int(refused.headers["retry-after"]) >= 1
     assert "max_pending_requests" in refused.json["error"]
+
+
+def test_a_key_limits_the_rows_of_ops_without_a_maximum(services: Callable[[str], ServiceProcess]) -> None:
+    unlimited = services("unlimited")
+    rows = {"instances": [{"threshold": 1.0}] * 2}
+    assert predict(unlimited, rows).json == {"predictions": [{"threshold": 1.0}] * 2}
+    refused = predict(unlimited, {"instances": [{"threshold": 1.0}] * 3})
+    assert (refused.status, "limits.kserve_rows" in refused.json["error"]) == (400, True)
+    assert unlimited.http("/v2/models/test/config").json["max_batch_size"] == 2

@@ -76,6 +76,33 @@ class TestRun:
         with ServiceProcess(MAIN, name="echo", arguments=arguments, folder=tmp_path) as running:
             assert running.predict({"0": "hello"}) == {"0": "hello", "arguments": "--size 2"}
 
+    def test_a_folder_stands_for_its_web_service_which_runs_there(self, tmp_path: Path) -> None:
+        (tmp_path / "app").mkdir()
+        echo = ECHO.replace("sys.path[0]", "os.getcwd()").replace("import json", "import json, os")
+        (tmp_path / "app" / "web_service.py").write_text(echo, encoding="utf-8")
+        done = paddlewheel("run", "app", "-v", cwd=tmp_path)
+        script = tmp_path / "app" / "web_service.py"
+        assert (done.returncode, json.loads(done.stdout)) == (
+            3,
+            [[str(script), "-v"], str(script.parent), "__main__", str(script)],
+        )
+
+    def test_with_json_the_lines_before_the_start_are_json_too(self, choosy: Path, tmp_path: Path) -> None:
+        config = tmp_path / "other.yml"
+        config.write_text(
+            "http_port: 2048\nport: 1\nlogging: {format: json}\n"
+            "op: {echo: {local_service_conf: {model_config: nowhere}}}\n",
+            encoding="utf-8",
+        )
+        done = paddlewheel("run", "--config", config, choosy)
+        lines = [json.loads(line) for line in done.stderr.splitlines()]
+        assert (done.returncode, done.stdout) == (2, "")
+        assert [(line["level"], line["service"], line["process"]) for line in lines] == [
+            ("WARNING", "echo", "script"),
+            ("ERROR", "echo", "script"),
+        ]
+        assert "port: unknown key" in lines[0]["message"] and "nowhere" in lines[1]["message"]
+
     def test_it_prints_the_configuration_that_the_script_prepares(self, choosy: Path, tmp_path: Path) -> None:
         done = paddlewheel("run", "--print-config", choosy)
         assert done.returncode == 0, done.stderr

@@ -154,7 +154,8 @@ class TestBadTexts:
         assert service.rows(good)
 
     def test_more_texts_than_a_request_may_have_are_refused(self, service: TextProcess) -> None:
-        assert "takes at most 1024 a request" in service.rows(*["a"] * 1025, status=400)
+        told = service.rows(*["a"] * 1025, status=400)
+        assert "takes at most 1024 a request" in told and "limits.kserve_rows" in told
 
     def test_neighbours_of_a_bad_request_are_answered(self, service: TextProcess, model: Path) -> None:
         asked = [TEXTS[0], "", TEXTS[1], "国" * 50] * 6

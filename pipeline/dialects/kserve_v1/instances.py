@@ -200,7 +200,10 @@ def _check_count(count: int, rows: bool, signature: Signature, limits: Limits) -
         raise TooLarge(f"{count} instances were sent; limits.rows is {limits.rows}")
     max_rows = signature.max_batch_size
     if max_rows and count > max_rows:
-        raise InvalidInput(f"{count} instances were sent; the model takes at most {max_rows} a request")
+        raise InvalidInput(
+            f"{count} instances were sent; the model takes at most {max_rows} a request "
+            "(max_batch_size of its Op, else limits.kserve_rows)"
+        )
 
 
 def _unread(name: str, column: Iterable[Part], spec: TensorSpec | None, rows: bool) -> UnreadRows:
