@@ -17,6 +17,7 @@ from pipeline.api.request_options import LogId, RequestOptions
 from pipeline.errors import MalformedBody, ServingError, described, to_sendable_text
 from pipeline.models.tensor_spec import ModelCard, Signature
 
+STOP_HANDLER_S = 5.0  # time limit of the script's handler of SIGTERM
 REFUSAL = "@refusal"  # the input of an overridden ResponseOp in place of an output: the fields of a Refusal
 
 Stowed = list[int | bytes]
@@ -83,6 +84,7 @@ class Ready(Message):
     kind = 3
     signature: Signature | None  # of its model; None while unknown
     card: ModelCard | None = None  # None for an Op without a model
+    has_stop_handler: bool = False  # whether the script has a handler of SIGTERM
 
 
 class Failed(Message):
@@ -190,6 +192,12 @@ class Models(Message):
     models: str  # JSON of `pipeline.api.served_models.write_models`
 
 
+class CallStopHandler(Message):
+    """From the front: after its last dispatch the process calls the script's handler of SIGTERM."""
+
+    kind = 10
+
+
 KINDS: Sequence[type[Message]] = (
     Start,
     DispatchMessage,
@@ -200,4 +208,5 @@ KINDS: Sequence[type[Message]] = (
     Probed,
     OwnFamilies,
     Models,
+    CallStopHandler,
 )

@@ -30,6 +30,7 @@ from pipeline.dialects.forms import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.messages.frames import Arena, Frame, FrameReader, Region, arena_fds, frame, reply_region
 from pipeline.messages.messages import (
+    CallStopHandler,
     DispatchMessage,
     Failed,
     Message,
@@ -56,6 +57,8 @@ from pipeline.process.run_module import PACKAGES
 from pipeline.worker.executor import Executor
 from pipeline.worker.hooks import format_user_traceback, said_by
 from pipeline.worker.set_up import create_executors
+from pipeline.worker.shared_ports import share_ports
+from pipeline.worker.stop_handler import call_stop_handler, get_stop_handler
 
 _CLOSE_RANGE_UNSHARE = 2
 _LAST_FD = 2**32 - 1
@@ -96,6 +99,7 @@ class Front:
         self._arena = Arena(arena_fd)
         self._frames = self._read_frames()
         self.own_metrics: Callable[[], list[Any] | None] = lambda: None  # what its model counts itself
+        self.service_stops = False  # the process shall call the script's handler of SIGTERM at its end
 
     def receive(self) -> Frame | None:
         """The next frame; None when the front wants this worker to end."""
@@ -201,10 +205,14 @@ class Worker:
     def serve(self, web_service: service.Service) -> NoReturn:
         """Make the Op ready, say so, and answer dispatches. Leaves the process at end of file."""
         keep_our_loggers()
+        stop_handler = get_stop_handler()
+        _leave_signals_to_the_front()
         op = self._create_op(web_service)
         executors, ready = self.executors(op)
+        stop_handler = get_stop_handler() or stop_handler  # init_op may have set one
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
+        ready.has_stop_handler = stop_handler is not None
         self._fronts[0].send(ready)
         if op.request_runner is not None:
             for front in self._fronts:
@@ -222,6 +230,8 @@ class Worker:
             thread.join()
         if op.request_runner is not None:
             op.request_runner.close()
+        if stop_handler is not None and self._fronts[0].service_stops:
+            call_stop_handler(stop_handler)
         if lines_written():
             logging.shutdown()
         os._exit(0)  # frameworks' exit handlers may hang or crash; there is nothing left to save
@@ -271,6 +281,7 @@ def main(arguments: list[str]) -> None:
     name_process(start.name)
     app = App.from_json(start.app)
     set_up_logging(app.config.logging, app.name, start.name, beside_app=True, log_fd=log_fd)
+    share_ports(front_pid)
     try:
         Worker(fronts, app, start.op, start.first_instance, start.shares).run_script()
     except BaseException as exc:
@@ -286,6 +297,8 @@ def _answer(front: Front, executor: Executor) -> None:
             front.send(Probed(executor.probe()))
         elif isinstance(message, Models):
             executor.answer_for(read_models(message.models))
+        elif isinstance(message, CallStopHandler):
+            front.service_stops = True
         elif isinstance(message, DispatchMessage):
             replies = front.begin(message.id)
             if replies is not None:

@@ -22,7 +22,7 @@ from pipeline.front.pool.worker_process import (
     State,
     WorkerProcess,
 )
-from pipeline.messages.messages import Models
+from pipeline.messages.messages import CallStopHandler, Models
 from pipeline.models.tensor_spec import ModelCard, Signature
 from pipeline.process.isolation import run_isolated
 
@@ -236,6 +236,15 @@ class WorkerPool:
     def size(self) -> int:
         """Instances that there shall be."""
         return sum(map(len, self.plan.places)) if self._loaded else 0
+
+    def request_stop_handler(self) -> bool:
+        """Have a worker call the script's handler of SIGTERM at its end. Returns whether there is one."""
+        for process in self.processes:
+            if process.ready_message is not None and process.ready_message.has_stop_handler:
+                process.instances[0].send(CallStopHandler())
+                log.info("Worker %s calls the script's handler of SIGTERM", process.name)
+                return True
+        return False
 
     async def stop(self, grace_s: float) -> None:
         """Have every instance finish its dispatch and leave; kill what has not left in `grace_s`."""

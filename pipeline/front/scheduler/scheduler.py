@@ -28,6 +28,7 @@ from pipeline.front.pool.worker_pool import PoolServices, Starts, WorkerPool
 from pipeline.front.scheduler.admission import Admission, KeyRing, Peers
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.gauges import register_gauges
+from pipeline.messages.messages import STOP_HANDLER_S
 from pipeline.models.serving_model import UNVERSIONED
 from pipeline.process.control_group import usable_cores
 from pipeline.process.isolation import run_isolated
@@ -409,7 +410,10 @@ class Scheduler:
                 yield
         finally:
             self._deadlines.stop()
-            await asyncio.gather(*(pool.stop(WORKER_GRACE_S) for pool in self._pools.values()))
+            grace_s = WORKER_GRACE_S
+            if any(pool.request_stop_handler() for pool in self._pools.values()):  # of one worker alone
+                grace_s += STOP_HANDLER_S
+            await asyncio.gather(*(pool.stop(grace_s) for pool in self._pools.values()))
 
     async def _keep_up(self, pool: WorkerPool) -> None:
         stack = self._keepers[pool] = contextlib.AsyncExitStack()
