@@ -33,8 +33,8 @@ from pipeline.config.tls import FILES as TLS_FILES
 from pipeline.config.tls import check_tls
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError, StartFailed
-from pipeline.models.serving_model import ServingModel, choose_version, merge_model_settings
-from pipeline.models.variants import load_for_engine
+from pipeline.models.serving_model import ServingModel, merge_model_settings
+from pipeline.models.variants import load_newest_version
 from pipeline.process.environment import FRONT_PROCESS
 from pipeline.process.log import flaw_of_directory, log_first_lines, logs_json
 from pipeline.process.numpy_version import require_numpy_2
@@ -342,7 +342,7 @@ class PipelineServer(Service):
 def _find_model(conf: LocalServiceConf, folder: Path) -> ServingModel:
     """Load the version to serve, for the configured engine. Raises ConfigError."""
     named = None if conf.engine == AUTO else conf.engine
-    return load_for_engine(choose_version(folder, conf.model_version).directory, named)
+    return load_newest_version(folder, conf.model_version, named)
 
 
 def _describe_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, Any]:

@@ -93,6 +93,7 @@ class Failed(Message):
     kind = 4
     reason: str
     final: bool  # whether a retry would fail, too
+    of_model: bool = False  # whether the process failed to load its model
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True):

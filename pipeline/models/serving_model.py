@@ -394,6 +394,15 @@ def choose_version(directory: Path, requested: int | None = None) -> ChosenVersi
     return ChosenVersion(directory / version, version)
 
 
+def list_older_versions(chosen: ChosenVersion) -> list[ChosenVersion]:
+    """Return the versions below the chosen one, newest first; none for a model without versions."""
+    folder = chosen.directory.parent
+    if chosen.directory.name != chosen.version or is_serving_model(folder):
+        return []
+    older = [version for version in _versions_in(folder) if version < int(chosen.version)]
+    return [ChosenVersion(folder / str(version), str(version)) for version in reversed(older)]
+
+
 def _versions_in(directory: Path) -> list[int]:
     if not directory.is_dir():
         return []

@@ -24,8 +24,10 @@ from pipeline.models.digests import SAMPLE, SHA256, are_digests, differing, hash
 from pipeline.models.serving_model import (
     ModelFiles,
     ServingModel,
+    choose_version,
     find_model_files,
     find_programs,
+    list_older_versions,
     load_serving_model,
     require_library,
     server_folder,
@@ -86,6 +88,26 @@ def load_for_engine(directory: Path | str, engine: str | None, precision: str = 
     files = find_model_files(fitting.directory, engine)
     log.info("engine: %s runs %s in place of the model's own program", engine, files.program)
     return as_variant(load_serving_model(directory), fitting.name, files, fitting.precision)
+
+
+def load_newest_version(directory: Path, requested: int | None, engine: str | None) -> ServingModel:
+    """Load the requested version of a model, or the newest one whose files are complete.
+
+    Logs each version that is passed over. Raises the ConfigError of the newest version if none is complete.
+    """
+    newest = choose_version(directory, requested)
+    candidates = [newest, *(list_older_versions(newest) if requested is None else ())]
+    errors: list[ConfigError] = []
+    for candidate in candidates:
+        try:
+            model = load_for_engine(candidate.directory, engine)
+        except ConfigError as exc:
+            errors.append(exc)
+            continue
+        for error in errors:
+            log.warning("A newer version than %s can't be read: %s", candidate.version, error.message)
+        return model
+    raise errors[0]
 
 
 def variants_in(directory: Path | str, engine: str, precision: str = FP32) -> list[Variant]:

@@ -56,7 +56,7 @@ from pipeline.process.processes import die_with, name_process
 from pipeline.process.run_module import PACKAGES
 from pipeline.worker.executor import Executor
 from pipeline.worker.hooks import format_user_traceback, said_by
-from pipeline.worker.set_up import create_executors
+from pipeline.worker.set_up import LOAD_NOTE, create_executors
 from pipeline.worker.shared_ports import share_ports
 from pipeline.worker.stop_handler import call_stop_handler, get_stop_handler
 
@@ -322,7 +322,7 @@ def _exit_with(exc: BaseException, front: Front) -> NoReturn:
     else:  # the script may also raise SystemExit
         reason = f"{Path(sys.argv[0]).name} raised {said_by(exc)}\n{format_user_traceback(exc)}"
     try:
-        front.send(Failed(reason, isinstance(exc, ConfigError)))
+        front.send(Failed(reason, isinstance(exc, ConfigError), LOAD_NOTE in getattr(exc, "__notes__", ())))
         lines_written()
     finally:
         os._exit(1)

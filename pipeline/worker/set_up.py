@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from pipeline.api.app import App
 from pipeline.api.op import Op
@@ -18,6 +19,18 @@ from pipeline.worker.hooks import call_init_op, get_hooks
 from pipeline.worker.model import Model
 from pipeline.worker.runner import Runner
 
+LOAD_NOTE = "raised while the model was loaded or warmed up"
+
+
+@contextmanager
+def _marked_as_load() -> Iterator[None]:
+    """Mark exceptions of the block: the front may serve an older version of the model instead."""
+    try:
+        yield
+    except Exception as exc:
+        exc.add_note(LOAD_NOTE)
+        raise
+
 
 def create_executors(
     op: Op, app: App, name: str, forms: Mapping[str, Form], *, count: int, first: int = 0, shares: bool
@@ -29,7 +42,8 @@ def create_executors(
     """
     config = app.config.op[name]
     op.concurrency_idx = None if shares else first
-    model = Model(op, config, app.folder, first, app.choices.get(name), app.config.limits.kserve_rows)
+    with _marked_as_load():
+        model = Model(op, config, app.folder, first, app.choices.get(name), app.config.limits.kserve_rows)
     op.model = model.serving_model
     op.predictor = op._predictor = model.predictor
     if model.predictor is not None and model.serving_model is not None:
@@ -41,7 +55,8 @@ def create_executors(
         model.serving_model = op.model or model.serving_model  # as the Op itself describes it
     call_init_op(op)
     keep_our_loggers()
-    model.warm_up()
+    with _marked_as_load():
+        model.warm_up()
     print_as_numpy_1()
     hooks = get_hooks(op)
     signature = model.signature

@@ -10,7 +10,7 @@ from pipeline.api.app import App
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines.base import Engine, find_engine, shares_a_process
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import CACHE_FOLDER, choose_version
+from pipeline.models.serving_model import CACHE_FOLDER, ChosenVersion, choose_version, list_older_versions
 from pipeline.tuning.auto import fitted
 
 _NOT_OURS = {CACHE_FOLDER, "__pycache__"}  # what runs of a model leave in its folder
@@ -27,20 +27,37 @@ class Plan:
     places: list[range]  # numbers of the instances, by process
     files: frozenset[FileState]  # of the model and the scripts; a later plan differs where they have changed
     note: str = ""  # difference from the version before, for the log; empty without one
+    older: tuple[ChosenVersion, ...] = ()  # versions to serve where this one can't be loaded, newest first
 
 
 def plan(app: App, op: str) -> Plan:
     """The plan for what is on disk now. Raises ConfigError for a version that is not there."""
     conf = app.config.op[op].local_model
+    if conf is None:
+        return _plan_version(app, op, None)
+    chosen = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
+    fixed = conf.model_version is not None or app.repository is not None
+    return _plan_version(app, op, chosen, () if fixed else tuple(list_older_versions(chosen)))
+
+
+def plan_older(newer: Plan, op: str) -> Plan:
+    """Plan the version before: the one of `newer` can't be loaded."""
+    return _plan_version(newer.app, op, newer.older[0], newer.older[1:])
+
+
+def _plan_version(
+    app: App, op: str, chosen: ChosenVersion | None, older: tuple[ChosenVersion, ...] = ()
+) -> Plan:
+    conf = app.config.op[op].local_model
     version, folders, note = "", [], ""
-    if conf is not None:
-        directory, version = choose_version(Path(app.folder, conf.model_dir), conf.model_version)
-        app, note = _with_model(app, op, conf, directory)
-        folders.append(directory)
+    if conf is not None and chosen is not None:
+        version = chosen.version
+        app, note = _with_model(app, op, conf, chosen.directory)
+        folders.append(chosen.directory)
     folders += [Path(m.folder, m.version) for m in app.models if m.op == op and m.folder]
     engine = _engine(app, app.config.op[op].local_model)
     name = "" if engine is None else engine.name
-    return Plan(app, version, name, placement(app, op), frozenset(_states(app, folders)), note)
+    return Plan(app, version, name, placement(app, op), frozenset(_states(app, folders)), note, older)
 
 
 def placement(app: App, op: str) -> list[range]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from pipeline.api.served_models import ServedModel, answered_by, write_models
 from pipeline.errors import StartFailed
 from pipeline.front.pool.outputs import Outputs
-from pipeline.front.pool.plan import Plan
+from pipeline.front.pool.plan import Plan, plan_older
 from pipeline.front.pool.worker_process import (
     DispatchCallbacks,
     Instance,
@@ -112,12 +112,12 @@ class BackOff:
         self._failed_starts = 0
         self._quick_deaths = 0
         self._fruitless_deaths = 0  # since a process has answered anything
-        self._was_ready = False
+        self.was_ready = False
 
     def started(self) -> None:
         """Note that a process has become ready."""
         self._failed_starts = 0
-        self._was_ready = True
+        self.was_ready = True
 
     def died(self, process: WorkerProcess) -> None:
         """Note the death of a process that was ready."""
@@ -128,7 +128,7 @@ class BackOff:
         self._failed_starts += 1
         final = process.failure is not None and process.failure.final
         # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
-        raises = process.failure is not None and not self._was_ready
+        raises = process.failure is not None and not self.was_ready
         return final or raises or self._failed_starts >= FAILED_STARTS_ALLOWED
 
     def pause_s(self, process: WorkerProcess) -> float:
@@ -514,10 +514,36 @@ class WorkerPool:
             # What was changed on the disk meanwhile must not end the others. Nor does it count: who is left
             # may die later, and its successors have as many tries.
             return True
+        if process.version != self.plan.version:
+            return True
         if self._back_off.note_failed_start(process):
+            if self._falls_back(process, reason):
+                return False
             self.given_up = True
             self._services.start_failed(self.op, reason)
             return False
+        return True
+
+    def _falls_back(self, process: WorkerProcess, reason: str) -> bool:
+        """Serve an older version of the model if this one can't be loaded at the service's start.
+
+        A crash without a reason counts as well: native code may crash on a damaged file.
+        """
+        of_model = process.failure is None or process.failure.of_model
+        if self._back_off.was_ready or not of_model or not self.plan.older:
+            return False
+        broken, self.plan = self.plan.version, plan_older(self.plan, self.op)
+        log.error(
+            "Op %s: version %s can't be loaded, so version %s is served: %s",
+            self.op,
+            broken,
+            self.plan.version,
+            reason.partition("\n")[0],
+        )
+        self._back_off = BackOff()
+        for other in self.processes:
+            other.kill(f"version {broken} can't be loaded")
+        self.start()
         return True
 
     def _spawn(self, numbers: range) -> None:
