@@ -12,15 +12,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from convert.arguments import create_parser
-from convert.command_calls import Command
+from convert.commands import Command, create_parser
 from convert.output.own_lines import Streams, process_streams, silence_libraries
 from convert.proof.parity_report import FailedParity, ParityReport
 from convert.result import Conversion, ConversionOptions
 from convert.steps.progress_bars import ShownSteps
 from convert.to_serving.next_step import next_step
 from pipeline.errors import ParityError, ServingError
-from pipeline.launch.commands import EXIT_MISTAKE, paddlewheel
+from pipeline.launch.commands import EXIT_MISTAKE, paddlewheel, parse_options
 
 EXIT_PARITY, EXIT_INTERRUPTED = 1, 130
 
@@ -112,19 +111,12 @@ def parity_table(reports: Sequence[ParityReport]) -> Table:
 
 
 def _run_command(arguments: argparse.Namespace, streams: Streams) -> Conversion:
-    command: Command = arguments.command
+    command: Command = parse_options(arguments.command, arguments)
     with ShownSteps(Console(file=streams.err), shows_libraries=arguments.debug) as steps:
-        options = ConversionOptions(
-            tolerance=arguments.tolerance,
-            lengths=arguments.lengths,
-            sample=tuple(arguments.sample),
-            force=arguments.force,
-            dry_run=arguments.dry_run,
-            step_timeout_s=arguments.step_timeout,
-            steps=steps,
-            command=arguments.command_line,
+        options: ConversionOptions = parse_options(
+            arguments.conversion_options, arguments, steps=steps, command=arguments.command_line
         )
-        return command(arguments, options)
+        return command.run(options)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from convert.output.stamp import is_current
 from convert.programs.program_feeds import LENGTHS
@@ -12,6 +14,7 @@ from convert.proof.proof_inputs import Inputs
 from convert.steps.isolation import STEP_TIMEOUT_S
 from convert.steps.progress import SilentSteps, Steps
 from pipeline.errors import ConversionError
+from pipeline.launch.commands import option, switch
 
 FORMATS = ("json", "pdmodel")
 """Formats of a Paddle program: that of Paddle 3, and that of its TensorRT engine."""
@@ -19,16 +22,51 @@ TRITON = "triton"
 """The format of `convert all` for a model repository in place of a serving model."""
 
 
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Parse whole numbers that commas separate, for argparse."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is not a list of whole numbers like 16,33,5") from None
+
+
+def lengths_settings(lengths: tuple[int, ...]) -> dict[str, Any]:
+    """Return the settings of --lengths with a default."""
+    return {
+        "type": parse_numbers,
+        "default": lengths,
+        "metavar": "N,N,...",
+        "help": f"lengths tried on axes that vary ({','.join(map(str, lengths))})",
+    }
+
+
 @dataclass(frozen=True)
 class ConversionOptions:
     """The options of every conversion."""
 
-    tolerance: float = TOLERANCE  # largest difference of an output, as a share of its largest value or of 1
-    lengths: tuple[int, ...] = LENGTHS  # of random inputs, on the axes that vary
-    sample: tuple[Path, ...] = ()  # files with inputs in place of random ones: convert.proof.sample_files
-    force: bool = False  # convert again although the result is up to date
-    dry_run: bool = False  # check the arguments, write nothing
-    step_timeout_s: float = STEP_TIMEOUT_S  # of a step in the conversion environment
+    tolerance: float = option(
+        default=TOLERANCE,
+        help="largest |diff|, as a share of the output's largest value or of 1 (%(default)s)",
+    )
+    lengths: tuple[int, ...] = option(**lengths_settings(LENGTHS))
+    # Formats of the files: convert.proof.sample_files.
+    sample: tuple[Path, ...] = option(
+        "--sample",
+        "--inputs",
+        default=(),
+        metavar="FILE",
+        help="inputs to try in place of random ones: .npz, .npy, .jsonl, .csv, an image, or a text a line; "
+        "again for more",
+    )
+    debug: bool = switch(help="show the traceback of an error, and what libraries write")
+    force: bool = switch(help="make it again although it is up to date")
+    dry_run: bool = switch(help="check the arguments, write nothing")
+    step_timeout_s: float = option(
+        "--step-timeout",
+        default=STEP_TIMEOUT_S,
+        metavar="SECONDS",
+        help="longest run of a converter in the conversion environment (%(default)g)",
+    )
     steps: Steps = field(default_factory=SilentSteps)
     command: str = ""  # as the user typed it, for messages; empty for calls from Python
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import shlex
 import shutil
 import sys
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from pipeline.errors import ConfigError
 
 EXIT_MISTAKE = 2
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction["OneLineParser"]
@@ -33,6 +37,81 @@ def add_command(
     parser = commands.add_parser(name, help=help_text, description=description, epilog=f"Example: {example}")
     parser.set_defaults(command=command)
     return parser
+
+
+_FLAGS, _GROUP, _SETTINGS = "flags", "group", "settings"  # metadata of a field that is an option
+_CONVERTED = (Path, int, float)  # types of values that argparse converts
+
+
+def argument(**settings: Any) -> Any:
+    """Declare a positional argument as a field of a dataclass. settings: of argparse's `add_argument`."""
+    return dataclasses.field(metadata={_FLAGS: (), _GROUP: "", _SETTINGS: settings})
+
+
+def option(*flags: str, default: Any = None, group: str = "", **settings: Any) -> Any:
+    """Declare an option as a field of a dataclass. Without `flags` the name of the field is the flag.
+
+    The annotation determines the conversion: tuple[X, ...] may be repeated; Path, int and float are
+    converted. settings: of argparse's `add_argument`, instead of these. group: name of options that exclude
+    each other.
+    """
+    metadata = {_FLAGS: flags, _GROUP: group, _SETTINGS: settings}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def switch(**settings: Any) -> Any:
+    """Declare an option without a value as a field of a dataclass."""
+    return option(default=False, action="store_true", **settings)
+
+
+def add_options(parser: argparse.ArgumentParser, options: type, *, omit: Collection[str] = ()) -> None:
+    """Add the arguments and options that a dataclass declares, in the order of its fields."""
+    types = get_type_hints(options)
+    groups: dict[str, argparse._MutuallyExclusiveGroup] = {}
+    for field in _list_options(options):
+        if field.name in omit:
+            continue
+        settings = _get_settings(field, types[field.name])
+        group = field.metadata[_GROUP]
+        if field.default is dataclasses.MISSING:
+            parser.add_argument(field.name, **settings)
+            continue
+        flags = field.metadata[_FLAGS] or (f"--{field.name.replace('_', '-')}",)
+        required = bool(group) and settings.pop("required", False)
+        if group and group not in groups:
+            groups[group] = parser.add_mutually_exclusive_group(required=required)
+        (groups[group] if group else parser).add_argument(*flags, dest=field.name, **settings)
+
+
+def parse_options(options: type[T], values: argparse.Namespace, **more: Any) -> T:
+    """Build the dataclass from parsed values; fields that are omitted there have their default."""
+    fields = {
+        field.name: getattr(values, field.name)
+        for field in _list_options(options)
+        if hasattr(values, field.name)
+    }
+    plain = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    return options(**plain, **more)
+
+
+def _list_options(options: type) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(options) if _SETTINGS in field.metadata]
+
+
+def _get_settings(field: dataclasses.Field[Any], kind: Any) -> dict[str, Any]:
+    """Return the settings of argparse: the declared settings, and those that follow from the type."""
+    declared = field.metadata[_SETTINGS]
+    inferred: dict[str, Any] = {}
+    if field.default is not dataclasses.MISSING:
+        inferred["default"] = field.default
+    if "type" not in declared and "action" not in declared:
+        value_type = next((part for part in (kind, *get_args(kind)) if part in _CONVERTED), None)
+        inferred |= {} if value_type is None else {"type": value_type}
+        inferred |= {"action": "append"} if get_origin(kind) is tuple and "nargs" not in declared else {}
+    settings: dict[str, Any] = inferred | declared
+    if settings.get("action") == "append":
+        settings["default"] = list(settings["default"])  # argparse appends to a copy
+    return settings
 
 
 def require_place(option: str, file: Path) -> None:
