@@ -34,7 +34,7 @@ SETTLING_S = 40  # samples of a second each
 EXAMPLES = """examples:
   python -m tests.chaos --seconds 60
   python -m tests.chaos --seconds 20 --faults kill,cancel --every 5 --hostile none
-  python -m tests.chaos --seconds 600 --health-ms 100 --growth 30     hostile clients among the good ones
+  python -m tests.chaos --settle 60 --seconds 600 --health-ms 100 --growth 30     hostile clients as well
   python -m tests.chaos --settle 300 --seconds 900 --faults none --longest 510 --growth 2     a soak
   python -m tests.chaos --seconds 60 --keeps-state --threads --batch-size 8
   python -m tests.chaos --seconds 10 --seed 7 --json
@@ -45,6 +45,7 @@ async def run(options: argparse.Namespace) -> Report:
     """Raises CannotMeasure."""
     key = answer_key(options.texts, options.longest, options.seed)
     questions = Questions(key)
+    growth = None if options.growth is None else 1 + options.growth / 100
     began = time.monotonic()
     with ServiceProcess(
         options.script,
@@ -59,7 +60,10 @@ async def run(options: argparse.Namespace) -> Report:
             load = Load(world, questions, options.callers)
             alone_s = await load.alone_s()
             async with load.running():
-                await asyncio.sleep(options.settle)
+                # With a limit for growth each attack has run before memory is read for the first time.
+                early = options.hostile if options.growth is not None else []
+                async with hostile_clients(world.http_port, world.rpc_port, early):
+                    await asyncio.sleep(options.settle)
                 before = await world.resident()
                 chance = random.Random(options.seed)
                 async with hostile_clients(world.http_port, world.rpc_port, options.hostile) as hostile:
@@ -67,12 +71,11 @@ async def run(options: argparse.Namespace) -> Report:
                 await world.until_ready()
                 after = await world.resident()
                 for _ in range(SETTLING_S):  # large bodies are decoded, and free memory is given back
-                    if not grown_processes(before, after, attacked=bool(options.hostile)):
+                    if not grown_processes(before, after, attacked=bool(options.hostile), growth=growth):
                         break
                     after = await world.resident()
             await world.until_idle()
         took_s = time.monotonic() - began
-        growth = None if options.growth is None else 1 + options.growth / 100
         return Report(
             load.tally, faults, took_s, alone_s, before, after, world.broken, growth, hostile,
             options.health_ms and options.health_ms / 1e3,
@@ -134,7 +137,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--instances", type=int, default=2, help="of the Op (default: 2)")
     add("--texts", type=int, default=TEXTS, help=f"in the answer key (default: {TEXTS})")
     add("--longest", type=_length, default=60, help="characters of a text, 4 or more each (default: 60)")
-    add("--settle", type=float, default=1, help="seconds of load before the first fault (default: 1)")
+    add(
+        "--settle",
+        type=float,
+        default=1,
+        help="seconds of load, and of attacks with --growth, before the first fault (default: 1)",
+    )
     add(
         "--growth", type=float, help="percent that memory may grow from then on (default: as a short run may)"
     )
