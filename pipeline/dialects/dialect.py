@@ -1,17 +1,21 @@
-"""Dialect: a way for clients to ask a service, as seen by the front that reads and the worker that answers.
+"""Dialect: the interface of a request format: its handlers in the front, its response forms in a worker.
 
-A package adds one as an entry point of the group `paddlewheel.dialects` that names an object with this
-protocol; see `pipeline.plugins`. Front and worker are processes of their own, and each imports its
-part alone: the module with the Dialect imports both only in `front` and in `worker`.
+A package adds a dialect as an entry point of the group `paddlewheel.dialects`; see `pipeline.plugins`. Front
+and workers are separate processes. The module of a Dialect imports handlers in `front` and forms in `worker`,
+so that each process imports only its part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from pipeline.dialects.forms import Form, WorkerPart
+from client.protos.pipeline_service_pb2 import Response
+from pipeline.errors import ConfigError
+from pipeline.messages.values import Part, Unread, will_read
+from pipeline.models.tensor_spec import TensorSpec
+from pipeline.plugins import Plugin, call_plugin, load
 
 if TYPE_CHECKING:  # a worker imports no part of the front
     import grpc
@@ -20,32 +24,74 @@ if TYPE_CHECKING:  # a worker imports no part of the front
     from pipeline.front.repository import Repository
     from pipeline.front.scheduler.scheduler import Scheduler
 
-__all__ = ["Dialect", "Form", "FrontPart", "WorkerPart"]
+Render = Callable[[Mapping[str, Any], Any, str, Sequence[TensorSpec]], list[Part]]
+"""Encodes a response, in as many parts as the dialect's handler in the front expects.
+
+Arguments: an Op's output, the request's response options, the model's version, the tensors that the Op
+declares. Raises ServingError.
+"""
+
+
+class Form(NamedTuple):
+    """A kind of response, with its encoders."""
+
+    render: Render
+    # Encodes a Response built by the app's ResponseOp. None: `render` encodes the values of that Response.
+    render_message: Callable[[Response], list[Part]] | None = None
 
 
 class Dialect(Protocol):
-    """A way for clients to ask a service: the object that an entry point names."""
+    """A request format with its endpoints: the object that an entry point names."""
 
-    name: str  # the entry point's own
+    name: str  # the name of the entry point
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
         """Return the handlers of the front. Called once, before the ports are opened."""
 
     def worker(self) -> WorkerPart:
-        """Return the decoders and renderers of a worker. Called once in each, before the script is run."""
+        """Return the decoders and encoders of a worker. Called once per worker, before the script runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontPart:
-    """The front's half of a dialect: its handlers, and the paths and gRPC methods they answer."""
+    """The handlers of a dialect, with their paths and gRPC methods."""
 
     http: HttpHandler | None = None
-    prefixes: Collection[str] = ()  # its paths: "/v1/" is all below, "/v2" that path alone, "/" all others
+    prefixes: Collection[str] = ()  # "/v1/": paths below; "/v2": this path; "/": all other paths
     methods: Mapping[str, grpc.RpcMethodHandler[bytes, bytes]] = field(default_factory=dict)  # by full name
-    apis: Mapping[str, str] = field(default_factory=dict)  # of methods, for restrictions; else inference
-    # Those that are asked without an API key where `security.open_health` says so:
-    open_pages: Collection[bytes] = ()
-    open_methods: Collection[str] = ()
-    open_files: int = 0  # that it keeps open for clients, at the most
+    apis: Mapping[str, str] = field(default_factory=dict)  # restricted API by method; default: inference
+    open_pages: Collection[bytes] = ()  # pages without an API key, if `security.open_health` is set
+    open_methods: Collection[str] = ()  # methods without an API key, if `security.open_health` is set
+    open_files: int = 0  # maximum number of files that the dialect keeps open for clients
     openapi: Callable[[], Mapping[str, Any]] = dict  # the members of `paths` in /openapi.json
     close: Callable[[], None] = lambda: None  # called when the ports are closed
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerPart:
+    """The response forms of a dialect, and the values that its workers decode."""
+
+    forms: Mapping[str, Form]  # by name, such as "lines.text"
+    unread: Collection[type[Unread]] = ()  # values that the front does not decode
+
+
+def load_forms(dialects: Sequence[Plugin]) -> dict[str, Form]:
+    """Load the response forms by name, and register the decoders of undecoded values.
+
+    The front passes the plugins to its workers: reading the metadata of all installed packages takes about
+    10 ms, and both must use the same plugins. Raises ConfigError for a plugin that can't be loaded, and for
+    a name that two forms have.
+    """
+    forms: dict[str, Form] = {}
+    owners: dict[str, Plugin] = {}
+    for plugin in dialects:
+        part: WorkerPart = call_plugin(plugin, load(plugin).worker)
+        for name, form in part.forms.items():
+            if name in forms:
+                raise ConfigError(
+                    f"dialect {plugin.name} of {plugin.distribution} has a form {name!r}, as has dialect "
+                    f"{owners[name].name} of {owners[name].distribution}; uninstall one of the two"
+                )
+            forms[name], owners[name] = form, plugin
+        will_read(part.unread)
+    return forms

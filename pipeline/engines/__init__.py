@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pipeline.engines.base import Engine, Predictor, PredictorConf, find_engine, load_engine
@@ -13,7 +13,6 @@ from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
 from pipeline.models.serving_model import ServingModel, require_library
 
 if TYPE_CHECKING:
-    from pipeline.api.op import Op
     from pipeline.config.config_file import OpConfig
 
 __all__ = [
@@ -52,13 +51,16 @@ def create_predictor(
     )
 
 
-def create_remote_predictor(op: Op, config: OpConfig, instance: int) -> RemotePredictor:
+def create_remote_predictor(
+    op_name: str, config: OpConfig, instance: int, *, packs_tensors: Callable[[], bool]
+) -> RemotePredictor:
     """Create the predictor of an Op with `server_endpoints`, whose section `Service.resolve` has completed.
 
+    packs_tensors: whether feeds for a Pipeline service are sent as tensors; called for each request.
     Raises ConfigError if a reachable server lacks the model or its outputs.
     """
     conf = RemoteConf(
-        op=op.name,
+        op=op_name,
         endpoints=tuple(config.server_endpoints),
         timeout_s=config.timeout / 1000,
         tries=max(1, config.retry),
@@ -68,7 +70,7 @@ def create_remote_predictor(op: Op, config: OpConfig, instance: int) -> RemotePr
     if config.client_type == "grpc":
         from pipeline.engines.remote.remote_v2 import V2Predictor  # imports gRPC, for remote Ops only
 
-        return V2Predictor(conf, config.model_name or op.name, config.fetch_list)
+        return V2Predictor(conf, config.model_name or op_name, config.fetch_list)
     from pipeline.engines.remote.remote_pipeline import PipelinePredictor
 
-    return PipelinePredictor(conf, op, config.fetch_list)
+    return PipelinePredictor(conf, config.fetch_list, packs_tensors)

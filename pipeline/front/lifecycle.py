@@ -23,9 +23,8 @@ from pipeline.api.app import App, read_app
 from pipeline.api.restrictions import MODEL_REPOSITORY
 from pipeline.config.config_file import ServiceConfig
 from pipeline.config.value_types import is_loopback
-from pipeline.dialects.front_parts import Dialects
 from pipeline.errors import ConfigError, NotReady, StartFailed
-from pipeline.front.listeners import Listeners
+from pipeline.front.listeners import Dialects, Listeners
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.model_loader import ModelLoader
 from pipeline.front.pool.outputs import Outputs

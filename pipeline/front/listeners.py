@@ -7,39 +7,85 @@ import contextlib
 import logging
 import resource
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
-from pipeline.api.restrictions import STATISTICS
+from pipeline.api.restrictions import INFERENCE, STATISTICS
 from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates
-from pipeline.dialects.front_parts import Dialects
+from pipeline.dialects.dialect import Dialect, FrontPart
+from pipeline.errors import ConfigError
 from pipeline.front.grpc.grpc_server import RpcServer
 from pipeline.front.http.connection import path_of_url
-from pipeline.front.http.http_handler import HEALTH_PAGES, HttpApp, Routes
+from pipeline.front.http.http_handler import HEALTH_PAGES, HttpApp, HttpHandler, Routes
 from pipeline.front.http.http_server import HttpServer
 from pipeline.front.http.metrics_app import MetricsApp
 from pipeline.front.metrics.metrics import serving_metrics
+from pipeline.front.repository import Repository
 from pipeline.front.scheduler.admission import HttpGuard
 from pipeline.front.scheduler.restricted_apis import RestrictedApis
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.plugins import Plugin, call_plugin, load
+
+
+class Dialects:
+    """The front parts of all dialects, joined."""
+
+    def __init__(self, plugins: Sequence[Plugin], scheduler: Scheduler, repository: Repository) -> None:
+        """Raises ConfigError for a dialect that can't be loaded, and for a path that two dialects serve."""
+        self._parts: list[FrontPart] = []
+        self.handlers: dict[str, HttpHandler] = {}  # HTTP handlers by prefix
+        self.methods: dict[str, Any] = {}  # gRPC methods by full name
+        self.method_apis: dict[str, str] = {}  # restricted API by full name of the method
+        self.open_files = 0  # maximum number of files kept open for clients
+        self.open_pages: list[bytes] = []
+        self.open_methods: list[str] = []
+        owners: dict[str, Plugin] = {}
+        for plugin in plugins:
+            dialect: Dialect = load(plugin)
+            part = call_plugin(plugin, dialect.front, scheduler, repository)
+            for path in (*part.prefixes, *part.methods):
+                other = owners.setdefault(path, plugin)
+                if other is not plugin:
+                    raise ConfigError(
+                        f"dialects {other.name} of {other.distribution} and {plugin.name} of "
+                        f"{plugin.distribution} both answer at {path}; uninstall one of the two"
+                    )
+            if part.http is not None:
+                self.handlers |= dict.fromkeys(part.prefixes, part.http)
+            self.methods |= part.methods
+            self.method_apis |= dict.fromkeys(part.methods, INFERENCE) | dict(part.apis)
+            self.open_pages += part.open_pages
+            self.open_methods += part.open_methods
+            self.open_files += part.open_files
+            self._parts.append(part)
+
+    def openapi(self) -> Mapping[str, Any]:
+        """Return the paths of all dialects for /openapi.json."""
+        return {path: operation for part in self._parts for path, operation in part.openapi().items()}
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
 
 log = logging.getLogger(__name__)
 
 FEW_CONNECTIONS = 1000  # of a port
-WORKER_FILES = 12  # with those that starting its successor takes
-_OTHERS = 64  # ports, logs, libraries
+WORKER_FILES = 12  # open files of a worker, including those for starting its successor
+_OTHER_FILES = 64  # ports, logs, libraries
 
 
 def limits_within(limits: Limits, listeners: int, workers: int, files: int = 0) -> Limits:
-    """Return the limits, with a `max_connections` for which the process has descriptors beside its workers.
+    """Return the limits with a `max_connections` that fits the process's limit of open files.
 
-    workers: also those of models that may be loaded later. files: that dialects keep open for clients.
-
-    Raises the process's soft limit of open files where it is too low. Logs a warning if config.yml sets
-    `max_connections`, or if few connections remain.
+    workers: number of workers, including those of models that may be loaded later.
+    files: number of files that dialects keep open for clients.
+    Raises the soft limit of open files if it is too low. Logs a warning if config.yml sets `max_connections`,
+    or if few connections remain.
     """
-    reserved = _OTHERS + WORKER_FILES * workers + files
-    max_files = _most_files(limits.max_connections * listeners + reserved)
+    reserved = _OTHER_FILES + WORKER_FILES * workers + files
+    max_files = _raise_file_limit(limits.max_connections * listeners + reserved)
     room = max(max_files - reserved, max_files // 4) // max(1, listeners)
     if room >= limits.max_connections:
         return limits
@@ -55,8 +101,8 @@ def limits_within(limits: Limits, listeners: int, workers: int, files: int = 0) 
     return limits.model_copy(update={"max_connections": max(1, room)})
 
 
-def _most_files(files: int) -> int:
-    """How many files this process may open: as many as wanted, or as it is allowed."""
+def _raise_file_limit(files: int) -> int:
+    """Raise the soft limit to the needed number of files where allowed, and return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = files if hard == resource.RLIM_INFINITY else min(files, hard)
     if soft == resource.RLIM_INFINITY or soft >= allowed:
@@ -66,44 +112,44 @@ def _most_files(files: int) -> int:
 
 
 class Listeners:
-    """`http_port`, `rpc_port`, and beside them those of `v2`, with the same apps, limits and certificates.
-
-    certificates: None without `tls`. later_workers: those of models that may be loaded besides the present
-    ones.
-    """
+    """The listeners of a service: `http_port`, `rpc_port` and the ports of `v2`."""
 
     def __init__(self, scheduler: Scheduler, dialects: Dialects, later_workers: int = 0) -> None:
+        """later_workers: number of workers for models that may be loaded later."""
         config = scheduler.app.config
         self._http: list[HttpServer] = []
         self._rpc: list[RpcServer] = []
         self._close_dialects = dialects.close
+        # None without `tls`
         self.certificates = tls = None if config.tls is None else Certificates(config.tls)
         health = (*HEALTH_PAGES, *dialects.open_pages)
         keys = scheduler.keys
         restrictions = scheduler.app.restrictions.http
         restricted = RestrictedApis(restrictions, "API") if restrictions else None
         ports = {name: (config.address(name), port) for name, port in config.ports().items()}
-        of_http = tls if config.tls is not None and config.tls.http else None
+        http_certificates = tls if config.tls is not None and config.tls.http else None
         workers = sum(pool.size for pool in scheduler.pools.values())
         limits = limits_within(config.limits, len(ports), workers + later_workers, dialects.open_files)
         routes = Routes(dialects.handlers)
-        if http := _named(ports, "http_port", "v2.http_port"):
+        if http := _select_ports(ports, "http_port", "v2.http_port"):
             guard = None
             if keys is not None or restricted is not None:
                 guard = HttpGuard(
                     keys, config.security, health, restricted, lambda url: routes.find_api(path_of_url(url))
                 )
             app = HttpApp(scheduler, routes, dialects.openapi)
-            self._http.append(HttpServer(app, http, limits, of_http, guard))
+            self._http.append(HttpServer(app, http, limits, http_certificates, guard))
         if config.dag.enable_prometheus:
             scheduler.metrics.add(lambda: serving_metrics(scheduler.metrics))
-        if metrics := _named(ports, "v2.metrics_port", "dag.prometheus_port"):
-            # No API is restricted at the port of metrics alone, as in Triton.
+        if metrics := _select_ports(ports, "v2.metrics_port", "dag.prometheus_port"):
+            # As in Triton, the metrics port restricts no API.
             guard = None
             if keys is not None:
                 guard = HttpGuard(keys, config.security, health, None, lambda url: STATISTICS)
-            self._http.append(HttpServer(MetricsApp(scheduler, routes), metrics, limits, of_http, guard))
-        if rpc := _named(ports, "rpc_port", "v2.grpc_port"):
+            self._http.append(
+                HttpServer(MetricsApp(scheduler, routes), metrics, limits, http_certificates, guard)
+            )
+        if rpc := _select_ports(ports, "rpc_port", "v2.grpc_port"):
             methods, health_methods = dialects.methods, dialects.open_methods
             self._rpc.append(
                 RpcServer(scheduler, methods, health_methods, dialects.method_apis, rpc, limits, tls)
@@ -111,7 +157,7 @@ class Listeners:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """All listen on entry, none on exit. Raises StartFailed for a used port."""
+        """Open all ports on entry and close them on exit. Raises StartFailed for a port in use."""
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._close_dialects)
             for http in self._http:
@@ -121,21 +167,21 @@ class Listeners:
             yield
 
     def reload_certificates(self) -> None:
-        """Show new connections what the files of `tls` hold now. Raises ConfigError, and all stays."""
+        """Reload the files of `tls` for new connections. On ConfigError the old certificates stay in use."""
         if self.certificates is not None:
             self.certificates.reload()
 
     async def drain(self, timeout_s: float) -> None:
-        """Answer what was sent before the ports close, in the order of docs/decisions/stop-order.md."""
-        over = time.monotonic() + timeout_s
+        """Respond to requests sent before the ports close, in the order of docs/decisions/stop-order.md."""
+        deadline = time.monotonic() + timeout_s
         for http in self._http:
             await http.stop_listening()
         async with asyncio.TaskGroup() as group:
             for rpc in self._rpc:
                 group.create_task(rpc.stop(grace_s=timeout_s))
             for http in self._http:
-                group.create_task(http.until_silent(over - time.monotonic()))
+                group.create_task(http.until_silent(deadline - time.monotonic()))
 
 
-def _named(ports: Mapping[str, tuple[str, int]], *names: str) -> dict[str, tuple[str, int]]:
-    return {name: place for name, place in ports.items() if name in names}
+def _select_ports(ports: Mapping[str, tuple[str, int]], *names: str) -> dict[str, tuple[str, int]]:
+    return {name: address for name, address in ports.items() if name in names}

@@ -17,7 +17,7 @@ from pipeline.api.op import REQUEST_OP, Op, RequestOp
 from pipeline.api.request_options import RequestOptions
 from pipeline.api.service import Service, WebService
 from pipeline.config.config_file import LoggingConfig
-from pipeline.dialects.forms import load_forms
+from pipeline.dialects.dialect import load_forms
 from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve_v1.instances import parse
 from pipeline.dialects.kserve_v1.response_options import JSON, V1ResponseOptions

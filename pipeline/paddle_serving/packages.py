@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from client.protos.pipeline_service_pb2 import Request, Response, Tensor
+from pipeline.api.request_options import Answer
 from pipeline.config.config_file import Limits
-from pipeline.dialects.key_value.answers import PROTO, render
-from pipeline.dialects.key_value.tensors import add_tensors
 from pipeline.paddle_serving.channel_data import ChannelData
+from pipeline.wire.paddle_tensors import add_tensors
+from pipeline.wire.value_texts import build_message, format_outputs
 
 
 def unpack_inputs(request: Request) -> dict[str, Any]:
@@ -41,4 +42,7 @@ def build_response(channel_data: ChannelData) -> Response:
     if channel_data.refusal is not None:
         err_no, message = channel_data.refusal
         return Response(err_no=err_no, err_msg=message)
-    return Response.FromString(render(channel_data.parse(), PROTO))
+    output = channel_data.parse()
+    if isinstance(output, Answer) and output.key_values is not None:
+        output = output.key_values
+    return build_message(*format_outputs(output))

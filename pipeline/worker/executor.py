@@ -12,7 +12,7 @@ from client.protos.pipeline_service_pb2 import Response
 from pipeline.api.batch_axis import adapt_array
 from pipeline.api.op import Op, OpRequest
 from pipeline.api.served_models import ServedModel
-from pipeline.dialects.forms import Form
+from pipeline.dialects.dialect import Form
 from pipeline.errors import HookFailed, RemoteRefused, ServingError, described, is_servers
 from pipeline.messages.frames import Tail, stow
 from pipeline.messages.messages import CallMessage, Outcome, Refusal, Settled, Timings

@@ -26,7 +26,7 @@ from pipeline.api import service
 from pipeline.api.app import App
 from pipeline.api.op import Op
 from pipeline.api.served_models import read_models
-from pipeline.dialects.forms import load_forms
+from pipeline.dialects.dialect import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.messages.frames import Arena, Frame, FrameReader, Region, arena_fds, frame, reply_region
 from pipeline.messages.messages import (

@@ -84,7 +84,9 @@ class Model:
         self._precision = FULL_PRECISION
         self.predictor: Predictor | None = None
         if config.server_endpoints:
-            self.predictor = create_remote_predictor(op, config, instance)
+            self.predictor = create_remote_predictor(
+                op.name, config, instance, packs_tensors=lambda: op.packs_tensors
+            )
             return
         conf = config.local_model
         if conf is None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pipeline.api.app import App
 from pipeline.api.op import Op
 from pipeline.api.served_models import answered_by
-from pipeline.dialects.forms import Form
+from pipeline.dialects.dialect import Form
 from pipeline.messages.messages import Ready
 from pipeline.paddle_serving.local_client import LocalClient
 from pipeline.paddle_serving.numpy_1 import print_as_numpy_1

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from pipeline.dialects.key_value.array_text import array_repr
+from pipeline.wire.value_texts import array_repr
 
 
 def numbers(rng: np.random.Generator, shape: tuple[int, ...]) -> dict[str, npt.NDArray[Any]]:

@@ -17,11 +17,11 @@ from pipeline.dialects.json_outline import make_outline
 from pipeline.dialects.key_value import front
 from pipeline.dialects.key_value.declared import match_inputs
 from pipeline.dialects.key_value.front import parse_http, parse_proto, pass_http_on, pass_proto_on
-from pipeline.dialects.key_value.tensors import to_message, to_npy
 from pipeline.dialects.key_value.unread import DeclaredTexts, UnreadMessage, UnreadTensor, UnreadText
 from pipeline.errors import BadPackage, MalformedBody, ServingError
 from pipeline.messages.values import decode, encode, will_read
 from pipeline.models.tensor_spec import Signature, TensorSpec
+from pipeline.wire.paddle_tensors import to_message, to_npy
 from tests.support.key_value_messages import LIMITS
 from tests.support.recordings import RECORDINGS, body_of
 

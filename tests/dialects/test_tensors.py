@@ -11,9 +11,9 @@ import pytest
 
 from client.protos.pipeline_service_pb2 import Request as RequestMessage
 from pipeline.dialects.key_value.front import parse_http, parse_proto
-from pipeline.dialects.key_value.tensors import add_tensors, to_message, to_npy
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
 from pipeline.front.dag_run import Request
+from pipeline.wire.paddle_tensors import add_tensors, to_message, to_npy
 from tests.support.key_value_messages import LIMITS, http, refusal
 from tests.support.recordings import RECORDINGS, body_of
 

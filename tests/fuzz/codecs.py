@@ -20,12 +20,11 @@ from client.protos.model_files_pb2 import GeneralModelConfig
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value import front as key_value
-from pipeline.dialects.key_value.tensors import from_npy
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.compression import decompressed
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal
-from pipeline.dialects.kserve.unread import UnreadTensor, from_raw
+from pipeline.dialects.kserve.unread import UnreadTensor
 from pipeline.dialects.kserve_v1 import instances
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.dialects.kserve_v2 import http_infer, rpc_methods
@@ -52,6 +51,8 @@ from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.models.protobuf_text import format_message, parse_message
 from pipeline.models.tensor_spec import Signature, TensorSpec
 from pipeline.triton.ensemble import build_model_dag
+from pipeline.wire.paddle_tensors import from_npy
+from pipeline.wire.v2_tensors import from_raw
 from tests.fuzz import messages, seeds, worker
 from tests.fuzz.connection import feed
 

@@ -21,7 +21,7 @@ import numpy as np
 from pipeline import Op
 from pipeline.api.op import REQUEST_OP
 from pipeline.api.served_models import ServedModel
-from pipeline.dialects.forms import load_forms
+from pipeline.dialects.dialect import load_forms
 from pipeline.engines.feeds import check_feeds, check_forms
 from pipeline.messages.frames import FrameReader, Tail, frame, stow
 from pipeline.messages.messages import CallMessage, Outcome, Reply, Settled, Timings

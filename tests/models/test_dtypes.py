@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from client.pipeline_client import ENCODINGS
-from pipeline.dialects.key_value.tensors import NUMERIC
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME, BY_ONNX, BY_PADDLE, BY_PROGRAM, DTYPES, RAW_ALONE
+from pipeline.wire.paddle_tensors import NUMERIC
 
 
 def test_no_name_or_number_stands_for_two_dtypes() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from client.protos.pipeline_service_pb2 import Request as RequestMessage
-from pipeline.dialects.key_value.tensors import to_message
+from pipeline.wire.paddle_tensors import to_message
 from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess
 
 TENSORS, ROWS = 64, 1500

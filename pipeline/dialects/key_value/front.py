@@ -35,15 +35,6 @@ from pipeline.dialects.key_value.key_value_json import (
     decode_leniently,
     integer,
 )
-from pipeline.dialects.key_value.tensors import (
-    NUMERIC,
-    STRING,
-    TensorMessage,
-    add_tensors,
-    check_header,
-    lod_name,
-    read_lod,
-)
 from pipeline.dialects.key_value.unread import (
     BYTE_DATA,
     LOD,
@@ -81,6 +72,15 @@ from pipeline.front.http.http_handler import (
 from pipeline.front.scheduler.admission import CALLER
 from pipeline.front.scheduler.scheduler import TICKS_PER_S, Scheduler
 from pipeline.messages.values import Part
+from pipeline.wire.paddle_tensors import (
+    NUMERIC,
+    STRING,
+    TensorMessage,
+    add_tensors,
+    check_header,
+    lod_name,
+    read_lod,
+)
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 # These are the transport's own refusals; the original answers all others as a message with err_no.

@@ -20,7 +20,9 @@ from pipeline.dialects.key_value.key_value_json import (
     decode_leniently,
     integer,
 )
-from pipeline.dialects.key_value.tensors import (
+from pipeline.errors import BadPackage, MalformedBody, TooLarge
+from pipeline.messages.values import Unread
+from pipeline.wire.paddle_tensors import (
     BYTES,
     NUMERIC,
     TensorLimits,
@@ -29,8 +31,6 @@ from pipeline.dialects.key_value.tensors import (
     read_npy_header,
     read_tensor,
 )
-from pipeline.errors import BadPackage, MalformedBody, TooLarge
-from pipeline.messages.values import Unread
 
 BYTE_DATA, LOD = "byte_data", "lod"
 _decoder = msgspec.json.Decoder(Body)

@@ -9,10 +9,10 @@ import numpy as np
 
 from client.protos.pipeline_service_pb2 import Request
 from pipeline.api.dag import MESSAGE
-from pipeline.dialects.key_value.tensors import to_message
 from pipeline.dialects.kserve.json_fields import sendable
 from pipeline.errors import InvalidInput
 from pipeline.messages.values import Unread
+from pipeline.wire.paddle_tensors import to_message
 
 
 def as_message(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
-from google.protobuf.message import DecodeError
 
-from client.protos.kserve_v2_pb2 import InferTensorContents
 from pipeline.config.config_file import Limits
 from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
 from pipeline.errors import TooLarge, UnprintableAnswer
 from pipeline.messages.values import Unread
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
 from pipeline.models.tensor_spec import TensorSpec
+from pipeline.wire.v2_tensors import BYTES, CONTENTS, LENGTH, Array, from_contents, objects, read_contents
 
-LENGTH = struct.Struct("<I")  # before each element of a raw BYTES tensor
 _UNREADABLE = object()  # in place of elements that are no JSON: no datatype accepts it
 _decoder = msgspec.json.Decoder(list)
 _WIDE = {"i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
@@ -71,8 +67,6 @@ class UnreadTensor(Unread, eq=False):
         return numbers(elements, self.datatype).reshape(self.shape)
 
     def _contents(self) -> Any:
-        from pipeline.dialects.kserve.unread import CONTENTS, from_contents, read_contents
-
         about = f"for inference input {self.name!r} for model {self.model!r}"
         try:
             contents = read_contents(bytes(self.data))
@@ -214,12 +208,6 @@ def parse_nullable(elements: list[Any], parse: Callable[[list[Any]], Any]) -> An
     return array
 
 
-def objects(elements: list[bytes], shape: list[int]) -> np.ndarray[Any, np.dtype[Any]]:
-    array = np.empty(len(elements), object)
-    array[:] = elements
-    return array.reshape(shape)
-
-
 def _json_list(data: bytes) -> list[Any]:
     try:
         elements: list[Any] = _decoder.decode(data)
@@ -243,29 +231,6 @@ def _flat(nested: list[Any]) -> Iterator[Any]:
             yield element
         else:
             stack.pop()
-
-
-Array = npt.NDArray[Any]
-
-BYTES = "BYTES"
-# v2 datatype -> the field of InferTensorContents; the others travel raw alone
-CONTENTS = {
-    "BOOL": "bool_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    BYTES: "bytes_contents",
-}
-# type of a parameter's value -> the field of InferParameter
-PARAMETERS = {bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param"}
-_WIDENED = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}  # of several datatypes
 
 
 def convert_output(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
@@ -294,77 +259,3 @@ def no_tensor(name: str, value: Any) -> UnprintableAnswer:
     """The refusal of an output that is no tensor."""
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     return UnprintableAnswer(f"output {name!r} is {kind}, which is no tensor: numbers, bool, str or bytes")
-
-
-def to_raw(array: Array) -> bytes:
-    """The raw contents: little endian and row-major; each element of an object array after its length.
-
-    Raises ValueError for an element that is neither `str` nor `bytes`; a `str` is sent as UTF-8.
-    """
-    if array.dtype.kind not in "OSU":
-        return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-    parts = []
-    for element in array.ravel().tolist():
-        data = element.encode() if isinstance(element, str) else element
-        if not isinstance(data, bytes):
-            raise ValueError(f"holds a {type(element).__name__}; a BYTES tensor takes str and bytes")
-        parts += [LENGTH.pack(len(data)), data]
-    return b"".join(parts)
-
-
-def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
-    """The array of raw contents. Raises ValueError for bytes that do not fill the shape."""
-    dtype, count = _checked(datatype, shape)
-    if datatype == BYTES:
-        return objects(_elements(data, count), list(shape))
-    if len(data) != count * dtype.itemsize:
-        raise ValueError(f"{len(data)} bytes do not fill {datatype} {list(shape)}")
-    return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype).reshape(shape)
-
-
-def read_contents(data: bytes) -> InferTensorContents:
-    """Parse typed contents. Raises ValueError for other bytes."""
-    try:
-        return InferTensorContents.FromString(data)
-    except DecodeError:
-        raise ValueError("it can not be parsed") from None
-
-
-def from_contents(contents: InferTensorContents, datatype: str, shape: Sequence[int]) -> Array:
-    """The array of typed contents. Raises ValueError for elements that do not fill the shape."""
-    dtype, count = _checked(datatype, shape)
-    field = CONTENTS.get(datatype)
-    if field is None:
-        raise ValueError(f"{datatype} has no typed contents; it travels raw")
-    elements = getattr(contents, field)
-    if len(elements) != count:
-        raise ValueError(f"{len(elements)} elements in {field} do not fill {datatype} {list(shape)}")
-    if datatype == BYTES:
-        return objects(list(elements), list(shape))
-    wide = np.fromiter(elements, _WIDENED.get(field, dtype), count)
-    array = wide.astype(dtype)
-    if not np.array_equal(array, wide, equal_nan=dtype.kind == "f"):
-        raise ValueError(f"{field} reaches from {wide.min()} to {wide.max()}, beyond {datatype}")
-    return array.reshape(shape)
-
-
-def _checked(datatype: str, shape: Sequence[int]) -> tuple[np.dtype[Any], int]:
-    """dtype and number of elements."""
-    if datatype not in BY_DATATYPE:
-        raise ValueError(f"datatype {datatype!r} is not one of {', '.join(BY_DATATYPE)}")
-    if any(length < 0 for length in shape):
-        raise ValueError(f"shape {list(shape)} has a negative length")
-    return BY_DATATYPE[datatype].numpy, math.prod(shape)
-
-
-def _elements(data: bytes, count: int) -> list[bytes]:
-    elements: list[bytes] = []
-    at = 0
-    while at + LENGTH.size <= len(data) and len(elements) < count:
-        (length,) = LENGTH.unpack_from(data, at)
-        at += LENGTH.size
-        elements.append(data[at : at + length])
-        at += length
-    if at != len(data) or len(elements) != count:
-        raise ValueError(f"{len(data)} bytes do not hold {count} elements of BYTES, each after its length")
-    return elements

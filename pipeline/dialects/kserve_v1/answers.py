@@ -9,11 +9,12 @@ from typing import Any
 import msgspec
 
 from pipeline.api.request_options import Answer
-from pipeline.dialects.kserve.unread import BYTES, convert_output
+from pipeline.dialects.kserve.unread import convert_output
 from pipeline.dialects.kserve_v1.response_options import V1ResponseOptions
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import TensorSpec
+from pipeline.wire.v2_tensors import BYTES
 
 _json = msgspec.json.encode
 _PLAIN = (str, bool, int, float)

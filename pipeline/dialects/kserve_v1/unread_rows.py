@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from pipeline.dialects.kserve.unread import objects, parse_nullable
+from pipeline.dialects.kserve.unread import parse_nullable
 from pipeline.errors import InvalidInput
 from pipeline.messages.values import Unread
 from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.wire.v2_tensors import objects
 
 _decoder = msgspec.json.Decoder(list)
 _JSON_TYPES: dict[str, set[type]] = {"b": {bool}, "f": {int, float}, "i": {int}, "u": {int}}

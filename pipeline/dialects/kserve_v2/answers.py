@@ -11,13 +11,14 @@ import numpy as np
 
 from client.protos.kserve_v2_pb2 import ModelInferResponse
 from pipeline.dialects.kserve.refusals import KServeRefusal
-from pipeline.dialects.kserve.unread import BYTES, PARAMETERS, Array, convert_output, no_tensor, to_raw
+from pipeline.dialects.kserve.unread import convert_output, no_tensor
 from pipeline.dialects.kserve_v2.response_options import RequestedOutput, ResponseOptions
 from pipeline.dialects.message_fields import varint
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part
 from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import TensorSpec
+from pipeline.wire.v2_tensors import BYTES, PARAMETERS, Array, to_raw
 
 _json = msgspec.json.encode
 _RAW_TAG = b"\x32"  # of raw_output_contents: field 6, length-delimited

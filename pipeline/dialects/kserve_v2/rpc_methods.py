@@ -36,7 +36,7 @@ from pipeline.api.restrictions import (
 from pipeline.config.config_file import Limits
 from pipeline.dialects.kserve.models import KServeModel, version_number
 from pipeline.dialects.kserve.refusals import KServeRefusal, for_clients
-from pipeline.dialects.kserve.unread import BYTES, CONTENTS, LENGTH, Written, from_contents
+from pipeline.dialects.kserve.unread import Written
 from pipeline.dialects.kserve_v2.infer_request import SEQUENCE_FLAGS, InferRequest, InputTensor
 from pipeline.dialects.kserve_v2.repository_api import index
 from pipeline.dialects.kserve_v2.response_options import PROTO, RequestedOutput
@@ -50,6 +50,7 @@ from pipeline.front.scheduler.admission import CALLER, caller
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
 from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.wire.v2_tensors import BYTES, CONTENTS, LENGTH, from_contents
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.private.call_context import CallContext

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import contextvars
 import math
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from google.protobuf.message import DecodeError
 
 from client.protos.pipeline_service_pb2 import Request, Response, Tensor
-from pipeline.api.op import Op
 from pipeline.config.config_file import Limits
-from pipeline.dialects.key_value.array_text import array_repr
-from pipeline.dialects.key_value.tensors import STRING, add_tensors, to_message
 from pipeline.engines.remote.remote_predictor import Endpoints, RemoteConf, RemotePredictor
 from pipeline.errors import BadPackage, InvalidInput, ModelFailed, RemoteRefused, TooLarge
 from pipeline.models.serving_model import Variable
+from pipeline.wire.paddle_tensors import STRING, add_tensors, to_message
+from pipeline.wire.value_texts import format_value
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
-
-_numpy_1 = contextvars.Context()
-_numpy_1.run(np.set_printoptions, legacy="1.25", threshold=sys.maxsize)
 
 
 class PipelinePredictor(RemotePredictor):
@@ -37,13 +31,15 @@ class PipelinePredictor(RemotePredictor):
     feeds: tuple[Variable, ...] = ()  # the service does not declare them
     fetches: tuple[Variable, ...] = ()
 
-    def __init__(self, conf: RemoteConf, op: Op, fetch_list: Sequence[str]) -> None:
-        self._op = op
+    def __init__(
+        self, conf: RemoteConf, fetch_list: Sequence[str], packs_tensors: Callable[[], bool]
+    ) -> None:
+        self._packs_tensors = packs_tensors
         self._fetch_list = tuple(fetch_list)
         self._endpoints = Endpoints(conf, "Pipeline service")
 
     def run(self, feeds: Mapping[str, Any], *, deadline: float = math.inf) -> dict[str, Any]:
-        request = _build_request(feeds, as_tensors=self._op.packs_tensors)
+        request = _build_request(feeds, as_tensors=self._packs_tensors())
         data, address = self._endpoints.call(METHOD, request, deadline)
         try:
             response = Response.FromString(data)
@@ -75,7 +71,7 @@ def _build_request(feeds: Mapping[str, Any], *, as_tensors: bool) -> Request:
                 request.tensors.append(_tensor(name, value))
             else:
                 request.key.append(name)
-                request.value.append(value if isinstance(value, str) else _format_array(name, value))
+                request.value.append(value if isinstance(value, str) else format_value(_array(name, value)))
     except (TypeError, ValueError) as exc:  # a name that is no str, an unpaired surrogate, an object array
         raise InvalidInput(f"feed {name!r} can't be sent: {exc}") from exc
     return request
@@ -86,10 +82,6 @@ def _tensor(name: str, value: Any) -> Tensor:
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return Tensor(name=name, elem_type=STRING, str_data=texts)
     return to_message(name, _array(name, value))
-
-
-def _format_array(name: str, value: Any) -> str:
-    return _numpy_1.copy().run(array_repr, _array(name, value))
 
 
 def _array(name: str, value: Any) -> np.ndarray[Any, Any]:

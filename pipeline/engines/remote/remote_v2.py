@@ -17,7 +17,6 @@ from client.protos.kserve_v2_pb2 import (
     ModelMetadataRequest,
     ModelMetadataResponse,
 )
-from pipeline.dialects.kserve.unread import from_contents, from_raw, to_raw
 from pipeline.engines.feeds import Array, check_promised
 from pipeline.engines.fetches import select_fetches
 from pipeline.engines.remote.remote_predictor import Endpoints, RemoteConf, RemotePredictor
@@ -32,6 +31,7 @@ from pipeline.errors import (
 )
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
 from pipeline.models.serving_model import Variable
+from pipeline.wire.v2_tensors import from_contents, from_raw, to_raw
 
 log = logging.getLogger(__name__)
 

@@ -112,7 +112,7 @@ _CODES = {
 
 def _encode_request(request: InferenceRequest) -> bytes:
     from client.protos.kserve_v2_pb2 import ModelInferRequest
-    from pipeline.dialects.kserve.unread import PARAMETERS, to_raw
+    from pipeline.wire.v2_tensors import PARAMETERS, to_raw
 
     name, version = request.get_target_model()
     message = ModelInferRequest(model_name=name, model_version=version, id=request.request_id())
@@ -148,8 +148,8 @@ def _get_parameter_value(parameter: Any) -> Any:
 
 
 def _decode_tensors(answer: Any) -> list[Any]:
-    from pipeline.dialects.kserve.unread import from_raw
     from pipeline.triton.python_backend.utils import Tensor
+    from pipeline.wire.v2_tensors import from_raw
 
     return [
         Tensor(output.name, from_raw(raw, output.datatype, list(output.shape)), output.datatype)

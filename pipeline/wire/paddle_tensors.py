@@ -1,4 +1,4 @@
-"""Paddle Serving's `Tensor` message and the ndarrays it stands for, within `limits`."""
+"""Paddle Serving's `Tensor` message: conversion to and from ndarrays, within `limits`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.models.dtypes import BY_PADDLE
 Array = npt.NDArray[Any]
 
 STRING, BYTES = 12, 13
-_FIELDS = {  # of the message, by the name of the dtype that each carries
+_FIELDS = {  # dtype name -> field of the message
     "int64": "int64_data",
     "float32": "float_data",
     "int32": "int_data",
@@ -36,11 +36,11 @@ NUMERIC: dict[int, tuple[str, np.dtype[Any]]] = {
     if dtype.name in _FIELDS
 }
 ELEM_TYPES = {dtype: elem_type for elem_type, (_, dtype) in NUMERIC.items()}
-NPY_KINDS = "biufcSU"  # an object or structured dtype can't come from outside
+NPY_KINDS = "biufcSU"  # object and structured dtypes are not accepted from clients
 
 
 class TensorLimits(Protocol):
-    """The limits of a tensor, as `limits` of config.yml has them."""
+    """Limits of a tensor, as in `limits` of config.yml."""
 
     @property
     def tensor_rank(self) -> int: ...
@@ -109,7 +109,7 @@ def read_lod(tensor: TensorMessage) -> Array:
 
 
 def to_message(name: str, array: Array) -> Tensor:
-    """The message of an array; dtypes without an elem_type of their own travel as BYTES."""
+    """Convert an array to a message. A dtype without an elem_type is sent as BYTES."""
     message = Tensor(name=name, shape=array.shape)
     if array.dtype.kind == "U":
         message.elem_type = STRING
@@ -125,16 +125,16 @@ def to_message(name: str, array: Array) -> Tensor:
 
 
 def to_npy(array: Array) -> bytes:
-    """The bytes of `np.save`; ValueError for an object array."""
+    """Encode an array as `np.save` does. Raises ValueError for an object array."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
 
 
 def from_npy(data: bytes, name: str, limits: TensorLimits) -> Array:
-    """The array of an npy file, a read-only view of `data` where it can be.
+    """Decode an npy file, as a read-only view of `data` where possible.
 
-    The header is held against the bytes that are there before anything is allocated. Raises BadPackage and
+    The header is compared with the length of `data` before anything is allocated. Raises BadPackage and
     TooLarge.
     """
     shape, fortran_order, dtype, offset = read_npy_header(data, name, limits)
@@ -165,7 +165,7 @@ def read_npy_header(
             shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(file)
         else:
             raise ValueError(f"npy version {version[0]}.{version[1]} is neither 1.0 nor 2.0")
-    except Exception as exc:  # ValueError for the most part, but the header's parser has others
+    except Exception as exc:  # mostly ValueError; the parser of the header raises others too
         raise BadPackage(f"rpc package error: byte_data of tensor {name!r} is no npy file: {exc}") from None
     if dtype.kind not in NPY_KINDS:
         raise BadPackage(
@@ -197,15 +197,15 @@ def read_tensor(tensor: TensorMessage, limits: TensorLimits) -> str | Array:
 def _texts(tensor: TensorMessage, limits: TensorLimits) -> str | Array:
     texts = getattr(tensor, "str_data")  # noqa: B009 - a field per kind of data
     joined = "".join(texts)
-    laid_out = len(texts) > 1 and math.prod(tensor.shape) == len(texts)
-    # An array of str has room for the longest text in every element, at 4 bytes a character.
-    chars = len(texts) * max(map(len, texts)) if laid_out else len(joined)
+    is_array = len(texts) > 1 and math.prod(tensor.shape) == len(texts)
+    # Every element of an array of str has room for the longest text, at 4 bytes a character.
+    chars = len(texts) * max(map(len, texts)) if is_array else len(joined)
     if chars > limits.text_chars:
         raise TooLarge(
             f"str_data of tensor {tensor.name!r} has {chars} characters; limits.text_chars is "
             f"{limits.text_chars}"
         )
-    return np.array(list(texts)).reshape(tuple(tensor.shape)) if laid_out else joined
+    return np.array(list(texts)).reshape(tuple(tensor.shape)) if is_array else joined
 
 
 def _numbers(tensor: TensorMessage, field: str, dtype: np.dtype[Any]) -> Array:
@@ -223,7 +223,7 @@ def _numbers(tensor: TensorMessage, field: str, dtype: np.dtype[Any]) -> Array:
                 f"rpc package error: {field} of tensor {tensor.name!r} reaches from {low} to {high}; "
                 f"{dtype} holds {bounds.min} to {bounds.max}"
             )
-    with np.errstate(over="ignore"):  # what is too large for FP16 is inf there, as in any cast
+    with np.errstate(over="ignore"):  # numbers too large for FP16 become inf, as in any cast
         return numbers.astype(dtype)
 
 
@@ -237,10 +237,10 @@ _FIELD_DTYPES = {
 }
 
 
-def _reshaped(array: Array, shape: tuple[int, ...], what: str, order: Any = "C") -> Array:
+def _reshaped(array: Array, shape: tuple[int, ...], subject: str, order: Any = "C") -> Array:
     try:
         return array.reshape(shape, order=order)
     except (ValueError, OverflowError, MemoryError):
         raise BadPackage(
-            f"rpc package error: cannot reshape array of size {array.size} into shape {shape}: {what}"
+            f"rpc package error: cannot reshape array of size {array.size} into shape {shape}: {subject}"
         ) from None
