@@ -226,7 +226,7 @@ def _tei(data: bytes) -> None:
     def read(way: tuple[str, TextModel]) -> None:
         path, model = way
         route = ROUTES[path]
-        asked = route.read(decode_body(data, route.body, LIMITS), model, LIMITS)
+        asked = route.parse(decode_body(data, route.body, LIMITS), model, LIMITS)
         _passed_on(Request("texts", "predict", asked.inputs))
 
     _by_any(read, [(path, model) for path in ROUTES for model in _TEXT_MODELS])
