@@ -37,14 +37,15 @@ from pipeline.process.log import set_up_logging
 from pipeline.process.memory import settle_memory
 from pipeline.tuning import auto
 from pipeline.worker import executor, main, runner
+from pipeline.worker.call import Dispatch
 
 TOKENIZER, PREDICTOR, REST = "tokenizer", "predictor", "the executor itself"
 # Whose function a stage is, its name, the stage.
 STAGES: Sequence[tuple[Any, str, str]] = (
     (main.Front, "receive", "dispatch read"),
-    (executor.Executor, "_calls", "inputs decoded"),
+    (executor.Executor, "_decode_inputs", "inputs decoded"),
     (executor.Executor, "_preprocess", "preprocess"),
-    (runner.Runner, "pieces", "feeds described"),
+    (runner.Runner, "create_slices", "feeds described"),
     (runner.Runner, "plan", "batches planned"),
     (runner, "join", "feeds joined and padded"),
     (runner, "split", "fetches cut apart"),
@@ -162,7 +163,7 @@ class Demo:
         received = self.front.receive()
         assert received is not None
         message = received.message
-        assert isinstance(message, DispatchMessage)
+        assert isinstance(message, Dispatch)
         send = self.front.begin(message.id)
         assert send is not None
         self.executor.run(message.calls, received.tail, send)

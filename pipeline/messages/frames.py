@@ -16,7 +16,7 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,7 +45,15 @@ _THREAD_AT = _TAKEN_BACK_AT + _COUNT.size
 _MAPPED_BYTES = ARENA_BYTES + 3 * _COUNT.size
 _HEADER = struct.Struct("<BxxxIIi")  # kind, message bytes, tail bytes, arena offset or -1
 _encode = msgspec.msgpack.Encoder().encode
-_DECODE = {message.kind: msgspec.msgpack.Decoder(message).decode for message in KINDS}
+Decoders = Mapping[int, Callable[[Part], Message]]
+
+
+def create_decoders(kinds: Iterable[type[Message]]) -> Decoders:
+    """Return the function that decodes each kind of message."""
+    return {message.kind: msgspec.msgpack.Decoder(message).decode for message in kinds}
+
+
+_DECODERS = create_decoders(KINDS)
 
 
 class Frame(NamedTuple):
@@ -230,7 +238,8 @@ class FrameReader:
     writable: whether large parts may be written to, as a worker's arrays; the front only passes them on.
     """
 
-    def __init__(self, arena: Arena | None, *, writable: bool = True) -> None:
+    def __init__(self, arena: Arena | None, *, writable: bool = True, decoders: Decoders = _DECODERS) -> None:
+        self._decoders = decoders
         self._arena = arena
         self._writable = writable
         self._buffer = bytearray()
@@ -256,11 +265,14 @@ class FrameReader:
             end = tail_at if offset >= 0 else tail_at + tail_size
             if len(buffer) < end:
                 break
-            if kind not in _DECODE:
+            if kind not in self._decoders:
                 raise ValueError(f"{kind} is the kind of no message")
-            # msgspec.ValidationError is a ValueError.
-            message = _DECODE[kind](memoryview(buffer)[at + _HEADER.size : tail_at])
-            yield Frame(message, self._tail(buffer, tail_at, end, tail_size, offset))
+            # msgspec.ValidationError is a ValueError. No variable refers to the message: it would stay in
+            # memory until the next frame, with all that a worker adds to the calls of a dispatch.
+            yield Frame(
+                self._decoders[kind](memoryview(buffer)[at + _HEADER.size : tail_at]),
+                self._tail(buffer, tail_at, end, tail_size, offset),
+            )
             at = end
         if at:
             del buffer[:at]

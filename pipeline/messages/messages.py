@@ -75,7 +75,7 @@ class DispatchMessage(Message):
 
     kind = 2
     id: int  # counted up by the instance's connection
-    calls: list[CallMessage]
+    calls: Sequence[CallMessage]
 
 
 class Ready(Message):

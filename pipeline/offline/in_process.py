@@ -24,7 +24,7 @@ from pipeline.dialects.kserve_v1.response_options import JSON, V1ResponseOptions
 from pipeline.errors import ConfigError, ServingError
 from pipeline.front.pool.plan import plan
 from pipeline.messages.frames import Tail, stow
-from pipeline.messages.messages import CallMessage, Outcome, Settled, Timings
+from pipeline.messages.messages import Outcome, Settled, Timings
 from pipeline.messages.values import Part, encode
 from pipeline.models.serving_model import choose_version, load_serving_model
 from pipeline.models.tensor_spec import Signature
@@ -38,6 +38,7 @@ from pipeline.process import environment
 from pipeline.process.control_group import usable_cores
 from pipeline.process.log import set_up_logging
 from pipeline.process.memory import settle_memory
+from pipeline.worker.call import Call
 from pipeline.worker.executor import Executor
 from pipeline.worker.set_up import create_executors
 
@@ -100,7 +101,7 @@ class InProcess:
         """Run the request, and return the body of the answer. Raise its ServingError."""
         tail: list[Part] = []
         stowed = stow(encode(inputs, allow_pickle=False), tail)
-        call = CallMessage(
+        call = Call(
             0,
             next(self._numbers),
             0,

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from pipeline.api.batch_axis import BatchAxis, adapt_array
@@ -15,16 +14,15 @@ from pipeline.api.op import REQUEST_OP, Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestInputs, RequestOptions
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, get_error_text
 from pipeline.messages.frames import Tail
-from pipeline.messages.messages import CallMessage
+from pipeline.messages.messages import CallMessage, DispatchMessage
 from pipeline.messages.values import decode
 
 
-class Call(msgspec.Struct, eq=False):
-    """One request of a dispatch, from its inputs to its answer."""
+class Call(CallMessage):
+    """One request of a dispatch, from its inputs to its response. A worker decodes the message as a Call."""
 
-    share: CallMessage
-    request: OpRequest
-    op: Op | None  # copy of the Op for the request's hooks; None while only batch-wise hooks run
+    request: OpRequest = None  # type: ignore[assignment]  # set by `decode_inputs`
+    op: Op | None = None  # copy of the Op for the request's hooks; None while only batch-wise hooks run
     client_inputs: Mapping[str, Any] | None = None  # by key; None for an Op that has outputs of Ops as inputs
     direct: bool = False  # the inputs are the model's feeds, and the output is the fetch: no hooks run
     error: ServingError | None = None  # set as soon as the request can't be answered otherwise
@@ -34,50 +32,52 @@ class Call(msgspec.Struct, eq=False):
     hook_names: Collection[str] = ()  # attributes that preprocess has set on `op`, where they are recorded
     # Attributes that `process` has set on a copy of the Op, by the numbers of the feed and the slice.
     process_values: dict[tuple[int, int], dict[str, Any]] | None = None
-    sent: bool = False  # its reply is on its way
+    sent: bool = False  # whether its reply is sent
     carried: Mapping[str, Any] = {}  # outputs of other steps that an ensemble's answer may contain
-    _fetches: list[list[Any]] = []  # of each feed, those of its slices
-    _missing: int = 0  # how many of them are still to come
+    _fetches: list[list[Any]] = []  # for each feed, the fetches of its slices
+    _missing: int = 0  # fetches that have not come yet
 
-    @classmethod
-    def from_message(cls, share: CallMessage, tail: Tail, op: Op | None) -> Call:
-        """Rebuild the request's inputs; an object of the app's that can't be is this request's error."""
-        error: ServingError | None = None
+    def decode_inputs(self, tail: Tail, op: Op | None) -> None:
+        """Decode the inputs, for hooks or as a feed. An input that can't be decoded sets the call's error."""
+        self.op = op
         inputs: dict[str, Any] = {}
-        for name, stowed in share.inputs:
+        for name, stowed in self.inputs:
             parts = tail.unstow(stowed)
             try:
                 # Only a worker's own output may hold pickles; what the front encoded for the first Op can't.
                 inputs[name] = decode(parts, allow_pickle=True)
-            except InvalidInput as exc:  # a tensor that was left for us to read
-                error = exc
+            except InvalidInput as exc:  # a tensor that the front leaves to the worker
+                self.error = exc
             except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
-                error = _as_hook_failed(f"input {name!r} can't be rebuilt", exc)
+                self.error = _as_hook_failed(f"input {name!r} can't be rebuilt", exc)
         client_inputs: Mapping[str, Any] | None = inputs.get(FEED)
         if type(request_inputs := inputs.get(REQUEST_OP)) is dict:
             client_inputs = inputs[REQUEST_OP] = RequestInputs(request_inputs)
+        self.client_inputs = client_inputs
         carried = inputs
-        if share.tensors is not None and error is None:
+        if self.tensors is not None and self.error is None:
             try:
-                feed = _joined_feed(inputs.values(), share.tensors)
-                if share.batch_axes:
-                    _adapt_batches(feed, share.batch_axes)
+                feed = _joined_feed(inputs.values(), self.tensors)
+                if self.batch_axes:
+                    _adapt_batches(feed, self.batch_axes)
                 inputs = {FEED: feed}
             except BaseException as exc:
-                error = _as_hook_failed("the inputs of this step can't be joined", exc)
-        options = share.options
-        if options is None:
-            request = OpRequest(inputs, share.data_id, share.log_id)
-        else:
-            request = OpRequest(inputs, share.data_id, share.log_id, *options)
-            try:
-                if op is not None:
-                    op.request_options = options
-            except BaseException as exc:  # of the app's own __setattr__
-                error = _as_hook_failed("request_options can't be set on the Op", exc)
+                self.error = _as_hook_failed("the inputs of this step can't be joined", exc)
+        self._set_request(inputs)
         if FEED in inputs:
-            return cls(share, request, op, client_inputs, True, error, [inputs[FEED]], carried=carried)
-        return cls(share, request, op, client_inputs, False, error)
+            self.direct, self.feeds, self.carried = True, [inputs[FEED]], carried
+
+    def _set_request(self, inputs: dict[str, Any]) -> None:
+        options = self.options
+        if options is None:
+            self.request = OpRequest(inputs, self.data_id, self.log_id)
+            return
+        self.request = OpRequest(inputs, self.data_id, self.log_id, *options)
+        try:
+            if self.op is not None:
+                self.op.request_options = options
+        except BaseException as exc:  # of the app's own __setattr__
+            self.error = _as_hook_failed("request_options can't be set on the Op", exc)
 
     def set_op(self, op: Op) -> None:
         """Take the Op as the hooks behind `preprocess_batch` see it: with what that has set on it."""
@@ -123,6 +123,12 @@ class Call(msgspec.Struct, eq=False):
         if self.feed_is_list:
             return [_rejoined(slices) for slices in self._fetches]
         return _rejoined(self._fetches[0])
+
+
+class Dispatch(DispatchMessage):
+    """A dispatch, decoded with its calls."""
+
+    calls: list[Call]
 
 
 def _as_hook_failed(message: str, exc: BaseException) -> ServingError:

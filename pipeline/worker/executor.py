@@ -15,7 +15,7 @@ from pipeline.api.served_models import ServedModel
 from pipeline.dialects.dialect import Form
 from pipeline.errors import HookFailed, RemoteRefused, ServingError, described, is_servers
 from pipeline.messages.frames import Tail, stow
-from pipeline.messages.messages import CallMessage, Outcome, Refusal, Settled, Timings
+from pipeline.messages.messages import Outcome, Refusal, Settled, Timings
 from pipeline.messages.values import NotEncodable, Part, encode
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.paddle_serving.packages import unpack_outputs
@@ -24,7 +24,8 @@ from pipeline.process.log import one_line
 from pipeline.worker.call import Call, picked
 from pipeline.worker.error_log import ERRORS
 from pipeline.worker.hooks import Hooks, format_cause
-from pipeline.worker.runner import Piece, Run, Runner
+from pipeline.worker.plan import Slice
+from pipeline.worker.runner import Run, Runner
 
 _MOST_LOGGED = 1000  # characters of a message
 # Predictor batches that end within so long are answered one after the other: what a run has thrown out of the
@@ -68,7 +69,7 @@ class Executor:
         self._outputs.answers = {model.key: model for model in models}
 
     def run(
-        self, shares: Sequence[CallMessage], tail: Tail, send: Send, may_begin: MayBegin = _nobody_takes_back
+        self, calls: list[Call], tail: Tail, send: Send, may_begin: MayBegin = _nobody_takes_back
     ) -> None:
         """Answer every request of a dispatch. Replies are sent as predictor batches end, those of short ones
         some at a time.
@@ -78,7 +79,7 @@ class Executor:
         requests that are not sent yet.
         """
         started = time.perf_counter_ns()
-        calls = self._calls(shares, tail)
+        self._decode_inputs(calls, tail)
         ended = False
 
         def send_once(settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
@@ -153,12 +154,12 @@ class Executor:
         started: the time (in ns) when that began. ends: they are the last of their dispatch.
         """
         calls = self._preprocess(calls, may_begin)
-        pieces = self._runner.pieces(calls)
+        slices = self._runner.create_slices(calls)
         self._preprocess_ns = time.perf_counter_ns() - started
         started = time.perf_counter_ns()
         settled = self._settled_early(calls)
         early_ns = time.perf_counter_ns() - started
-        batches = self._runner.plan(pieces)
+        batches = self._runner.plan(slices)
         open_batches = len(batches)
         for run in self._answered(batches):
             open_batches -= 1
@@ -170,7 +171,7 @@ class Executor:
             timings = Timings(self._preprocess_ns, postprocess_ns=early_ns, answered=answered)
             self._send(settled, timings, send, last=ends)
 
-    def _answered(self, batches: list[list[Piece]]) -> Iterator[Run]:
+    def _answered(self, batches: list[list[Slice]]) -> Iterator[Run]:
         """Run the batches, and yield each when its requests are to be answered.
 
         Finished batches are answered before a run that will be long. An app's own `process` may rely on its
@@ -186,25 +187,19 @@ class Executor:
                 ran, since_ns = [], time.perf_counter_ns()
         yield from ran
 
-    def _calls(self, shares: Sequence[CallMessage], tail: Tail) -> list[Call]:
+    def _decode_inputs(self, calls: Iterable[Call], tail: Tail) -> None:
         copies = not self._hooks.batch_preprocess
-        # A step of an ensemble runs without hooks.
-        return [self._call(share, tail, copies and share.tensors is None) for share in shares]
-
-    def _call(self, share: CallMessage, tail: Tail, has_copy: bool) -> Call:
-        op: Op | None = None
-        failure: BaseException | None = None
-        if has_copy:
-            try:
-                op = self._hooks.own_copy()
-            except BaseException as exc:  # of the app's own __copy__
-                failure = exc
-        call = Call.from_message(
-            share, tail, op
-        )  # also where there is no copy: the next request's bytes follow
-        if failure is not None:
-            call.error = self._hooks.failure(failure, "__copy__", call.request)
-        return call
+        for call in calls:
+            op: Op | None = None
+            failure: BaseException | None = None
+            if copies and call.tensors is None:  # a step of an ensemble runs without hooks
+                try:
+                    op = self._hooks.own_copy()
+                except BaseException as exc:  # of the app's own __copy__
+                    failure = exc
+            call.decode_inputs(tail, op)  # also without a copy: the next request's bytes follow
+            if failure is not None:
+                call.error = self._hooks.failure(failure, "__copy__", call.request)
 
     def _preprocess(self, calls: list[Call], may_begin: MayBegin) -> list[Call]:
         """Preprocess requests in turn. Returns those that have begun: the front takes back the others."""
@@ -263,12 +258,12 @@ class Executor:
     def _finish(self, run: Run) -> tuple[list[Call], Timings]:
         """Return the calls that this batch was the last of, postprocessed, and its timings."""
         done: list[Call] = []
-        for piece, fetch in zip(run.batch, run.fetches, strict=True):
-            call = piece.call
+        for part, fetch in zip(run.batch, run.fetches, strict=True):
+            call = part.call
             if isinstance(fetch, ServingError):
                 call.error = fetch if call.error is None else call.error
                 fetch = None
-            if call.add_fetch(piece.feed_number, piece.slice_number, fetch):
+            if call.add_fetch(part.feed_number, part.number, fetch):
                 done.append(call)
         started = time.perf_counter_ns()
         self._postprocess([call for call in done if call.error is None])
@@ -279,12 +274,11 @@ class Executor:
     @isolated(Timings())
     def _timings(self, run: Run, postprocess_ns: int) -> Timings:
         rows = tokens = longest = answered = 0
-        for piece, fetch in zip(run.batch, run.fetches, strict=True):
-            item = piece.item
-            rows += item.rows
-            tokens += item.rows * item.length
-            longest = max(longest, item.length)
-            answered += 0 if isinstance(fetch, ServingError) else item.rows
+        for part, fetch in zip(run.batch, run.fetches, strict=True):
+            rows += part.rows
+            tokens += part.rows * part.length
+            longest = max(longest, part.length)
+            answered += 0 if isinstance(fetch, ServingError) else part.rows
         return Timings(
             self._preprocess_ns,
             run.took_ns,
@@ -395,12 +389,12 @@ class Outputs:
         if call.error is None:
             try:
                 outcome, parts = self._outcome(call)
-                return Settled(call.share.index, outcome, stow(parts, tail))
+                return Settled(call.index, outcome, stow(parts, tail))
             except ServingError as exc:
                 call.error = exc
             except BaseException as exc:  # an answer's own __repr__, say: it must not take the batch along
                 call.error = self._hooks.failure(exc, "the answer's printing", call.request)
-        return Settled(call.share.index, Outcome.ERROR, refusal=self._refusal(call.error, call.request))
+        return Settled(call.index, Outcome.ERROR, refusal=self._refusal(call.error, call.request))
 
     def _refusal(self, error: ServingError, request: OpRequest) -> Refusal:
         try:
@@ -413,15 +407,15 @@ class Outputs:
 
         Raises exceptions of hooks, of encoding, and of the answer's form.
         """
-        output, hooks, share = call.output, self._hooks, call.share
+        output, hooks = call.output, self._hooks
         if hooks.jumps and not call.direct and hooks.jump(call.op or hooks.op, call.request, output):
             return Outcome.JUMP, self._encoded(output)
-        if not share.answers:
+        if not call.answers:
             if hooks.unpacks:
                 log_id = msgspec.msgpack.encode(call.request.log_id)
                 return Outcome.INPUTS, [log_id, *self._encoded(output)]
             return Outcome.VALUE, self._encoded(output)
-        model, form = self.answers[share.answers], self._forms[share.form]
+        model, form = self.answers[call.answers], self._forms[call.form]
         if model.graph.answer is not None:
             output = picked(output, model.graph.answer)
             for source, names in model.graph.carried.items():
@@ -433,7 +427,7 @@ class Outputs:
                 return Outcome.ANSWER, form.render_message(output)
             output = unpack_outputs(output)
         specs = self._fetches if model.signature is None else model.signature.outputs
-        return Outcome.ANSWER, form.render(output, share.response_options, share.model_version, specs)
+        return Outcome.ANSWER, form.render(output, call.response_options, call.model_version, specs)
 
     def _encoded(self, output: Any) -> list[Part]:
         """The output as another process reads it. Raises HookFailed that names what can't be encoded."""

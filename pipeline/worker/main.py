@@ -28,10 +28,19 @@ from pipeline.api.op import Op
 from pipeline.api.served_models import read_models
 from pipeline.dialects.dialect import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
-from pipeline.messages.frames import Arena, Frame, FrameReader, Region, arena_fds, frame, reply_region
+from pipeline.messages.frames import (
+    Arena,
+    Frame,
+    FrameReader,
+    Region,
+    arena_fds,
+    create_decoders,
+    frame,
+    reply_region,
+)
 from pipeline.messages.messages import (
+    KINDS,
     CallStopHandler,
-    DispatchMessage,
     Failed,
     Message,
     Models,
@@ -54,6 +63,7 @@ from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.memory import release_memory, settle_memory
 from pipeline.process.processes import die_with, name_process
 from pipeline.process.run_module import PACKAGES
+from pipeline.worker.call import Dispatch
 from pipeline.worker.executor import Executor
 from pipeline.worker.hooks import format_user_traceback, said_by
 from pipeline.worker.set_up import LOAD_NOTE, create_executors
@@ -87,6 +97,7 @@ def _hold(fd: int, unshared: Future[bool]) -> None:
 # before the memory of the last one is free again, and without this it took the front.
 WORKER_OOM_SCORE = 500
 _RECEIVE_BYTES = 256 * 1024
+_DECODERS = create_decoders((*KINDS, Dispatch))
 # Above this memory is released after a dispatch: 30,000,000 numbers in JSON leave 1 GB of free pieces.
 LARGE_DISPATCH_BYTES = 16 << 20
 
@@ -106,7 +117,7 @@ class Front:
         return next(self._frames, None)
 
     def _read_frames(self) -> Iterator[Frame]:
-        reader = FrameReader(self._arena)
+        reader = FrameReader(self._arena, decoders=_DECODERS)
         while data := self._socket.recv(_RECEIVE_BYTES):
             yield from reader.feed(data)
 
@@ -299,12 +310,13 @@ def _answer(front: Front, executor: Executor) -> None:
             executor.answer_for(read_models(message.models))
         elif isinstance(message, CallStopHandler):
             front.service_stops = True
-        elif isinstance(message, DispatchMessage):
+        elif isinstance(message, Dispatch):
             replies = front.begin(message.id)
             if replies is not None:
                 executor.run(message.calls, received.tail, replies.send, replies.may_begin)
-            if received.tail.size > LARGE_DISPATCH_BYTES:
-                del message, received, replies  # or their bytes would stay until the next dispatch
+            is_large = received.tail.size > LARGE_DISPATCH_BYTES
+            del message, received, replies  # or their arrays would stay until the next dispatch
+            if is_large:
                 release_memory()
 
 

@@ -1,4 +1,4 @@
-"""The batch plan: which feeds of a dispatch run together. Pure: no clock, no arrays, no predictor."""
+"""The batch plan: decides which feeds of a dispatch run together. Pure: no clock, no predictor."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from bisect import bisect_left
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, product
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    from pipeline.worker.call import Call
 
 FOLLOWS = 0.05  # how far one real run moves what is known of its size
 MOST_OFF = 1.5  # a run that took longer than so many times the expected was disturbed, and counts as that
@@ -96,8 +100,8 @@ RUN_OVERHEAD_S = 150e-6
 _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96, 128)
 
 
-class Item(msgspec.Struct, frozen=True, gc=False):
-    """One feed that a batch may contain.
+class Slice(msgspec.Struct, eq=False):
+    """A feed of a request, or some of its rows: the unit of a batch.
 
     Its rows and length are at least 1: feeds without elements are refused before, or run alone as one row of
     length 1.
@@ -105,75 +109,80 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 
     rows: int  # length on axis 0
     length: int  # length of the longest padded axis; 1 without one
-    shape: Hashable  # equal for feeds that can run together; None for a feed that runs alone
+    shape: Hashable  # equal for slices that can run together; None for a slice that runs alone
+    feed: Any = None
+    call: Call = None  # type: ignore[assignment]  # set by the runner
+    feed_number: int = 0  # place of the feed among the feeds of the request
+    number: int = 0  # place of the slice within the feed
 
 
 @dataclass(frozen=True)
 class BatchLimits:
     """Limits of a predictor batch."""
 
-    requests: int = 1  # most feeds
-    rows: int | None = None  # most rows; None for any number
-    tokens: int | None = None  # most rows x longest row
+    requests: int = 1  # maximum of feeds
+    rows: int | None = None  # maximum of rows; None for any number
+    tokens: int | None = None  # maximum of rows x longest row
 
 
-def plan(items: Sequence[Item], limits: BatchLimits, costs: RunCosts | None = None) -> list[list[int]]:
-    """The predictor batches, as indices into `items`, short ones first.
+def plan(slices: Sequence[Slice], limits: BatchLimits, costs: RunCosts | None = None) -> list[list[int]]:
+    """Return the predictor batches as indices into `slices`, short batches first.
 
-    Feeds of one shape are sorted by length, so that a batch wastes little padding. With `costs` they are cut
-    where all runs together take the least time, within the limits; without, where a limit would be passed.
-    An item over a limit by itself is a batch of its own.
+    Slices of one shape are sorted by length, so that a batch wastes little padding. With `costs` they are cut
+    where all runs together take the least time. Without `costs` they are cut at the limits. A slice that
+    exceeds a limit is a batch of its own.
     """
     batches: list[list[int]] = []
-    in_order = sorted([(hash(item.shape), item.length, at) for at, item in enumerate(items)])
-    for _, equal in groupby(in_order, key=lambda entry: items[entry[2]].shape):
+    in_order = sorted([(hash(part.shape), part.length, at) for at, part in enumerate(slices)])
+    for _, equal in groupby(in_order, key=lambda entry: slices[entry[2]].shape):
         group = [at for _, _, at in equal]
-        if items[group[0]].shape is None:
+        if slices[group[0]].shape is None:
             batches += [[at] for at in group]
         elif costs is None:
-            batches += _cut_at_limits(items, group, limits)
+            batches += _cut_at_limits(slices, group, limits)
         else:
-            batches += _cut_by_cost(items, group, limits, costs)
-    batches.sort(key=lambda batch: items[batch[-1]].length)
+            batches += _cut_by_cost(slices, group, limits, costs)
+    batches.sort(key=lambda batch: slices[batch[-1]].length)
     return batches
 
 
-def _cut_at_limits(items: Sequence[Item], group: list[int], limits: BatchLimits) -> list[list[int]]:
-    """Cut a group into as few batches as the limits allow. group: items of one shape, short ones first."""
+def _cut_at_limits(slices: Sequence[Slice], group: list[int], limits: BatchLimits) -> list[list[int]]:
+    """Cut a group into as few batches as the limits allow. group: slices of one shape, short ones first."""
     batches: list[list[int]] = []
     rows = 0
     most_rows, most_tokens = limits.rows or sys.maxsize, limits.tokens or sys.maxsize
     for at in group:
-        item = items[at]
-        rows += item.rows
+        part = slices[at]
+        rows += part.rows
         joins = (
             batches
             and len(batches[-1]) < limits.requests
             and rows <= most_rows
-            and rows * item.length <= most_tokens
+            and rows * part.length <= most_tokens
         )
         if joins:
             batches[-1].append(at)
         else:
             batches.append([at])
-            rows = item.rows
+            rows = part.rows
     return batches
 
 
 def _cut_by_cost(
-    items: Sequence[Item], group: list[int], limits: BatchLimits, costs: RunCosts
+    slices: Sequence[Slice], group: list[int], limits: BatchLimits, costs: RunCosts
 ) -> list[list[int]]:
-    """The cut whose runs take the least time together, what each costs beside the predictor included, by
-    dynamic programming over the sorted items.
+    """Return the cut whose runs take the least time together, by dynamic programming over the sorted slices.
 
-    The best cut of the first n items ends with a batch of some k, before which stands the best cut of the
-    first n - k. group: items of one shape, short ones first, so that a batch is as long as its last item.
+    The time of a run includes its overhead beside the predictor.
+
+    The best cut of the first n slices ends with a batch of some k, before which stands the best cut of the
+    first n - k. group: slices of one shape, short ones first, so that a batch is as long as its last slice.
     """
     most_rows, most_tokens = limits.rows or sys.maxsize, limits.tokens or sys.maxsize
-    before = [0, *accumulate(items[at].rows for at in group)]  # rows of the first n items
-    least_s, sizes = [0.0], [0]  # of the best cut of the first n items: its time, the size of its last batch
+    before = [0, *accumulate(slices[at].rows for at in group)]  # rows of the first n slices
+    least_s, sizes = [0.0], [0]  # of the best cut of the first n slices: its time, the size of its last batch
     for end in range(1, len(group) + 1):
-        length = items[group[end - 1]].length
+        length = slices[group[end - 1]].length
         of_rows = costs.of_length(length)
         best_s, best = math.inf, 1
         for size in _SIZES:

@@ -36,7 +36,7 @@ from pipeline.process.isolation import isolated, log_fault
 from pipeline.worker.call import Call
 from pipeline.worker.hooks import Hooks, wrong_feed
 from pipeline.worker.model import Joining
-from pipeline.worker.plan import BatchLimits, Item, RunCosts, bucket, plan
+from pipeline.worker.plan import BatchLimits, RunCosts, Slice, bucket, plan
 
 log = logging.getLogger(__name__)
 
@@ -48,24 +48,13 @@ NOTED_EVERY = 4  # of so many runs the time of one is noted: reading two clocks 
 _KINDS_KEPT = 1024  # shapes with a length: of texts there are as many as the model takes tokens
 # Of a remote model, and not of these feeds: halves of the batch would only fail again, and take as long.
 _REMOTE_ERRORS = (DeadlineExceeded, Overloaded, RemoteRefused, RemoteUnreachable)
-_ALONE = Item(1, 1, None)  # how the plan sees a feed that can't be joined to others
-
-
-class Piece(msgspec.Struct):
-    """A feed of a request, or a slice of one, on its way through the model."""
-
-    call: Call
-    feed_number: int
-    slice_number: int
-    feed: Feed
-    item: Item
 
 
 class Run(msgspec.Struct):
     """A batch that has run."""
 
-    batch: list[Piece]
-    fetches: list[Any]  # of each of its pieces, or a ServingError
+    batch: list[Slice]
+    fetches: list[Any]  # of each of its slices, or a ServingError
     took_ns: int
 
 
@@ -120,79 +109,80 @@ class Runner:
         """Whether each batch is one request, and has run before the next one begins."""
         return self.limits.requests == 1 and self._pool is None
 
-    def pieces(self, calls: Sequence[Call]) -> list[Piece]:
+    def create_slices(self, calls: Sequence[Call]) -> list[Slice]:
         """Return the feeds to run for these requests. A request with a wrong feed gets its error instead.
 
         Every feed is checked here, before it is planned or joined: a wrong feed is refused alike alone and
         beside others, and costs these nothing.
         """
-        pieces: list[Piece] = []
+        slices: list[Slice] = []
         for call in calls:
             if call.error is not None or call.feeds is None:
                 continue
             try:
-                pieces += self._checked_pieces(call, call.feeds)
+                slices += self._checked_slices(call, call.feeds)
             except WrongResult as exc:
                 call.error = exc.with_traceback(None)  # no line of the app's raised it
             except BaseException as exc:  # of a dict or an array of the app's own class, say
                 call.error = self._hooks.failure(exc, self._hooks.makes_feed or "preprocess", call.request)
-        return pieces
+        return slices
 
-    def _checked_pieces(self, call: Call, feeds: Sequence[Any]) -> list[Piece]:
-        """Return the pieces of one request. Raises ServingError for a wrong feed."""
-        pieces: list[Piece] = []
+    def _checked_slices(self, call: Call, feeds: Sequence[Any]) -> list[Slice]:
+        """Return the slices of one request. Raises ServingError for a wrong feed."""
+        checked: list[Slice] = []
         for number, feed in enumerate(feeds):
-            feed, item = self._described(feed)
+            part = self._describe(feed)
+            part.call, part.feed_number = call, number
             # What can be joined to others is a dict of arrays: only the rest may be no feed at all.
-            if item.shape is None:
+            if part.shape is None:
                 self._check_type(call)
-            piece = Piece(call, number, 0, feed, item)
-            if self._checked is not None and not self._is_well_formed(item):
-                self._check_form(piece, self._checked)
-            parts = slices(feed, item, self.limits.rows)
-            if len(parts) > 1 and not self._has_rows(feed):
-                parts = [feed]
-            call.expect(len(parts))
-            if len(parts) == 1:
-                pieces.append(piece)
+            if self._checked is not None and not self._is_well_formed(part):
+                self._check_form(part, self._checked)
+            feeds_of_slices = slice_feed(part, self.limits.rows)
+            if len(feeds_of_slices) > 1 and not self._has_rows(part.feed):
+                feeds_of_slices = [part.feed]
+            call.expect(len(feeds_of_slices))
+            if len(feeds_of_slices) == 1:
+                checked.append(part)
                 continue
-            for at, part in enumerate(parts):
-                pieces.append(Piece(call, number, at, part, describe(part, self._joining)))
-        return pieces
+            for at, rows in enumerate(feeds_of_slices):
+                part = describe(rows, self._joining)
+                part.call, part.feed_number, part.number = call, number, at
+                checked.append(part)
+        return checked
 
-    def _described(self, feed: Any) -> tuple[Any, Item]:
-        """Return the feed, its lists of texts as arrays, and how the plan sees it."""
+    def _describe(self, feed: Any) -> Slice:
+        """Return a feed as the plan sees it, with its lists of texts as arrays."""
         try:
-            item = describe(feed, self._joining)
+            part = describe(feed, self._joining)
         except AttributeError:  # a name that is no str
-            return feed, _ALONE
-        if item.shape is None and self._takes_arrays:
+            return Slice(1, 1, None, feed)
+        if part.shape is None and self._takes_arrays:
             texts = text_arrays(feed)
             if texts is not None:
-                return texts, describe(texts, self._joining)
-        return feed, item
+                return describe(texts, self._joining)
+        return part
 
-    def _is_well_formed(self, item: Item) -> bool:
+    def _is_well_formed(self, part: Slice) -> bool:
         """Whether feeds like this have passed the check. Most are like the feed before."""
-        if item.shape != self._last_shape:
-            if item.shape is None:
+        if part.shape != self._last_shape:
+            if part.shape is None:
                 return False
-            self._last_shape = item.shape
-            self._last_sizes = self._well_formed.get(item.shape, ())
-        return (item.rows if self._fixed_rows else 0, item.length) in self._last_sizes
+            self._last_shape = part.shape
+            self._last_sizes = self._well_formed.get(part.shape, ())
+        return (part.rows if self._fixed_rows else 0, part.length) in self._last_sizes
 
-    def _check_form(self, piece: Piece, checked: FeedsChecked) -> None:
+    def _check_form(self, part: Slice, checked: FeedsChecked) -> None:
         """Have the predictor check names, types, shapes and dtypes of a feed. Raises ServingError."""
         try:
-            checked.check(piece.feed)
+            checked.check(part.feed)
         except BaseException as exc:
-            raise self._error_for(exc, piece) from exc
-        item = piece.item
-        if item.shape is None or len(self._well_formed) >= _KINDS_KEPT:
+            raise self._error_for(exc, part) from exc
+        if part.shape is None or len(self._well_formed) >= _KINDS_KEPT:
             return
-        sizes = self._last_sizes = self._well_formed.setdefault(item.shape, set())
+        sizes = self._last_sizes = self._well_formed.setdefault(part.shape, set())
         if len(sizes) < _KINDS_KEPT:
-            sizes.add((item.rows if self._fixed_rows else 0, item.length))
+            sizes.add((part.rows if self._fixed_rows else 0, part.length))
 
     def _check_type(self, call: Call) -> None:
         """Raise the request's error where preprocess has returned what is no feed."""
@@ -209,9 +199,9 @@ class Runner:
             self._hooks.own_process or self._beside is not None or other_shape(self._declared, feed) is None
         )
 
-    def _are_rows(self, merged: Feed, items: Sequence[Item]) -> bool:
+    def _are_rows(self, merged: Feed, slices: Sequence[Slice]) -> bool:
         """Return whether the first axis of joined feeds is the batch; each kind of feeds is checked once."""
-        kind = items[0].shape, max([item.length for item in items])
+        kind = slices[0].shape, max([part.length for part in slices])
         if kind in self._alike:
             return True
         if not self._has_rows(merged):
@@ -220,23 +210,23 @@ class Runner:
             self._alike.add(kind)
         return True
 
-    def plan(self, pieces: list[Piece]) -> list[list[Piece]]:
-        """Return the pieces in batches, in the order in which the batches run."""
-        if not pieces:
+    def plan(self, slices: list[Slice]) -> list[list[Slice]]:
+        """Return the slices in batches, in the order in which the batches run."""
+        if not slices:
             return []
         try:
-            planned = plan([piece.item for piece in pieces], self.limits, self._costs)
+            planned = plan(slices, self.limits, self._costs)
         except Exception:  # no plan is needed for an answer: each feed runs alone
             log_fault(plan)
-            planned = [[at] for at in range(len(pieces))]
+            planned = [[at] for at in range(len(slices))]
         if self._hooks.own_process or self._beside is not None:
             # It is given the requests of a batch in the order of their arrival.
             planned = [sorted(batch) for batch in planned]
             if self.limits.requests == 1:  # and the feeds of a mini-batch, on one object, in the app's order
                 planned.sort()
-        return [[pieces[i] for i in batch] for batch in planned]
+        return [[slices[i] for i in batch] for batch in planned]
 
-    def run(self, batches: list[list[Piece]]) -> Iterator[Run]:
+    def run(self, batches: list[list[Slice]]) -> Iterator[Run]:
         """Run the batches and give each as it ends; the calls of a remote model are under way together."""
         if self._pool is None or len(batches) == 1:
             yield from map(self._run_batch, batches)
@@ -246,18 +236,17 @@ class Runner:
             yield future.result()
 
     @isolated(0.0)
-    def expected_ns(self, batches: list[list[Piece]]) -> float:
+    def expected_ns(self, batches: list[list[Slice]]) -> float:
         """Return the expected time of these batches, as far as runs were measured; else 0."""
         if self._costs is None:
             return 0.0
         sizes = (
-            (sum([piece.item.rows for piece in batch]), max([piece.item.length for piece in batch]))
-            for batch in batches
+            (sum([part.rows for part in batch]), max([part.length for part in batch])) for batch in batches
         )
         return 1e9 * sum(self._costs.estimate_s(rows, length) for rows, length in sizes)
 
-    def _run_batch(self, batch: list[Piece]) -> Run:
-        """Run a batch. Never raises: each piece has a fetch or an error."""
+    def _run_batch(self, batch: list[Slice]) -> Run:
+        """Run a batch. Never raises: each part has a fetch or an error."""
         self._runs += 1
         measures = self._costs is not None and self._runs % NOTED_EVERY == 0
         cpu_ns = self._cpu_ns() if measures else 0
@@ -269,14 +258,13 @@ class Runner:
         return Run(batch, fetches, took_ns)
 
     @isolated(None)
-    def _record_cost(self, batch: list[Piece], cpu_ns: int) -> None:
-        items = [piece.item for piece in batch]
-        rows, length = sum([item.rows for item in items]), max([item.length for item in items])
+    def _record_cost(self, batch: list[Slice], cpu_ns: int) -> None:
+        rows, length = sum([part.rows for part in batch]), max([part.length for part in batch])
         if self._costs is not None:
             self._costs.record(rows, length, cpu_ns * 1e-9)
 
-    def _process(self, batch: list[Piece]) -> list[Any]:
-        """Return a fetch or a ServingError for each piece; an error is traced to its feed by halves."""
+    def _process(self, batch: list[Slice]) -> list[Any]:
+        """Return a fetch or a ServingError for each slice; an error is traced to its feed by halves."""
         try:
             fetches = self._process_together(batch)
             if len(fetches) == len(batch):
@@ -290,37 +278,36 @@ class Runner:
             half = len(batch) // 2
             return self._process(batch[:half]) + self._process(batch[half:])
 
-    def _process_together(self, batch: list[Piece]) -> list[Any]:
-        """Return a fetch or a ServingError for each piece. Raises whatever the model or `process` raises."""
+    def _process_together(self, batch: list[Slice]) -> list[Any]:
+        """Return a fetch or a ServingError for each slice. Raises whatever the model or `process` raises."""
         process_values: dict[str, Any] = {}
-        items = [piece.item for piece in batch]
         if self._beside is not None:
-            return self._beside.run([piece.call.request for piece in batch], [p.feed for p in batch])
-        merged = join([piece.feed for piece in batch], items, self._joining)
-        if len(batch) > 1 and not self._are_rows(merged, items):
-            return [result for piece in batch for result in self._process([piece])]
+            return self._beside.run([part.call.request for part in batch], [p.feed for p in batch])
+        merged = join(batch, self._joining)
+        if len(batch) > 1 and not self._are_rows(merged, batch):
+            return [result for part in batch for result in self._process([part])]
         if self._remote is not None:
-            fetches = self._remote.run(merged, deadline=max(piece.call.share.deadline for piece in batch))
+            fetches = self._remote.run(merged, deadline=max(part.call.deadline for part in batch))
         elif self._hooks.own_process:
             fetches, process_values = self._own_process(batch, merged)
         else:
             assert self._predictor is not None
             fetches = self._predictor.run(merged)
-        parts = split(fetches, items, self._joining.padding, copies=not self._hooks.batch_postprocess)
+        parts = split(fetches, batch, self._joining.padding, copies=not self._hooks.batch_postprocess)
         if parts is None and len(batch) == 1:  # a fetch without a batch axis belongs to the only request
             parts = [fetches]
         if parts is not None:
-            for piece in batch if process_values else ():
-                piece.call.store_process_values(piece.feed_number, piece.slice_number, process_values)
+            for part in batch if process_values else ():
+                part.call.store_process_values(part.feed_number, part.number, process_values)
             return parts
         # As many boxes as images can be a coincidence next time, and would be cut apart wrongly.
         self.limits = replace(self.limits, requests=1)
         log.warning(
             "[%s] answers without a row for each row fed: its requests run alone", self._hooks.op.name
         )
-        return [result for piece in batch for result in self._process([piece])]
+        return [result for part in batch for result in self._process([part])]
 
-    def _own_process(self, batch: list[Piece], feed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _own_process(self, batch: list[Slice], feed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Call the app's `process`. Returns the fetch, and the attributes it has set on `self` for several
         requests.
 
@@ -333,18 +320,18 @@ class Runner:
             return self._hooks.process_on_copy(op, feed, log_id)
         return self._hooks.process(self._hooks.own_copy() if op is None else op, feed, log_id), {}
 
-    def _error_for(self, exc: BaseException, piece: Piece) -> ServingError:
+    def _error_for(self, exc: BaseException, part: Slice) -> ServingError:
         """Return the error of the request whose feed could not be run."""
         try:
-            return self._as_model_error(exc, piece)
+            return self._as_model_error(exc, part)
         except BaseException as unspeakable:  # of the exception's own methods
-            return self._hooks.failure(unspeakable, "process", piece.call.request)
+            return self._hooks.failure(unspeakable, "process", part.call.request)
 
-    def _as_model_error(self, exc: BaseException, piece: Piece) -> ServingError:
-        name, request = self._hooks.op.name, piece.call.request
+    def _as_model_error(self, exc: BaseException, part: Slice) -> ServingError:
+        name, request = self._hooks.op.name, part.call.request
         if self._beside is not None and isinstance(exc, ServingError):
             return exc
-        client_inputs = self._passed_on(piece)
+        client_inputs = self._passed_on(part)
         if isinstance(exc, MissingFeed) and (client_inputs is None or exc.feed in client_inputs):
             maker = self._hooks.makes_feed or "the Op before"
             error: ServingError = ForgottenFeed(f"[{name}] {maker} made a feed that lacks one: {exc.message}")
@@ -356,7 +343,7 @@ class Runner:
             return exc
         else:
             reason = (
-                exc.with_feeds(piece.feed).message if isinstance(exc, FeedsRefused) else get_error_text(exc)
+                exc.with_feeds(part.feed).message if isinstance(exc, FeedsRefused) else get_error_text(exc)
             )
             unequal = isinstance(exc, FeedsRefused) and exc.unequal and client_inputs is not None
             kind = UnusableFeed if unequal else ModelFailed
@@ -364,18 +351,18 @@ class Runner:
         error.__cause__ = exc
         return error
 
-    def _passed_on(self, piece: Piece) -> Mapping[str, Any] | None:
+    def _passed_on(self, part: Slice) -> Mapping[str, Any] | None:
         """Return the client's inputs where they are the feed; None elsewhere.
 
         Then no hook makes the feed, or a hook passes the inputs on under the same names. A wrong feed is then
         the client's mistake.
         """
-        client_inputs = piece.call.client_inputs
-        own_names = client_inputs is not None and piece.feed and piece.feed.keys() <= client_inputs.keys()
+        client_inputs = part.call.client_inputs
+        own_names = client_inputs is not None and part.feed and part.feed.keys() <= client_inputs.keys()
         return client_inputs if own_names or not self._hooks.makes_feed else None
 
 
-def describe(feed: object, joining: Joining) -> Item:
+def describe(feed: object, joining: Joining) -> Slice:
     """Return the rows, length and shape of a feed, which decide whether it can share a batch with others.
 
     These feeds run alone:
@@ -389,7 +376,7 @@ def describe(feed: object, joining: Joining) -> Item:
     - Empty rows: beside others their whole answer would come from the padding.
     """
     if not isinstance(feed, dict):
-        return _ALONE
+        return Slice(1, 1, None, feed)
     axes, ranks = joining.axes, joining.ranks
     rows = length = -1
     shape: list[Hashable] = []
@@ -397,21 +384,21 @@ def describe(feed: object, joining: Joining) -> Item:
     for name, value in feed.items():
         dims = value.shape if type(value) is np.ndarray or _can_be_joined(value) else ()
         if not dims or (rows != dims[0] and rows != -1) or name.endswith(LOD_SUFFIX):
-            return _ALONE
+            return Slice(1, 1, None, feed)
         rows, rank, axis = dims[0], len(dims), axes.get(name, 0)
         if not 0 < axis < rank:
             shape += name, value.dtype, dims[1:]
             continue
         if ranks.get(name, rank) != rank or (length != dims[axis] and length != -1) or not dims[axis]:
-            return Item(max(rows, 1), 1, None)
+            return Slice(max(rows, 1), 1, None, feed)
         length = dims[axis]
         if length > max_length:
             shape += name, value.dtype, dims[1:]
         else:
             shape += (name, value.dtype) if rank == 2 else (name, value.dtype, dims[1:axis], dims[axis + 1 :])
     if rows <= 0:
-        return _ALONE
-    return Item(rows, 1 if length < 0 else length, tuple(shape))
+        return Slice(1, 1, None, feed)
+    return Slice(rows, 1 if length < 0 else length, tuple(shape), feed)
 
 
 def _can_be_joined(value: Any) -> bool:
@@ -426,34 +413,35 @@ def text_arrays(feed: object) -> Feed | None:
     return {name: np.array(value, object) if is_texts(value) else value for name, value in feed.items()}
 
 
-def join(feeds: Sequence[Feed], items: Sequence[Item], joining: Joining) -> dict[str, Any]:
-    """The feeds of one planned batch, rows after rows; padded axes are as long as the longest, rounded up."""
-    if len(feeds) == 1 and (not joining.padding or items[0].shape is None):
+def join(slices: Sequence[Slice], joining: Joining) -> dict[str, Any]:
+    """Join the feeds of one batch by rows. Padded axes get the length of the longest feed, rounded up."""
+    feeds = [part.feed for part in slices]
+    if len(feeds) == 1 and (not joining.padding or slices[0].shape is None):
         return dict(feeds[0])
     merged: dict[str, Any] = {}
     padded = joining.padding.feeds if joining.padding else {}
-    longest = max([item.length for item in items])
+    longest = max([part.length for part in slices])
     length = longest if joining.free else bucket(longest, joining.buckets, joining.max_length)
     places: dict[int, list[Place]] = {}  # by the padded axis
     for name, first in feeds[0].items():
         rule = padded.get(name)
         if rule is not None and isinstance(first, np.ndarray) and 0 < rule.axis < first.ndim:
             if rule.axis not in places:
-                places[rule.axis] = _places(items, rule.axis)
+                places[rule.axis] = _places(slices, rule.axis)
             merged[name] = _pad([feed[name] for feed in feeds], places[rule.axis], rule, length)
         else:
             merged[name] = first if len(feeds) == 1 else np.concatenate([feed[name] for feed in feeds])
     return merged
 
 
-def _places(items: Sequence[Item], axis: int) -> list[Place]:
-    """Where each item's own elements go in a joined array."""
+def _places(slices: Sequence[Slice], axis: int) -> list[Place]:
+    """Return the place of each slice's elements in a joined array."""
     places: list[Place] = []
     start = 0
     before = (slice(None),) * (axis - 1)
-    for item in items:
-        stop = start + item.rows
-        places.append((slice(start, stop), *before, slice(item.length)))
+    for part in slices:
+        stop = start + part.rows
+        places.append((slice(start, stop), *before, slice(part.length)))
         start = stop
     return places
 
@@ -470,32 +458,32 @@ def _pad(arrays: Sequence[np.ndarray], places: Sequence[Place], rule: FeedPaddin
 
 
 def split(
-    fetches: Mapping[str, Any], items: Sequence[Item], padding: Padding | None, *, copies: bool = True
+    fetches: Mapping[str, Any], slices: Sequence[Slice], padding: Padding | None, *, copies: bool = True
 ) -> list[dict[str, Any]] | None:
-    """Return each item's rows of the fetches, cut to the item's length; None when a fetch lacks a row.
+    """Return the rows of each slice, cut to its length; None when a fetch lacks a row.
 
     A list, as an app's own `process` may return, is a fetch of a row per element. With `copies` the parts of
-    several items are copies: an answer must not keep the whole batch alive, or change with a neighbour's. A
+    several slices are copies: an answer must not keep the whole batch alive, or change with a neighbour's. A
     hook for the whole batch needs no copies.
     """
-    rows = sum([item.rows for item in items])
+    rows = sum([part.rows for part in slices])
     for fetch in fetches.values():
         if _rows(fetch) != rows:
             return None
     cuts = padding.fetches if padding else {}
-    copies = copies and len(items) > 1
-    parts = []
+    copies = copies and len(slices) > 1
+    fetches_of_slices = []
     start = 0
-    for item in items:
-        stop = start + item.rows
-        part = {name: fetch[start:stop] for name, fetch in fetches.items()}
-        if item.shape is not None:
+    for part in slices:
+        stop = start + part.rows
+        cut = {name: fetch[start:stop] for name, fetch in fetches.items()}
+        if part.shape is not None:
             for name, axis in cuts.items():
-                if name in part and 0 < axis < getattr(part[name], "ndim", 0):
-                    part[name] = part[name][(slice(None),) * axis + (slice(item.length),)]
-        parts.append({name: rows_of_item.copy() for name, rows_of_item in part.items()} if copies else part)
+                if name in cut and 0 < axis < getattr(cut[name], "ndim", 0):
+                    cut[name] = cut[name][(slice(None),) * axis + (slice(part.length),)]
+        fetches_of_slices.append({name: array.copy() for name, array in cut.items()} if copies else cut)
         start = stop
-    return parts
+    return fetches_of_slices
 
 
 def _rows(fetch: Any) -> int:
@@ -504,9 +492,10 @@ def _rows(fetch: Any) -> int:
     return fetch.shape[0] if isinstance(fetch, np.ndarray) and fetch.ndim else -1
 
 
-def slices(feed: Feed, item: Item, most_rows: int | None) -> list[Feed]:
-    """The feed in slices of at most `most_rows` rows; itself when it has no more, or none can be told."""
-    if most_rows is None or item.shape is None or item.rows <= most_rows:
+def slice_feed(part: Slice, max_rows: int | None) -> list[Feed]:
+    """Return the feed in parts of at most `max_rows` rows; as a whole where it has no rows to cut."""
+    feed = part.feed
+    if max_rows is None or part.shape is None or part.rows <= max_rows:
         return [feed]
-    starts = range(0, item.rows, most_rows)
-    return [{name: array[at : at + most_rows] for name, array in feed.items()} for at in starts]
+    starts = range(0, part.rows, max_rows)
+    return [{name: array[at : at + max_rows] for name, array in feed.items()} for at in starts]

@@ -24,7 +24,7 @@ from pipeline.api.served_models import ServedModel
 from pipeline.dialects.dialect import load_forms
 from pipeline.engines.feeds import check_feeds, check_forms
 from pipeline.messages.frames import FrameReader, Tail, frame, stow
-from pipeline.messages.messages import CallMessage, Outcome, Reply, Settled, Timings
+from pipeline.messages.messages import Outcome, Reply, Settled, Timings
 from pipeline.messages.values import Part, decode, encode
 from pipeline.models.additions import FeedPadding, Padding
 from pipeline.models.signature import Variable
@@ -32,10 +32,11 @@ from pipeline.plugins import DIALECTS, find
 from pipeline.process.isolation import fault_counts
 from pipeline.triton.ensemble import build_model_dag
 from pipeline.worker import runner as runner_module
+from pipeline.worker.call import Call
 from pipeline.worker.executor import Executor, Outputs
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.model import Joining
-from pipeline.worker.plan import BatchLimits, Item, RunCosts, plan
+from pipeline.worker.plan import BatchLimits, RunCosts, Slice, plan
 from pipeline.worker.runner import Runner
 from tests.fuzz.hostile_values import ARRAYS, EMPTY, EXCEPTIONS, OBJECTS
 
@@ -341,7 +342,7 @@ def run_scripts(setting: Setting, scripts: Mapping[int, Script]) -> dict[int, An
         stowed = stow(encode({"0": "a request"}, allow_pickle=False), tail)
         to = (_FORM, MODEL) if script.answers else ("", "")
         calls.append(
-            CallMessage(number, number + 1, 0, to[0], None, "", None, math.inf, [(REQUEST_OP, stowed)], to[1])
+            Call(number, number + 1, 0, to[0], None, "", None, math.inf, [(REQUEST_OP, stowed)], to[1])
         )
     front = Front()
     with patch.object(runner_module, "NOTED_EVERY", 1):  # of an Executor that only runs one dispatch
@@ -376,7 +377,7 @@ def run_plan(data: bytes) -> None:
     choices = Choices(data)
     setting = chosen_setting(choices)
     items = [
-        Item(1 + choices.below(6), 1 + choices.below(256), choices.pick((None, "a", "b", -1, -2)))
+        Slice(1 + choices.below(6), 1 + choices.below(256), choices.pick((None, "a", "b", -1, -2)))
         for _ in range(choices.below(40))
     ]
     costs = setting.costs()

@@ -12,15 +12,15 @@ import pytest
 
 from pipeline.models.serving_model import FeedPadding, Padding
 from pipeline.worker.model import Joining
-from pipeline.worker.plan import RUN_OVERHEAD_S, BatchLimits, Item, RunCosts, bucket, plan
-from pipeline.worker.runner import describe, join, slices, split
+from pipeline.worker.plan import RUN_OVERHEAD_S, BatchLimits, RunCosts, Slice, bucket, plan
+from pipeline.worker.runner import describe, join, slice_feed, split
 
 TEXT = "text"
 TENS = [[*range(i, i + 10)] for i in range(0, 40, 10)]
 
 
-def texts(*lengths: int, rows: int = 1) -> list[Item]:
-    return [Item(rows, length, TEXT) for length in lengths]
+def texts(*lengths: int, rows: int = 1) -> list[Slice]:
+    return [Slice(rows, length, TEXT) for length in lengths]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def texts(*lengths: int, rows: int = 1) -> list[Item]:
         (texts(10, 20, 40), BatchLimits(requests=8, tokens=40), [[0, 1], [2]]),
         (texts(10, 20, 100), BatchLimits(requests=8, tokens=40), [[0, 1], [2]]),
         (texts(*[1] * 40), BatchLimits(requests=40, rows=10), TENS),
-        ([Item(1, 1, None), Item(1, 1, None)], BatchLimits(requests=8), [[0], [1]]),
+        ([Slice(1, 1, None), Slice(1, 1, None)], BatchLimits(requests=8), [[0], [1]]),
     ],
     ids=[
         "nothing", "one", "batch_size 1", "batch_size 2", "short ones first", "a long one by itself",
@@ -47,13 +47,13 @@ def texts(*lengths: int, rows: int = 1) -> list[Item]:
     ],
 )  # fmt: skip
 def test_batches_are_cut_where_a_limit_would_be_passed(
-    items: Sequence[Item], limits: BatchLimits, expected: list[list[int]]
+    items: Sequence[Slice], limits: BatchLimits, expected: list[list[int]]
 ) -> None:
     assert plan(items, limits) == expected
 
 
 def test_different_shapes_never_share_a_batch_and_the_shortest_batch_runs_first() -> None:
-    items = [Item(1, 9, "a"), Item(1, 3, "b"), Item(1, 8, "a"), Item(1, 4, "b"), Item(1, 1, None)]
+    items = [Slice(1, 9, "a"), Slice(1, 3, "b"), Slice(1, 8, "a"), Slice(1, 4, "b"), Slice(1, 1, None)]
     batches = plan(items, BatchLimits(requests=8))
     assert [sorted(batch) for batch in batches] == [[4], [1, 3], [0, 2]]
 
@@ -62,7 +62,7 @@ def test_any_plan_runs_every_item_once_within_the_limits() -> None:
     dice = random.Random(7)
     for _ in range(300):
         items = [
-            Item(dice.randint(1, 6), dice.randint(1, 50), dice.choice(["a", "b", "c", None]))
+            Slice(dice.randint(1, 6), dice.randint(1, 50), dice.choice(["a", "b", "c", None]))
             for _ in range(dice.randint(0, 40))
         ]
         limits = BatchLimits(
@@ -88,7 +88,7 @@ def test_any_plan_runs_every_item_once_within_the_limits() -> None:
 
 def test_shapes_whose_hashes_collide_are_kept_apart() -> None:
     """hash(-1) == hash(-2): sorting by hash may interleave such shapes."""
-    items = [Item(1, length, shape) for length, shape in zip(range(1, 9), itertools.cycle([-1, -2]))]
+    items = [Slice(1, length, shape) for length, shape in zip(range(1, 9), itertools.cycle([-1, -2]))]
     for batch in plan(items, BatchLimits(requests=8)):
         assert len({items[i].shape for i in batch}) == 1
 
@@ -118,7 +118,7 @@ def test_the_built_in_buckets_waste_little_and_are_few() -> None:
 
 
 def joined(feeds: Sequence[Any], joining: Joining) -> dict[str, Any]:
-    return join(feeds, [describe(feed, joining) for feed in feeds], joining)
+    return join([describe(feed, joining) for feed in feeds], joining)
 
 
 IDS = Joining(Padding({"ids": FeedPadding(1), "mask": FeedPadding(1, -1)}, {"states": 1}), (4, 8))
@@ -189,7 +189,7 @@ def test_feeds_that_differ_are_not_joined(one: dict[str, np.ndarray], other: dic
 def test_a_feed_without_rows_of_its_own_runs_alone_as_it_is(feed: dict[str, object]) -> None:
     item = describe(feed, IDS)
     assert (item.rows, item.shape) == (1, None)
-    assert slices(feed, item, 1) == [feed]
+    assert slice_feed(item, 1) == [feed]
     assert joined([feed], IDS).keys() == feed.keys()
 
 
@@ -212,7 +212,7 @@ def test_the_parts_of_a_batch_share_no_memory() -> None:
 
 def test_a_list_of_a_row_per_element_is_split_like_an_array() -> None:
     one, other = split(
-        {"x": np.zeros((3, 1)), "texts": ["a", "b", "c"]}, [Item(1, 5, TEXT), Item(2, 5, TEXT)], None
+        {"x": np.zeros((3, 1)), "texts": ["a", "b", "c"]}, [Slice(1, 5, TEXT), Slice(2, 5, TEXT)], None
     )
     assert (one["texts"], other["texts"]) == (["a"], ["b", "c"])
 
@@ -245,16 +245,17 @@ def test_a_feed_whose_padded_axes_differ_in_length_runs_alone_and_unpadded() -> 
 )
 def test_a_feed_that_others_would_change_runs_alone(array: np.ndarray) -> None:
     """Beside others its answer would be that of the padding, or of the elements behind the mask."""
-    assert describe({"ids": array, "mask": array}, IDS) == Item(1, 1, None)
+    empty = describe({"ids": array, "mask": array}, IDS)
+    assert (empty.rows, empty.length, empty.shape) == (1, 1, None)
 
 
 def test_a_feed_of_many_rows_is_cut_into_pieces_in_order() -> None:
     feed = {"a": np.arange(7), "b": np.arange(14).reshape(7, 2)}
-    pieces = slices(feed, describe(feed, Joining()), 3)
+    pieces = slice_feed(describe(feed, Joining()), 3)
     assert [piece["a"].tolist() for piece in pieces] == [[0, 1, 2], [3, 4, 5], [6]]
     assert np.concatenate([piece["b"] for piece in pieces]).tolist() == feed["b"].tolist()
-    assert slices(feed, describe(feed, Joining()), 7) == [feed]
-    assert slices(feed, describe(feed, Joining()), None) == [feed]
+    assert slice_feed(describe(feed, Joining()), 7) == [feed]
+    assert slice_feed(describe(feed, Joining()), None) == [feed]
 
 
 LENGTHS, ROWS = (8, 16, 64, 256), (1, 2, 4, 8, 16, 32)
@@ -270,7 +271,7 @@ def costs_of(run_s: float, token_s: float, most_rows: int = 32) -> RunCosts:
     return RunCosts(points, most_rows)
 
 
-def least_s(items: Sequence[Item], limits: BatchLimits, costs: RunCosts) -> float:
+def least_s(items: Sequence[Slice], limits: BatchLimits, costs: RunCosts) -> float:
     """The time of the best of all cuts of the sorted items, each of which is tried."""
     lengths = sorted(item.length for item in items)
     best = [0.0]
@@ -281,7 +282,7 @@ def least_s(items: Sequence[Item], limits: BatchLimits, costs: RunCosts) -> floa
     return best[-1]
 
 
-def time_of(batches: list[list[int]], items: Sequence[Item], costs: RunCosts) -> float:
+def time_of(batches: list[list[int]], items: Sequence[Slice], costs: RunCosts) -> float:
     runs = [costs.estimate_s(sum(items[i].rows for i in b), max(items[i].length for i in b)) for b in batches]
     return sum(runs) + RUN_OVERHEAD_S * len(runs)
 
@@ -321,7 +322,7 @@ def test_a_cut_by_cost_keeps_to_the_limits_and_never_joins_what_has_no_shape() -
     assert plan(texts(*[1] * 40), BatchLimits(requests=40, rows=10), cheap) == TENS
     assert plan(texts(10, 20, 40), BatchLimits(requests=8, tokens=40), cheap) == [[0, 1], [2]]
     assert plan(texts(1, 1, rows=40), BatchLimits(requests=8, rows=6), cheap) == [[0], [1]]
-    assert plan([Item(1, 1, None)] * 2, BatchLimits(requests=8), cheap) == [[0], [1]]
+    assert plan([Slice(1, 1, None)] * 2, BatchLimits(requests=8), cheap) == [[0], [1]]
 
 
 def test_run_costs_are_those_measured_and_a_power_in_between() -> None:

@@ -12,10 +12,11 @@ import pytest
 from pipeline import Op
 from pipeline.api.op import REQUEST_OP
 from pipeline.messages.frames import Tail, stow
-from pipeline.messages.messages import CallMessage, Settled, Timings
+from pipeline.messages.messages import Settled, Timings
 from pipeline.messages.values import Part, encode
 from pipeline.models.additions import FeedPadding, Padding
 from pipeline.models.signature import Variable
+from pipeline.worker.call import Call
 from pipeline.worker.executor import Executor, Outputs
 from pipeline.worker.hooks import Hooks
 from pipeline.worker.model import Joining
@@ -56,9 +57,9 @@ class Noted:
         """Nothing is held."""
 
 
-def call(index: int, length: int) -> CallMessage:
+def call(index: int, length: int) -> Call:
     given = stow(encode({"length": str(length)}, allow_pickle=False), [])
-    return CallMessage(index, index + 1, 0, "", None, "", None, math.inf, [(REQUEST_OP, given)])
+    return Call(index, index + 1, 0, "", None, "", None, math.inf, [(REQUEST_OP, given)])
 
 
 @pytest.mark.parametrize(
