@@ -32,7 +32,7 @@ from pipeline.messages.frames import create_arena_fd, frame, stow
 from pipeline.messages.messages import CallMessage, DispatchMessage
 from pipeline.messages.values import Part, encode
 from pipeline.plugins import DIALECTS, find
-from pipeline.process.environment import settle
+from pipeline.process.environment import set_variables
 from pipeline.process.log import set_up_logging
 from pipeline.process.memory import settle_memory
 from pipeline.tuning import auto
@@ -164,9 +164,9 @@ class Demo:
         assert received is not None
         message = received.message
         assert isinstance(message, Dispatch)
-        send = self.front.begin(message.id)
-        assert send is not None
-        self.executor.run(message.calls, received.tail, send)
+        replies = self.front.begin(message.id)
+        assert replies is not None
+        self.executor.run(message.calls, received.tail, replies.send)
 
     def drain(self) -> None:
         """Take the replies."""
@@ -232,7 +232,7 @@ def run() -> None:
     parser.add_argument("--batch-size", type=int, help="default: as config.yml has it")
     parser.add_argument("--cold", action="store_true", help="have other data in the caches before each")
     options = parser.parse_args()
-    settle()
+    set_variables()
     demo = Demo(options.engine, options.batch_size)
     settle_memory()
     others = np.ones(_COLD_BYTES if options.cold else 1, np.uint8)
