@@ -17,7 +17,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from pipeline.messages.values import INLINE_BYTES, NotEncodable, decode, encode
+from pipeline.messages.values import INLINE_BYTES, NotEncodable, Part, Unread, decode, encode, will_read
 
 
 @dataclass
@@ -75,7 +75,9 @@ ARRAYS = [
 
 
 @pytest.mark.parametrize(
-    "value", PLAIN + TUPLES + OTHERS + SCALARS, ids=lambda v: f"{type(v).__name__} {v!r:.30}"
+    "value",
+    PLAIN + TUPLES + OTHERS + SCALARS,
+    ids=lambda v: f"{type(v).__name__} {v!a:.30}".replace("\\", "/"),
 )
 def test_a_value_keeps_type_and_content(value: object) -> None:
     received = passed_on(value)
@@ -186,3 +188,110 @@ def test_an_array_is_gone_with_its_value_and_waits_for_no_garbage_collector() ->
         assert gone() is None
     finally:
         gc.enable()
+
+
+class Repeated(Unread):
+    """A text that the worker repeats."""
+
+    kind = "tests repeated"
+    times: int
+    between: str
+
+    def decode(self) -> str:
+        return self.between.join([bytes(self.data).decode()] * self.times)
+
+
+class Unknown(Unread):
+    kind = "tests unknown"
+
+    def decode(self) -> str:
+        raise AssertionError("never decoded")
+
+
+def test_an_unread_value_is_decoded_where_its_kind_is_known() -> None:
+    will_read([Repeated])
+    array = np.zeros(INLINE_BYTES, np.uint8)
+    value = {"a": array, "b": Repeated(b"x", 2, "-"), "c": (Repeated(b"yz", 3, ""),)}
+    parts = encode(value, allow_pickle=False)
+    assert [bytes(part) for part in parts[2:]] == [b"x", b"yz"]
+    received = decode(parts, allow_pickle=False)
+    assert (received["b"], received["c"]) == ("x-x", ("yzyzyz",))
+
+
+def test_an_unread_value_of_another_kind_is_refused() -> None:
+    parts = encode(Unknown(b""), allow_pickle=False)
+    with pytest.raises(
+        ValueError, match=r"^a value is of the kind 'tests unknown', which nothing here reads$"
+    ):
+        decode(parts, allow_pickle=False)
+
+
+@pytest.mark.parametrize("index", [0, 2, -1])
+def test_a_value_that_points_outside_its_parts_is_refused(index: int) -> None:
+    tree = msgpack.packb(msgpack.ExtType(3, msgpack.packb(["|u1", [4], index])))
+    with pytest.raises(ValueError, match=rf"^a value points to part {index} of 2$"):
+        decode([tree, bytes(4)], allow_pickle=False)
+
+
+def test_an_array_below_the_size_of_a_part_stays_in_the_tree() -> None:
+    for size, count in ((INLINE_BYTES - 1, 1), (INLINE_BYTES, 2)):
+        assert len(encode(np.zeros(size, np.uint8), allow_pickle=False)) == count
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (2**64, "a int can't be passed on"),
+        ([Box(1)], "a Box can't be passed on"),
+        (np.array([None]), "a ndarray can't be passed on"),
+    ],
+)
+def test_a_value_without_a_typed_encoding_is_refused_by_its_type(value: object, message: str) -> None:
+    with pytest.raises(NotEncodable) as refused:
+        encode(value, allow_pickle=False)
+    assert str(refused.value).startswith(message)
+
+
+def test_tuples_may_be_nested_so_deep_and_no_deeper_without_pickle() -> None:
+    def nested(depth: int) -> Any:
+        value: Any = 1
+        for _ in range(depth):
+            value = (value,)
+        return value
+
+    for _ in range(2):  # one refusal has no effect on the next value
+        assert decode(encode(nested(32), allow_pickle=False), allow_pickle=False) == nested(32)
+        with pytest.raises(
+            NotEncodable, match=r"^a tuple can't be passed on: tuples are nested over 32 deep$"
+        ):
+            encode(nested(33), allow_pickle=False)
+    side_by_side = [nested(2) for _ in range(100)]
+    assert decode(encode(side_by_side, allow_pickle=False), allow_pickle=False) == side_by_side
+
+
+@pytest.mark.parametrize("value", ["\ud800", ("\ud800",), np.float32(0.5), np.str_("国"), np.array(["国"])])
+def test_values_of_clients_need_no_pickle(value: Any) -> None:
+    received = decode(encode(value, allow_pickle=False), allow_pickle=False)
+    assert type(received) is type(value)
+    assert received == value
+
+
+def test_a_scalar_of_several_fields_keeps_them() -> None:
+    scalar = np.array([(1, 2.0)], [("a", "i4"), ("b", "f8")])[0]
+    received = passed_on(scalar)
+    assert (received.dtype, received["a"], received["b"]) == (scalar.dtype, 1, 2.0)
+
+
+def test_a_thread_that_has_encoded_nothing_yet_encodes_every_kind() -> None:
+    value = [(1, (2,)), np.arange(3), np.arange(5000), np.float32(1.5)]
+
+    def encode_in_thread() -> list[Part]:
+        with pytest.raises(NotEncodable):
+            encode(Box(1), allow_pickle=False)
+        return encode(value, allow_pickle=False)
+
+    with ThreadPoolExecutor(1) as pool:
+        parts = pool.submit(encode_in_thread).result()
+    received = decode(parts, allow_pickle=False)
+    assert received[0] == value[0]
+    assert all(np.array_equal(*pair) for pair in zip(received[1:], value[1:], strict=True))

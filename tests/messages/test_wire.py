@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import random
+import re
 import struct
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
+from pipeline.errors import InvalidInput, MalformedBody, ServingError
+from pipeline.messages import protocol_version
 from pipeline.messages.frames import (
     ARENA_BYTES,
     ARENA_BYTES_FROM,
@@ -19,13 +26,14 @@ from pipeline.messages.frames import (
     Frame,
     FrameReader,
     Tail,
+    arena_fds,
     create_arena_fd,
     frame,
     reply_region,
     request_region,
     stow,
 )
-from pipeline.messages.messages import CallMessage, DispatchMessage, Probed
+from pipeline.messages.messages import CallMessage, DispatchMessage, Probed, Refusal
 from pipeline.messages.values import INLINE_BYTES, Part
 
 SIZES = [
@@ -186,3 +194,128 @@ def test_what_is_no_message_of_its_kind_is_refused(message: object) -> None:
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="99 is the kind of no message"):
         list(FrameReader(None).feed(bytes([99, 0, 0, 0]) + struct.pack("<IIi", 0, 0, -1)))
+
+
+def test_several_large_parts_lie_one_behind_the_other_in_the_arena(arena: Arena) -> None:
+    parts = parts_of([5000, 6000, 7000])
+    stream = sent(parts, arena)
+    assert bytes(arena.view[:18_000]) == b"".join(parts)
+    (whole,) = FrameReader(arena).feed(stream)
+    assert parts_in(whole) == parts
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["with shared memory", "without"])
+def test_the_front_reads_large_parts_as_bytes_which_nothing_can_change(arena: Arena, shared: bool) -> None:
+    used = arena if shared else None
+    (whole,) = FrameReader(used, writable=False).feed(sent(parts_of([50_000]), used))
+    assert type(parts_in(whole)[0]) is bytes
+
+
+def test_without_a_region_a_frame_goes_over_the_socket(arena: Arena) -> None:
+    assert frame(Probed(""), [bytes(5000)], arena)[1:] == [bytes(5000)]
+    assert len(frame(Probed(""))) == 1
+
+
+def test_a_frame_that_has_not_arrived_whole_is_not_read_twice() -> None:
+    first, second = sent(parts_of([5000]), None, 1), sent(parts_of([6000]), None, 2)
+    reader, stream = FrameReader(None), first + second
+    assert numbers_of(list(reader.feed(stream[: len(first) + 100]))) == [1]
+    assert reader.halfway
+    (rest,) = reader.feed(stream[len(first) + 100 :])
+    assert (numbers_of([rest]), parts_in(rest)) == ([2], parts_of([6000]))
+    assert not reader.halfway
+
+
+def test_a_frame_of_the_largest_size_is_awaited_and_a_larger_one_is_refused() -> None:
+    (whole,) = frame(Probed(""))
+    size = int.from_bytes(whole[4:8], "little")
+    largest = whole[:8] + (FRAME_LIMIT - size).to_bytes(4, "little") + whole[12:]
+    reader = FrameReader(None)
+    assert list(reader.feed(largest)) == []
+    assert reader.halfway
+    larger = whole[:8] + (FRAME_LIMIT - size + 1).to_bytes(4, "little") + whole[12:]
+    with pytest.raises(ValueError, match=rf"^a frame of {FRAME_LIMIT + 1} bytes is over {FRAME_LIMIT}$"):
+        list(FrameReader(None).feed(larger))
+
+
+def test_a_tail_may_end_with_the_arena_and_not_behind_it(arena: Arena) -> None:
+    (whole,) = frame(Probed(""))
+    for size, fits in ((100, True), (101, False)):
+        header = whole[:8] + size.to_bytes(4, "little") + (ARENA_BYTES - 100).to_bytes(4, "little")
+        if fits:
+            ((_, tail),) = FrameReader(arena).feed(header + whole[16:])
+            assert tail.size == size
+        for reader in () if fits else (FrameReader(arena), FrameReader(None)):
+            with pytest.raises(ValueError, match=r"^a frame points outside its arena$"):
+                list(reader.feed(header + whole[16:]))
+
+
+def test_a_worker_can_not_change_the_size_of_its_arena() -> None:
+    fd = create_arena_fd()
+    try:
+        size = os.fstat(fd).st_size
+        assert fd in arena_fds()
+        for other in (size - 1, size + 1):
+            with pytest.raises(PermissionError):
+                os.ftruncate(fd, other)
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+    finally:
+        os.close(fd)
+    assert fd not in arena_fds()
+
+
+def test_an_arena_names_the_thread_of_its_instance(arena: Arena) -> None:
+    assert arena.thread_id == 0
+    arena.name_thread(2**40)
+    assert arena.thread_id == 2**40
+    assert not arena.taken_back(0), "the numbers behind the regions do not overlap"
+    assert not arena.begun(0)
+
+
+def test_a_region_is_filled_from_its_start_again_after_a_reset() -> None:
+    region = request_region(1)
+    first = region.allocate(1000)
+    assert region.allocate(10) == first + 1000
+    region.reset()
+    assert region.allocate(REGION_BYTES) == first
+
+
+@pytest.mark.parametrize(
+    ("error", "always_status"),
+    [(InvalidInput("no text"), False), (MalformedBody("no JSON"), True), (ServingError("broken"), False)],
+)
+@pytest.mark.parametrize("clients", [True, False])
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_refusal_is_the_same_error_in_the_other_process(
+    error: ServingError, always_status: bool, clients: bool, logged: bool
+) -> None:
+    error.clients = clients
+    packed = msgspec.msgpack.encode(Refusal.from_error(error, logged=logged))
+    received = msgspec.msgpack.decode(packed, type=Refusal).error()
+    for field in ("message", "err_no", "http_status", "grpc_code"):
+        assert getattr(received, field) == getattr(error, field)
+    assert received.kind == type(error).__name__
+    assert (received.clients, received.logged, received.always_status) == (clients, logged, always_status)
+
+
+def test_a_refusal_keeps_the_kind_that_an_error_has_and_whether_it_is_logged() -> None:
+    error = ServingError("broken \ud800")
+    error.kind, error.logged = "Chosen \ud800", True
+    refusal = Refusal.from_error(error)
+    assert refusal.kind.startswith("Chosen ")
+    assert refusal.logged is True
+    msgspec.msgpack.encode(refusal)
+
+
+def test_the_protocol_version_is_a_digest_of_the_files_that_define_the_messages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert re.fullmatch("[0-9a-f]{16}", protocol_version._hash_definitions())
+    assert protocol_version._hash_definitions() == protocol_version.PROTOCOL_VERSION
+    first, second = tmp_path / "first.py", tmp_path / "second.py"
+    first.write_bytes(b"x = 1\n")
+    second.write_bytes(b"y = 2\n")
+    files = tuple(SimpleNamespace(__file__=str(path)) for path in (first, second))
+    monkeypatch.setattr(protocol_version, "DEFINITIONS", files)
+    assert protocol_version._hash_definitions() == hashlib.sha256(b"x = 1\ny = 2\n").hexdigest()[:16]

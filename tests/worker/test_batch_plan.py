@@ -355,3 +355,70 @@ def test_run_costs_of_several_threads_stay_as_they_were_measured() -> None:
 def test_run_costs_want_a_time_for_each_size(points: dict[tuple[int, int], float]) -> None:
     with pytest.raises(ValueError, match="run costs need"):
         RunCosts(points, 4)
+
+
+def test_run_costs_beyond_the_largest_rows_and_length_grow_with_both() -> None:
+    costs = RunCosts({(rows, length): float(rows) for rows in (1, 4, 16) for length in (8, 16, 64)}, 4)
+    assert costs.estimate_s(32, 64) == 32.0
+    assert costs.estimate_s(16, 128) == 32.0
+    assert costs.estimate_s(32, 128) == 64.0
+    assert costs.estimate_s(4, 16) == 4.0
+    assert costs.estimate_s(1, 1) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "nearest"),
+    [(1, 8, (1, 8)), (3, 15, (4, 16)), (10, 40, (16, 64)), (5, 20, (4, 16)), (100, 500, (16, 64))],
+)
+def test_a_run_moves_the_measured_size_that_is_nearest_in_proportion(
+    rows: int, length: int, nearest: tuple[int, int]
+) -> None:
+    points = {(r, n): 1.0 for r in (1, 4, 16) for n in (8, 16, 64)}
+    costs = RunCosts(points, 4)
+    costs.record(rows, length, 1.2 * costs.estimate_s(rows, length))
+    assert [size for size in points if costs.points[size] != 1.0] == [nearest]
+    assert costs.points[nearest] == pytest.approx(1.01)
+
+
+def test_costs_of_a_length_are_computed_again_after_a_twentieth_of_change() -> None:
+    for factor in (1.5, 1 / 1.5):
+        costs = RunCosts({(1, 16): 8.0}, 4)
+        before = costs.of_length(16)
+        assert costs.of_length(16) is before
+        change, records = 1.0, 0
+        while 1 / 1.05 < change < 1.05:
+            assert costs.of_length(16) is before
+            costs.record(1, 16, factor * costs.estimate_s(1, 16))
+            change *= 1 + 0.05 * (factor - 1)
+            records += 1
+        after = costs.of_length(16)
+        assert records > 1
+        assert after[1] == pytest.approx(8.0 * change)
+        costs.record(1, 16, factor * costs.estimate_s(1, 16))
+        assert costs.of_length(16) is after, "the next twentieth counts from there"
+
+
+def test_feeds_of_two_shapes_between_each_other_make_two_batches() -> None:
+    items = [Item(1, length, "ab"[length % 2]) for length in range(1, 9)]
+    for costs in (None, costs_of(10.0, 1e-9)):
+        batches = plan(items, BatchLimits(requests=8), costs)
+        assert sorted(map(sorted, batches)) == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+def test_a_feed_over_a_limit_does_not_cut_those_behind_it() -> None:
+    items = [Item(40, 1, TEXT), *texts(2, 2, 2)]
+    assert plan(items, BatchLimits(requests=8, rows=10), costs_of(10.0, 1e-9)) == [[0], [1, 2, 3]]
+
+
+def test_a_run_of_more_rows_than_are_known_by_length_is_estimated() -> None:
+    costs = costs_of(10.0, 1e-9, most_rows=3)
+    assert len(costs.of_length(16)) == 4
+    assert plan(texts(*[16] * 8), BatchLimits(requests=8), costs) == [list(range(8))]
+
+
+@pytest.mark.parametrize(
+    ("length", "max_length", "expected"),
+    [(128, None, 128), (129, None, 144), (256, None, 256), (257, None, 288), (65, 72, 72), (65, 71, 71)],
+)
+def test_built_in_steps_grow_behind_powers_of_two(length: int, max_length: int | None, expected: int) -> None:
+    assert bucket(length, None, max_length) == expected

@@ -93,3 +93,13 @@ def test_the_time_in_which_the_front_itself_did_not_run_counts_as_one_look() -> 
 def test_limits_leave_time_for_another_instance_within_the_default_deadline() -> None:
     assert late_after_s(None) == LATE_S
     assert STOPPED_LIMIT_S < STUCK_AFTER_S < 15.0
+
+
+def test_a_process_is_idle_up_to_a_fiftieth_of_a_core() -> None:
+    first = Sighting.begin(0.0, 10.0, Activity("S", 0.0))
+    assert first.update(14.0, Activity("S", 0.02 * 4)).idle_s == 1.5 * LOOK_S
+    assert first.update(14.0, Activity("S", 0.021 * 4)).idle_s == 0.0
+
+
+def test_progress_long_after_the_start_of_the_clock_is_no_late_run() -> None:
+    assert judge(Sighting(1000.0, 1000.01, 0.0), 1000.01, 0.005, 0.005) is Verdict.WORKING

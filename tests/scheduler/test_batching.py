@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pipeline.front.scheduler.batching import (
+    FAST_DISPATCH_S,
+    REST_S,
     BatchPolicy,
     Pace,
     dispatch_size,
@@ -182,3 +186,83 @@ def test_an_instance_waits_a_little_for_as_many_requests_as_it_has_just_answered
     policy = BatchPolicy(batch_size)
     wait = gathered_in(waiting, answered, policy, 100.0, usual_s, 100.0 + idle_s)
     assert wait == pytest.approx(expected)
+
+
+def test_preferred_sizes_are_those_of_a_dispatch_where_one_is_filled() -> None:
+    policy = BatchPolicy(8, preferred=(2, 4))
+    assert [dispatch_size(waiting, 1, policy, FAST) for waiting in (1, 2, 3, 4, 20)] == [1, 2, 2, 4, 4]
+    assert dispatch_size(9, 1, BatchPolicy(8, preferred=(16,)), FAST) == 8
+    assert BatchPolicy(8, preferred=(2, 4)).full == 2
+    assert BatchPolicy(8).full == 8
+
+
+def test_a_dispatch_of_one_batch_has_no_more_where_the_op_has_a_timeout() -> None:
+    assert dispatch_size(100, 1, BatchPolicy(8, one_batch=True), FAST) == 8
+
+
+def test_the_limits_of_a_fast_model_are_exact() -> None:
+    assert dispatch_size(100, 1, BatchPolicy(8), FAST_DISPATCH_S) == 16
+    assert not may_queue_behind(1, 100.0, 9, 8, FAST_DISPATCH_S, 100.0)
+    assert may_queue_behind(1, 0.0, 9, 8, 0.004, 0.0085)
+    assert not may_queue_behind(1, 0.0, 9, 8, 0.004, 2 * 0.004 + 0.001)
+    assert not may_queue_behind(1, 0.0, 9, 8, 0.004, 0.011)
+
+
+def test_a_rest_of_exactly_the_limit_lets_the_next_dispatch_follow() -> None:
+    assert may_follow(32, 8, 16, REST_S)
+    assert may_follow(32, 8, 16, -REST_S)
+    assert not may_follow(32, 8, 16, 1.01 * REST_S)
+
+
+def test_a_pace_begins_with_its_first_dispatch() -> None:
+    pace = Pace()
+    assert (pace.usual_s, pace.run_s, pace.per_task_s, pace.per_row_s) == (None, 0.0, 0.0, 0.0)
+    pace.record(0.8, 4, rows=16)
+    assert (pace.usual_s, pace.run_s, pace.per_task_s, pace.per_row_s) == (0.8, 0.8, 0.2, 0.05)
+    pace = Pace()
+    pace.record(0.8, 4)
+    assert pace.per_row_s == 0.2, "each task has a row at least"
+
+
+def test_the_usual_time_follows_each_dispatch_by_a_fifth() -> None:
+    pace = Pace()
+    for took_s, usual_s in ((1.0, 1.0), (2.0, 1.2), (0.2, 1.0)):
+        pace.record(took_s, 1)
+        assert pace.usual_s == pytest.approx(usual_s)
+
+
+def test_means_forget_a_twentieth_with_each_task_and_three_tenths_at_most() -> None:
+    pace = Pace()
+    pace.record(1.0, 1)
+    pace.record(3.0, 1)
+    assert pace.run_s == pytest.approx((0.95 + 3.0) / 1.95)
+    assert pace.per_task_s == pace.per_row_s == pytest.approx(pace.run_s)
+    pace = Pace()
+    pace.record(1.0, 20, rows=40)
+    pace.record(3.0, 20, rows=30)
+    assert pace.run_s == pytest.approx((0.7 + 3.0) / 1.7)
+    assert pace.per_task_s == pytest.approx((0.7 + 3.0) / (20 * 1.7))
+    assert pace.per_row_s == pytest.approx((0.7 + 3.0) / (40 * 0.7 + 30))
+
+
+def test_the_maximum_of_tasks_follows_the_tasks_of_a_run() -> None:
+    pace = Pace()
+    assert pace.most_tasks == math.inf
+    pace.record(8.0, 8, runs=1)
+    assert pace.most_tasks == math.inf, "the worker has not cut one yet"
+    pace.record(8.0, 8, runs=2)
+    assert pace.most_tasks == 2 * 4
+    pace.record(8.0, 18, runs=2)
+    assert pace.most_tasks == pytest.approx(2 * (4 + 0.2 * (9 - 4)))
+    pace.record(8.0, 4, runs=1)
+    assert pace.most_tasks == pytest.approx(2 * 5), "a run of fewer shows nothing"
+    pace.record(8.0, 6, runs=1)
+    assert pace.most_tasks == 2 * 6
+    pace.record(8.0, 100)
+    assert pace.most_tasks == 2 * 6, "nothing is known of its runs"
+
+
+def test_the_maximum_of_tasks_of_a_fast_model_is_what_half_a_second_takes() -> None:
+    pace = Pace()
+    pace.record(0.1, 10, runs=5)
+    assert pace.most_tasks == 50.0

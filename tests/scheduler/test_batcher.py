@@ -1,0 +1,505 @@
+"""The queue before an Op: which requests run together, when, in which instance, and what follows a death."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pipeline.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    NotReady,
+    Overloaded,
+    PoisonRequest,
+    WorkerLost,
+)
+from pipeline.front.dag_run import Client
+from pipeline.front.pool import worker_process
+from tests.simulation.workers import Mode, StartPlan
+from tests.support.simulated_service import RUN_S, SimulatedService
+
+Serve = Callable[..., SimulatedService]
+
+
+def test_requests_of_one_turn_run_together_and_those_behind_them_wait(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 4}})
+    first = service.ask_several(3)
+    service.pass_turns()
+    later = service.ask_several(2)
+    service.advance(0.01)
+    assert service.begun == [[1, 2, 3]]
+    assert service.gauge("paddlewheel_op_queue_length", op="a") == 2
+    service.advance(1.0)
+    assert service.begun == [[1, 2, 3], [4, 5]]
+    assert [call.body for call in first + later] == [f"{n} a()" for n in range(1, 6)]
+
+
+def test_instances_share_what_waits_evenly(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 8, "concurrency": 3}})
+    service.ask_several(7)
+    service.advance(1.0)
+    assert sorted(map(len, service.begun)) == [2, 2, 3]
+    assert sorted(number for numbers in service.begun for number in numbers) == [*range(1, 8)]
+
+
+def test_the_instance_that_was_used_last_is_used_next(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 2}})
+    service.ask_several(2)
+    service.advance(1.0)
+    quick, slow = service.ask(), service.ask(slow_s=0.5)
+    service.advance(1.0)
+    last_used = service.workers[1]
+    before = service.scheduler.pools["a"].processes[1].served
+    service.ask()
+    service.advance(1.0)
+    assert quick.body and slow.body
+    assert last_used.op == "a"
+    assert service.scheduler.pools["a"].processes[1].served == before + 1
+
+
+def test_a_queue_delay_holds_a_partial_batch_back_until_it_is_full_or_the_delay_is_over(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 3, "auto_batching_timeout": 50}})
+    service.ask()
+    service.advance(0.04)
+    assert service.begun == []
+    service.advance(0.02)
+    assert service.begun == [[1]]
+    service.advance(1.0)
+    service.ask()
+    service.advance(0.03)
+    service.ask_several(2)
+    service.advance(0.01)
+    assert service.begun == [[1], [2, 3, 4]]
+
+
+def test_an_instance_waits_half_a_run_for_the_callers_that_it_has_just_answered(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 4}}, run_s=0.008)
+    service.ask_several(3)
+    service.advance(0.0085)
+    assert service.begun == [[1, 2, 3]]
+    service.ask()
+    service.advance(0.002)
+    assert service.begun == [[1, 2, 3]], "the other two may ask again"
+    service.ask_several(2)
+    service.advance(0.0002)
+    assert service.begun[1:] == [[4, 5, 6]]
+    service.advance(0.0085)
+    service.ask()
+    service.advance(0.0045)
+    assert service.begun[2:] == [[7]], "they did not"
+
+
+def test_a_higher_priority_runs_first_and_a_flood_last(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 1}})
+    flood, other = Client(), Client()
+    service.ask_several(3, flood)
+    service.pass_turns()
+    service.ask_several(2, flood)
+    service.ask(client=other)
+    service.ask(client=other, priority=1)
+    service.ask(client=flood, priority=0)
+    service.advance(2.0)
+    assert [number for numbers in service.begun for number in numbers] == [1, 2, 3, 6, 4, 5, 8, 7]
+
+
+def test_a_request_whose_client_has_left_in_the_queue_is_not_run(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 1}})
+    service.ask()
+    service.advance(0.01)
+    left, stays = service.ask(), service.ask()
+    service.leave(left)
+    service.advance(1.0)
+    assert service.begun == [[1], [3]]
+    assert (left.answers, stays.body) == ([], "3 a()")
+    assert service.scheduler.pending == 0
+
+
+def test_a_refusal_of_the_op_reaches_its_client_alone(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 4}})
+    refused, answered = service.send(service.make("error"), service.make())
+    service.advance(1.0)
+    assert refused.error.kind == "InvalidInput"
+    assert str(refused.error) == "the simulated Op refuses this request"
+    assert answered.body == "2 a()"
+    assert service.gauge("paddlewheel_op_errors_total", op="a") == 1
+
+
+# Deaths of workers:
+
+
+def test_requests_of_a_killed_worker_run_again_each_alone(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 4}})
+    calls = service.ask_several(3)
+    service.advance(0.05)
+    service.kill(service.workers[0])
+    service.advance(5.0)
+    assert service.begun == [[1, 2, 3], [1], [2], [3]]
+    assert [call.body for call in calls] == ["1 a()", "2 a()", "3 a()"]
+    assert service.gauge("paddlewheel_op_retried_total", op="a") == 3
+    assert service.gauge("paddlewheel_op_restarts_total", op="a") == 1
+
+
+def test_queued_requests_that_have_not_begun_run_together_again(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 2}}, mode=Mode.BATCHES)
+    calls = service.ask_several(4)
+    service.advance(0.05)
+    assert service.begun == [[1, 2]]
+    service.kill(service.workers[0])
+    service.advance(5.0)
+    assert service.begun == [[1, 2], [1], [2], [3, 4]]
+    assert all(call.body for call in calls)
+
+
+def test_a_request_that_kills_two_workers_alone_is_rejected_with_the_cause(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 4}})
+    poison, other = service.send(service.make("poison", code=-11), service.make())
+    service.advance(10.0)
+    assert isinstance(poison.error, PoisonRequest)
+    assert str(poison.error) == (
+        "the worker of Op a died under this request (killed by SIGSEGV) for the second time, and nothing "
+        "else ran there; it is not tried again"
+    )
+    assert other.body == "2 a()"
+    assert service.begun == [[1, 2], [1], [2], [1]]
+
+
+@pytest.mark.parametrize(
+    ("oom_kills", "cause"),
+    [
+        ([3, 3], "killed by SIGKILL"),
+        ([3, 4], "killed by SIGKILL when memory ran out"),
+    ],
+    ids=["killed", "out of memory"],
+)
+def test_the_error_says_whether_memory_ran_out(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, oom_kills: list[int], cause: str
+) -> None:
+    service = serve({"a": {"crash_retry": False}})
+    # The next worker notes the counter when it starts, and compares it when it dies.
+    monkeypatch.setattr(worker_process, "oom_kills", lambda: oom_kills[0])
+    service.kill(service.workers[0])
+    service.advance(5.0)
+    call = service.ask("poison")
+    service.advance(0.01)
+    monkeypatch.setattr(worker_process, "oom_kills", lambda: oom_kills[1])
+    service.advance(5.0)
+    assert isinstance(call.error, WorkerLost)
+    assert f"({cause}" in str(call.error)
+    assert ("memory" in str(call.error)) is ("memory" in cause)
+
+
+def test_without_crash_retry_no_request_runs_twice(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 4, "crash_retry": False}})
+    calls = service.ask_several(2)
+    service.advance(0.05)
+    service.kill(service.workers[0], 3)
+    service.advance(5.0)
+    assert service.begun == [[1, 2]]
+    for call in calls:
+        assert isinstance(call.error, WorkerLost)
+        assert str(call.error) == (
+            "the worker of Op a died under this request (exited with 3); crash_retry is off for this Op, so "
+            "it was not tried again"
+        )
+
+
+def test_without_crash_retry_requests_that_have_not_begun_run_later(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 2, "crash_retry": False}}, mode=Mode.BATCHES)
+    calls = service.ask_several(4)
+    service.advance(0.05)
+    service.kill(service.workers[0])
+    service.advance(5.0)
+    assert [isinstance(call.answers[0], WorkerLost) for call in calls] == [True, True, False, False]
+    assert service.begun == [[1, 2], [3, 4]]
+
+
+def test_a_request_whose_client_has_left_is_not_run_again(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 4}})
+    left, stays = service.ask_several(2)
+    service.advance(0.05)
+    service.leave(left)
+    service.kill(service.workers[0])
+    service.advance(5.0)
+    assert service.begun == [[1, 2], [2]]
+    assert stays.body == "2 a()"
+
+
+def test_suspects_run_alone_while_new_requests_wait_for_them(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 4, "concurrency": 2}})
+    service.ask_several(2)
+    service.advance(0.05)
+    for worker in list(service.workers):
+        service.kill(worker)
+    service.advance(0.3)
+    later = service.ask_several(2)
+    service.advance(5.0)
+    assert sorted(service.begun[2:4]) == [[1], [2]]
+    assert sorted(number for numbers in service.begun[4:] for number in numbers) == [3, 4]
+    assert all(call.body for call in later)
+
+
+def test_a_process_with_two_instances_runs_a_suspect_with_nothing_beside_it(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 2, "concurrency": 2}}, {"is_thread_op": True})
+    (worker,) = service.workers
+    assert len(worker.instances) == 2
+    service.ask_several(2)
+    service.advance(0.05)
+    service.kill(worker)
+    service.advance(0.4)
+    service.ask_several(2)
+    service.advance(5.0)
+    assert service.begun[2:4] == [[1], [2]]
+    assert sorted(service.begun[4:]) == [[3], [4]]
+
+
+def test_requests_are_rejected_when_no_worker_can_be_started(serve: Serve) -> None:
+    failing = [StartPlan(), StartPlan("raise"), StartPlan("raise"), StartPlan("raise"), StartPlan("raise")]
+    service = serve({"a": {}}, starts={"a": failing}, exit_on_error=False)
+    service.kill(service.workers[0])
+    waiting = service.ask()
+    service.advance(60.0)
+    assert isinstance(waiting.error, NotReady)
+    assert str(waiting.error) == "Op a has no worker left and none can be started: the service ends"
+    assert service.scheduler.pending == 0
+
+
+# Time limits:
+
+
+def test_a_call_over_the_timeout_of_its_op_is_abandoned(serve: Serve) -> None:
+    service = serve({"a": {"timeout": 300}})
+    slow = service.ask(slow_s=1.0)
+    service.advance(0.2)
+    waiting = service.ask()
+    service.advance(0.2)
+    assert isinstance(slow.error, DeadlineExceeded)
+    assert str(slow.error) == (
+        "[a] took more than op.a.timeout (300 ms): the call is abandoned, and its instance is replaced "
+        "unless the call ends before that"
+    )
+    assert slow.answered_at == pytest.approx(0.3, abs=0.01)
+    service.advance(3.0)
+    assert waiting.body == "2 a()"
+    assert service.gauge("paddlewheel_op_abandoned_total", op="a") == 1
+
+
+def test_a_call_over_the_timeout_is_tried_as_often_as_configured(serve: Serve) -> None:
+    service = serve({"a": {"timeout": 300, "retry": 2, "concurrency": 2}})
+    slow = service.ask(slow_s=5.0)
+    service.advance(3.0)
+    assert service.begun == [[1], [1]]
+    assert str(slow.error).startswith("[a] took more than op.a.timeout (300 ms) in each of 2 tries: ")
+    assert slow.answered_at == pytest.approx(0.6, abs=0.02)
+
+
+def test_the_answer_of_an_abandoned_call_is_dropped(serve: Serve) -> None:
+    service = serve({"a": {"timeout": 300, "retry": 2, "concurrency": 2}})
+    call = service.ask(slow_s=0.25)
+    service.advance(5.0)
+    assert service.begun == [[1], [1]]
+    assert isinstance(call.error, DeadlineExceeded), "the second try takes as long"
+    assert len(call.answers) == 1
+
+
+def test_with_a_timeout_a_dispatch_has_one_batch(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 2, "timeout": 2000}})
+    service.ask_several(6)
+    service.advance(2.0)
+    assert service.begun == [[1, 2], [3, 4], [5, 6]]
+    without = serve({"a": {"batch_size": 2}})
+    without.ask_several(6)
+    without.advance(2.0)
+    assert without.begun == [[1, 2, 3, 4], [5, 6]]
+
+
+def test_the_run_of_an_instance_that_hangs_moves_to_another(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 2}})
+    service.ask_several(2)
+    service.advance(1.0)
+    hangs = service.ask("hang", node="a")
+    service.advance(9.0)
+    assert service.begun[2:] == [[3]]
+    service.advance(6.0)
+    assert service.begun[2:4] == [[3], [3]], "its own run was taken for the fault of the process"
+    assert service.gauge("paddlewheel_op_moved_total", op="a") == 1
+    assert hangs.answers == []
+
+
+def test_requests_of_a_stopped_worker_move_to_another_and_the_worker_is_killed(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 2, "batch_size": 2}})
+    service.ask_several(4)
+    service.advance(1.0)
+    service.begun.clear()
+    calls = service.ask_several(1)
+    service.advance(0.01)
+    stopped = next(worker for worker in service.workers if worker.begun())
+    service.run(stopped.process.stop)
+    service.advance(3.0)
+    assert calls[0].body == "5 a()"
+    assert service.begun == [[5], [5]]
+    service.advance(5.0)
+    assert stopped not in service.workers
+    assert service.gauge("paddlewheel_op_restarts_total", op="a") == 1
+
+
+def test_requests_behind_a_late_run_move_to_an_idle_instance(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 2, "batch_size": 1}}, mode=Mode.BATCHES)
+    service.ask_several(2)
+    service.advance(1.0)
+    service.begun.clear()
+    slow, quick = service.send(service.make(slow_s=3.0), service.make())
+    behind = service.ask()
+    service.advance(2.0)
+    assert (quick.body, behind.body) == ("4 a()", "5 a()")
+    assert slow.answers == []
+    service.advance(2.0)
+    assert slow.body == "3 a()"
+
+
+# Queue policies of a model (`dynamic_batching`):
+
+
+def policy(**settings: Any) -> dict[str, Any]:
+    return {"default_queue_policy": settings}
+
+
+def test_a_request_over_its_queue_timeout_is_rejected(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 1}}, batching=policy(default_timeout_microseconds=50_000))
+    runs, late = service.ask(model="a"), service.ask(model="a")
+    service.advance(0.04)
+    assert late.answers == []
+    service.advance(0.02)
+    assert isinstance(late.error, DeadlineExceeded)
+    assert str(late.error) == "the request has waited as long as its model's queue policy allows"
+    service.advance(1.0)
+    assert runs.body == "1 a()", "a request that runs is not rejected"
+    assert service.begun == [[1]]
+
+
+def test_a_request_may_ask_for_a_shorter_queue_timeout(serve: Serve) -> None:
+    service = serve(
+        {"a": {"batch_size": 1}},
+        batching=policy(default_timeout_microseconds=80_000, allow_timeout_override=True),
+    )
+    service.ask(model="a")
+    short, long = service.ask(model="a", queue_timeout_us=20_000), service.ask(model="a")
+    service.advance(0.03)
+    assert (len(short.answers), len(long.answers)) == (1, 0)
+    service.advance(0.06)
+    assert len(long.answers) == 1
+
+
+def test_a_delayed_request_waits_behind_the_others(serve: Serve) -> None:
+    service = serve(
+        {"a": {"batch_size": 1}},
+        batching=policy(default_timeout_microseconds=60_000, timeout_action="DELAY"),
+    )
+    service.ask(model="a")
+    service.advance(0.01)
+    delayed = service.ask(model="a")
+    service.advance(0.05)
+    service.ask(model="a")
+    service.advance(2.0)
+    assert service.begun == [[1], [3, 2]]
+    assert delayed.body == "2 a()"
+
+
+def test_a_full_queue_of_a_model_rejects_what_no_idle_instance_takes(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 1}}, batching=policy(max_queue_size=2))
+    calls = service.ask_several(4, model="a")
+    service.pass_turns()
+    assert [len(call.answers) for call in calls] == [0, 0, 0, 1]
+    assert isinstance(calls[3].error, Overloaded)
+    assert str(calls[3].error) == "max_queue_size of model a is 2"
+    last, more = service.ask_several(2, model="a")
+    service.pass_turns()
+    assert (last.answers, isinstance(more.error, Overloaded)) == ([], True)
+    service.advance(1.0)
+    assert [len(call.answers) for call in calls] == [1, 1, 1, 1]
+
+
+def test_preferred_sizes_leave_at_once_and_others_after_the_delay(serve: Serve) -> None:
+    service = serve(
+        {"a": {"batch_size": 8, "auto_batching_timeout": 50}}, batching={"preferred_batch_size": [2, 4]}
+    )
+    service.ask(model="a")
+    service.advance(0.01)
+    assert service.begun == []
+    service.ask_several(4, model="a")
+    service.advance(0.01)
+    assert service.begun == [[1, 2, 3, 4]]
+    service.advance(1.0)
+    assert service.begun == [[1, 2, 3, 4], [5]]
+
+
+def test_answers_keep_the_order_of_the_requests_where_the_model_says_so(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 1, "concurrency": 2}}, batching={"preserve_ordering": True})
+    slow, quick = service.send(service.make(slow_s=1.0, model="a"), service.make(model="a"))
+    service.advance(0.5)
+    assert (slow.answers, quick.answers) == ([], [])
+    service.advance(1.0)
+    assert (slow.body, quick.body) == ("1 a()", "2 a()")
+    assert quick.answered_at == pytest.approx(1.0 + RUN_S, abs=0.01)
+
+
+def test_a_request_that_has_left_holds_no_answer_back(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 1, "concurrency": 3}}, batching={"preserve_ordering": True})
+    left, failed, quick = service.send(
+        service.make(slow_s=5.0, model="a"), service.make("error", model="a"), service.make(model="a")
+    )
+    service.advance(0.5)
+    assert (failed.answers, quick.answers) == ([], [])
+    service.leave(left)
+    later = service.ask(model="a")
+    service.advance(0.5)
+    assert isinstance(failed.error.kind, str) and failed.error.kind == InvalidInput.__name__
+    assert (quick.body, later.body) == ("3 a()", "4 a()")
+
+
+# What the admission and the health pages learn from a batcher:
+
+
+def test_an_instance_that_has_run_for_long_is_not_ready(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 2}})
+    service.ask_several(2)
+    service.advance(1.0)
+    assert service.scheduler.readiness() == {"a": {"ready": 2, "instances": 2}}
+    service.ask(slow_s=60.0)
+    service.advance(9.0)
+    assert service.scheduler.readiness()["a"]["ready"] == 2
+    service.advance(2.0)
+    assert service.scheduler.readiness()["a"]["ready"] == 1
+    assert service.scheduler.ready
+
+
+def test_a_run_timeout_shortens_the_time_after_which_an_instance_is_not_ready(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 2, "run_timeout": 20.0}})
+    service.ask_several(2)
+    service.advance(1.0)
+    service.ask(slow_s=15.0)
+    service.advance(4.9)
+    assert service.scheduler.readiness()["a"]["ready"] == 2
+    service.advance(0.3)
+    assert service.scheduler.readiness()["a"]["ready"] == 1
+
+
+def test_the_expected_wait_follows_queue_instances_and_late_runs(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 1}})
+    batcher = service.scheduler._batchers["a"]
+    assert batcher.idle
+    assert (batcher.rows_ahead(None), batcher.wait_s(5)) == (0, 0.0)
+    service.ask()
+    service.advance(1.0)
+    service.ask(slow_s=1.0, rows=10)
+    service.pass_turns()
+    assert not batcher.idle
+    service.ask_several(3)
+    assert batcher.rows_ahead(None) == 13
+    assert batcher.rows_ahead((0, 0)) == 10
+    row_s = batcher.pace.per_row_s
+    assert row_s == pytest.approx(RUN_S, rel=0.01)
+    assert service.run(lambda: batcher.wait_s(4)) == pytest.approx(4 * row_s)
+    service.advance(0.6)
+    assert service.run(lambda: batcher.wait_s(4)) == pytest.approx(4 * row_s + 0.5, abs=0.01)
