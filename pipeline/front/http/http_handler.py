@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, ClassVar
@@ -18,6 +18,7 @@ from pipeline.config.config_file import Limits
 from pipeline.errors import (
     OUR_FAULT,
     ConfigError,
+    InvalidInput,
     MalformedBody,
     Overloaded,
     ServingError,
@@ -29,6 +30,7 @@ from pipeline.front.dag_run import Answer, Request
 from pipeline.front.http import docs_page
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.metrics_page import MetricsPage
+from pipeline.front.http.multipart import FORM, FormPart, parse_form
 from pipeline.front.http.openapi import model_cards, openapi
 from pipeline.front.metrics.access_log import UNREAD
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -337,17 +339,54 @@ _KINDS = {  # by their first bytes
 
 
 def raw_input(request: HttpRequest, raw_bodies: Mapping[str, str]) -> dict[str, Any] | None:
-    """The body under the input's name; None where it is for the dialect to read.
+    """Return the body under the input's name, or the files of a form; None if the dialect parses the body.
 
-    raw_bodies: by media type the names of inputs, see `App`.
+    raw_bodies: by media type the names of inputs, see `App`. Raises MalformedBody or InvalidInput for a form.
     """
     if not raw_bodies:
         return None
-    media = header(request, b"content-type").partition(";")[0].strip().lower()
-    if media in _UNTOLD:
-        media, _ = _sniff_media_type(request.body) or (media, "")
-    name = raw_bodies.get(media) or raw_bodies.get(f"{media.partition('/')[0]}/*")
+    content_type = header(request, b"content-type")
+    media = content_type.partition(";")[0].strip().lower()
+    if media == FORM:
+        return _form_inputs(parse_form(content_type, request.body), raw_bodies)
+    name = _find_raw_input(media, request.body, raw_bodies)
     return None if name is None else {name: request.body}
+
+
+def _form_inputs(parts: Sequence[FormPart], raw_bodies: Mapping[str, str]) -> dict[str, Any]:
+    """Return the inputs of a form: a file for an input of raw bodies, a text for any other field.
+
+    The name of a file's field decides, then the media type of the file, then the only input that there is.
+    """
+    inputs: dict[str, Any] = {}
+    names = list(dict.fromkeys(raw_bodies.values()))
+    for part in parts:
+        name: str | None = part.name
+        if part.is_file and name not in names:
+            by_media = _find_raw_input(part.media, part.content, raw_bodies)
+            name = by_media or (names[0] if len(names) == 1 else None)
+        if name is None:
+            raise InvalidInput(f"file {part.name!r} is for no input; name the field {' or '.join(names)}")
+        if name in inputs:
+            raise InvalidInput(f"the form has two values for {name!r}; send one request for each file")
+        inputs[name] = part.content if name in names else _decode_field(part)
+    if not any(name in inputs for name in names):
+        raise InvalidInput(f"the form has no file for {' or '.join(names)}")
+    return inputs
+
+
+def _decode_field(part: FormPart) -> str:
+    try:
+        return part.content.decode()
+    except UnicodeDecodeError:
+        raise InvalidInput(f"field {part.name!r} of the form is no UTF-8") from None
+
+
+def _find_raw_input(media: str, body: bytes, raw_bodies: Mapping[str, str]) -> str | None:
+    """Find the input for a body of this media type. A body of an unknown type tells the type itself."""
+    if media in _UNTOLD:
+        media, _ = _sniff_media_type(body) or (media, "")
+    return raw_bodies.get(media) or raw_bodies.get(f"{media.partition('/')[0]}/*")
 
 
 def sniff_format(body: bytes) -> str:
@@ -357,4 +396,6 @@ def sniff_format(body: bytes) -> str:
 
 
 def _sniff_media_type(body: bytes) -> tuple[str, str] | None:
+    if body[:4] == b"RIFF" and body[8:12] == b"WAVE":
+        return "audio/wav", "a WAV file"
     return next((kind for start, kind in _KINDS.items() if body.startswith(start)), None)
