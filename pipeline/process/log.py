@@ -18,7 +18,7 @@ from logging.handlers import RotatingFileHandler, WatchedFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.process.log_queue import LogQueue, StandardOutput
+from pipeline.process.log_queue import LineFile, LogQueue, StandardOutput
 
 if TYPE_CHECKING:  # the output reader imports no pydantic
     from pipeline.config.config_file import LoggingConfig
@@ -63,7 +63,19 @@ class _JsonLines(logging.Formatter):
         return text if text.isprintable() else "".join(map(_json_escaped, text))
 
 
-class _WatchedFile(WatchedFileHandler):
+class _WholeLines(logging.FileHandler):
+    """Base of log files that are written line by line."""
+
+    def _open(self) -> io.TextIOWrapper:
+        file = LineFile(self.baseFilename, "ab")
+        return io.TextIOWrapper(file, self.encoding, self.errors, write_through=True)
+
+
+class _RotatingFile(_WholeLines, RotatingFileHandler):
+    """A log file that is renamed when it is large."""
+
+
+class _WatchedFile(_WholeLines, WatchedFileHandler):
     """A log file; where it can't be opened anew, for its folder is gone, a line is lost and no more."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -206,7 +218,7 @@ def _create_file_handler(config: LoggingConfig, service: str, process: str, late
     rotation = config.rotation
     if rotation.max_bytes == 0:
         return _WatchedFile(path, encoding="utf-8", errors="backslashreplace", delay=late)
-    return RotatingFileHandler(
+    return _RotatingFile(
         path,
         maxBytes=rotation.max_bytes,
         backupCount=rotation.backup_count,

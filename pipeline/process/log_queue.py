@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
 from logging.handlers import QueueHandler, QueueListener
@@ -72,8 +75,12 @@ class LogQueue(QueueHandler):
         self.acquire()
         count, self._untold = self._untold, 0
         self.release()
-        text = "%d log lines are missing here: nobody read them, or the disk stood still"
-        record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (count,), None)
+        return self.build_loss(count, "nobody read them, or the disk stood still")
+
+    def build_loss(self, count: int, reason: str) -> logging.LogRecord:
+        """Return a formatted line about the number of lines that the output lacks."""
+        text = "%d log lines are missing here: %s"
+        record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (count, reason), None)
         record.msg, record.args = self.format(record), None
         return record
 
@@ -94,20 +101,39 @@ class StandardOutput(logging.Handler):
         super().__init__()
         self._fd = fd
         self._encoding = encoding
+        self._in_line = False  # whether the last line was written in part
 
     def emit(self, record: logging.LogRecord) -> None:
+        text = f"{chr(10) if self._in_line else ''}{self.format(record)}\n"
         try:
-            line = memoryview(f"{self.format(record)}\n".encode(self._encoding, "backslashreplace"))
+            line = memoryview(text.encode(self._encoding, "backslashreplace"))
             while line:
                 line = line[os.write(self._fd, line) :]
+                self._in_line = bool(line)
         except BrokenPipeError:  # its reader has gone: there is nobody to tell
             pass
         except Exception:
             self.handleError(record)
 
 
+class LineFile(io.FileIO):
+    """A log file that holds whole lines: a line that the disk has no room for is taken back."""
+
+    def write(self, data: Any) -> int:
+        """Write all of the data or nothing. Raises OSError."""
+        start, rest = self.seek(0, os.SEEK_END) if self.seekable() else 0, memoryview(data)
+        try:
+            while rest:
+                rest = rest[super().write(rest) or 0 :]
+        except OSError:
+            with contextlib.suppress(OSError):  # no regular file
+                self.truncate(start)
+            raise
+        return len(data)
+
+
 class _Writer(QueueListener):
-    """Thread that writes the lines.
+    """Thread that writes the lines. On a full disk it drops them, reports that once, and goes on trying.
 
     chars: number of characters that it has written.
     """
@@ -116,15 +142,48 @@ class _Writer(QueueListener):
         super().__init__(lines.queue, output)
         self._lines = lines
         self.chars = 0
+        self._output = output
+        self._error: OSError | None = None  # of the line that is being written
+        self._lost = 0  # lines since the output could last be written
+        output.handleError = self._handle_error  # type: ignore[method-assign]
 
     def handle(self, record: logging.LogRecord | threading.Event) -> None:
         if isinstance(record, logging.LogRecord):
-            super().handle(record)
+            self._write(record)
             self.chars += _count_chars(record)
         if (record_of_loss := self._lines.told_dropped()) is not None:
-            super().handle(record_of_loss)
+            self._write(record_of_loss)
         if isinstance(record, threading.Event):
             record.set()
+
+    def _write(self, record: logging.LogRecord) -> None:
+        if self._lost and self._succeeds(self._lines.build_loss(self._lost, "they could not be written")):
+            self._lost = 0
+        if self._lost or not self._succeeds(record):
+            self._lost += 1
+            self._lines.dropped += 1
+            if self._lost == 1:
+                self._report()
+
+    def _succeeds(self, record: logging.LogRecord) -> bool:
+        self._error = None
+        super().handle(record)
+        return self._error is None
+
+    def _handle_error(self, record: logging.LogRecord) -> None:
+        """Note that the disk takes no line; report other errors as logging does."""
+        error = sys.exception()
+        if isinstance(error, OSError):
+            self._error = error
+        else:
+            logging.Handler.handleError(self._output, record)
+
+    def _report(self) -> None:
+        """Say once on standard error that lines are dropped: the log itself can't say it."""
+        name = getattr(self._output, "baseFilename", "standard output")
+        text = f"The log can't be written to {name}, and its lines are dropped until it can: {self._error}\n"
+        with contextlib.suppress(OSError):
+            os.write(2, text.encode("utf-8", "backslashreplace"))
 
 
 def _count_chars(record: logging.LogRecord) -> int:

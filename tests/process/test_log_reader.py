@@ -1,19 +1,24 @@
-"""A service whose standard output nobody reads, or nobody any more: it serves and stops as ever."""
+"""A service whose log nobody reads, or that the disk has no room for: it serves and stops as ever."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
+import logging
 import os
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess, key_value, wait_until
+from pipeline.process.log_queue import LogQueue
+from tests.support.service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, key_value, wait_until
 
 ECHO = APPS / "echo.py"
 F_SETPIPE_SZ = 1031
@@ -164,3 +169,65 @@ def test_a_process_that_a_hook_has_forked_tells_in_its_worker_s_name(tmp_path: P
         service.predict({"action": "tell_in_fork", "argument": "from a fork"})
         assert service.log.count("WARNING [echo.0] from a fork") == 1
         assert (tmp_path / "test.echo.0.log").read_text("utf-8").count("from a fork") == 1
+
+
+class TestFullDisk:
+    def test_each_file_is_reported_once_and_its_lines_are_counted(self, tmp_path: Path) -> None:
+        for process in ("front", "echo.0"):
+            (tmp_path / f"test.{process}.log").symlink_to("/dev/full")
+        with ServiceProcess(ECHO, {"logging": {"level": "DEBUG", "directory": str(tmp_path)}}) as service:
+            fill_with_lines_of_the_worker(service)
+            ask_and_forget(service, 20)
+            assert service.metric("paddlewheel_log_lines_dropped_total") > 20
+            service.terminate()
+            assert service.exit_code() == 0
+            log = service.log
+        for process in ("front", "echo.0"):
+            file = tmp_path / f"test.{process}.log"
+            assert log.count(f"The log can't be written to {file}, and its lines are dropped") == 1
+        assert "No space left on device" in log
+        assert "Traceback" not in log
+        assert "line 29." in log
+
+    def test_a_line_has_the_count_when_there_is_room_again(
+        self, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        file = tmp_path / "service.log"
+        blocks = [True]
+
+        class Disk(logging.FileHandler):
+            def emit(self, record: logging.LogRecord) -> None:
+                try:
+                    if blocks:
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    super().emit(record)
+                except OSError:
+                    self.handleError(record)
+
+        lines = LogQueue(lambda: Disk(file), PATIENCE_S)
+        for text in ("a", "b", "c"):
+            lines.handle(logging.makeLogRecord({"msg": text}))
+        blocks.clear()
+        lines.handle(logging.makeLogRecord({"msg": "d"}))
+        assert lines.mark().wait(PATIENCE_S)
+        written = ["3 log lines are missing here: they could not be written", "d"]
+        assert file.read_text("utf-8").splitlines() == written
+        assert lines.dropped == 3
+        assert capfd.readouterr().err.count("The log can't be written") == 1
+
+    def test_a_line_that_fits_in_part_is_taken_back(self, tmp_path: Path) -> None:
+        code = """
+import resource, signal, sys
+from pipeline.process.log_queue import LineFile
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
+file = LineFile(sys.argv[1], "ab")
+file.write(b"whole\\n")
+try:
+    file.write(b"too long\\n")
+except OSError:
+    file.write(b"fit\\n")
+"""
+        command = [sys.executable, "-c", code, str(tmp_path / "log")]
+        subprocess.run(command, cwd=ROOT, check=True)
+        assert (tmp_path / "log").read_bytes() == b"whole\nfit\n"
