@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.support.free_ports import free_port
@@ -59,6 +61,24 @@ def test_a_port_of_another_service_stays_an_error(tmp_path: Path) -> None:
     ):
         assert service.exit_code() == 1
         assert "Address already in use" in service.log
+
+
+def test_the_recipe_of_the_document_counts_the_requests_of_all_workers(tmp_path: Path) -> None:
+    document = (ROOT / "docs" / "migration.md").read_text("utf-8")
+    (recipe,) = [block for block in re.findall(r"```python\n(.*?)```", document, re.S) if "flock" in block]
+    script = tmp_path / "web_service.py"
+    script.write_text(recipe.replace('"config.yml"', 'os.environ["SERVICE_CONFIG"]'), "utf-8")
+    config = {"dag": {"is_thread_op": False}, "op": {"count": {"concurrency": 2}}}
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}", "TMPDIR": str(tmp_path)}
+    with ServiceProcess(script, config, name="count", env=env) as service:
+        service.wait_until_ready(every_instance=True)
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(service.predict, [{"x": "1"}] * 20))
+        assert sorted(int(answer["count"]) for answer in answers) == [*range(1, 21)]
+        (folder,) = (path.parent for path in tmp_path.glob("*/count"))
+        service.terminate()
+        assert service.exit_code() == 0
+        assert not folder.exists()
 
 
 HANGING = """
