@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,11 @@ from tests.support.simulated_service import SimulatedService, simulated
 
 @pytest.fixture
 def serve() -> Iterator[Callable[..., SimulatedService]]:
-    """Start a simulated service; see `SimulatedService` for the arguments."""
+    """Start a simulated service; see `SimulatedService` for the arguments. It ends the one before."""
     with contextlib.ExitStack() as services:
-        yield lambda *args, **options: services.enter_context(simulated(*args, **options))
+
+        def start(*args: Any, **options: Any) -> SimulatedService:
+            services.close()  # each has a clock of its own
+            return services.enter_context(simulated(*args, **options))
+
+        yield start

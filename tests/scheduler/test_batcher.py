@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from pipeline.api.app import App
 from pipeline.errors import (
     DeadlineExceeded,
     InvalidInput,
     NotReady,
     Overloaded,
     PoisonRequest,
+    UnknownVersion,
     WorkerLost,
 )
 from pipeline.front.dag_run import Client
 from pipeline.front.pool import worker_process
+from pipeline.front.pool.plan import Plan, plan
+from pipeline.front.scheduler import scheduler as scheduler_module
+from pipeline.models.serving_model import UNVERSIONED
 from tests.simulation.workers import Mode, StartPlan
 from tests.support.simulated_service import RUN_S, SimulatedService
 
@@ -503,3 +511,191 @@ def test_the_expected_wait_follows_queue_instances_and_late_runs(serve: Serve) -
     assert service.run(lambda: batcher.wait_s(4)) == pytest.approx(4 * row_s)
     service.advance(0.6)
     assert service.run(lambda: batcher.wait_s(4)) == pytest.approx(4 * row_s + 0.5, abs=0.01)
+
+
+def test_the_expected_wait_is_shared_by_the_instances_that_work(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 3}})
+    service.ask_several(3)
+    service.advance(1.0)
+    batcher = service.scheduler._batchers["a"]
+    row_s = batcher.pace.per_row_s
+    assert service.run(lambda: batcher.wait_s(6)) == pytest.approx(2 * row_s)
+
+
+def test_figures_of_an_op_count_its_waits_runs_and_errors(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 1}})
+    service.send(service.make("error"), service.make("error"))
+    service.advance(0.05)
+    service.ask()
+    service.advance(1.0)
+    assert service.gauge("paddlewheel_op_errors_total", op="a") == 2
+    assert service.metrics.of_ops["a"].failures.other == 2
+    assert service.gauge("paddlewheel_op_queue_seconds_count", op="a") == 3
+    assert service.gauge("paddlewheel_op_queue_seconds_sum", op="a") == pytest.approx(0.05, abs=0.001)
+    assert service.gauge("paddlewheel_op_tokens_total", op="a") == 3, "each simulated request has one token"
+
+
+def test_the_pace_knows_into_how_many_runs_a_worker_cuts_a_dispatch(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 2}}, mode=Mode.BATCHES, run_s=1.0)
+    service.ask_several(4)
+    service.advance(5.0)
+    pace = service.scheduler._batchers["a"].pace
+    assert pace.most_tasks == 2 * 2, "two runs of two requests"
+    assert pace.run_s == pytest.approx(2.0, abs=0.01)
+
+
+def test_the_pace_counts_a_timeout_as_long_as_the_timeout(serve: Serve) -> None:
+    service = serve({"a": {"timeout": 300}})
+    for _ in range(2):
+        service.ask(slow_s=0.5)
+        service.advance(3.0)
+    assert service.scheduler._batchers["a"].pace.run_s == pytest.approx(0.3)
+    assert service.gauge("paddlewheel_op_abandoned_total", op="a") == 2
+
+
+@pytest.mark.parametrize(("run_s", "dispatches"), [(0.004, 2), (0.1, 1)], ids=["fast", "slow"])
+def test_a_fast_model_gets_its_next_dispatch_while_it_runs(
+    serve: Serve, run_s: float, dispatches: int
+) -> None:
+    service = serve({"a": {"batch_size": 1}}, run_s=run_s)
+    (instance,) = service.scheduler.pools["a"].instances
+    service.ask()
+    service.advance(1.0)
+    service.ask()
+    service.advance(0.001)
+    service.ask()
+    service.pass_turns()
+    assert len(instance.in_flight) == dispatches
+    service.advance(1.0)
+    assert service.begun == [[1], [2], [3]]
+
+
+@pytest.mark.parametrize(("after_s", "dispatches"), [(0.037, 2), (0.022, 1)], ids=["nearly", "half"])
+def test_the_next_dispatch_follows_one_that_is_nearly_answered(
+    serve: Serve, after_s: float, dispatches: int
+) -> None:
+    service = serve({"a": {"batch_size": 1}}, run_s=0.02, mode=Mode.BATCHES)
+    (instance,) = service.scheduler.pools["a"].instances
+    service.ask_several(2)
+    service.advance(1.0)
+    service.ask_several(2)
+    service.advance(after_s)
+    service.ask_several(3)
+    service.pass_turns()
+    assert len(instance.in_flight) == dispatches
+
+
+def test_requests_that_can_not_be_sent_are_answered_with_the_reason(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = serve()
+    call = service.ask(wish=object())
+    service.advance(0.1)
+    assert call.error.message.startswith("the request can't be handed to Op a: ")
+    assert "object" in call.error.message
+    assert "Op a: a dispatch of 1 requests can't be sent" in caplog.messages
+    other = service.ask()
+    service.advance(1.0)
+    assert other.body == "2 a()"
+
+
+def test_large_inputs_reach_the_worker(serve: Serve) -> None:
+    service = serve({"a": {}, "b": {}})
+    call = service.make()
+    call.request.inputs["data"] = np.full(20_000, 7, np.uint8)
+    service.send(call)
+    service.advance(1.0)
+    assert bytes(call.answers[0][0]).startswith(b"1 b(a()) 7 ")
+
+
+@pytest.fixture
+def versioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each Op run version 3 of a model."""
+
+    def plan_of_version(app: App, op: str) -> Plan:
+        return replace(plan(app, op), version="3", engine="onnxruntime")
+
+    monkeypatch.setattr(scheduler_module, "plan", plan_of_version)
+
+
+@pytest.mark.usefixtures("versioned")
+def test_a_request_for_another_version_than_the_worker_runs_is_rejected(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 4}})
+    other, same, padded, none = service.send(*(service.make(version=v) for v in ("4", "3", "03", "")))
+    service.advance(1.0)
+    alone = service.ask(version="4")
+    service.advance(1.0)
+    assert isinstance(other.error, UnknownVersion)
+    assert isinstance(alone.error, UnknownVersion)
+    assert all(call.body and call.request.model_version == "3" for call in (same, padded, none))
+    assert service.begun == [[2, 3, 4]]
+    assert service.scheduler.version("sim") == "3"
+    assert service.gauge("paddlewheel_model_info", op="a", version="3", engine="onnxruntime") == 1
+
+
+@pytest.mark.usefixtures("versioned")
+def test_a_dag_of_several_models_has_no_version(serve: Serve) -> None:
+    service = serve({"a": {}, "b": {}})
+    call = service.ask(version="4")
+    service.advance(1.0)
+    assert call.body
+    assert (call.request.model_version, service.scheduler.version("sim")) == ("", UNVERSIONED)
+
+
+def test_the_size_of_a_model_queue_is_counted_by_priority(serve: Serve) -> None:
+    batching = {
+        "default_queue_policy": {"max_queue_size": 1},
+        "priority_queue_policy": {"3": {"max_queue_size": 2}},
+    }
+    service = serve({"a": {"batch_size": 1}}, batching=batching)
+    service.ask(model="a", priority=1)
+    service.advance(0.01)
+    calls = [service.ask(model="a", priority=priority) for priority in (1, 2, 3, 3, 1, 2, 3)]
+    service.pass_turns()
+    assert [len(call.answers) for call in calls] == [0, 0, 0, 0, 1, 1, 1]
+    assert str(calls[4].error) == "max_queue_size of model a is 1"
+    assert str(calls[6].error) == "max_queue_size of model a is 2"
+
+
+def test_a_retry_keeps_its_place_in_the_order_of_answers(serve: Serve) -> None:
+    service = serve(
+        {"a": {"batch_size": 1, "concurrency": 2, "timeout": 300, "retry": 2}},
+        batching={"preserve_ordering": True},
+    )
+    slow, quick = service.send(service.make(slow_s=5.0, model="a"), service.make(model="a"))
+    service.advance(0.5)
+    assert (slow.answers, quick.answers) == ([], [])
+    service.advance(0.5)
+    assert isinstance(slow.error, DeadlineExceeded)
+    assert quick.answered_at == pytest.approx(slow.answered_at)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "runs"),
+    [
+        ("hang", "seems to hang: its run makes no progress and uses no CPU", [[6, 7], [6]]),
+        ("stop", "is stopped (SIGSTOP) in a run", [[6, 7], [6, 7]]),
+    ],
+)
+def test_moved_requests_run_alone_only_where_they_may_be_the_cause(
+    serve: Serve, caplog: pytest.LogCaptureFixture, kind: str, cause: str, runs: list[list[int]]
+) -> None:
+    service = serve({"a": {"concurrency": 2, "batch_size": 2}})
+    service.ask_several(4)
+    service.advance(1.0)
+    service.ask(slow_s=0.5)  # one instance is busy, so that both requests go to the other
+    service.advance(0.2)
+    service.begun.clear()
+    service.send(service.make("hang" if kind == "hang" else "answer"), service.make())
+    service.advance(0.01)
+    (worker,) = [worker for worker in service.workers if [6, 7] in [some for some, _ in worker.begun()]]
+    if kind == "stop":
+        service.run(worker.process.stop)
+    with caplog.at_level(logging.WARNING):
+        service.advance(13.0)
+    assert service.begun[:2] == runs
+    assert service.gauge("paddlewheel_op_moved_total", op="a") == 2
+    assert (
+        f"Worker {worker.name} (pid {worker.process.pid}) {cause}; other instances run 2 of its requests, "
+        "2 for the second time"
+    ) in caplog.messages

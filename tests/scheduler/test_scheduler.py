@@ -55,8 +55,9 @@ def test_failed_and_cancelled_requests_are_counted_apart(serve: Serve) -> None:
     assert figures is not None and failed.error
     assert (figures.succeeded, figures.failed, figures.rows) == (0, 1, 0)
     assert figures.failed_s == pytest.approx(RUN_S, abs=0.002)
+    service.leave(service.ask())
     failures = service.scheduler.failures("sim")
-    assert (failures.canceled, failures.other, failures.rejected) == (1, 1, 0)
+    assert (failures.canceled, failures.other, failures.rejected) == (2, 1, 0)
     assert left.answers == []
 
 
@@ -436,6 +437,7 @@ def test_another_app_takes_over_without_losing_requests(serve: Serve) -> None:
     assert {worker.op for worker in service.workers} == {"a"}
     figures = scheduler.requests("sim")
     assert figures is not None and figures.succeeded == 2, "the totals go on"
+    assert figures.failures is scheduler.failures("sim")
 
 
 def test_a_drain_waits_for_all_requests(serve: Serve) -> None:
@@ -450,6 +452,13 @@ def test_a_drain_waits_for_all_requests(serve: Serve) -> None:
     assert service.now < 1.0
     assert all(call.body for call in [*calls, still])
     assert service.loop.run_until_complete(service.scheduler.drain(5.0)) is True
+
+
+def test_a_stop_of_an_idle_service_is_drained_at_once(serve: Serve) -> None:
+    service = serve()
+    service.scheduler.say_not_ready()
+    service.advance(0.1)
+    assert service.loop.run_until_complete(service.scheduler.drain(0.0)) is True
 
 
 def test_a_drain_ends_with_its_timeout(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

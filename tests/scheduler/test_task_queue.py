@@ -92,3 +92,28 @@ def test_who_would_be_last_is_known_without_looking_through_the_line() -> None:
     Waiting.asked = 0
     assert [line.last() for _ in range(100)] == [tasks[499]] * 100
     assert Waiting.asked == 600, "who has left is met once"
+
+
+def test_cancelled_tasks_are_swept_out_each_time_the_queue_has_doubled() -> None:
+    line = TaskQueue()
+    tasks = [added(line, Waiting(0, turn, turn)) for turn in range(127)]
+    for task in tasks[1::2]:
+        task.left = True
+    added(line, Waiting(0, 127, 127))
+    assert len(line) == 65
+    assert line.rows == sum(task.rows for task in tasks[::2]) + Waiting(0, 127, 127).rows
+    assert [task.in_line for task in tasks[:4]] == [True, False, True, False]
+    more = [added(line, Waiting(0, turn, turn)) for turn in range(200, 264)]
+    for task in more:
+        task.left = True
+    added(line, Waiting(0, 300, 300))
+    assert len(line) == 66, "at twice as many as the last sweep has left, here 130"
+
+
+def test_tasks_of_a_priority_are_counted_apart() -> None:
+    line = TaskQueue()
+    for number, priority in enumerate((0, 0, 1, 2, 2, 2)):
+        added(line, Waiting(priority, 0, number))
+    assert [line.of_priority(priority) for priority in range(4)] == [2, 1, 3, 0]
+    line.pop_tasks(1)
+    assert line.of_priority(0) == 1
