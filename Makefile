@@ -7,6 +7,7 @@ SERVING := $(VENV)/.serving-installed
 DEV := $(VENV)/.dev-installed
 PAGE := $(VENV)/.page-installed
 SYSTEM := $(VENV)/.system-installed
+MUTANTS := $(VENV)/.mutants-installed
 CONVERT_VENV := .venv-convert
 CONVERT := $(CONVERT_VENV)/.convert-installed
 TORCH := $(CONVERT_VENV)/.torch-installed
@@ -16,6 +17,8 @@ PDMODEL := $(CONVERT_VENV)/.pdmodel-installed
 TEST_PROCESSES ?= 3
 # Of `make simulate`; about 40 of them take a second of a core.
 SEEDS ?= 10000
+# Of `make mutants`; 5 runs every fifth mutant of each function.
+EVERY ?= 1
 # Where PyTorch comes from: empty leaves it out, `pip` is pip's own index, else the address of another.
 TORCH_INDEX ?=
 # The base image of `make docker` with its digest; empty leaves the tag of the Dockerfile.
@@ -25,7 +28,7 @@ BASE_ARGUMENT = $(if $(BASE),--build-arg BASE=$(BASE))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-page test-system coverage check convert-env pdmodel-env test-convert fuzz simulate chaos bench docker docker-onnx protos lock sbom clean
+.PHONY: help setup serve test test-page test-system coverage check convert-env pdmodel-env test-convert fuzz simulate mutants chaos bench docker docker-onnx protos lock sbom clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -82,6 +85,9 @@ simulate: $(DEV)  ## Run the scheduler and the pool in virtual time: SEEDS sched
 	$(PY) -m tests.simulation --seeds $(SEEDS)
 	$(PY) -m tests.simulation --planted
 
+mutants: $(MUTANTS)  ## Change expressions of the core one by one; unit tests have to notice (half an hour; EVERY=5)
+	$(PY) -m tests.mutants --every $(EVERY)
+
 chaos: $(DEV)  ## Kill, hang, flood and restart a service under load for a minute, and judge its answers
 	$(PY) -m convert demo
 	$(PY) -m tests.chaos
@@ -107,7 +113,7 @@ sbom: $(SERVING)  ## Write build/sbom.json: the packages of the serving environm
 	$(PY) requirements/sbom.py > build/sbom.json
 
 clean:  ## Remove both environments, models and caches
-	rm -rf $(VENV) $(CONVERT_VENV) models build *.egg-info compat/build compat/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(CONVERT_VENV) models build mutants *.egg-info compat/build compat/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(SERVING): requirements/serving.txt requirements/to-onnx.txt pyproject.toml compat/pyproject.toml compat/setup.py docker/install.sh
 	@echo "Installing the serving environment into $(VENV) (about 1 GB; a few minutes the first time)"
@@ -127,6 +133,10 @@ $(PAGE): requirements/page.txt $(DEV)
 
 $(SYSTEM): requirements/system.txt $(DEV)
 	@docker/install.sh system $(VENV)
+	@touch $@
+
+$(MUTANTS): requirements/mutants.txt $(DEV)
+	@docker/install.sh mutants $(VENV)
 	@touch $@
 
 $(CONVERT): requirements/convert.txt pyproject.toml docker/install.sh

@@ -13,6 +13,7 @@
 #                                          generator
 #   docker/install.sh page DIR             what drives a browser in the tests of /docs, beside it
 #   docker/install.sh system DIR           what generates requests in `make test-system`, beside it
+#   docker/install.sh mutants DIR          mutmut, for `make mutants`, beside it
 #   docker/install.sh browser              prints where Chromium is, installed first where it is not (Debian; as root)
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR INDEX      PyTorch beside it, from the given package index; `pip` is pip's own
@@ -125,7 +126,7 @@ dev)
     pip_install "$2" --no-deps --quiet --upgrade --target "$2/old_clients" --requirement requirements/old_clients.txt
     install_perf_analyzer "$2" "$2/perf_analyzer"
     ;;
-page | system)
+page | system | mutants)
     install_locked "$2" "requirements/$1.txt" --quiet
     ;;
 browser)

@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 HEADER = "# Written by `make lock` from pyproject.toml, for Linux x86-64 and Python 3.11-3.13. Do not edit.\n"
 PYTHONS = ("3.11", "3.12", "3.13")
 HASHED = {  # locks with hashes, and the versions of Python that install them
-    **dict.fromkeys(("serving.txt", "onnx.txt", "dev.txt", "page.txt", "system.txt"), PYTHONS),
+    **dict.fromkeys(("serving.txt", "onnx.txt", "dev.txt", "page.txt", "system.txt", "mutants.txt"), PYTHONS),
     "to-onnx.txt": ("3.11",),
 }
 PLATFORM = "x86_64-manylinux_2_40"  # also takes the wheels for older glibc
@@ -125,7 +125,7 @@ def main() -> None:
     both = resolve(asked + tested, constraints=serving)
     dev = {name: version for name, version in both.items() if name not in serving}
     write(HERE / "dev.txt", dev, "-r serving.txt\n")
-    for group in ("page", "system"):
+    for group in ("page", "system", "mutants"):
         more = resolve(asked + tested + project["dependency-groups"][group], constraints=serving)
         pins = {name: version for name, version in more.items() if name not in both}
         write(HERE / f"{group}.txt", pins, "-r dev.txt\n")

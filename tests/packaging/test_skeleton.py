@@ -79,6 +79,7 @@ class TestLocks:
             ("dev.txt", 10),
             ("page.txt", 1),
             ("system.txt", 1),
+            ("mutants.txt", 1),
             ("convert.txt", 10),
             ("torch.txt", 1),
             ("paddlenlp-constraints.txt", 10),
@@ -95,7 +96,7 @@ class TestLocks:
         ] == []
 
     @pytest.mark.parametrize(
-        "name", ["onnx.txt", "serving.txt", "to-onnx.txt", "dev.txt", "page.txt", "system.txt"]
+        "name", ["onnx.txt", "serving.txt", "to-onnx.txt", "dev.txt", "page.txt", "system.txt", "mutants.txt"]
     )
     def test_what_serves_and_what_is_beside_it_is_locked_by_hashes(self, root: Path, name: str) -> None:
         lines = (root / "requirements" / name).read_text(encoding="utf-8").splitlines()
@@ -143,6 +144,7 @@ class TestLocks:
             (project["dependency-groups"]["dev"], "dev.txt"),
             (project["dependency-groups"]["page"], "page.txt"),
             (project["dependency-groups"]["system"], "system.txt"),
+            (project["dependency-groups"]["mutants"], "mutants.txt"),
             (project["dependency-groups"]["torch"], "torch.txt"),
             (
                 project["project"]["dependencies"] + extras + project["dependency-groups"]["convert"],
