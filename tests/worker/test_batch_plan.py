@@ -399,14 +399,14 @@ def test_costs_of_a_length_are_computed_again_after_a_twentieth_of_change() -> N
 
 
 def test_feeds_of_two_shapes_between_each_other_make_two_batches() -> None:
-    items = [Item(1, length, "ab"[length % 2]) for length in range(1, 9)]
+    items = [Slice(1, length, "ab"[length % 2]) for length in range(1, 9)]
     for costs in (None, costs_of(10.0, 1e-9)):
         batches = plan(items, BatchLimits(requests=8), costs)
         assert sorted(map(sorted, batches)) == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 def test_a_feed_over_a_limit_does_not_cut_those_behind_it() -> None:
-    items = [Item(40, 1, TEXT), *texts(2, 2, 2)]
+    items = [Slice(40, 1, TEXT), *texts(2, 2, 2)]
     assert plan(items, BatchLimits(requests=8, rows=10), costs_of(10.0, 1e-9)) == [[0], [1, 2, 3]]
 
 
