@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import requests
 
 from pipeline.errors import MalformedBody
 from pipeline.front.http.multipart import MAX_PARTS, parse_form
+from tests.support.curl_commands import run_curl
 from tests.support.service_process import APPS, ServiceProcess
 
 WAV = b"RIFF\x24\x00\x00\x00WAVEfmt \r\n--b\r\n\x00\xff"
@@ -34,17 +34,15 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("path", [PATH, "/test/prediction"])
 def test_curl_sends_files_and_texts(service: ServiceProcess, files: Path, path: str) -> None:
-    fields = ["-F", "file=@talk.wav", "-F", "picture=@a photo.png", "-F", "language=中文"]
-    command = ["curl", "-s", *fields, f"{service.url}{path}"]
-    done = subprocess.run(command, cwd=files, capture_output=True, text=True, check=True)
+    fields = "-F file=@talk.wav -F 'picture=@a photo.png' -F language=中文"
+    answer = run_curl(f"curl -s localhost{path} {fields}", service, files)
     for told in (f"sound: {len(WAV)}", f"picture: {len(PNG)}", "language: 中文"):
-        assert told in done.stdout
+        assert told in answer.body.decode()
 
 
 def test_a_file_alone_needs_no_media_type(service: ServiceProcess, files: Path) -> None:
-    command = ["curl", "-s", "--data-binary", "@talk.wav", f"{service.url}{PATH}"]
-    done = subprocess.run(command, cwd=files, capture_output=True, text=True, check=True)
-    assert f"sound: {len(WAV)}" in done.stdout
+    answer = run_curl(f"curl -s localhost{PATH} --data-binary @talk.wav", service, files)
+    assert f"sound: {len(WAV)}" in answer.body.decode()
 
 
 def test_requests_sends_a_file(service: ServiceProcess) -> None:

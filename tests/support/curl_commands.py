@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import requests
+
 from tests.support.service_process import HttpAnswer, ServiceProcess
 
 FORM = "application/x-www-form-urlencoded"  # what curl says where nobody names a type
@@ -15,6 +17,7 @@ def run_curl(command: str, service: ServiceProcess, folder: Path) -> HttpAnswer:
     program, *words = shlex.split(command)
     assert program == "curl", command
     headers, body, urls = {"content-type": FORM}, None, list[str]()
+    form: dict[str, tuple[str | None, str | bytes]] = {}
     while words:
         word = words.pop(0)
         if word == "-s":
@@ -24,10 +27,17 @@ def run_curl(command: str, service: ServiceProcess, folder: Path) -> HttpAnswer:
             headers[name.strip().lower()] = value.strip()
         elif word in ("-d", "--data-binary"):
             body = _body(words.pop(0), folder, whole=word != "-d")
+        elif word == "-F":
+            name, _, value = words.pop(0).partition("=")
+            file = value.removeprefix("@")
+            form[name] = (file, (folder / file).read_bytes()) if file != value else (None, value)
         else:
             assert not word.startswith("-"), f"{word} of {command}"
             urls.append(word)
     (url,) = urls
+    if form:
+        upload = requests.Request("POST", service.url, files=form).prepare()
+        headers, body = {"content-type": upload.headers["content-type"]}, upload.body
     host, slash, path = url.removeprefix("http://").partition("/")
     assert host.partition(":")[0] in ("localhost", "127.0.0.1"), url
     return service.http(slash + path, body, headers=headers if body is not None else None)

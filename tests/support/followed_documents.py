@@ -54,7 +54,9 @@ class Reader:
 
     def _do(self, block: Block) -> None:
         if block.title:
-            (self.folder / block.title).write_text(self._on_own_ports(block.text), "utf-8")
+            file = self.folder / block.title
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(self._on_own_ports(block.text), "utf-8")
         elif block.language == "json":
             self.answers[-1] = (self.answers[-1][0], json.loads(block.text))
         elif block.language == "sh":
@@ -65,6 +67,8 @@ class Reader:
         if match := re.fullmatch(r"python3 (\w+/web_service\.py)", command):
             script = self.folder / match[1]
             self._start(script, script.parent.name)
+        elif match := re.fullmatch(r"paddlewheel run (\w+)", command):
+            self._start("-m", match[1], ["pipeline", "run", match[1]])
         elif match := re.fullmatch(r"paddlewheel text (\w+)(.*)", command):
             ports = (f"--{name.replace('_', '-')}={port}" for name, port in self.ports.items())
             self._start("-m", match[1], ["pipeline", "text", match[1], *shlex.split(match[2]), *ports])
@@ -88,6 +92,7 @@ class Reader:
     def _on_own_ports(self, text: str) -> str:
         for shown, own in _PORTS.items():
             text = text.replace(f"localhost:{shown}", f"localhost:{self.ports[own]}")
+            text = text.replace(f"{own}: {shown}", f"{own}: {self.ports[own]}")
         return text
 
     def _start(self, script: str | Path, name: str, arguments: Sequence[str] = ()) -> None:
