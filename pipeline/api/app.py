@@ -13,6 +13,7 @@ import msgspec
 from pydantic import BaseModel
 
 from pipeline.api.examples import Examples
+from pipeline.api.queue_policy import ModelBatching
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import ServiceConfig
@@ -66,6 +67,24 @@ class App:
     def ops(self) -> tuple[str, ...]:
         """All Ops that run a step of a model, in the order of each DAG."""
         return tuple(dict.fromkeys(m.graph.nodes[node].op for m in self.models for node in m.graph.order))
+
+    @property
+    def requires_all_models(self) -> bool:
+        """Whether the server is ready only while it can serve every model."""
+        return self.repository is None or self.repository.strict_readiness
+
+    @property
+    def has_failed_versions(self) -> bool:
+        """Whether a version of a model could not be loaded.
+
+        A model without any version does not count, as in Triton.
+        """
+        return any(version for version, _ in self.unavailable.values())
+
+    def get_batching(self, op: str) -> ModelBatching:
+        """Return the batching settings of the model that this Op runs."""
+        configured = (m for m in self.models if m.op == op and m.config is not None)
+        return next((model.batching for model in configured), ModelBatching())
 
     def to_json(self) -> str:
         """Return the app as JSON, for `from_json`.

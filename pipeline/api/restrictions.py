@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, RestrictedApi
 
 HEALTH = "health"
 METADATA = "metadata"
@@ -75,3 +76,25 @@ def _parse_group(flag: str, group: str, prefix: str) -> Iterator[Restriction]:
         if api not in APIS:
             raise ConfigError(f"--{flag}: unknown API '{api}'; use {', '.join(APIS)}")
         yield Restriction(api, header, value)
+
+
+class RestrictedApis:
+    """The restricted APIs of one protocol, HTTP or gRPC."""
+
+    def __init__(self, restrictions: Iterable[Restriction], noun: str) -> None:
+        """noun: name of an API in errors of this protocol, as Triton has it."""
+        self._restrictions = {each.api: (each.header.encode(), each.value.encode()) for each in restrictions}
+        self._noun = noun
+
+    def check(self, api: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raise RestrictedApi where the API needs a header that is missing or has another value.
+
+        headers: with names in lower case. The first header of a name counts.
+        """
+        restriction = self._restrictions.get(api)
+        if restriction is None:
+            return
+        header, expected = restriction
+        actual = next((value for name, value in headers if name == header), None)
+        if actual is None or not hmac.compare_digest(actual, expected):
+            raise RestrictedApi(f"This {self._noun} is restricted, expecting header '{header.decode()}'")

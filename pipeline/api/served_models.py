@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from pipeline.api.dag import FEED, Dag, Edge, Node
+from pipeline.api.queue_policy import ModelBatching, parse_dynamic_batching
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature
 
@@ -42,6 +43,22 @@ class ServedModel(NamedTuple):
     def answering_op(self) -> str:
         """The Op whose output is the answer."""
         return self.graph.nodes[self.graph.response].op
+
+    @property
+    def batching(self) -> ModelBatching:
+        """Batching settings of the model's queue."""
+        return ModelBatching() if self.config is None else parse_dynamic_batching(self.config)
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether the model is an ensemble: errors name the step that has failed."""
+        return self.graph.answer is not None
+
+    def describe_step(self, node: str) -> str:
+        """Return the description of an ensemble's step, for the errors of the step."""
+        model, _, version = self.graph.nodes[node].op.rpartition(":")
+        step = f"('{model}' version {version})" if model else f"('{version}')"
+        return f"in ensemble '{self.name}', step {node} {step}"
 
 
 def write_models(models: Iterable[ServedModel]) -> str:

@@ -138,6 +138,7 @@ class Entry(msgspec.Struct, eq=False):
     on_end: Callable[[DagRun, Answer | None], None]
     max_hops: int
     tries: int  # of a whole request, see dag.retry
+    describe_step: Callable[[str], str] | None  # names a node in errors; None where errors name no nodes
     version: str  # of its answers, unless an Op has the version
     versioned: str  # the only Op with versions, whose version the answer has; empty without one
     requests: RequestFigures | None  # totals of its requests; None where the figures of its Op count them
@@ -145,7 +146,7 @@ class Entry(msgspec.Struct, eq=False):
     pending: int = 0  # admitted requests without an answer
 
     def needs(self, parts: Collection[str]) -> bool:
-        """Whether the model has one of these Ops, or is one of these ensembles."""
+        """Whether the model or one of its Ops is among these parts."""
         return self.model in parts or any(op in parts for op in self.dag.ops)
 
 
@@ -253,10 +254,11 @@ class DagRun(msgspec.Struct, eq=False):
         """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
         queues = self.entry.queues
         queues[node].record_error(error)
-        if self.entry.dag.answer is not None:
+        describe_step = self.entry.describe_step
+        if describe_step is not None:
             self.entry.failures.steps[node, self.entry.dag.nodes[node].op] += 1
             if type(error) is ServingError:
-                error.args = (f"{self._step(node)}: {error.message}",)
+                error.args = (f"{describe_step(node)}: {error.message}",)
         if self._goes_on_without(node):
             return
         if not self.entry.dag.packs or node == RESPONSE_OP:
@@ -266,15 +268,6 @@ class DagRun(msgspec.Struct, eq=False):
         inputs = [(REFUSAL, encode(astuple(Refusal.from_error(error)), allow_pickle=False))]
         self.awaited[RESPONSE_OP] = inputs
         queues[RESPONSE_OP].enqueue(self, RESPONSE_OP, inputs)
-
-    def _step(self, node: str) -> str:
-        """Return the description of a failed step for clients of an ensemble."""
-        ensemble, _, version = self.entry.model.rpartition(":")
-        model, _, of_model = self.entry.dag.nodes[node].op.rpartition(":")
-        return (
-            f"in ensemble '{ensemble or version}', step {node} ('{model or of_model}'"
-            f"{f' version {of_model}' if model else ''})"
-        )
 
     def _goes_on_without(self, node: str) -> bool:
         """Whether the answer may still come from other inputs than this one, which has failed."""

@@ -10,20 +10,19 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.api.restrictions import INFERENCE, STATISTICS
+from pipeline.api.restrictions import INFERENCE, STATISTICS, RestrictedApis
 from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates
 from pipeline.dialects.dialect import Dialect, FrontPart
 from pipeline.errors import ConfigError
 from pipeline.front.grpc.grpc_server import RpcServer
 from pipeline.front.http.connection import path_of_url
+from pipeline.front.http.guard import HttpGuard
 from pipeline.front.http.http_handler import HEALTH_PAGES, HttpApp, HttpHandler, Routes
 from pipeline.front.http.http_server import HttpServer
 from pipeline.front.http.metrics_app import MetricsApp
 from pipeline.front.metrics.metrics import serving_metrics
 from pipeline.front.repository import Repository
-from pipeline.front.scheduler.admission import HttpGuard
-from pipeline.front.scheduler.restricted_apis import RestrictedApis
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import Plugin, call_plugin, load
 

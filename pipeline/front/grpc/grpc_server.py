@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
+from pipeline.api.restrictions import RestrictedApis
 from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates, Pem
 from pipeline.errors import StartFailed
 from pipeline.front.grpc.guard import RpcGuard
-from pipeline.front.scheduler.restricted_apis import RestrictedApis
 from pipeline.front.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from pipeline.api.restrictions import RestrictedApis
 from pipeline.errors import RestrictedApi, ServingError, Unauthenticated
 from pipeline.front.grpc.rpc_handler import Context
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.scheduler.admission import CALLER, KeyRing, caller, shown_key
-from pipeline.front.scheduler.restricted_apis import RestrictedApis
 
 
 class RpcGuard:

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from pipeline.config.config_file import Limits
 from pipeline.errors import ServingError
+from pipeline.front.http.guard import HttpGuard
 from pipeline.front.http.held_refusals import HeldRefusals
-from pipeline.front.scheduler.admission import HttpGuard
 
 REQUESTS_A_TURN = 128  # of the loop, which has others to serve
 TURN_S = 0.005  # that requests may take of a turn of the loop before others begin in a later one

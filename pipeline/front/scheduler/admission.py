@@ -6,7 +6,7 @@ import hmac
 import logging
 import time
 import urllib.parse
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 
 from pipeline.api.dag import Dag
@@ -16,7 +16,6 @@ from pipeline.errors import DeadlineExceeded, Overloaded, Unauthenticated
 from pipeline.front.dag_run import Client, Request
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.batching import FairQueue
-from pipeline.front.scheduler.restricted_apis import RestrictedApis
 
 MARGIN = 1.5  # run times vary, and an optimistic estimate admits requests that miss their deadline
 LONGEST_PAUSE_S, SHORTEST_PAUSE_S = 60.0, 0.1
@@ -282,42 +281,6 @@ def shown_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
             if scheme.lower() == b"bearer":
                 return key.strip()
     return None
-
-
-class HttpGuard:
-    """Admits or refuses a request as soon as its headers have arrived.
-
-    health: the pages that `security.open_health` leaves open. find_api: returns the API of a URL.
-    """
-
-    def __init__(
-        self,
-        keys: KeyRing | None,
-        security: SecurityConfig,
-        health: Collection[bytes],
-        restricted: RestrictedApis | None,
-        find_api: Callable[[bytes], str],
-    ) -> None:
-        self._keys = keys
-        self._restricted = restricted
-        self._find_api = find_api
-        metrics = (b"/metrics",) if security.open_metrics else ()
-        opened = health if security.open_health else ()
-        # Those two hold nothing, and the second asks for the key.
-        self._open = frozenset((b"/", b"/docs", *opened, *metrics))
-        self._anyone = Client()
-
-    def client(self, url: bytes, headers: Collection[tuple[bytes, bytes]], connection: Client) -> Client:
-        """Return the client of a request. Raises Unauthenticated and RestrictedApi.
-
-        connection: the client of requests without a key.
-        """
-        client = connection
-        if self._keys is not None:
-            client = self._anyone if url in self._open else self._keys.find(shown_key(headers))
-        if self._restricted is not None:
-            self._restricted.check(self._find_api(url), headers)
-        return client
 
 
 def named(peer: str, client: Client | None) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
+from pipeline.api.queue_policy import QueuePolicies
 from pipeline.api.request_options import NO_OPTIONS
 from pipeline.config.config_file import ServiceConfig
 from pipeline.errors import (
@@ -55,7 +56,6 @@ from pipeline.front.scheduler.hung_runs import (
     HungRuns,
     Verdict,
 )
-from pipeline.front.scheduler.queue_policy import QueuePolicies, get_model_batching
 from pipeline.messages.messages import Reply
 from pipeline.messages.values import Part
 from pipeline.process.isolation import isolated, run_isolated
@@ -264,7 +264,7 @@ class Batcher:
     ) -> None:
         """plan: files and processes of the Op's workers. update_paces: called when `pace` has changed."""
         section = config.op[op]
-        batching = get_model_batching(plan.app, op)
+        batching = plan.app.get_batching(op)
         self._queue_policies = batching.policies
         self._in_order = InOrder() if batching.in_order else None
         self.op = op

@@ -156,7 +156,6 @@ class Scheduler:
         self._accepting = True
         self._unloaded: set[str] = set()
         self._keepers: dict[WorkerPool, contextlib.AsyncExitStack] = {}
-        self._strictly_ready = app.repository is None or app.repository.strict_readiness
         self.start_failures: dict[str, str] = {}  # by Op, until it is loaded
         self._awaited_ends: list[AwaitedEnds] = []
         self._former_entries: list[Entry] = []  # of models before a load, while they have requests
@@ -192,6 +191,7 @@ class Scheduler:
             self._ended,
             config.max_hops,
             config.retry,
+            model.describe_step if model.is_ensemble else None,
             version=model.version or UNVERSIONED,
             versioned=with_version[0] if len(with_version) == 1 else "",
             requests=requests,
@@ -232,13 +232,9 @@ class Scheduler:
         """Return whether the server is ready: as `ready`, but Ops that were unloaded need no instance."""
         return (
             self._accepting
-            and not (self._strictly_ready and (self.start_failures or self._has_failed_loads()))
+            and not (self.app.requires_all_models and (self.start_failures or self.app.has_failed_versions))
             and all(map(self.op_ready, self._pools.keys() - self._unloaded))
         )
-
-    def _has_failed_loads(self) -> bool:
-        """Whether a version could not be loaded; as in Triton, a model without any is none of them."""
-        return any(version for version, _ in self.app.unavailable.values())
 
     def op_ready(self, op: str) -> bool:
         """Whether the Op has an instance that seems to work, and takes requests."""
@@ -363,7 +359,7 @@ class Scheduler:
         await self._admitted_end(ops, timeout_s)
 
     async def _admitted_end(self, parts: Collection[str], timeout_s: float) -> None:
-        """Return when the requests that need these Ops, or ask these ensembles, have ended."""
+        """Return when the requests for these Ops and models have ended."""
         entries = {*self._entries.values(), *self._former_entries}
         ends = AwaitedEnds(time.monotonic(), [entry for entry in entries if entry.needs(parts)])
         self._awaited_ends.append(ends)
@@ -385,11 +381,11 @@ class Scheduler:
         return bool(unloaded) and (model in unloaded or not unloaded.isdisjoint(self._entries[model].dag.ops))
 
     def is_unloaded(self, part: str) -> bool:
-        """Whether this Op, or the ensemble of this key, is unloaded by itself."""
+        """Whether this Op, or the model of this key, is unloaded by itself."""
         return part in self._unloaded
 
     def offer(self, op: str) -> None:
-        """Admit requests again that need the Op, or ask the ensemble of this key."""
+        """Admit requests again for the Op, or for the model of this key."""
         self._unloaded.discard(op)
         self.start_failures.pop(op, None)
 

@@ -1,0 +1,67 @@
+"""Batching settings of a model: preferred batch sizes, order of responses, limits of its queue."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class QueuePolicy(NamedTuple):
+    """Queue limits for requests of one priority."""
+
+    timeout_s: float = math.inf  # a request that waits longer is refused
+    overridable: bool = False  # requests may set a shorter timeout
+    max_queue_size: int = 0  # requests that may wait; 0: any number
+    delays: bool = False  # expired requests move behind all others, and are not refused
+
+    def wait_s(self, timeout_us: int) -> float:
+        """Return how long a request may wait, in seconds. timeout_us: of the request; 0 without one."""
+        timeout_s = timeout_us / 1e6 if timeout_us and self.overridable else math.inf
+        return min(timeout_s, self.timeout_s)
+
+
+class QueuePolicies:
+    """Queue policies of a model by priority level; 0 is for requests without a level."""
+
+    def __init__(self, batching: Mapping[str, Any]) -> None:
+        """batching: `dynamic_batching` of the model configuration."""
+        default = _policy(batching.get("default_queue_policy", {}))
+        self._by_level = {
+            int(level): _policy(policy) for level, policy in batching.get("priority_queue_policy", {}).items()
+        }
+        self._default = default
+        self._by_level.setdefault(0, self._by_level.get(batching.get("default_priority_level", 0), default))
+
+    def get_policy(self, priority: int) -> QueuePolicy:
+        return self._by_level.get(priority, self._default)
+
+
+class ModelBatching(NamedTuple):
+    """Batching settings of a model, besides its queue delay."""
+
+    preferred: tuple[int, ...] = ()  # batch sizes, ascending
+    in_order: bool = False  # responses have the order of the requests
+    policies: QueuePolicies | None = None  # None where the model has no queue policies
+
+
+def parse_dynamic_batching(config: Mapping[str, Any]) -> ModelBatching:
+    """Return the batching settings of a model configuration (Triton's config.pbtxt)."""
+    batching = config.get("dynamic_batching", {})
+    policy = batching.get("default_queue_policy") or batching.get("priority_queue_policy")
+    preferred = tuple(sorted(map(int, batching.get("preferred_batch_size", ()))))
+    max_batch_size = int(config.get("max_batch_size", 0))
+    return ModelBatching(
+        () if preferred == (max_batch_size,) else preferred,  # a full batch leaves at once anyway
+        bool(batching.get("preserve_ordering")),
+        QueuePolicies(batching) if policy else None,
+    )
+
+
+def _policy(policy: Mapping[str, Any]) -> QueuePolicy:
+    return QueuePolicy(
+        policy.get("default_timeout_microseconds", 0) / 1e6 or math.inf,
+        bool(policy.get("allow_timeout_override")),
+        int(policy.get("max_queue_size", 0)),
+        policy.get("timeout_action") == "DELAY",
+    )
