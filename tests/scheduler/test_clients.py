@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.api.restrictions import Restriction
+from pipeline.api.restrictions import RestrictedApis, Restriction
 from pipeline.config.api_keys import ApiKey
 from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import ConfigError, Overloaded, RestrictedApi, Unauthenticated
 from pipeline.front.dag_run import Client
+from pipeline.front.http.guard import HttpGuard
 from pipeline.front.scheduler import admission as admission_module
 from pipeline.front.scheduler.admission import (
     CALLER,
     MOST_PEERS,
-    HttpGuard,
     KeyClient,
     KeyRing,
     Peers,
@@ -26,7 +26,6 @@ from pipeline.front.scheduler.admission import (
     named,
     shown_key,
 )
-from pipeline.front.scheduler.restricted_apis import RestrictedApis
 
 ALICE, BOB = b"alice-0123456789abcdef", b"bob-0123456789abcdef"
 HOW = "send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"

@@ -10,6 +10,7 @@ import pytest
 from pipeline.api.batch_axis import BatchAxis
 from pipeline.api.dag import FEED, MESSAGE, Dag, Edge, Node
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
+from pipeline.api.served_models import ServedModel
 from pipeline.errors import DeadlineExceeded, HookFailed, InvalidInput, ServingError
 from pipeline.front.dag_run import DagRun, Entry, InOrder, OpQueue, Request, Task, lost_with, superfluous
 from pipeline.front.metrics.metrics import Failures
@@ -36,9 +37,12 @@ class Way:
         self.errors: list[ServingError] = []
         self.ends: list[Any] = []
         queue = OpQueue(self._enqueue, self.errors.append)
+        name, _, version = model.partition(":")
+        served = ServedModel(name, dag, version=version)
         self.entry = Entry(
             model, dag, dict.fromkeys(dag.nodes, queue), lambda run, answer: self.ends.append(answer),
-            max_hops=options.pop("max_hops", 5), tries=options.pop("tries", 1), version="1", versioned="",
+            max_hops=options.pop("max_hops", 5), tries=options.pop("tries", 1),
+            describe_step=served.describe_step if served.is_ensemble else None, version="1", versioned="",
             requests=None, failures=Failures(),
         )  # fmt: skip
         request = Request("sim", "prediction", {"x": "1"}, **options)

@@ -10,14 +10,9 @@ import pytest
 from pipeline.api.app import App
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
+from pipeline.api.queue_policy import ModelBatching, QueuePolicies, QueuePolicy
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import ServiceConfig
-from pipeline.front.scheduler.queue_policy import (
-    ModelBatching,
-    QueuePolicies,
-    QueuePolicy,
-    get_model_batching,
-)
 
 
 def served(name: str, config: dict[str, Any] | None) -> ServedModel:
@@ -91,9 +86,9 @@ def test_the_batching_of_an_op_comes_from_the_model_that_it_runs() -> None:
         served("unset", None),
         served("model", {"dynamic_batching": batching, "max_batch_size": 8}),
     )
-    assert get_model_batching(app, "model") == ModelBatching((2, 4, 8), True, None)
+    assert app.get_batching("model") == ModelBatching((2, 4, 8), True, None)
     for op in ("other", "unset", "absent"):
-        assert get_model_batching(app, op) == ModelBatching((), False, None)
+        assert app.get_batching(op) == ModelBatching((), False, None)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +102,7 @@ def test_a_preferred_size_of_a_full_batch_alone_has_no_effect(
     config: dict[str, Any] = {"dynamic_batching": {"preferred_batch_size": preferred}}
     if max_batch_size is not None:
         config["max_batch_size"] = max_batch_size
-    assert get_model_batching(app_with(served("model", config)), "model").preferred == expected
+    assert app_with(served("model", config)).get_batching("model").preferred == expected
 
 
 @pytest.mark.parametrize("key", ["default_queue_policy", "priority_queue_policy"])
@@ -115,6 +110,6 @@ def test_either_kind_of_queue_policy_applies(key: str) -> None:
     policy: dict[str, Any] = {"max_queue_size": 3}
     batching = {key: policy if key.startswith("default") else {"1": policy}}
     app = app_with(served("model", {"dynamic_batching": batching}))
-    policies = get_model_batching(app, "model").policies
+    policies = app.get_batching("model").policies
     assert policies is not None
     assert policies.get_policy(1).max_queue_size == 3
