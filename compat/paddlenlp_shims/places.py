@@ -80,8 +80,9 @@ def sentence(name: str) -> str:
         )
     return (
         f"{name} is not in Paddlewheel's compat, which stands in for the package here: {offered}. What a "
-        "service needs of models is their exported form (python -m convert); for the rest install PaddleNLP "
-        "itself, which is found first"
+        "service needs of models is their exported form (paddlewheel convert paddle). For the rest install "
+        "PaddleNLP itself, which is found first: python -m pip install paddlenlp --constraint "
+        "requirements/paddlenlp-constraints.txt"
     )
 
 

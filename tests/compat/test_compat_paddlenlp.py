@@ -369,3 +369,33 @@ def test_an_app_of_2022_answers_without_paddlenlp(classifier: ServingModel, home
     logits = create_predictor(classifier, local_conf()).run(feeds)["logits"]
     expected = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     np.testing.assert_allclose(parse_value(answer["logits"]), expected, rtol=1e-5)
+
+
+ANSWERS = """
+import json, pathlib
+from paddlenlp import transformers
+from paddlenlp.transformers.bart.tokenizer import BartTokenizer
+from tests.support.byte_pair_files import answers, write_vocabularies
+write_vocabularies(pathlib.Path())
+print(json.dumps(answers(transformers, pathlib.Path())))
+"""
+
+
+def test_tokenizers_of_bart_ernie_doc_gpt_and_unimo_answer_as_recorded(run: Run) -> None:
+    recorded = json.loads((ROOT / "tests" / "fixtures" / "paddlenlp_tokens.json").read_text("utf-8"))
+    assert json.loads(run(ANSWERS)) == recorded
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from paddlenlp.transformers import PretrainedModel",
+        "from paddlenlp.transformers import T5Tokenizer",
+        "from paddlenlp.metrics import ChunkEvaluator",
+    ],
+)
+def test_a_name_that_is_not_here_says_how_the_real_package_is_installed(run: Run, code: str) -> None:
+    said = run(code, fails=True).splitlines()[-1]
+    assert "is not in Paddlewheel's compat" in said
+    command = "python -m pip install paddlenlp --constraint requirements/paddlenlp-constraints.txt"
+    assert said.endswith(command)

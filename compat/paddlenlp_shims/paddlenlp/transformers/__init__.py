@@ -6,7 +6,7 @@ from typing import Any
 
 from .auto import AutoTokenizer, RobertaTokenizer
 from .batch_encoding import BatchEncoding
-from .byte_pairs import RobertaBPETokenizer
+from .byte_pairs import BartTokenizer, GPTTokenizer, RobertaBPETokenizer
 from .sentence_pieces import (
     AlbertChineseTokenizer,
     AlbertEnglishTokenizer,
@@ -24,6 +24,7 @@ from .wordpiece import (
     BertTokenizer,
     ConvBertTokenizer,
     ElectraTokenizer,
+    ErnieDocTokenizer,
     ErnieFastTokenizer,
     ErnieGramTokenizer,
     ErnieTokenizer,
@@ -34,6 +35,7 @@ from .wordpiece import (
     SkepTokenizer,
     TinyBertFastTokenizer,
     TinyBertTokenizer,
+    UNIMOTokenizer,
     WordpieceTokenizer,
 )
 
@@ -46,12 +48,15 @@ TinyBertFasterTokenizer = TinyBertFastTokenizer
 _FAMILIES = {
     "albert": ("AlbertTokenizer", "AlbertChineseTokenizer", "AlbertEnglishTokenizer"),
     "auto": ("AutoTokenizer",),
+    "bart": ("BartTokenizer",),
     "bert": ("BasicTokenizer", "BertTokenizer", "WordpieceTokenizer"),
     "convbert": ("ConvBertTokenizer",),
     "electra": ("ElectraTokenizer",),
     "ernie": ("ErnieTokenizer",),
+    "ernie_doc": ("ErnieDocTokenizer",),
     "ernie_gram": ("ErnieGramTokenizer",),
     "ernie_m": ("ErnieMTokenizer",),
+    "gpt": ("GPTTokenizer",),
     "megatronbert": ("MegatronBertTokenizer",),
     "nezha": ("NeZhaTokenizer",),
     "ppminilm": ("PPMiniLMTokenizer",),
@@ -61,6 +66,7 @@ _FAMILIES = {
     "tokenizer_utils_base": (
         "AddedToken", "BatchEncoding", "PaddingStrategy", "SpecialTokensMixin", "TruncationStrategy",
     ),
+    "unimo": ("UNIMOTokenizer",),
     "xlnet": ("XLNetTokenizer",),
 }  # fmt: skip
 """Tokenizers by the folder that PaddleNLP has them in."""
@@ -72,6 +78,7 @@ __all__ = [
     "AlbertEnglishTokenizer",
     "AlbertTokenizer",
     "AutoTokenizer",
+    "BartTokenizer",
     "BasicTokenizer",
     "BatchEncoding",
     "BertFastTokenizer",
@@ -79,6 +86,7 @@ __all__ = [
     "BertTokenizer",
     "ConvBertTokenizer",
     "ElectraTokenizer",
+    "ErnieDocTokenizer",
     "ErnieFastTokenizer",
     "ErnieFasterTokenizer",
     "ErnieGramTokenizer",
@@ -86,6 +94,7 @@ __all__ = [
     "ErnieMFasterTokenizer",
     "ErnieMTokenizer",
     "ErnieTokenizer",
+    "GPTTokenizer",
     "MegatronBertTokenizer",
     "NeZhaTokenizer",
     "PPMiniLMTokenizer",
@@ -100,6 +109,7 @@ __all__ = [
     "TinyBertFasterTokenizer",
     "TinyBertTokenizer",
     "TruncationStrategy",
+    "UNIMOTokenizer",
     "WordpieceTokenizer",
     "XLNetTokenizer",
 ]

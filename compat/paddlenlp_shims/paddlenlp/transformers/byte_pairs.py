@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from .offset_mapping import Span
 from .special_tokens import AddedToken
-from .text_to_tokens import Ids
+from .text_to_tokens import Ids, PlainMask
 from .tokenizer_utils import PretrainedTokenizer
 
 
@@ -51,7 +51,7 @@ class RobertaBPETokenizer(PretrainedTokenizer):
         vocab_file, merges_file = (_existing(settings.get(argument)) for argument in self.file_arguments)
         self.encoder: dict[str, int] = json.loads(vocab_file.read_text("utf-8"))
         self.decoder = {number: token for token, number in self.encoder.items()}
-        self.add_prefix_space: bool = settings["add_prefix_space"]
+        self.add_prefix_space: bool = settings.get("add_prefix_space", False)
         self.errors: str = settings["errors"]
         with merges_file.open(encoding="utf-8") as file:
             lines = file.read().split("\n")[1:-1]
@@ -115,6 +115,69 @@ class RobertaBPETokenizer(PretrainedTokenizer):
 
     def _ids_in_mask(self) -> Ids:
         return self.all_special_ids
+
+
+class BartTokenizer(RobertaBPETokenizer):
+    """BART's: as RoBERTa's, without a space before a text."""
+
+    arguments: ClassVar[dict[str, Any]] = {
+        name: value for name, value in RobertaBPETokenizer.arguments.items() if name != "add_prefix_space"
+    }
+
+    def prepare_for_tokenization(
+        self, text: str, is_split_into_words: bool | str = False, **kwargs: Any
+    ) -> tuple[str, dict[str, Any]]:
+        return text, kwargs
+
+    def get_offset_mapping(self, text: str | None) -> list[Span] | None:
+        return PretrainedTokenizer.get_offset_mapping(self, text)
+
+    def convert_ids_to_string(self, ids: Ids) -> str:
+        """Return the text of token numbers."""
+        return self.convert_tokens_to_string([self.decoder[number] for number in ids])
+
+
+class GPTTokenizer(PlainMask, BartTokenizer):
+    """GPT-2's: no special token stands around a text, unless `add_bos_token`."""
+
+    arguments: ClassVar[dict[str, Any]] = {
+        "errors": "replace",
+        "max_len": None,
+        "pad_token": "<|endoftext|>",
+        "eos_token": "<|endoftext|>",
+        "unk_token": "<|endoftext|>",
+        "eol_token": "\u010a",
+        "add_prefix_space": False,
+        "add_bos_token": False,
+    }
+
+    def _load(self, settings: dict[str, Any]) -> None:
+        super()._load(settings)
+        self.add_bos_token: bool = settings["add_bos_token"]
+        self.eol_token: str | None = settings["eol_token"]
+
+    @property
+    def eol_token_id(self) -> int | None:
+        return None if self.eol_token is None else self._convert_token_to_id(self.eol_token)
+
+    def prepare_for_tokenization(
+        self, text: str, is_split_into_words: bool | str = False, **kwargs: Any
+    ) -> tuple[str, dict[str, Any]]:
+        prefix = kwargs.pop("add_prefix_space", self.add_prefix_space)
+        return (f" {text}" if is_split_into_words or prefix else text), kwargs
+
+    def _set_special_tokens(self, settings: Any) -> None:
+        super()._set_special_tokens({**settings, "bos_token": settings["pad_token"]})
+
+    def _surrounded(self, first: list[Any], second: list[Any] | None, cls: Any, sep: Any) -> list[Any]:
+        return [*first, *(second or ())]
+
+    def build_inputs_with_special_tokens(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
+        bos = [self.bos_token_id] if self.add_bos_token else []
+        return bos + token_ids_0 + ([] if token_ids_1 is None else bos + token_ids_1)
+
+    def create_token_type_ids_from_sequences(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
+        return [0] * len(token_ids_0) + [1] * len(token_ids_1 or ())
 
 
 def _existing(path: str | None) -> Path:

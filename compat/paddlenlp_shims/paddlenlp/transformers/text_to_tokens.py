@@ -310,3 +310,19 @@ class TextToTokens(SpecialTokensMixin):
         for spaced in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
             out_string = out_string.replace(spaced, spaced.strip())
         return out_string
+
+
+class PlainMask:
+    """PaddleNLP's mask of special tokens for the tokenizers that define none: zeros for the texts alone."""
+
+    def get_special_tokens_mask(
+        self, token_ids_0: Ids, token_ids_1: Ids | None = None, already_has_special_tokens: bool = False
+    ) -> Ids:
+        if already_has_special_tokens:
+            mask: Ids = super().get_special_tokens_mask(token_ids_0, token_ids_1, True)  # type: ignore[misc]
+            return mask
+        return [0] * (len(token_ids_0) + len(token_ids_1 or ()))
+
+    def _ids_in_mask(self) -> Ids:
+        ids: Ids = self.all_special_ids  # type: ignore[attr-defined]
+        return ids

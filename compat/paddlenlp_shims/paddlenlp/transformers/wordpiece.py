@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from ..data import Vocab
 from .offset_mapping import Span, spans_of_tokens
+from .text_to_tokens import PlainMask
 from .tokenizer_utils import PretrainedTokenizer
 
 Table = dict[int, str]
@@ -200,9 +201,12 @@ class ErnieTokenizer(PretrainedTokenizer):
             )
         options = ("do_lower_case", "never_split", "tokenize_chinese_chars", "strip_accents")
         chosen = {option: settings[option] for option in options if option in self.arguments}
-        self._vocab = Vocab.load_vocabulary(path, unk_token=str(settings["unk_token"]))
+        self._vocab = self._read_vocabulary(path, str(settings["unk_token"]))
         self.basic_tokenizer = BasicTokenizer(**chosen, symbols_apart=self.symbols_apart)
         self.wordpiece_tokenizer = WordpieceTokenizer(self._vocab, str(settings["unk_token"]))
+
+    def _read_vocabulary(self, path: str, unk_token: str) -> Vocab:
+        return Vocab.load_vocabulary(path, unk_token=unk_token)
 
     def _tokenize(self, text: str) -> list[str]:
         return self.wordpiece_tokenizer.pieces(self.basic_tokenizer.tokenize(text))
@@ -305,6 +309,32 @@ class MegatronBertTokenizer(BertTokenizer):
 
 class ErnieGramTokenizer(ErnieTokenizer):
     """ERNIE-Gram's."""
+
+
+class ErnieDocTokenizer(ErnieTokenizer):
+    """ERNIE-Doc's."""
+
+
+class UNIMOTokenizer(PlainMask, ErnieTokenizer):
+    """UNIMO's: each line of the vocabulary is a token, a tab and the number of the token."""
+
+    def _load(self, settings: dict[str, Any]) -> None:
+        self._load_words(settings)
+
+    def _read_vocabulary(self, path: str, unk_token: str) -> Vocab:
+        lines = Path(path).read_text("utf-8").removesuffix("\n").split("\n")
+        numbers = {token: int(number) for token, number in (line.split("\t") for line in lines)}
+        return Vocab.from_dict(numbers, unk_token=unk_token)
+
+    def merge_subword(self, tokens: Sequence[str]) -> list[str]:
+        """Join pieces to words."""
+        words: list[str] = []
+        for token in tokens:
+            if token.startswith("##") and words:
+                words[-1] += token[2:]
+            else:
+                words.append(token.removeprefix("##"))
+        return words
 
 
 class NeZhaTokenizer(ErnieTokenizer):
