@@ -40,11 +40,11 @@ def answers(transformers: Any, folder: Path) -> dict[str, list[Any]]:
         "GPTTokenizer": pairs,
         "UNIMOTokenizer": [str(folder / "unimo.txt")],
     }
-    return {name: _answers_of(getattr(transformers, name)(*paths)) for name, paths in files.items()}
+    return {name: _collect_answers(getattr(transformers, name)(*paths)) for name, paths in files.items()}
 
 
-def _answers_of(tokenizer: Any) -> list[Any]:
-    found: list[Any] = [
+def _collect_answers(tokenizer: Any) -> list[Any]:
+    answered: list[Any] = [
         tokenizer.vocab_size,
         tokenizer.pad_token_id,
         tokenizer.num_special_tokens_to_add(True),
@@ -53,12 +53,15 @@ def _answers_of(tokenizer: Any) -> list[Any]:
         short = {"max_length": 5, "truncation": True, "padding": "max_length"}
         masks = {"return_attention_mask": True, "return_special_tokens_mask": True}
         tokens = tokenizer.tokenize(text)
-        found += [
+        answered += [
             tokens,
             tokenizer.convert_tokens_to_string(tokens),
             tokenizer.decode(tokenizer(text)["input_ids"]),
         ]
-        found += [dict(tokenizer(text, **short, **masks)), dict(tokenizer(text, return_offsets_mapping=True))]
-        found += [dict(tokenizer(text, "hello b"))]
-    found += [dict(tokenizer(list(TEXTS), padding=True))]
-    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+        answered += [
+            dict(tokenizer(text, **short, **masks)),
+            dict(tokenizer(text, return_offsets_mapping=True)),
+        ]
+        answered += [dict(tokenizer(text, "hello b"))]
+    answered += [dict(tokenizer(list(TEXTS), padding=True))]
+    return json.loads(json.dumps(answered))  # type: ignore[no-any-return]
