@@ -366,6 +366,46 @@ def test_requests_behind_a_late_run_move_to_an_idle_instance(serve: Serve) -> No
     assert slow.body == "3 a()"
 
 
+def test_requests_move_as_soon_as_the_run_before_them_is_late(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 2, "batch_size": 1}}, mode=Mode.BATCHES)
+    service.ask_several(2)
+    service.advance(1.0)
+    service.begun.clear()
+    began = service.now
+    calls = service.send(service.make(slow_s=3.0), service.make(), service.make())
+    late_s = 2 * RUN_S + 0.02
+    service.advance(late_s - 0.005)
+    assert sorted(service.begun) == [[3], [5]]
+    service.advance(0.01)
+    assert sorted(service.begun) == [[3], [4], [5]]
+    service.advance(1.0)
+    assert calls[1].answered_at - began == pytest.approx(late_s + RUN_S, abs=0.005)
+
+
+def test_requests_of_a_slow_model_stay_behind_a_run_that_is_not_late(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 2, "batch_size": 1}}, mode=Mode.BATCHES, run_s=2.0)
+    service.ask_several(2)
+    service.advance(5.0)
+    service.begun.clear()
+    service.send(service.make(slow_s=1.5), service.make(), service.make())
+    service.advance(3.4)
+    assert sorted(service.begun) == [[3], [5]]
+    service.advance(0.2)
+    assert sorted(service.begun) == [[3], [4], [5]]
+
+
+def test_with_one_instance_requests_stay_behind_a_late_run(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 1}}, mode=Mode.BATCHES)
+    service.ask()
+    service.advance(1.0)
+    slow, behind = service.send(service.make(slow_s=3.0), service.make())
+    service.advance(3.0)
+    (instance,) = service.scheduler.pools["a"].instances
+    assert not instance.in_flight[0].recalled
+    service.advance(1.0)
+    assert slow.body and behind.body
+
+
 # Queue policies of a model (`dynamic_batching`):
 
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,9 @@ from pipeline.errors import (
     UnprintableAnswer,
 )
 from pipeline.front.dag_run import Client
+from pipeline.front.scheduler import gauges
 from pipeline.front.scheduler.scheduler import Deadlines
+from pipeline.tuning.choice import Choice, Timed
 from tests.simulation.workers import StartPlan
 from tests.support.simulated_service import RUN_S, SimulatedService
 
@@ -529,6 +532,35 @@ def test_metrics_name_each_api_key(serve: Serve, tmp_path: Path) -> None:
         for name in ("requests_total", "refused_total", "pending")
     ]
     assert values == [[0, 2], [0, 1], [0, 1]]
+
+
+def test_metrics_tell_the_engine_that_was_chosen_for_an_op(serve: Serve) -> None:
+    timed = Timed("onnxruntime", "fp32", points=[(1, 16, 0.1), (8, 16, 0.2)])
+    service = serve({"a": {}, "b": {}}, choices={"b": Choice((timed,))})
+    text = service.metrics.text().decode()
+    assert (
+        "# HELP paddlewheel_op_chosen_rows_per_second What `auto` has chosen: the rows a second that it was "
+        "timed at, in batches of about batch_rows.\n# TYPE paddlewheel_op_chosen_rows_per_second gauge\n"
+    ) in text
+    rows = [line for line in text.splitlines() if line.startswith("paddlewheel_op_chosen_rows_per_second{")]
+    assert len(rows) == 1
+    labels = {"op": "b", "engine": "onnxruntime", "precision": "fp32", "batch_rows": "8"}
+    assert service.gauge("paddlewheel_op_chosen_rows_per_second", **labels) == 40
+
+
+def test_metrics_tell_the_gpu_memory_of_each_worker(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    used: dict[int, int] = {}
+    cards = SimpleNamespace(of_processes=lambda: used)
+    monkeypatch.setattr(gauges, "open_gpu_memory", lambda config: cards)
+    service = serve({"a": {"concurrency": 2}})
+    used[service.workers[1].process.pid] = 5000
+    text = service.metrics.text().decode()
+    assert (
+        "# HELP paddlewheel_gpu_memory_bytes GPU memory by worker.\n"
+        "# TYPE paddlewheel_gpu_memory_bytes gauge\n"
+    ) in text
+    assert service.gauge("paddlewheel_gpu_memory_bytes", process="a.0") == 0
+    assert service.gauge("paddlewheel_gpu_memory_bytes", process="a.1") == 5000
 
 
 def test_figures_of_an_op_outlive_its_batcher(serve: Serve) -> None:
