@@ -311,10 +311,7 @@ class Task(msgspec.Struct, eq=False):
     late: bool = False  # waits behind all others of its priority, as its queue policy says
     in_order: InOrder | None = None  # order of the model's answers; None for any order
     wait_limit: asyncio.TimerHandle | None = None  # timer of the queue policy, while the task waits
-
-    def __lt__(self, other: Task) -> bool:
-        """Asked only of two tries with one place in the queue, of which one is not wanted any more."""
-        return False
+    place: tuple[int, int, int] = (0, 0, 0)  # priority, turn and number, set by the queue
 
     def next_try(self, now: float) -> Task:
         """Return the task of the next try, after this one is over the Op's timeout."""

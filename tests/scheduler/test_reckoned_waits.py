@@ -115,7 +115,7 @@ def test_rows_ahead_are_those_in_line_and_those_under_way() -> None:
         line.add(cast(Any, task))
     in_flight = [SimpleNamespace(rows=100, abandoned=False), SimpleNamespace(rows=5, abandoned=True)]
     pool = SimpleNamespace(instances=[SimpleNamespace(in_flight=in_flight)])
-    batcher = cast(Batcher, SimpleNamespace(_line=line, _suspects=[SimpleNamespace(rows=3)], pool=pool))
+    batcher = cast(Batcher, SimpleNamespace(_queue=line, _suspects=[SimpleNamespace(rows=3)], pool=pool))
     assert Batcher.rows_ahead(batcher, None) == 1011 + 3 + 100
     assert Batcher.rows_ahead(batcher, (0, 2)) == 1001 + 100
 

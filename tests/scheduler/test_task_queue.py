@@ -18,6 +18,7 @@ class Waiting:
         self.priority, self.turn, self.number = priority, turn, number
         self.rows = 1 + number % 3
         self.dag_run = self.request = self
+        self.place = (priority, turn, number)
         self.left = self.late = False
         self.in_line = True
 
@@ -29,10 +30,6 @@ class Waiting:
     def wanted(self) -> bool:
         Waiting.asked += 1
         return not self.left
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        return self.priority, self.turn, self.number
 
 
 def added(line: TaskQueue, task: Waiting) -> Waiting:
@@ -114,6 +111,6 @@ def test_tasks_of_a_priority_are_counted_apart() -> None:
     line = TaskQueue()
     for number, priority in enumerate((0, 0, 1, 2, 2, 2)):
         added(line, Waiting(priority, 0, number))
-    assert [line.of_priority(priority) for priority in range(4)] == [2, 1, 3, 0]
+    assert [line.count_priority(priority) for priority in range(4)] == [2, 1, 3, 0]
     line.pop_tasks(1)
-    assert line.of_priority(0) == 1
+    assert line.count_priority(0) == 1

@@ -427,9 +427,8 @@ class LogCheck(logging.Handler):
 
 
 def queued(batcher: Batcher) -> Iterator[Task]:
-    """Return the tasks in a batcher's line, without changing it."""
-    line = batcher._line
-    return (entry[-1] for entry in line._entries[line._served :] if entry)
+    """Return the tasks in a batcher's queue, without changing it."""
+    return iter(batcher._queue)
 
 
 def _module(timer: Any) -> str:

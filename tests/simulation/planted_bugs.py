@@ -150,7 +150,7 @@ def suspects_run_with_others(replace: Replace) -> None:
 
     def push_unsuspected(queue: Batcher, task: Task) -> None:
         if task.suspect:
-            queue._line.add(task)
+            queue._queue.add(task)
             queue.dispatch_soon()
         else:
             push_again(queue, task)

@@ -129,104 +129,109 @@ HANGS = {
     Verdict.STOPPED: "is stopped (SIGSTOP) in a run",
 }
 _IDLE_SINCE = attrgetter("idle_since")
+_PLACE = attrgetter("place")
+_EMPTY: Any = None  # slot of a served task
 _READY = State.READY
 _numbers = itertools.count()
 _LAST_TURN = sys.maxsize
-_SWEPT_FROM = 128  # tasks in line: a shorter line is not searched for cancelled tasks
-
-_Entry = tuple[Any, ...]  # priority, turn, number, task; nothing where one has left
+_SWEPT_FROM = 128  # a queue with fewer tasks is not searched for cancelled tasks
 
 
 class TaskQueue:
-    """Jobs in order of priority, then of turn, then of arrival.
+    """Tasks in order of priority, then of turn, then of arrival.
 
-    A cancelled task stays until it is met: at either end, or when the line has doubled. Places are found by
-    bisection. Inserting moves the 8-byte entries behind the place, but most tasks come last. Serving a task
-    leaves an empty slot. The list is compacted when half of its slots are empty.
+    A cancelled task stays until it reaches either end, or until the queue has doubled. Places are found by
+    bisection. Inserting moves the 8-byte references behind the place, but most tasks come last. Serving a
+    task leaves an empty slot. The list is compacted when half of its slots are empty.
     """
 
     def __init__(self) -> None:
-        self.rows = 0  # of the tasks in line
-        self._entries: list[_Entry] = []
-        self._served = 0  # gaps, at the beginning of the list
+        self.rows = 0  # of the queued tasks
+        self._tasks: list[Task] = []
+        self._served = 0  # empty slots at the beginning of the list
         self._sweep_at = _SWEPT_FROM
 
     def __len__(self) -> int:
-        """Return the number of tasks in line, cancelled ones included."""
-        return len(self._entries) - self._served
+        """Return the number of queued tasks, cancelled tasks included."""
+        return len(self._tasks) - self._served
+
+    def __iter__(self) -> Iterator[Task]:
+        """Iterate over the queued tasks in order, cancelled tasks included."""
+        return itertools.islice(self._tasks, self._served, None)
 
     def add(self, task: Task) -> None:
-        """Have a task wait in its place; one that is late behind all others of its priority."""
-        request, entries = task.dag_run.request, self._entries
-        entry = (request.priority, _LAST_TURN if task.late else request.turn, task.number, task)
+        """Queue a task at its place; a late task behind all others of its priority."""
+        request, tasks = task.dag_run.request, self._tasks
+        place = task.place = request.priority, _LAST_TURN if task.late else request.turn, task.number
         self.rows += task.rows
-        if not entries or entries[-1] < entry:
-            entries.append(entry)
+        if not tasks or tasks[-1].place < place:
+            tasks.append(task)
         else:
-            insort(entries, entry, lo=self._served)
-        if len(entries) >= self._sweep_at:
+            insort(tasks, task, lo=self._served, key=_PLACE)
+        if len(tasks) >= self._sweep_at:
             self._sweep()
 
     def first(self) -> Task | None:
-        """The task that is served next, of those that are still wanted."""
-        entries = self._entries
-        while len(entries) > self._served:
-            task: Task = entries[self._served][-1]
+        """Return the task that is served next; None without one."""
+        tasks = self._tasks
+        while len(tasks) > self._served:
+            task = tasks[self._served]
             if task.wanted:
                 return task
-            self._leave()
+            self._remove_first()
         return None
 
     def pop_tasks(self, max_tasks: int) -> list[Task]:
-        """Take out the next tasks that are still wanted."""
+        """Remove and return the tasks that are served next."""
         tasks: list[Task] = []
         while len(tasks) < max_tasks and (task := self.first()) is not None:
             tasks.append(task)
-            self._leave()
+            self._remove_first()
         return tasks
 
     def last(self) -> Task | None:
-        """The task that would be served last, of those that are still wanted."""
-        entries = self._entries
-        while len(entries) > self._served:
-            task: Task = entries[-1][-1]
+        """Return the task that is served last; None without one."""
+        tasks = self._tasks
+        while len(tasks) > self._served:
+            task = tasks[-1]
             if task.wanted:
                 return task
-            entries.pop()
+            tasks.pop()
             self._record_departure(task)
+        tasks.clear()  # of empty slots
+        self._served = 0
         return None
 
     def before(self, place: tuple[int, int]) -> int:
-        """How many are served before a task of this priority and turn, others of that turn not counted."""
-        return bisect_left(self._entries, place, lo=self._served) - self._served
+        """Return how many tasks are served before this priority and turn, without tasks of the same turn."""
+        return bisect_left(self._tasks, place, lo=self._served, key=_PLACE) - self._served
 
     def rows_before(self, place: tuple[int, int]) -> int:
-        """Rows of the tasks that are served before a task of this priority and turn."""
+        """Return the rows of the tasks that are served before this priority and turn."""
         tasks = self.before(place)
         if self.rows == len(self):
             return tasks
-        return sum(entry[-1].rows for entry in self._entries[self._served : self._served + tasks])
+        return sum(task.rows for task in self._tasks[self._served : self._served + tasks])
 
-    def of_priority(self, priority: int) -> int:
-        """How many tasks of this priority are in line."""
+    def count_priority(self, priority: int) -> int:
+        """Return how many tasks of this priority are queued."""
         return self.before((priority + 1, -1)) - self.before((priority, -1))
 
     def clear(self) -> list[Task]:
-        """Take out all."""
-        tasks = [entry[-1] for entry in self._entries[self._served :]]
-        self._entries.clear()
+        """Remove and return all tasks."""
+        tasks = list(self)
+        self._tasks.clear()
         self._served = 0
         for task in tasks:
             self._record_departure(task)
         return tasks
 
-    def _leave(self) -> None:
-        """The first in line is there no more."""
-        self._record_departure(self._entries[self._served][-1])
-        self._entries[self._served] = ()
+    def _remove_first(self) -> None:
+        self._record_departure(self._tasks[self._served])
+        self._tasks[self._served] = _EMPTY
         self._served += 1
-        if 2 * self._served >= len(self._entries):
-            del self._entries[: self._served]
+        if 2 * self._served >= len(self._tasks):
+            del self._tasks[: self._served]
             self._served = 0
 
     def _record_departure(self, task: Task) -> None:
@@ -235,14 +240,14 @@ class TaskQueue:
 
     def _sweep(self) -> None:
         """Remove empty slots and cancelled tasks. The next sweep comes when twice as many tasks wait."""
-        entries, self._entries = self._entries[self._served :], []
-        for entry in entries:
-            if entry[-1].wanted:
-                self._entries.append(entry)
+        tasks, self._tasks = self._tasks[self._served :], []
+        for task in tasks:
+            if task.wanted:
+                self._tasks.append(task)
             else:
-                self._record_departure(entry[-1])
+                self._record_departure(task)
         self._served = 0
-        self._sweep_at = max(_SWEPT_FROM, 2 * len(self._entries))
+        self._sweep_at = max(_SWEPT_FROM, 2 * len(self._tasks))
 
 
 class Batcher:
@@ -294,7 +299,7 @@ class Batcher:
         self._figures = figures
         self._fair_queue = fair_queue
         self._update_paces = update_paces
-        self._line = TaskQueue()
+        self._queue = TaskQueue()
         self._suspects: deque[Task] = deque()
         waits_idly = bool(section.server_endpoints)
         instances = self.pool.all_instances
@@ -305,7 +310,7 @@ class Batcher:
     @property
     def waiting(self) -> int:
         """Jobs in the queue, cancelled ones included."""
-        return len(self._line) + len(self._suspects)
+        return len(self._queue) + len(self._suspects)
 
     @property
     def sound(self) -> int:
@@ -335,9 +340,9 @@ class Batcher:
         place: its priority, and the turn behind its own; None: behind all that are queued.
         """
         if place is None:
-            queued = self._line.rows + sum(task.rows for task in self._suspects)
+            queued = self._queue.rows + sum(task.rows for task in self._suspects)
         else:
-            queued = self._line.rows_before(place)
+            queued = self._queue.rows_before(place)
         in_flight = (dispatch for instance in self.pool.instances for dispatch in instance.in_flight)
         return queued + sum(dispatch.rows for dispatch in in_flight if not dispatch.abandoned)
 
@@ -358,7 +363,7 @@ class Batcher:
 
     def last(self) -> Task | None:
         """Return the queued task that would run last; None without one."""
-        return self._line.last()
+        return self._queue.last()
 
     def record_error(self, error: ServingError) -> None:
         """Count a request that the Op has refused or failed."""
@@ -372,7 +377,7 @@ class Batcher:
         )
         if self._queue_policies is not None and not self._may_wait(task, self._queue_policies):
             return
-        self._line.add(task)
+        self._queue.add(task)
         if not self._dispatching:
             self.dispatch_soon()
 
@@ -384,7 +389,7 @@ class Batcher:
         idle = sum(instance.has_place and not instance.in_flight for instance in self.pool.instances)
         if (
             policy.max_queue_size
-            and self._line.of_priority(task.dag_run.request.priority) - idle >= policy.max_queue_size
+            and self._queue.count_priority(task.dag_run.request.priority) - idle >= policy.max_queue_size
         ):
             refusal = Overloaded(f"max_queue_size of model {self.op} is {policy.max_queue_size}")
             loop.call_soon(task.fail, refusal)  # its request is only being admitted
@@ -397,14 +402,14 @@ class Batcher:
     def _delay(self, task: Task) -> None:
         """Have a task that still waits go behind the others of its priority, for its queue policy says so."""
         if task.wanted and not task.left_queue:
-            self._line.add(task.delayed())
+            self._queue.add(task.delayed())
             self.dispatch_soon()
 
     def _push_again(self, task: Task) -> None:
         if task.alone:
             self._suspects.append(task)
         else:
-            self._line.add(task)
+            self._queue.add(task)
         self.dispatch_soon()
 
     def dispatch_soon(self) -> None:
@@ -421,17 +426,17 @@ class Batcher:
         now = time.monotonic()
         if self._suspects and not self._dispatch_suspects(now):
             return  # what else waits would keep the processes from ever being idle
-        while (first := self._line.first()) is not None:
+        while (first := self._queue.first()) is not None:
             free = self._free(first, now)
             if not free:
                 return
             pace = self.pace
-            size = dispatch_size(len(self._line), len(free), self._policy, pace.usual_s, pace.most_tasks)
+            size = dispatch_size(len(self._queue), len(free), self._policy, pace.usual_s, pace.most_tasks)
             self._send(free[0], self._pop_tasks(size), now)
 
     def _refuse_all(self) -> None:
         """Refuse all that waits: no worker is left, and the service ends."""
-        tasks = [*self._suspects, *self._line.clear()]
+        tasks = [*self._suspects, *self._queue.clear()]
         self._suspects.clear()
         for task in tasks:
             task.fail(NotReady(f"Op {self.op} has no worker left and none can be started: the service ends"))
@@ -461,14 +466,14 @@ class Batcher:
 
     def _wait(self, instance: Instance, first: Task, now: float) -> float:
         """Seconds until a partial dispatch may leave for this idle instance."""
-        waiting = len(self._line)
+        waiting = len(self._queue)
         if self._policy.max_queue_delay_s:
             return ripe_in(waiting, first.queued_at, self._policy, now)
         answered, idle_since = instance.answered, instance.idle_since
         return gathered_in(waiting, answered, self._policy, idle_since, self.pace.usual_s, now)
 
     def _may_queue_behind(self, running: Dispatch, now: float) -> bool:
-        size, waiting, tasks = self._policy.batch_size, len(self._line), len(running.tasks)
+        size, waiting, tasks = self._policy.batch_size, len(self._queue), len(running.tasks)
         open_tasks = tasks - running.tasks.count(None)
         rest_s = open_tasks * self.pace.per_task_s - (now - running.run_began)
         if may_follow(tasks, open_tasks, waiting, rest_s):
@@ -525,7 +530,7 @@ class Batcher:
 
     def _pop_tasks(self, size: int) -> list[Task]:
         """Take the next tasks that are still wanted."""
-        tasks = self._line.pop_tasks(size)
+        tasks = self._queue.pop_tasks(size)
         self._fair_queue.serve(tasks[-1].dag_run.request.turn)
         return tasks
 
