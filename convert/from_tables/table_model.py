@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import Any
 
 import numpy as np
 
+from convert.from_tables.categories import Categories, find_categories
 from convert.programs.engines import first_line
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
@@ -26,7 +28,7 @@ class Column:
 
     name: str
     type: str = "number"
-    values: list[str] = field(default_factory=list)  # texts that the model knows; empty for numbers
+    values: Sequence[Any] = ()  # categories that the model knows; empty for other numbers
     accepts_unknown: bool = False  # whether the model answers unknown texts
     missing: str = "refuse"
     feed: str = ""  # the column's own input of the ONNX model, if each column has one
@@ -40,6 +42,7 @@ class TableModel:
     columns: list[Column]
     named: bool  # whether the model takes a table with names, not a matrix
     classes: list[Any]  # of a classifier, in the order of its scores
+    categories: Mapping[str, Categories] = field(default_factory=dict)  # encoded by a booster, by column
 
     @property
     def scored(self) -> bool:
@@ -61,15 +64,37 @@ class TableModel:
     def create_input(self, rows: Mapping[str, Array]) -> Any:
         """Convert rows to the input type of the model."""
         if self.named:
-            import pandas
-
-            return pandas.DataFrame({column.name: rows[column.name] for column in self.columns})
+            return self._create_table(rows)
         matrix = np.stack([rows[column.name] for column in self.columns], axis=1).astype(np.float32)
-        if type(self.model).__module__.startswith("xgboost") and type(self.model).__name__ == "Booster":
+        if _is_xgboost_booster(self.model):
             import xgboost
 
-            return xgboost.DMatrix(matrix, feature_names=self.model.feature_names)
+            return xgboost.DMatrix(
+                matrix,
+                feature_names=self.model.feature_names,
+                feature_types=self.model.feature_types,
+                enable_categorical=True,
+            )
         return matrix
+
+    def _create_table(self, rows: Mapping[str, Array]) -> Any:
+        """Convert rows to a DataFrame. Boosters get the column names and categories of their training."""
+        import pandas
+
+        table = pandas.DataFrame({column.name: rows[column.name] for column in self.columns})
+        for name, categories in self.categories.items():
+            table[name] = pandas.Categorical(table[name], categories=list(categories.values))
+        if self.categories:
+            table.columns = pandas.Index(_names(self.model))
+        if _is_xgboost_booster(self.model):
+            import xgboost
+
+            return xgboost.DMatrix(table, enable_categorical=True)
+        return table
+
+
+def _is_xgboost_booster(model: Any) -> bool:
+    return type(model).__module__.startswith("xgboost") and type(model).__name__ == "Booster"
 
 
 def installed_version(steps: Steps, distribution: str) -> str:
@@ -94,14 +119,24 @@ def load_table_model(source: str, library: str, columns: Sequence[Sequence[str]]
     if count and len(names) != count:
         raise ConversionError(f"--input-spec names {len(names)} columns, the model takes {count}.")
     dtypes = {entry[0]: entry[1] for entry in columns}
-    table_columns = [
-        Column(name, "text", *text_columns[name])
-        if name in text_columns
-        else Column(name, _type(dtypes.get(name, "")))
-        for name in names
-    ]
-    named = any(column.type == "text" for column in table_columns) or _transforms_columns(model)
-    return TableModel(model, table_columns, named, _classes(model))
+    categories = find_categories(model, names)
+    table_columns = []
+    for name in names:
+        if name in text_columns:
+            column = Column(name, "text", *text_columns[name])
+        elif name in categories:
+            column = _categorical(name, categories[name])
+        else:
+            column = Column(name, _type(dtypes.get(name, "")))
+        table_columns.append(column)
+    encoded = {name: entry for name, entry in categories.items() if entry.encoded}
+    named = bool(encoded) or any(column.type == "text" for column in table_columns)
+    return TableModel(model, table_columns, named or _transforms_columns(model), _classes(model), encoded)
+
+
+def _categorical(name: str, categories: Categories) -> Column:
+    kind = "text" if isinstance(categories.values[0], str) else "integer"
+    return Column(name, kind, categories.values, categories.accepts_unknown)
 
 
 def _load_sklearn(source: str) -> Any:
@@ -175,6 +210,35 @@ def _steps(model: Any) -> list[Any]:
     return [step for _, step in getattr(model, "steps", [])]
 
 
+def _is_missing(value: Any) -> bool:
+    return value is None or value != value
+
+
+def with_empty_texts(model: Any) -> Any:
+    """Return a copy of a scikit-learn model for which a missing text is the empty text, as in ONNX."""
+    copied = copy.deepcopy(model)
+    for part in _parts(copied):
+        if hasattr(part, "categories_"):
+            part.categories_ = [
+                np.array(["" if _is_missing(value) else value for value in values], object)
+                if np.asarray(values).dtype.kind == "O"
+                else values
+                for values in part.categories_
+            ]
+        statistics = getattr(part, "statistics_", None)
+        if statistics is not None and np.asarray(statistics).dtype.kind == "O":
+            part.missing_values = ""
+    return copied
+
+
+def _parts(model: Any) -> Iterator[Any]:
+    """Yield a model, and the steps and transformers in it."""
+    yield model
+    transformers = [step for _, step, _ in getattr(model, "transformers_", [])]
+    for part in (*_steps(model), *transformers):
+        yield from _parts(part)
+
+
 def _transforms_columns(model: Any) -> bool:
     return any(hasattr(step, "transformers_") for step in (model, *_steps(model)))
 
@@ -193,7 +257,7 @@ def _text_columns(model: Any) -> dict[str, tuple[list[str], bool]]:
             lenient = getattr(encoder, "handle_unknown", "error") != "error"
             for name, values in zip(names, encoder.categories_, strict=False):
                 if np.asarray(values).dtype.kind in "OUS":
-                    texts[name] = ([str(value) for value in values], lenient)
+                    texts[name] = ([str(value) for value in values if not _is_missing(value)], lenient)
     return texts
 
 

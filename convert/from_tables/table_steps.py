@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
+from convert.from_tables.categories import encode_categories
 from convert.from_tables.table_model import (
     MODEL_FILE,
     ROWS_FILE,
@@ -22,6 +23,7 @@ from convert.from_tables.table_model import (
     Column,
     TableModel,
     load_table_model,
+    with_empty_texts,
 )
 from convert.programs.engines import first_line
 from convert.proof.parity import compare
@@ -49,13 +51,15 @@ def read_rows(paths: Sequence[str], columns: Sequence[Column]) -> dict[str, Arra
 
 
 def generate_rows(columns: Sequence[Column]) -> dict[str, Array]:
-    """Generate rows of numbers of several sizes, and of known texts; the same on every call."""
+    """Generate rows of numbers of several sizes, and of known categories; the same on every call."""
     random = np.random.default_rng(7)
     rows: dict[str, Array] = {}
     for column in columns:
-        if column.type == "text":
-            texts = [*column.values, *([_UNSEEN] if column.accepts_unknown else [])]
-            rows[column.name] = random.choice(np.array(texts or [_UNSEEN], object), _MADE_ROWS)
+        if column.type == "text" or column.values:
+            unknown = [_UNSEEN] if column.type == "text" and column.accepts_unknown else []
+            categories = [*column.values, *unknown] or [_UNSEEN]
+            dtype = object if column.type == "text" else np.int64
+            rows[column.name] = random.choice(np.array(categories, dtype), _MADE_ROWS)
             continue
         kinds = random.permutation(np.arange(_MADE_ROWS) % 3)
         values = np.choose(
@@ -152,23 +156,25 @@ def _allow_missing(
     answers: Callable[[Mapping[str, Array]], list[Array]],
     tolerance: float,
 ) -> None:
-    """Allow missing numbers if both models answer alike without them; the last row then has none.
+    """Allow missing numbers, and missing texts, if both models answer alike without them.
 
-    A forest of scikit-learn has a branch for missing numbers that ONNX's trees lack.
+    The last row then has none. A forest of scikit-learn has a branch for missing numbers that ONNX's trees
+    lack.
     """
-    numbers = [column for column in model.columns if column.type == "number"]
-    tried = {name: array.copy() for name, array in rows.items()}
-    for column in numbers:
-        tried[column.name][-1] = np.nan
-    try:
-        expected = _comparable(model, model.answer(tried))
-        (actual,) = answers(_feeds(model, tried))
-    except Exception:  # each library has its own errors
-        return
-    if numbers and np.allclose(expected, actual, rtol=0, atol=tolerance):
-        rows.update(tried)
-        for column in numbers:
-            column.missing = "nan"
+    for kind, missing in (("number", np.nan), ("text", None)):
+        columns = [column for column in model.columns if column.type == kind]
+        tried = {name: array.copy() for name, array in rows.items()}
+        for column in columns:
+            tried[column.name][-1] = missing
+        try:
+            expected = _comparable(model, model.answer(tried))
+            (actual,) = answers(_feeds(model, tried))
+        except Exception:  # each library has its own errors
+            continue
+        if columns and np.allclose(expected, actual, rtol=0, atol=tolerance):
+            rows.update(tried)
+            for column in columns:
+                column.missing = "nan"
 
 
 def _convert_to_onnx(model: TableModel) -> Any:
@@ -183,7 +189,10 @@ def _convert_to_onnx(model: TableModel) -> Any:
     _store_whole_numbers()
     options = {"zipmap": False} if hasattr(model.model, "predict_proba") else None
     return to_onnx(
-        model.model, initial_types=_types(model, data_types), options=options, target_opset=_OPSETS
+        with_empty_texts(model.model),
+        initial_types=_types(model, data_types),
+        options=options,
+        target_opset=_OPSETS,
     )
 
 
@@ -191,17 +200,23 @@ def _convert_booster(model: TableModel, library: str) -> Any:
     import onnxmltools
     from onnxmltools.convert.common import data_types
 
-    types = _types(model, data_types)
+    options = {
+        "initial_types": [(FEED, data_types.FloatTensorType([None, len(model.columns)]))],
+        "target_opset": _OPSET_OF_BOOSTERS,
+    }
     if library == "lightgbm":
-        return onnxmltools.convert_lightgbm(
-            model.model, initial_types=types, zipmap=False, target_opset=_OPSET_OF_BOOSTERS
-        )
-    booster = model.model.get_booster() if hasattr(model.model, "get_booster") else model.model
-    names, booster.feature_names = booster.feature_names, None  # it reads no names but f0, f1, ...
-    try:
-        return onnxmltools.convert_xgboost(model.model, initial_types=types, target_opset=_OPSET_OF_BOOSTERS)
-    finally:
-        booster.feature_names = names
+        onnx_model = onnxmltools.convert_lightgbm(model.model, zipmap=False, **options)
+    else:
+        booster = model.model.get_booster() if hasattr(model.model, "get_booster") else model.model
+        names, booster.feature_names = booster.feature_names, None  # it reads no names but f0, f1, ...
+        try:
+            onnx_model = onnxmltools.convert_xgboost(model.model, **options)
+        finally:
+            booster.feature_names = names
+    if model.categories:
+        dtypes = {column.name: column.type for column in model.columns}
+        encode_categories(onnx_model, FEED, dtypes, model.categories)
+    return onnx_model
 
 
 def _types(model: TableModel, types: Any) -> list[tuple[str, Any]]:
@@ -331,7 +346,11 @@ def _feeds(model: TableModel, rows: Mapping[str, Array]) -> dict[str, Array]:
         matrix = np.stack([rows[column.name] for column in model.columns], axis=1)
         return {FEED: matrix.astype(np.float32)}
     dtypes: dict[str, Any] = {"number": np.float32, "integer": np.int64, "text": object}
-    return {c.feed: rows[c.name].astype(dtypes[c.type])[:, None] for c in model.columns}
+    feeds = {c.feed: rows[c.name].astype(dtypes[c.type])[:, None] for c in model.columns}
+    for array in feeds.values():
+        if array.dtype.kind == "O":
+            array[array == None] = ""  # noqa: E711  # a missing text
+    return feeds
 
 
 def _storable(array: Array) -> Array:
@@ -342,13 +361,15 @@ def _described_columns(model: TableModel, rows: Mapping[str, Array]) -> list[dic
     """Return the columns for serving.yml, each with a cell of the first row as its example."""
     described = []
     for column in model.columns:
-        value = column.values[0] if column.values else rows[column.name][0]
+        value = column.values[0] if len(column.values) else rows[column.name][0]
         shown = f"{value:.3g}" if column.type == "number" else str(value)
-        description = {"name": column.name, "type": column.type, "example": shown}
+        description: dict[str, Any] = {"name": column.name, "type": column.type, "example": shown}
         if model.named:
             description["feed"] = column.feed
         if column.missing != "refuse":
             description["missing"] = column.missing
+        if column.name in model.categories and column.type == "text" and not column.accepts_unknown:
+            description["values"] = list(column.values)
         described.append(description)
     return described
 

@@ -285,6 +285,7 @@ _MEANINGS = {  # by section, then by key
         "type": "单元格的内容：数、整数或文本。",
         "feed": "这一列单独的输入的别名；不写：表格的输入。",
         "missing": "数值缺失（null 或空单元格）时：视为错误，或当作 NaN。",
+        "values": "模型认识的文本，其他文本会被拒绝；不写则不限。",
         "example": "/docs 的示例所用的单元格，写法与 CSV 相同。",
     },
     "outputs.<fetch>, kind: classes": {

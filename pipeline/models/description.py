@@ -183,6 +183,9 @@ class Column(Section):
     missing: Literal["refuse", "nan"] = Field(
         default="refuse", description="What a missing number is, null or an empty cell: a mistake, or NaN."
     )
+    values: list[str] = Field(
+        default=[], description="Texts that the model knows, others are refused; absent: any text."
+    )
     example: str = Field(default="", description="A cell as CSV has it, for the examples at /docs.")
 
 

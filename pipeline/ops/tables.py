@@ -19,6 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Bounds = tuple[float, float]
 
 CSV = "csv"  # the name under which hooks find the body of a request that is CSV
+_EXCERPT_CHARS = 200  # of the known values, in a message
 MOST_ROWS = 100_000  # of one request: each cell is an object of Python's
 
 
@@ -160,8 +161,14 @@ def _is_missing(column: Column, cell: Any) -> bool:
 
 
 def _text(column: Column, cell: Any, row: int) -> str:
-    if cell is None:
-        return ""
+    text = "" if cell is None else _decoded_text(column, cell, row)
+    if not column.values or text in column.values or (not text and column.missing == "nan"):
+        return text
+    known = ", ".join(column.values)[:_EXCERPT_CHARS]
+    raise _wrong(column, row, f"is {text[:40]!r}, which the model does not know; it knows {known}")
+
+
+def _decoded_text(column: Column, cell: Any, row: int) -> str:
     if isinstance(cell, bytes):
         try:
             return cell.decode()

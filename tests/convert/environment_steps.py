@@ -235,13 +235,23 @@ def table_model(steps: Steps, kind: str, file: str) -> dict[str, Any]:
         people.columns = pandas.Index(["probabilities", "prediction", "label"])
     if "with blanks" in kind:
         people.columns = pandas.Index(["age (years)", "hours a week", "job"])
+    if "categories" in kind:
+        people = people.astype({"job": "category"}).assign(city=pandas.Categorical(people.index % 3 * 10))
+        buys = (buys == "yes").astype(int)
+    if "with gaps" in kind:
+        people.loc[::3, "job"] = None
+        people.loc[::4, "age"] = np.nan
+        buys = np.where(people["job"].isna(), "yes", buys)
     table = people if kind.startswith("people") else flowers
     target = buys if kind.startswith("people") else colour
     target = table.iloc[:, 0] * 2 if "regression" in kind else target
     model = _table_model(kind, table, target)
     _save_table_model(model, file)
-    rows = table.head(6)
-    told: dict[str, Any] = {"rows": {name: rows[name].tolist() for name in rows}}
+    rows = table.head(6).copy()
+    if "categories" in kind:
+        rows.loc[5, "job"] = None
+    columns = {name: rows[name].astype(object).where(rows[name].notna(), None) for name in rows}
+    told: dict[str, Any] = {"rows": {name: values.tolist() for name, values in columns.items()}}
     if "regression" in kind:
         return {**told, "values": np.ravel(model.predict(rows)).tolist()}
     labels = [str(label) for label in model.predict(rows)]
@@ -255,6 +265,7 @@ def _table_model(kind: str, table: Any, target: Any) -> Any:
     import xgboost
     from sklearn.compose import make_column_transformer
     from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+    from sklearn.impute import SimpleImputer
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -262,10 +273,12 @@ def _table_model(kind: str, table: Any, target: Any) -> Any:
 
     def encoded(model: Any) -> Any:
         *others, words = table.columns
-        columns = make_column_transformer(
-            (OneHotEncoder(handle_unknown="ignore"), [words]), (StandardScaler(), others)
-        )
-        return make_pipeline(columns, model)
+        texts, numbers = OneHotEncoder(handle_unknown="ignore"), StandardScaler()
+        if "with gaps" in kind:
+            numbers = make_pipeline(SimpleImputer(), numbers)
+        if "imputed" in kind:
+            texts = make_pipeline(SimpleImputer(strategy="most_frequent"), texts)
+        return make_pipeline(make_column_transformer((texts, [words]), (numbers, others)), model)
 
     numbers = np.unique(target, return_inverse=True)[1] if "xgboost" in kind else target
     makers = {
@@ -278,7 +291,15 @@ def _table_model(kind: str, table: Any, target: Any) -> Any:
         "people, columns named as answers": lambda: encoded(LogisticRegression()),
         "people, regression, columns named as answers": lambda: encoded(Ridge()),
         "people, columns with blanks": lambda: encoded(LogisticRegression()),
+        "people with gaps": lambda: encoded(LogisticRegression()),
+        "people with gaps, imputed": lambda: encoded(LogisticRegression()),
         "people of lightgbm": lambda: encoded(lightgbm.LGBMClassifier(n_estimators=5, verbose=-1)),
+        "people in categories of lightgbm": lambda: lightgbm.LGBMClassifier(
+            n_estimators=5, verbose=-1, min_data_per_group=5, cat_smooth=1
+        ),
+        "people in categories of xgboost": lambda: xgboost.XGBClassifier(
+            n_estimators=5, enable_categorical=True
+        ),
         "lightgbm": lambda: lightgbm.LGBMClassifier(n_estimators=5, verbose=-1),
         "xgboost": lambda: xgboost.XGBClassifier(n_estimators=5),
         "xgboost regression": lambda: xgboost.XGBRegressor(n_estimators=5),

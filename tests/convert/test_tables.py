@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from convert.cli import main
@@ -53,6 +54,8 @@ def rows_of(told: dict[str, Any]) -> list[dict[str, Any]]:
         ("people, columns named as answers", "model.joblib"),
         ("people, regression, columns named as answers", "model.joblib"),
         ("people, columns with blanks", "model.joblib"),
+        ("people with gaps", "model.joblib"),
+        ("people with gaps, imputed", "model.joblib"),
         ("people of lightgbm", "model.joblib"),
         ("lightgbm", "model.joblib"),
         ("regression", "model.joblib"),
@@ -76,6 +79,51 @@ def test_rows_are_answered_over_http_as_the_library_answers_them(work: Path, kin
     assert [row["label"] for row in predictions] == told["labels"]
     if told["scores"] is not None:
         assert [row["score"] for row in predictions] == pytest.approx(told["scores"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("library", "file", "unknown"),
+    [
+        ("lightgbm", "model.txt", ""),
+        (
+            "xgboost",
+            "model.json",
+            "'job' is 'poet', which the model does not know; it knows clerk, driver, nurse",
+        ),
+    ],
+)
+def test_clients_send_the_categories_of_the_training(
+    work: Path, library: str, file: str, unknown: str
+) -> None:
+    told = trained(f"people in categories of {library}", file)
+    assert main(["all", file, "served"]) == 0
+    with new_service(work / "services", work / "served", "rows") as new:
+        rows = rows_of(told)
+        answer = new.service.http("/v1/models/rows:predict", json.dumps({"instances": rows}))
+        assert answer.status == 200, answer
+        other = {**rows[-1], "job": "poet"}
+        answer_to_other = new.service.http("/v1/models/rows:predict", json.dumps({"instances": [other]}))
+        assert new.ask().status == 200
+    predictions = answer.json["predictions"]
+    assert [row["label"] for row in predictions] == told["labels"] and len(set(told["labels"])) == 2
+    assert [row["score"] for row in predictions] == pytest.approx(told["scores"], abs=1e-5)
+    assert rows[-1]["job"] is None
+    if unknown:  # XGBoost rejects other categories, LightGBM treats them as missing
+        assert answer_to_other.status == 400 and unknown in answer_to_other.json["error"]
+    else:
+        assert answer_to_other.json["predictions"] == [pytest.approx(predictions[-1], abs=1e-6)]
+
+
+@pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
+def test_the_proof_of_an_estimator_has_its_categories(work: Path, library: str) -> None:
+    trained(f"people in categories of {library}", "model.joblib")
+    assert main(["all", "model.joblib", "served", "--trust"]) == 0
+    (table,) = load_serving_model("served").description.inputs.values()
+    columns = {column["name"]: column for column in table.model_dump()["columns"]}
+    assert (columns["job"]["type"], columns["city"]["type"]) == ("text", "integer")
+    with np.load(work / "served" / "serving_server" / "sample.npz") as rows:
+        assert {"clerk", "driver", "nurse", ""} <= set(rows["job"].ravel().tolist())
+        assert set(rows["city"].ravel().tolist()) == {0, 10, 20}
 
 
 @pytest.mark.parametrize(("kind", "file"), [("lightgbm", "model.txt"), ("xgboost", "model.json")])
