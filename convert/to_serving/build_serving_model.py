@@ -24,6 +24,7 @@ from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.additions import MAX_LENGTHS, PARITY_FILE
 from pipeline.models.digests import KEY as DIGESTS
 from pipeline.models.digests import hash_files
+from pipeline.models.example_feeds import EXAMPLE_FILE
 from pipeline.models.label_names import find_entailment
 from pipeline.models.sentence_files import LAYERS_FILE
 from pipeline.models.serving_model import (
@@ -194,10 +195,18 @@ def store_sample(model: Path, rows: Sequence[Feeds], padding: Mapping[str, FeedP
     alike = max(groups.values(), key=len)
     longest_bytes = max(sum(array.nbytes for array in row.values()) for row in alike)
     max_rows = min(MAX_ROWS, max(1, MAX_BYTES // max(1, longest_bytes)))
-    joined = pad_rows(alike[:max_rows], padding)
+    _save(file, pad_rows(alike[:max_rows], padding))
+
+
+def store_example(model: Path, feeds: Feeds) -> None:
+    """Write a request, by alias, to example.npz of a serving model without a batch axis."""
+    _save(model / SERVER_FOLDER / EXAMPLE_FILE, feeds)
+
+
+def _save(file: Path, feeds: Feeds) -> None:
     # Texts are objects, which would be pickled.
     plain: dict[str, Any] = {
-        name: array.astype(str) if array.dtype == object else array for name, array in joined.items()
+        name: array.astype(str) if array.dtype == object else array for name, array in feeds.items()
     }
     np.savez_compressed(file, **plain)
 

@@ -19,7 +19,7 @@ from convert.proof.padding import parse_padding
 from convert.proof.parity_report import ParityReport, write_reports
 from convert.proof.target import create_target
 from convert.result import Conversion, ConversionOptions, find_current_result
-from convert.to_serving.build_serving_model import build_serving_model, store_sample
+from convert.to_serving.build_serving_model import build_serving_model, store_example, store_sample
 from convert.to_serving.notes import PROOF_KEY, ModelNotes
 from convert.to_serving.rebatch import fixed_rows, free_batch
 from convert.to_serving.sentence_proof import sentence_parity
@@ -135,6 +135,8 @@ def convert_serving(
             reports = (*reports, *sentence_parity(folder, description.sentences, options))
             write_reports(folder / SERVER_FOLDER / PARITY_FILE, reports)
         store_sample(folder, options.inputs.all_rows(target), pads)
+        if options.sample and not target.by_row:
+            store_example(folder, batches[0])
         write_stamp(folder, fingerprint, {"source": str(source.resolve())})
     remarks = _entailment(description.labels) + _mismatch(description.labels, program, aliases)
     return Conversion(out, True, f"{out} holds the serving model{remarks}", reports)

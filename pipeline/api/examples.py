@@ -25,6 +25,9 @@ _ANY_LENGTH, _ANY_SIDE = 3, 32  # of an open axis, and of an open axis of an ima
 _ONE: dict[str, Any] = {"BYTES": "text", "BOOL": True, "FP16": 1.0, "BF16": 1.0, "FP32": 1.0, "FP64": 1.0}
 
 
+NO_ARRAYS: Mapping[str, Any] = {}  # of a model without example feeds
+
+
 class Examples(NamedTuple):
     """The example inputs that the Ops of a service declare."""
 
@@ -149,16 +152,21 @@ def v2_inputs(signature: Signature, row: Mapping[str, Any]) -> list[dict[str, An
     return inputs
 
 
-def example_body(feeds: Sequence[Variable]) -> str:
-    """Return a key/value message with a row of ones for each feed, of any size."""
-    return build_message({feed.alias: _format_ones(feed) for feed in feeds})
+def example_body(feeds: Sequence[Variable], arrays: Mapping[str, Any] = NO_ARRAYS) -> str:
+    """Return a key/value message with an array for each feed, of any size. Feeds without one have ones."""
+    return build_message({feed.alias: _format_feed(feed, arrays) for feed in feeds})
 
 
-def feed_texts(feeds: Sequence[Variable]) -> dict[str, str] | None:
+def feed_texts(feeds: Sequence[Variable], arrays: Mapping[str, Any] = NO_ARRAYS) -> dict[str, str] | None:
     """Return the values of `example_body` by feed; None where a feed has over MAX_ELEMENTS."""
-    if any(math.prod(_get_example_shape(feed)) > MAX_ELEMENTS for feed in feeds):
+    shapes = [arrays[f.alias].shape if f.alias in arrays else _get_example_shape(f) for f in feeds]
+    if any(math.prod(shape) > MAX_ELEMENTS for shape in shapes):
         return None
-    return {feed.alias: _format_ones(feed) for feed in feeds}
+    return {feed.alias: _format_feed(feed, arrays) for feed in feeds}
+
+
+def _format_feed(feed: Variable, arrays: Mapping[str, Any]) -> str:
+    return json.dumps(arrays[feed.alias].tolist()) if feed.alias in arrays else _format_ones(feed)
 
 
 def short_body(feeds: Sequence[Variable]) -> str:

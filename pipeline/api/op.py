@@ -116,6 +116,9 @@ class Op:
     `{"image/*": "image", "text/csv": "rows"}`; hooks find its bytes under that name."""
     example_bodies: Mapping[str, bytes] = {}
     """Optional: by media type a body of such a request."""
+    warmup_shapes: Mapping[str, Sequence[int]] = {}
+    """Optional: by feed of the model a shape for the warm-up, e.g. `{"input": [1, 512]}`. Without it:
+    example.npz beside the model, the shapes of `warmup_shapes` in its serving.yml, or usual lengths."""
     max_batch_size: ClassVar[int] = 0
     """Where tensors are declared: most rows of a request, which all tensors then have on their first axis;
     0: the first axis is none of rows."""

@@ -127,7 +127,7 @@ class NewApp:
         if kinds != {"tensor"}:
             return requests["v1-http"]
         path = f"/{quote(self.name)}/prediction"
-        return ExampleRequest(path, example_body(self.model.feeds).encode())
+        return ExampleRequest(path, example_body(self.model.feeds, self.model.read_example()).encode())
 
     @property
     def example_file(self) -> str:

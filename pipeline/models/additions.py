@@ -28,6 +28,7 @@ KEYS = {
     "padding",
     "parity",
     "sentence",
+    "warmup_shapes",
 }
 MAX_LENGTHS = "max_lengths"
 MAX_BYTES = 1 << 20

@@ -38,6 +38,7 @@ from pipeline.models.additions import (
     with_max_lengths,
 )
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, Description, describe
+from pipeline.models.example_feeds import Array, read_example
 from pipeline.models.signature import Variable, read_signature, signature_text
 from pipeline.plugins import ENGINES, Library, find, load
 
@@ -144,6 +145,13 @@ class ServingModel:
     failures: tuple[str, ...] = ()  # in the parity reports beside the model
     variant: str = ""  # the form that is run in place of the model's own program; empty: the program
     lowered: bool = False  # whether the program of this form computes in a lower precision
+
+    def read_example(self) -> dict[str, Array]:
+        """Return feeds of a request that the model answers, by alias, as far as they are declared.
+
+        Raises ConfigError.
+        """
+        return read_example(self.directory, self.additions, self.feeds)
 
 
 def load_serving_model(directory: Path | str, engine: str | None = None) -> ServingModel:

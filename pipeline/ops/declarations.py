@@ -62,11 +62,18 @@ def declared_input(name: str, section: Input, model: ServingModel) -> Declared:
     if isinstance(section, TableInput):
         columns = section.columns
         tensors = {column.name: _declared_column(column) for column in columns}
-        texts = {column.name: column.example or _CELLS[column.type] for column in columns}
+        texts = {column.name: _example_cell(column) for column in columns}
         row = {column.name: _value(column, texts[column.name]) for column in columns}
         return Declared(tensors, row, texts, {"text/csv": CSV}, {"text/csv": _csv(texts)})
     (feed,) = (variable for variable in model.feeds if variable.alias == name)
-    return Declared({name: f"{BY_NAME[feed.dtype].datatype} {list(feed.shape)}"}, {}, feed_texts([feed]))
+    example = {alias: array for alias, array in model.read_example().items() if alias == name}
+    declared = {name: f"{BY_NAME[feed.dtype].datatype} {list(feed.shape)}"}
+    feed_text = feed_texts([feed], example)
+    if not example or feed_text is None:
+        return Declared(declared, {}, feed_text)
+    by_rows = all(variable.has_rows for variable in (*model.feeds, *model.fetches))
+    value = example[name][0] if by_rows else example[name]
+    return Declared(declared, {name: value.tolist()}, feed_text)
 
 
 def declared_outputs(model: ServingModel) -> Iterator[tuple[str, str]]:
@@ -103,6 +110,10 @@ def row_by_row(model: ServingModel) -> bool:
     """Whether the rows of a request are run one by one, for the model was exported for one row alone."""
     is_single_row = bool(model.feeds) and all(feed.shape[:1] == (1,) for feed in model.feeds)
     return is_single_row and model.description.kinds != {"tensor"}
+
+
+def _example_cell(column: Column) -> str:
+    return column.example or next(iter(column.values), _CELLS[column.type])
 
 
 def _declared_column(column: Column) -> str:

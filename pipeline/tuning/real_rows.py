@@ -16,6 +16,7 @@ import numpy as np
 from pipeline.engines.base import Predictor
 from pipeline.engines.feeds import Array
 from pipeline.errors import ConfigError
+from pipeline.models.example_feeds import EXAMPLE_FILE, read_example
 from pipeline.models.serving_model import SAMPLE_FILE, FeedPadding, Padding
 
 
@@ -60,8 +61,12 @@ def feeds_to_time(
 ) -> Callable[[int, int], dict[str, Array]] | None:
     """Return a function that makes feeds of (rows, length) from the real rows in the model's folder.
 
-    Return None if the folder has no rows, or if the rows do not fit the model.
+    Return None if the folder has no rows, or if the rows do not fit the model. A model without a batch axis
+    has one size: that of its example.
     """
+    if not all(feed.has_rows for feed in predictor.feeds) and (directory / EXAMPLE_FILE).is_file():
+        example = read_example(directory, {}, predictor.feeds)
+        return lambda count, length: dict(example)
     try:
         rows = read_rows(directory / SAMPLE_FILE)
     except ConfigError:

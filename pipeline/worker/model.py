@@ -21,6 +21,7 @@ from pipeline.errors import ConfigError, InvalidInput, ModelFailed, get_error_te
 from pipeline.models.additions import PARITY_FILE, FeedPadding, Padding
 from pipeline.models.digests import SAMPLE, replaced_files
 from pipeline.models.dtypes import BY_NAME
+from pipeline.models.example_feeds import WARMUP_SHAPES, create_ones
 from pipeline.models.serving_model import ServingModel, Variable, merge_model_settings
 from pipeline.models.tensor_spec import ModelCard, Signature, TensorSpec
 from pipeline.models.variants import load_for_engine
@@ -78,6 +79,8 @@ class Model:
         self._default_rows = default_rows
         self._config = config
         self._choice = choice
+        self._op_name = op.name
+        self._warmup_shapes = op.warmup_shapes
         self._shapes = _get_dynamic_shapes(op, config)
         self.serving_model: ServingModel | None = None
         self._known_feeds: Mapping[str, Array] | None = None  # the smallest of those that the warm-up has run
@@ -200,12 +203,14 @@ class Model:
         return min([*shaped, *declared, *proven], default=None)
 
     def warm_up(self) -> None:
-        """Run the predictor on the smallest and a usual shape, so that no request pays for the first run."""
+        """Run the predictor on declared feeds, or on two usual lengths, before the first request.
+
+        Raises ConfigError for declared shapes that the model does not take.
+        """
         if self.predictor is None or self.serving_model is None or not self._config.warmup:
             return
         directory = os.fspath(self.serving_model.directory)
-        for length in WARMUP_LENGTHS:
-            feeds = input_examples(self.predictor, rows=1, length=length)
+        for feeds in self._warmup_feeds(self.predictor, self.serving_model):
             try:
                 self.predictor.run(feeds)
                 self._known_feeds = self._known_feeds or feeds
@@ -213,6 +218,12 @@ class Model:
                 log.warning("Op's model %s was not warmed up, its first request is slow: %s", directory, exc)
                 return
         log.info("Op's model %s is warm", directory)
+
+    def _warmup_feeds(self, predictor: Predictor, model: ServingModel) -> list[dict[str, Array]]:
+        where = f"Op {self._op_name}: {WARMUP_SHAPES}"
+        example = create_ones(self._warmup_shapes, model.feeds, where) or model.read_example()
+        lengths = WARMUP_LENGTHS[:1] if example else WARMUP_LENGTHS
+        return [{**input_examples(predictor, rows=1, length=length), **example} for length in lengths]
 
     def probe(self) -> str:
         """Run the smallest feeds of the warm-up again; why that failed, or empty."""

@@ -1,7 +1,7 @@
 """One Op around a model directory (environment MODEL): JSON in under the feeds' names, JSON out.
 
 With `gate` a request waits for that file in preprocess. MAX_ROWS in the environment becomes the maximum of
-dynamic_shape_info.
+dynamic_shape_info. WARMUP_SHAPES are the shapes of the warm-up, in JSON.
 """
 
 import json
@@ -15,6 +15,8 @@ from pipeline import Op, WebService
 
 
 class ModelOp(Op):
+    warmup_shapes = json.loads(os.environ.get("WARMUP_SHAPES", "{}"))
+
     def set_dynamic_shape_info(self):
         if "MAX_ROWS" in os.environ:
             names = ("input_ids", "token_type_ids", "attention_mask")

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from client.values import parse_value
+from convert.cli import main
 from convert.to_serving.next_step import next_step
 from pipeline.launch.commands import paddlewheel
 from pipeline.models.serving_model import SERVER_FOLDER
@@ -59,6 +61,22 @@ def test_tensors_of_every_kind(tmp_path: Path, model: str, answer: dict[str, Any
     with new_service(tmp_path, onnx_models.bare(tmp_path / "models", model), "tensors") as new:
         assert key_values(new) == answer
         same_over_other_doors(new)
+
+
+def test_the_sample_of_a_model_without_a_batch_axis(tmp_path: Path) -> None:
+    """The model rejects lengths of the usual warm-up."""
+    sample = {
+        "input": np.sin(np.arange(64, dtype=np.float32) / 3)[None],
+        "state": np.zeros((2, 1, 4), np.float32),
+        "sr": np.array(16000),
+    }
+    np.savez(tmp_path / "speech.npz", **sample)
+    arguments = ["serving", str(onnx_models.onnx_file("speech")), str(tmp_path / "speech")]
+    assert main([*arguments, "--sample", str(tmp_path / "speech.npz")]) == 0
+    with new_service(tmp_path, tmp_path / "speech", "listens", measures=True) as new:
+        assert np.isfinite(key_values(new)["output"]).all()
+        same_over_other_doors(new)
+        assert "is warm" in new.service.log and "not warmed up" not in new.service.log
 
 
 def test_a_tensor_too_large_for_a_command_is_sent_from_a_file(tmp_path: Path) -> None:
