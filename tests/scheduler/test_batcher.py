@@ -352,6 +352,18 @@ def test_requests_of_a_stopped_worker_move_to_another_and_the_worker_is_killed(s
     assert service.gauge("paddlewheel_op_restarts_total", op="a") == 1
 
 
+def test_moved_requests_add_up(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 2}})
+    for moved in (1, 2):
+        call = service.ask()
+        service.advance(0.01)
+        (stopped,) = [worker for worker in service.workers if worker.begun()]
+        service.run(stopped.process.stop)
+        service.advance(12.0)
+        assert call.body
+        assert service.gauge("paddlewheel_op_moved_total", op="a") == moved
+
+
 def test_requests_behind_a_late_run_move_to_an_idle_instance(serve: Serve) -> None:
     service = serve({"a": {"concurrency": 2, "batch_size": 1}}, mode=Mode.BATCHES)
     service.ask_several(2)
@@ -646,6 +658,16 @@ def test_large_inputs_reach_the_worker(serve: Serve) -> None:
     service.send(call)
     service.advance(1.0)
     assert bytes(call.answers[0][0]).startswith(b"1 b(a()) 7 ")
+
+
+def test_a_dispatch_that_the_socket_does_not_take_at_once_is_sent_on(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 8}}, socket_bytes=1000)
+    calls = [service.make() for _ in range(8)]
+    for call in calls:
+        call.request.inputs["padding"] = "x" * 3000
+    service.send(*calls)
+    service.advance(1.0)
+    assert [call.body for call in calls] == [f"{number} a()" for number in range(1, 9)]
 
 
 @pytest.fixture

@@ -410,6 +410,16 @@ def test_a_withdrawal_waits_for_every_request_of_before_and_for_no_other(serve: 
     assert (len(calls[0].answers), withdrawn.done()) == (1, True)
 
 
+def test_a_withdrawal_waits_for_no_model_that_does_not_need_the_op(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 2}, "b": {}}, batching={})
+    slow, other = service.send(service.make(slow_s=1.0, node="a"), service.make(model="a"))
+    withdrawn = service.run(lambda: asyncio.ensure_future(service.scheduler.withdraw(["b"], 5.0)))
+    service.advance(0.5)
+    assert other.body and not withdrawn.done()
+    service.advance(1.0)
+    assert slow.body and withdrawn.done()
+
+
 def test_an_ensemble_can_be_withdrawn_by_its_key(serve: Serve) -> None:
     service = serve()
     service.run(lambda: asyncio.ensure_future(service.scheduler.withdraw(["sim"], 1.0)))

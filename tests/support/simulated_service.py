@@ -92,12 +92,13 @@ class SimulatedService:
         mode: Mode = Mode.TOGETHER,
         starts: Mapping[str, Sequence[StartPlan]] | None = None,
         begins: bool = True,
+        socket_bytes: int = 1 << 20,
         **app: Any,
     ) -> None:
         """ops: their sections of config.yml. inputs: by Op; without, each Op follows the one before.
 
         batching: `dynamic_batching` of the first Op's model. begins: whether to start, and wait until all
-        workers are ready.
+        workers are ready. socket_bytes: bytes that wait in a socket until they are read.
         """
         ops = ops or {"a": {}}
         sections = {name: {"concurrency": 1, "probe_interval": 0, **section} for name, section in ops.items()}
@@ -117,7 +118,7 @@ class SimulatedService:
         )  # fmt: skip
         chance = NoChance()
         self.clock = Clock(BEGAN_AT_S)
-        self.kernel = Kernel(chance, self.clock, 64, 1 << 20)
+        self.kernel = Kernel(chance, self.clock, 64, socket_bytes)
         self.loop = VirtualLoop(self.clock, Selector(self.clock, chance, self.kernel.find))
         self.loop.set_exception_handler(self._unhandled)
         self.unhandled: list[Any] = []
