@@ -1,7 +1,7 @@
-"""The baseline of KServe v2's gRPC door: a bare grpc.aio server that parses and answers the same messages.
+"""Baseline for KServe v2 over gRPC: a bare grpc.aio server that parses and answers the same messages.
 
-Run as `python -m bench.bare_grpc PORT`: uvloop, one process, no batching, no checks, no worker. With `taken`
-behind the port calls are taken and answered as the service does it (pipeline/front/grpc/private).
+Run as `python -m bench.bare_grpc PORT [fast]`: uvloop, one process, no batching, no checks, no worker. `fast`
+selects the server of the service (pipeline/front/grpc/fast_server.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import uvloop
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from pipeline.config.config_file import Limits
-from pipeline.front.grpc.private.calls import RpcCalls
+from pipeline.front.grpc.fast_server import FastServer
+from pipeline.front.grpc.method_handlers import MethodHandlers
+from pipeline.front.grpc.slow_clients import ClientBounds
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.metrics.metrics import Metrics
 
@@ -32,12 +34,12 @@ async def infer(data: bytes, _: Any) -> bytes:
     return answer.SerializeToString()
 
 
-def server_of(taken: bool, port: int) -> grpc.aio.Server:
+def create_server(fast: bool, port: int) -> grpc.aio.Server:
     options = [("grpc.max_receive_message_length", 64 << 20)]
     method = grpc.unary_unary_rpc_method_handler(infer)
-    if taken:
-        log = AccessLog(Metrics("bare"))
-        return RpcCalls({f"/{SERVICE}/ModelInfer": method}, None, Limits(), [port], log, options)
+    if fast:
+        bounds = ClientBounds(Limits(), [port], AccessLog(Metrics("bare")))
+        return FastServer(MethodHandlers({f"/{SERVICE}/ModelInfer": method}, None, bounds), options)
     server = grpc.aio.server(options=options)
     handler = grpc.method_handlers_generic_handler(SERVICE, {"ModelInfer": method})
     server.add_generic_rpc_handlers([handler])
@@ -45,7 +47,7 @@ def server_of(taken: bool, port: int) -> grpc.aio.Server:
 
 
 async def main(port: str, *how: str) -> None:
-    server = server_of("taken" in how, int(port))
+    server = create_server("fast" in how, int(port))
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     await server.wait_for_termination()

@@ -14,7 +14,7 @@ import pytest
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request
-from pipeline.front.grpc.private.untaken import Connection
+from pipeline.front.grpc.sockets import ClientConnection
 from tests.fuzz import http2
 from tests.support.kernel_connections import is_connected
 from tests.support.service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, wait_until
@@ -155,12 +155,12 @@ def test_what_waits_to_be_read_is_bounded_in_sum(tight_service: ServiceProcess) 
 
 
 def test_a_connection_of_which_grpc_knows_no_client_is_not_found() -> None:
-    nobody = Connection("unknown")
+    nobody = ClientConnection("unknown")
     with contextlib.ExitStack() as stack:
         for end in socket.socketpair():
             stack.enter_context(end)
-        Connection.locate([nobody], [80])
-    assert nobody.taken_bytes() is None and not nobody.shut()
+        ClientConnection.locate_sockets([nobody], [80])
+    assert nobody.sent_bytes() is None and not nobody.shut_down()
 
 
 def test_the_messages_of_a_stream_are_bounded_in_sum(tight_service: ServiceProcess) -> None:

@@ -58,7 +58,8 @@ from pipeline.errors import (
     UnknownService,
 )
 from pipeline.front.dag_run import Request
-from pipeline.front.grpc.rpc_handler import Context, RpcHandler
+from pipeline.front.grpc.call_context import CallContext
+from pipeline.front.grpc.rpc_handler import RpcHandler
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import (
     JSON,
@@ -220,7 +221,7 @@ class KeyValueRpc(RpcHandler):
         predict = partial(self._predict, METHOD, self._request)
         self.methods = {METHOD: grpc.unary_unary_rpc_method_handler(predict)}
 
-    def _request(self, data: bytes, context: Context) -> Request:
+    def _request(self, data: bytes, context: CallContext) -> Request:
         request = self._parse(data, self._limits, self._example)
         if self._models is not None:
             self._models.address(request, self._models.named(request.service))
@@ -234,7 +235,7 @@ class KeyValueRpc(RpcHandler):
         request.deadline = self._scheduler.deadline(math.inf if remaining_s is None else remaining_s)
         return request
 
-    async def _refuse(self, context: Context, error: ServingError) -> bytes:
+    async def _refuse(self, context: CallContext, error: ServingError) -> bytes:
         if isinstance(error, _AS_STATUS):
             await self._end(context, error, error.grpc_code, error.message)
         if isinstance(error, DeadlineExceeded) and _is_over(context):
@@ -242,7 +243,7 @@ class KeyValueRpc(RpcHandler):
         return render_error(error, PROTO)
 
 
-def _is_over(context: Context) -> bool:
+def _is_over(context: CallContext) -> bool:
     """Whether the caller's own deadline passed; a limit of the service's is answered as a message."""
     remaining_s = context.time_remaining()
     return remaining_s is not None and remaining_s <= 1 / TICKS_PER_S

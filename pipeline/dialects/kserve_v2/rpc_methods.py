@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
@@ -45,16 +45,13 @@ from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
 from pipeline.dialects.message_fields import LargeMessage, check_nested, split, varint
 from pipeline.errors import OUR_FAULT, DeadlineExceeded, ServingError, TooLarge
 from pipeline.front.dag_run import Answer, DagRun, Request
-from pipeline.front.grpc.rpc_handler import Context, RpcHandler
+from pipeline.front.grpc.call_context import CallContext
+from pipeline.front.grpc.rpc_handler import RpcHandler
 from pipeline.front.scheduler.admission import CALLER, caller
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.wire.v2_tensors import BYTES, CONTENTS, LENGTH, from_contents
-
-if TYPE_CHECKING:
-    from pipeline.front.grpc.private.call_context import CallContext
-
 
 _KINDS = {  # of the parameters that the protocol gives a meaning
     "priority": ("int64_param", "uint64_param"),
@@ -414,12 +411,12 @@ class V2Rpc(RpcHandler):
 
     def _page(
         self, kind: Any, answer: Callable[[Any], Message], admit: Callable[[str], None] | None = None
-    ) -> Callable[[bytes, Context], Awaitable[bytes]]:
+    ) -> Callable[[bytes, CallContext], Awaitable[bytes]]:
         """The handler of a method whose message is of the kind. admit: is given the client's address, and
         raises KServeRefusal where it may not call the method.
         """
 
-        async def page(data: bytes, context: Context) -> bytes:
+        async def page(data: bytes, context: CallContext) -> bytes:
             try:
                 if admit is not None:
                     admit(context.peer())
@@ -429,7 +426,7 @@ class V2Rpc(RpcHandler):
 
         return page
 
-    async def _health(self, data: bytes, context: Context) -> bytes:
+    async def _health(self, data: bytes, context: CallContext) -> bytes:
         return _SERVING if self._scheduler.server_ready else _NOT_SERVING
 
     def _model_ready(self, request: messages.ModelReadyRequest) -> Message:
@@ -456,7 +453,7 @@ class V2Rpc(RpcHandler):
 
     # Loading and unloading, which go on when the caller leaves:
 
-    async def _load(self, data: bytes, context: Context) -> bytes:
+    async def _load(self, data: bytes, context: CallContext) -> bytes:
         try:
             request = parsed(messages.RepositoryModelLoadRequest, data)
             _refuse_named_repository(request)
@@ -465,7 +462,7 @@ class V2Rpc(RpcHandler):
             return await self._refuse_page(context, exc)
         return messages.RepositoryModelLoadResponse().SerializeToString()
 
-    async def _unload(self, data: bytes, context: Context) -> bytes:
+    async def _unload(self, data: bytes, context: CallContext) -> bytes:
         try:
             request = parsed(messages.RepositoryModelUnloadRequest, data)
             _refuse_named_repository(request)
@@ -481,10 +478,10 @@ class V2Rpc(RpcHandler):
 
     # Inference:
 
-    def _request(self, data: bytes, context: Context) -> Request:
+    def _request(self, data: bytes, context: CallContext) -> Request:
         return self.build_request(infer_message(data, self._server.limits), context)
 
-    def build_request(self, message: InferMessage, context: Context) -> Request:
+    def build_request(self, message: InferMessage, context: CallContext) -> Request:
         """Build the request for the scheduler from a message. Raises KServeRefusal."""
         fields = message.fields
         model = self._server.models.find(fields.model_name, fields.model_version)
@@ -499,17 +496,17 @@ class V2Rpc(RpcHandler):
         request.version = fields.model_version and str(version_number(fields.model_version))
         return request
 
-    def _span(self, context: Context, region: str, offset: int, size: int) -> Span:
+    def _span(self, context: CallContext, region: str, offset: int, size: int) -> Span:
         return self._server.memory.span(context.peer(), region, offset, size)
 
     async def _stream(self, requests: Any, context: CallContext) -> None:
         await Stream(self._scheduler, self.build_request, context, self.name).run()
 
-    async def _refuse_page(self, context: Context, error: ServingError) -> bytes:
+    async def _refuse_page(self, context: CallContext, error: ServingError) -> bytes:
         self._access_log.refused(self.name, error, caller(context.peer()))
         return await self._refuse(context, error)
 
-    async def _refuse(self, context: Context, error: ServingError) -> bytes:
+    async def _refuse(self, context: CallContext, error: ServingError) -> bytes:
         _, code, message = for_clients(error)
         if isinstance(error, DeadlineExceeded) and context.time_remaining() == 0:
             code, message = "DEADLINE_EXCEEDED", "Deadline Exceeded"  # as gRPC tells the call's own
@@ -539,7 +536,7 @@ _FINAL.parameters["triton_final_response"].bool_param = True
 _FINAL_BYTES = _FINAL.SerializeToString()  # behind an answer's own fields they add to it
 
 Place = asyncio.Future[bytes | ServingError]  # of a request's answer in the stream
-RequestOf = Callable[[InferMessage, Context], Request]
+RequestOf = Callable[[InferMessage, CallContext], Request]
 
 
 class Stream:
@@ -663,4 +660,4 @@ class Stream:
             return
         place.set_result(answer)
         if isinstance(answer, bytes):
-            self._context.ready(len(answer))
+            self._context.queue_message(len(answer))

@@ -1,11 +1,12 @@
-"""The gRPC listener: the methods that dialects bring along, on raw bytes."""
+"""RpcServer: the gRPC ports of a service, from start to graceful stop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -15,21 +16,23 @@ from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates, Pem
 from pipeline.errors import StartFailed
 from pipeline.front.grpc.guard import RpcGuard
+from pipeline.front.grpc.method_handlers import MethodHandlers, Methods
+from pipeline.front.grpc.slow_clients import ClientBounds
+from pipeline.front.grpc.sockets import ListeningSocket
 from pipeline.front.scheduler.scheduler import Scheduler
 
-if TYPE_CHECKING:
-    from pipeline.front.grpc.private.calls import Methods, RpcCalls
+log = logging.getLogger(__name__)
 
-
-_MOST_MESSAGE = (1 << 31) - 1  # bytes that gRPC can be told of
+_MAX_MESSAGE_BYTES = (1 << 31) - 1  # the largest limit that gRPC accepts
+_WATCH_INTERVAL_S = 1.0
 
 
 class RpcServer:
-    """Serves methods, by full name, on ports given by their keys in config.yml, each with its address, empty
-    for every interface; over TLS alone where there are certificates.
+    """Serves the gRPC methods of all dialects on the gRPC ports.
 
-    health: the methods that `security.open_health` leaves open. apis: the API of each method, for
-    `--grpc-restricted-protocol`.
+    methods: by full name. health: methods that `security.open_health` leaves open. apis: the API of each
+    method, for `--grpc-restricted-protocol`. ports: address and port by config key; an empty address means
+    every interface. certificates: None without TLS.
     """
 
     def __init__(
@@ -50,10 +53,11 @@ class RpcServer:
         self._limits = limits
         self._certificates = certificates
         self._stopping = False
+        self._has_failed = False
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Listens on entry, stops on exit. Raises StartFailed for a used port, and a grpcio we can't use."""
+        """Listen on entry, stop on exit. Raises StartFailed for a used port."""
         config = self._scheduler.app.config
         limits = self._limits
         guard, keys = None, self._scheduler.keys
@@ -62,19 +66,18 @@ class RpcServer:
             restricted = RestrictedApis(restrictions, "protocol")
             open_methods = self._health if config.security.open_health else ()
             guard = RpcGuard(keys, restricted, self._apis, self._scheduler.access_log, open_methods)
-        self._server = _calls_class()(
-            self._methods,
-            guard,
-            limits,
-            [port for _, port in self._ports.values()],
-            self._scheduler.access_log,
+        ports = [port for _, port in self._ports.values()]
+        bounds = ClientBounds(limits, ports, self._scheduler.access_log)
+        self._handlers = MethodHandlers(self._methods, guard, bounds)
+        self._server = _create_server(
+            self._handlers,
             [
-                ("grpc.max_receive_message_length", min(limits.body_bytes, _MOST_MESSAGE)),
-                ("grpc.max_send_message_length", min(limits.response_bytes, _MOST_MESSAGE)),
+                ("grpc.max_receive_message_length", min(limits.body_bytes, _MAX_MESSAGE_BYTES)),
+                ("grpc.max_send_message_length", min(limits.response_bytes, _MAX_MESSAGE_BYTES)),
                 ("grpc.so_reuseport", 0),  # a second service on the port must fail, not share it
                 ("grpc.max_metadata_size", limits.header_bytes),
                 ("grpc.absolute_max_metadata_size", limits.header_bytes),
-                # Until TLS is agreed upon, or a client of HTTP/2 has said its settings.
+                # Until the end of the TLS handshake, or until the HTTP/2 settings of the client.
                 ("grpc.server_handshake_timeout_ms", int(limits.header_timeout_s * 1000)),
                 ("grpc.max_connection_idle_ms", int(limits.idle_timeout_s * 1000)),
                 ("grpc.max_allowed_incoming_connections", limits.max_connections),
@@ -85,22 +88,28 @@ class RpcServer:
         for name, (address, port) in self._ports.items():
             self._open(name, address, port)
         await self._server.start()
-        watching = asyncio.create_task(self._watch(), name="rpc-watch")
+        watch = asyncio.create_task(self._watch_listeners(ports), name="rpc-watch")
         try:
             yield
         finally:
-            watching.cancel()
+            watch.cancel()
             await self.stop(grace_s=0)
 
     def _arguments(self) -> Sequence[tuple[str, int]]:
-        """Return gRPC's settings as the flags of a model repository's server name them."""
+        """Return the gRPC channel arguments that flags of `paddlewheel serve` set."""
         repository = self._scheduler.app.repository
         return () if repository is None else repository.grpc_arguments
 
-    async def _watch(self) -> None:
-        """End the service where the listener ends by itself: it would only seem to live."""
-        await self._server.until_ended()
+    async def _watch_listeners(self, ports: Collection[int]) -> None:
+        """End the service if gRPC has closed a listener: the other ports would hide that.
+
+        After a fault, `wait_for_termination` of grpc.aio waits for clients to disconnect.
+        """
+        listeners = ListeningSocket.find_all(ports)
+        while all(listener.is_open() for listener in listeners):
+            await asyncio.sleep(_WATCH_INTERVAL_S)
         if not self._stopping:
+            self._has_failed = True
             self._scheduler.fail_for_good(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
 
     def _open(self, name: str, address: str, port: int) -> None:
@@ -114,45 +123,52 @@ class RpcServer:
             )
 
     def _add(self, address: str) -> int:
-        """Open the address, with TLS where there are certificates. Returns the port, 0 where it can't be."""
+        """Open the address, with TLS if there are certificates. Returns the port, 0 if it is in use."""
         if self._certificates is None:
             return self._server.add_insecure_port(address)
         return self._server.add_secure_port(address, _credentials(self._certificates))
 
     async def stop(self, grace_s: float) -> None:
-        """Say GOAWAY, let the calls that a handler has end, cancel what is left after `grace_s`."""
+        """Send GOAWAY, wait for the open calls, cancel calls that are open after `grace_s`."""
         self._stopping = True
+        for context in tuple(self._handlers.open_streams):
+            if context.on_stop is not None:
+                context.on_stop()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._server.stop(grace_s)
+            await self._server.stop(0 if self._has_failed else grace_s)
 
 
-def _calls_class() -> type[RpcCalls]:
-    """Import `RpcCalls` late: it uses private names of grpcio. Raises StartFailed where one is missing."""
+def _create_server(handlers: MethodHandlers, options: Sequence[tuple[str, Any]]) -> grpc.aio.Server:
+    """Return a FastServer, or grpc.aio's own server if FastServer does not support the installed grpcio."""
     try:
-        from pipeline.front.grpc.private.calls import RpcCalls
+        from pipeline.front.grpc.fast_server import FastServer
     except (ImportError, AttributeError) as exc:
-        raise StartFailed(
-            f"gRPC ports can't be served with grpcio {grpc.__version__}, which has changed inside ({exc}): "
-            "install the version that requirements/serving.txt names"
-        ) from exc
-    return RpcCalls
+        log.warning(
+            "gRPC calls take more CPU with grpcio %s, and a client can end the service by a path that is not "
+            "UTF-8: FastServer does not support this version (%s). Install the version in "
+            "requirements/serving.txt",
+            grpc.__version__,
+            exc,
+        )
+        return grpc.aio.server(handlers=[handlers], options=options)
+    return FastServer(handlers, options)  # type: ignore[return-value]  # the stub has no grpc.aio._server
 
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    """The TLS credentials of one port. gRPC asks before each handshake, in its own thread, for new ones."""
-    shown = certificates.pem
+    """Return the TLS credentials of a port. gRPC asks for new ones before each handshake, in its thread."""
+    current = certificates.pem
 
-    def renewed() -> grpc.ServerCertificateConfiguration | None:
-        nonlocal shown
-        if certificates.pem is shown:
+    def fetch_renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal current
+        if certificates.pem is current:
             return None
-        shown = certificates.pem
-        return _configuration(shown)
+        current = certificates.pem
+        return _configuration(current)
 
     return grpc.dynamic_ssl_server_credentials(
-        _configuration(shown),
-        renewed,  # type: ignore[arg-type]  # None means no change (its docstring)
-        require_client_authentication=shown.client_ca is not None,
+        _configuration(current),
+        fetch_renewed,  # type: ignore[arg-type]  # None means no change (its docstring)
+        require_client_authentication=current.client_ca is not None,
     )
 
 

@@ -1,4 +1,4 @@
-"""API keys and restricted APIs on the gRPC port: each call is refused on its metadata, before its message."""
+"""RpcGuard: API keys and restricted APIs of the gRPC ports. Rejects calls before their message arrives."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from pipeline.api.restrictions import RestrictedApis
 from pipeline.errors import RestrictedApi, ServingError, Unauthenticated
-from pipeline.front.grpc.rpc_handler import Context
+from pipeline.front.grpc.call_context import CallContext
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.scheduler.admission import CALLER, KeyRing, caller, shown_key
 
@@ -32,11 +32,11 @@ class RpcGuard:
         self._open_methods = open_methods
 
     def receives(self, method: str) -> bool:
-        """Whether messages of the method are received: unauthenticated clients must not fill the memory."""
+        """Return whether messages of the method are received: unauthenticated clients must not use memory."""
         return self._keys is None or method not in self._open_methods
 
-    def refusal(self, method: str, context: Context) -> ServingError | None:
-        """The reason to refuse a call, or None. Handlers find the caller in `CALLER`."""
+    def refusal(self, method: str, context: CallContext) -> ServingError | None:
+        """Return the error of a call that is not allowed, or None. Sets `CALLER` for the handler."""
         headers = [(_bytes(key), _bytes(value)) for key, value in context.invocation_metadata() or ()]
         CALLER.set(None)
         try:

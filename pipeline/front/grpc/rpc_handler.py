@@ -1,4 +1,4 @@
-"""RpcHandler: answers gRPC calls in one dialect: begins predictions, and reports their end."""
+"""RpcHandler: the gRPC methods of a dialect. Runs predictions and logs their outcome."""
 
 from __future__ import annotations
 
@@ -9,38 +9,36 @@ from collections.abc import Callable
 from typing import ClassVar, Never
 
 import grpc
-import grpc.aio
 
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError, detach
 from pipeline.front.dag_run import Answer, Request
+from pipeline.front.grpc.call_context import CallContext
 from pipeline.front.scheduler.admission import CALLER, caller, named
 from pipeline.front.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
 
-Context = grpc.aio.ServicerContext[bytes, bytes]
-
 
 class RpcHandler(ABC):
-    """Base of the gRPC handlers that dialects bring along.
+    """Base class of the gRPC handlers of dialects."""
 
-    name: name of the door in metrics and log.
-    """
-
-    name: ClassVar[str]
+    name: ClassVar[str]  # of the endpoint in metrics and log
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
 
     @abstractmethod
-    async def _refuse(self, context: Context, error: ServingError) -> bytes:
-        """The message that tells of a refusal; or, with `_end`, a status in its place."""
+    async def _refuse(self, context: CallContext, error: ServingError) -> bytes:
+        """Return the response for a rejected request, or end the call with a status by `_end`."""
 
     async def _predict(
-        self, method: str, read: Callable[[bytes, Context], Request], data: bytes, context: Context
+        self, method: str, read: Callable[[bytes, CallContext], Request], data: bytes, context: CallContext
     ) -> bytes:
-        """The message that answers a unary call. read: raises ServingError. method: as the log tells it."""
+        """Return the response of a unary call.
+
+        method: name for the log. read: builds the request from the message; raises ServingError.
+        """
         began = time.monotonic()
         request: Request | None = None
         answer: Answer
@@ -48,7 +46,7 @@ class RpcHandler(ABC):
             try:
                 request = read(data, context)
             finally:
-                data = b""  # a refusal must not keep the message
+                data = b""  # free the message of a rejected request
             request.door = self.name
             answer = await self._scheduler.infer(request)
         except ServingError as exc:
@@ -69,8 +67,8 @@ class RpcHandler(ABC):
             context.set_trailing_metadata((("server-timing", request.timings.header()),))
         return message
 
-    async def _end(self, context: Context, error: ServingError, code: str, message: str) -> Never:
-        """End the call with a status; `grpc-retry-pushback-ms` tells clients when to come again."""
+    async def _end(self, context: CallContext, error: ServingError, code: str, message: str) -> Never:
+        """End the call with a status. An overload sets `grpc-retry-pushback-ms`, the delay before a retry."""
         if isinstance(error, Overloaded):
             context.set_trailing_metadata((("grpc-retry-pushback-ms", str(int(error.retry_after_s * 1000))),))
         await context.abort(getattr(grpc.StatusCode, code), message)

@@ -1,0 +1,204 @@
+"""FastServer: grpc.aio's server with a cheaper way to accept unary calls, on private names of grpcio.
+
+grpc.aio starts three tasks for each call. Here a task accepts a call of its method, responds, and accepts the
+next. `docs/decisions/grpc-server.md` has the figures.
+
+grpc.aio also decodes the path of each call in the task that accepts calls: one path that is not UTF-8 ends
+the server. Here calls are accepted by method, and calls of other paths are rejected without decoding.
+
+Importing this module fails for a grpcio without the private names, or of a version that was not tested. The
+gRPC port then uses grpc.aio's own server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
+    AioServer,
+    ExecuteBatchError,
+    ReceiveCloseOnServerOperation,
+    SendInitialMetadataOperation,
+    SendMessageOperation,
+    SendStatusFromServerOperation,
+    StatusCode,
+    _handle_stream_stream_rpc,
+    _schedule_rpc_coro,
+    _ServicerContext,
+    execute_batch,
+    get_working_loop,
+)
+from grpc.aio._server import Server
+
+from pipeline.front.grpc.call_context import CallContext
+from pipeline.front.grpc.method_handlers import MethodHandlers
+
+log = logging.getLogger(__name__)
+
+Respond = Callable[[CallContext], Awaitable[bytes]]
+Operations = tuple[Any, ...]
+
+_MAX_IDLE_TASKS = 32  # of a method; further tasks end after their call
+
+_TESTED_VERSIONS = ("1.85.",)  # of grpcio: in others the private names may mean something else
+if not grpc.__version__.startswith(_TESTED_VERSIONS):
+    raise ImportError(f"tested versions: {', '.join(version + '*' for version in _TESTED_VERSIONS)}")
+for _name in ("_make_request_call_future", "_request_call", "_request_registered_call", "is_running"):
+    getattr(AioServer, _name)  # AttributeError if AioServer would never call the methods below
+
+
+class FastServer(Server):
+    """grpc.aio's server for methods with handlers. Generic handlers and interceptors are not supported."""
+
+    def __init__(self, handlers: MethodHandlers, options: Sequence[tuple[str, Any]]) -> None:
+        # Instead of Server.__init__, which would create an AioServer.
+        self._loop = get_working_loop()
+        self._server = _FastAioServer(self._loop, None, (), None, tuple(options), None)
+        self._server.handlers = handlers
+        self._server.tasks = set()
+        self._server.add_registered_method_handlers(handlers.by_name)
+
+
+class _FastAioServer(AioServer):  # type: ignore[misc]
+    """Accepts the calls of each method in tasks of that method."""
+
+    handlers: MethodHandlers
+    tasks: set[asyncio.Task[None]]  # the event loop holds weak references only
+
+    def _make_request_call_future(self, method: bytes | None) -> asyncio.Future[None]:
+        """Start to accept calls. grpc.aio asks once for each method, and once with None for all other paths.
+
+        Returns a future that fails when the server stops: grpc.aio expects the error of the pending accept.
+        """
+        stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        _Acceptor(self, method, stopped).start_task()
+        return stopped
+
+    def start_task(self, coroutine: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+
+class _Acceptor:
+    """Accepts the calls of one method, or of all unknown methods.
+
+    At least one task waits for the next call while others respond.
+    """
+
+    def __init__(self, server: _FastAioServer, method: bytes | None, stopped: asyncio.Future[None]) -> None:
+        self._server = server
+        self._method = method
+        self._stopped = stopped
+        self._idle_tasks = 0
+        name = "" if method is None else method.decode()
+        self._stream = server.handlers.streams.get(name)
+        unary = server.handlers.unary.get(name)
+        self._respond: Respond = _reject_unknown_method if unary is None else unary.respond
+
+    def start_task(self) -> None:
+        self._server.start_task(self._accept_calls(), "rpc-accept")
+
+    async def _accept_calls(self) -> None:
+        serve = self._serve_unary if self._stream is None else self._start_stream
+        try:
+            while self._server.is_running() and self._idle_tasks < _MAX_IDLE_TASKS:
+                await serve(await self._next_call())  # a variable would keep the call until the next
+        except Exception as exc:
+            if not self._stopped.done():
+                self._stopped.set_exception(exc)
+
+    async def _next_call(self) -> Any:
+        self._idle_tasks += 1
+        try:
+            if self._method is None:
+                call = await self._server._request_call()
+            else:
+                call = await self._server._request_registered_call(self._method)
+        finally:
+            self._idle_tasks -= 1
+        if not self._idle_tasks:
+            self.start_task()
+        return call
+
+    async def _serve_unary(self, call: Any) -> None:
+        loop = asyncio.get_running_loop()
+        grpc_context = _ServicerContext(call, None, None, loop)
+        context = CallContext(grpc_context, self._server.handlers.bounds)
+        watch = _ClientWatch(self._server, call)
+        context.on_slow = watch.start
+        context.begin_unary()
+        try:
+            operations = await self._respond_while_connected(context, watch)
+            if operations:
+                status = SendStatusFromServerOperation(grpc_context.trailing_metadata(), StatusCode.ok, "", 0)
+                operations += (status,)
+            if not watch.started:
+                operations += (ReceiveCloseOnServerOperation(0),)
+            await _execute(call, operations, loop)
+        finally:
+            context.finish()
+
+    async def _respond_while_connected(self, context: CallContext, watch: _ClientWatch) -> Operations:
+        """Return the operations that send the response; none if the call has ended."""
+        try:
+            response = await self._respond(context)
+        except grpc.aio.BaseError:  # aborted, or the client has left
+            return ()
+        except asyncio.CancelledError:
+            if not watch.client_left:
+                raise
+            watch.task.uncancel()
+            return ()
+        finally:
+            watch.cancels = False
+        return SendInitialMetadataOperation(None, 0), SendMessageOperation(response, 0)
+
+    async def _start_stream(self, call: Any) -> None:
+        loop = asyncio.get_running_loop()
+        responding = _handle_stream_stream_rpc(self._stream, call, loop)
+        name = (self._method or b"").decode()
+        self._server.start_task(_schedule_rpc_coro(responding, call, loop, name), "rpc-stream")
+
+
+class _ClientWatch:
+    """Cancels the task of a slow call when its client leaves."""
+
+    started = False
+    client_left = False
+    cancels = True  # until the handler has returned
+
+    def __init__(self, server: _FastAioServer, call: Any) -> None:
+        self.task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
+        self._server = server
+        self._call = call
+
+    def start(self) -> None:
+        self.started = True
+        self._server.start_task(self._wait_for_client(), "rpc-watch")
+
+    async def _wait_for_client(self) -> None:
+        closing = ReceiveCloseOnServerOperation(0)
+        await _execute(self._call, (closing,), asyncio.get_running_loop())
+        if closing.cancelled() and self.cancels:
+            self.client_left = True
+            self.task.cancel()
+
+
+async def _reject_unknown_method(context: CallContext) -> bytes:
+    await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+
+
+async def _execute(call: Any, operations: Operations, loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        if operations:
+            await execute_batch(call, operations, loop)
+    except ExecuteBatchError as exc:
+        log.debug("a client has left: %s", exc)
+    except Exception:
+        log.exception("A fault of ours in ending a gRPC call")

@@ -1,0 +1,339 @@
+"""Bounds on the memory that gRPC holds for slow clients: unread responses and partial messages.
+
+gRPC buffers a response until its client has read it, and the received part of a message until the rest
+arrives. Neither buffer has a limit over all calls. The kernel counts the bytes of each connection, so a
+connection over the bounds is closed with all its calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from pipeline.config.config_file import Limits
+from pipeline.front.grpc.sockets import ClientConnection
+from pipeline.front.metrics.access_log import UNREAD, AccessLog
+from pipeline.front.metrics.metrics import resident_bytes
+
+if TYPE_CHECKING:
+    from pipeline.front.grpc.call_context import CallContext
+
+_REST = 5  # pause after a scan, as a multiple of its duration: clients must not keep the event loop busy
+
+_CALL_BYTES = 20 * 1024  # memory of a call besides its response
+_PROGRESS_BYTES = 16 * 1024  # fewer may be answers to pings and settings, which are no progress
+_SCAN_INTERVAL_S = 1.0
+
+
+class _ReadingConnection(ClientConnection):
+    """A connection with unread responses."""
+
+    def __init__(self, peer: str, since: float) -> None:
+        super().__init__(peer)
+        self.calls = 0
+        self.unread_bytes = 0  # sizes of the unread responses; a response counts until it is read to the end
+        self.since = since  # time.monotonic() of the last progress
+        self._base_bytes: int | None = None  # `sent_bytes` at `since`
+        self._progress_bytes = 0  # sent since then
+
+    def update_progress(self) -> None:
+        sent_bytes = self.sent_bytes()
+        if sent_bytes is None:
+            return
+        if self._base_bytes is None:
+            self._base_bytes = sent_bytes
+        self._progress_bytes = sent_bytes - self._base_bytes
+
+    @property
+    def makes_progress(self) -> bool:
+        return self._progress_bytes >= _PROGRESS_BYTES
+
+    def restart_interval(self, now: float) -> None:
+        """Measure progress from now on, if there was any."""
+        if self.makes_progress and self._base_bytes is not None:
+            self._base_bytes += self._progress_bytes
+            self._progress_bytes, self.since = 0, now
+
+    def estimate_remaining_s(self, now: float) -> float:
+        """Return the seconds until all responses are read, at the rate since the last progress."""
+        interval_s = max(_SCAN_INTERVAL_S, now - self.since)  # shorter intervals tell no rate
+        return self.unread_bytes * interval_s / (self._progress_bytes + _PROGRESS_BYTES)
+
+
+class UnreadResponses:
+    """Closes connections that do not read their responses.
+
+    A connection without progress for `body_timeout_s` is closed. While unread responses exceed
+    `bodies_bytes`, the connection with the longest estimated time to read is closed. A single response may
+    have `response_bytes`.
+    """
+
+    def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
+        self._timeout_s = limits.body_timeout_s
+        self._interval_s = min(_SCAN_INTERVAL_S, limits.body_timeout_s / 4)
+        self._max_bytes = max(limits.bodies_bytes, limits.response_bytes)
+        self._ports = ports  # of the service
+        self._access_log = access_log
+        self._recent: dict[CallContext, tuple[float, int]] = {}  # start and bytes of responses, by start
+        self._unread: dict[CallContext, tuple[_ReadingConnection, int]] = {}  # older responses
+        self._connections: dict[str, _ReadingConnection] = {}  # of the older responses, by peer
+        self._bytes = 0  # of all responses, except on connections that `_close` has closed
+        self._scan_timer: asyncio.TimerHandle | None = None
+        self._shed_timer: asyncio.TimerHandle | None = None
+        self._resume_at = 0.0  # no scan before that
+
+    def add(self, call: CallContext, size: int) -> None:
+        """Count bytes of a response that gRPC starts to send."""
+        size += _CALL_BYTES
+        self._bytes += size
+        now = time.monotonic()
+        if call in self._unread:
+            connection, before = self._unread[call]
+            self._unread[call] = connection, before + size
+            self._count_on_connection(connection, size)
+        else:
+            began, before = self._recent.get(call) or (now, 0)
+            self._recent[call] = began, before + size
+        if self._scan_timer is None:
+            self._schedule_scan(now + self._interval_s)
+        if self._bytes > self._max_bytes and self._shed_timer is None:
+            delay_s = max(0.0, self._resume_at - now)
+            self._shed_timer = asyncio.get_running_loop().call_later(delay_s, self._scan_early)
+
+    def remove(self, call: CallContext) -> None:
+        """Stop counting a response: the client has read it, or has disconnected."""
+        recent = self._recent.pop(call, None)
+        if recent is not None:
+            self._bytes -= recent[1]
+            return
+        unread = self._unread.pop(call, None)
+        if unread is None:
+            return
+        connection, size = unread
+        connection.calls -= 1
+        connection.unread_bytes -= size
+        if not connection.closed:
+            self._bytes -= size
+        if not connection.calls:
+            del self._connections[connection.peer]
+
+    def _count_on_connection(self, connection: _ReadingConnection, size: int) -> None:
+        connection.unread_bytes += size
+        if connection.closed:
+            self._bytes -= size
+
+    def _schedule_scan(self, when: float) -> None:
+        delay_s = when - time.monotonic()
+        self._scan_timer = asyncio.get_running_loop().call_later(delay_s, self._scan)
+
+    def _scan(self) -> None:
+        self._scan_timer = None
+        began = time.monotonic()
+        self._group_by_connection(began - self._interval_s)
+        self._update_connections()
+        for connection in list(self._connections.values()):
+            if not connection.makes_progress and began - connection.since > self._timeout_s:
+                self._close(connection, "it has not read on for limits.body_timeout_s")
+        self._shed(began)
+        for connection in self._connections.values():
+            connection.restart_interval(began)
+        self._pause_after(began)
+        if self._recent or self._unread:
+            self._schedule_scan(max(began + self._interval_s, self._resume_at))
+
+    def _scan_early(self) -> None:
+        """Scan because the sum is over its bound."""
+        self._shed_timer = None
+        began = time.monotonic()
+        self._group_by_connection(began)
+        self._update_connections()
+        self._shed(began)
+        self._pause_after(began)
+
+    def _pause_after(self, began: float) -> None:
+        now = time.monotonic()
+        self._resume_at = now + _REST * (now - began)
+
+    def _group_by_connection(self, before: float) -> None:
+        """Look up the connections of responses that began before the moment."""
+        for call, (began, size) in list(self._recent.items()):
+            if began > before:
+                break
+            del self._recent[call]
+            peer = call.peer()
+            connection = self._connections.get(peer)
+            if connection is None:
+                connection = self._connections[peer] = _ReadingConnection(peer, began)
+            connection.calls += 1
+            self._unread[call] = connection, size
+            self._count_on_connection(connection, size)
+
+    def _update_connections(self) -> None:
+        connections = [connection for connection in self._connections.values() if not connection.closed]
+        ClientConnection.locate_sockets(connections, self._ports)
+        for connection in connections:
+            connection.update_progress()
+
+    def _shed(self, now: float) -> None:
+        if self._bytes <= self._max_bytes:
+            return
+        reason = f"together more than {self._max_bytes} bytes wait; limits.bodies_bytes allows no more"
+        slowest_last = sorted(
+            self._connections.values(), key=lambda each: (each.estimate_remaining_s(now), each.unread_bytes)
+        )
+        for connection in reversed(slowest_last):
+            if self._bytes > self._max_bytes:
+                self._close(connection, reason)
+
+    def _close(self, connection: _ReadingConnection, reason: str) -> None:
+        if connection.closed or not connection.shut_down():  # calls of a lost connection end by themselves
+            return
+        self._bytes -= connection.unread_bytes
+        self._access_log.warn(
+            UNREAD,
+            f"closed the connection of {connection.peer} with {connection.unread_bytes} unread bytes "
+            f"(calls: {connection.calls}): {reason}",
+        )
+
+
+_MESSAGE_SCAN_INTERVAL_S = 0.1
+
+
+class _SendingConnection(ClientConnection):
+    """A connection with calls that wait for a message."""
+
+    def __init__(self, peer: str) -> None:
+        super().__init__(peer)
+        self.buffered_bytes = 0  # upper bound of the bytes that gRPC buffers for partial messages
+        self.base_bytes: dict[CallContext, int] = {}  # `received_bytes` when a call was first seen waiting
+
+    def update(self, calls: Collection[CallContext], max_message_bytes: int) -> None:
+        received_bytes = self.received_bytes()
+        if received_bytes is None:
+            self.buffered_bytes = 0
+            return
+        self.base_bytes = {call: self.base_bytes.get(call, received_bytes) for call in calls}
+        since_bases = [received_bytes - base for base in self.base_bytes.values()]
+        self.buffered_bytes = min(max(since_bases), sum(min(each, max_message_bytes) for each in since_bases))
+
+
+class PartialMessages:
+    """Bounds messages that are arriving, in time and in sum.
+
+    The message of a unary call must arrive within `body_timeout_s`. While the front uses more than
+    `bodies_bytes` of memory, and partial messages may use more than that, the connection that has sent most
+    is closed.
+    """
+
+    def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
+        self._max_bytes, self._max_message_bytes = limits.bodies_bytes, limits.body_bytes
+        self._timeout_s = limits.body_timeout_s
+        self._ports = ports  # of the service
+        self._access_log = access_log
+        self._peers: dict[CallContext, str] = {}  # peers of calls that wait for a message, "" until a scan
+        self._unary: dict[CallContext, float] = {}  # start of unary calls among them, by start
+        self._connections: dict[str, _SendingConnection] = {}  # by peer
+        self._scan_timer: asyncio.TimerHandle | None = None
+
+    def add(self, call: CallContext, *, unary: bool) -> None:
+        """Watch a call that waits for a message."""
+        self._peers[call] = ""
+        if unary:
+            self._unary[call] = time.monotonic()
+        if self._scan_timer is None:
+            loop = asyncio.get_running_loop()
+            self._scan_timer = loop.call_later(_MESSAGE_SCAN_INTERVAL_S, self._scan)
+
+    def remove(self, call: CallContext) -> None:
+        """Stop watching a call: its message has arrived, or none will."""
+        peer = self._peers.pop(call, "")
+        self._unary.pop(call, None)
+        if peer and peer in self._connections:
+            self._connections[peer].base_bytes.pop(call, None)
+
+    def _scan(self) -> None:
+        self._scan_timer = None
+        began = time.monotonic()
+        self._time_out_before(began - self._timeout_s)
+        if resident_bytes() > self._max_bytes:
+            self._update_connections()
+            self._shed()
+        else:
+            self._connections.clear()
+        if self._peers:
+            delay_s = max(_MESSAGE_SCAN_INTERVAL_S, _REST * (time.monotonic() - began))
+            self._scan_timer = asyncio.get_running_loop().call_later(delay_s, self._scan)
+
+    def _time_out_before(self, moment: float) -> None:
+        for call, began in list(self._unary.items()):
+            if began > moment:
+                break
+            del self._unary[call]
+            call.time_out_message()
+
+    def _update_connections(self) -> None:
+        calls: dict[str, list[CallContext]] = {}
+        for call, known_peer in self._peers.items():
+            peer = self._peers[call] = known_peer or call.peer()
+            calls.setdefault(peer, []).append(call)
+        self._connections = {peer: self._connections.get(peer) or _SendingConnection(peer) for peer in calls}
+        ClientConnection.locate_sockets(self._connections.values(), self._ports)
+        for connection in self._connections.values():
+            connection.update(calls[connection.peer], self._max_message_bytes)
+
+    def _shed(self) -> None:
+        connections = [connection for connection in self._connections.values() if not connection.closed]
+        total_bytes = sum(connection.buffered_bytes for connection in connections)
+        for connection in sorted(connections, key=lambda each: each.buffered_bytes, reverse=True):
+            if total_bytes <= self._max_bytes:
+                return
+            if connection.shut_down():
+                total_bytes -= connection.buffered_bytes
+                self._access_log.warn(
+                    "Unfinished messages",
+                    f"closed the connection of {connection.peer}, which has sent up to "
+                    f"{connection.buffered_bytes} bytes of them: together more than {self._max_bytes} bytes "
+                    "are here; limits.bodies_bytes allows no more",
+                )
+
+
+_SLOW_AFTER_S = 0.02
+
+
+class SlowCalls:
+    """Reports unary calls that take longer than 20 ms. The bounds can ignore all others."""
+
+    def __init__(self) -> None:
+        self._calls: dict[CallContext, float] = {}  # start of calls, by start
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, call: CallContext) -> None:
+        """Watch a call until `remove`."""
+        self._calls[call] = time.monotonic()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_SLOW_AFTER_S, self._report)
+
+    def remove(self, call: CallContext) -> None:
+        self._calls.pop(call, None)
+
+    def _report(self) -> None:
+        self._timer = None
+        slow_since = time.monotonic() - _SLOW_AFTER_S
+        for call, began in list(self._calls.items()):
+            if began > slow_since:
+                break
+            del self._calls[call]
+            call.become_slow()
+        if self._calls:
+            self._timer = asyncio.get_running_loop().call_later(_SLOW_AFTER_S, self._report)
+
+
+class ClientBounds:
+    """Bounds of one server. ports: ports of the service."""
+
+    def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
+        self.messages = PartialMessages(limits, ports, access_log)
+        self.responses = UnreadResponses(limits, ports, access_log)
+        self.slow_calls = SlowCalls()
