@@ -15,6 +15,10 @@ MODELS := $(CONVERT_VENV)/.models-installed
 PDMODEL := $(CONVERT_VENV)/.pdmodel-installed
 # Tests mostly wait for services to start: more processes than cores.
 TEST_PROCESSES ?= 3
+GRPC_TESTS = $(wildcard tests/dialects/test_v2_*.py) $(addprefix tests/front/test_, \
+	api_keys.py connections.py doors.py rpc_door.py tls.py tls_renewal.py tls_strangers.py) \
+	$(addprefix tests/promises/test_, abandoned_calls.py admission.py arriving_messages.py bounds.py few_files.py \
+	hangup.py hostile_errors.py untaken_answers.py)
 # Of `make simulate`; about 40 of them take a second of a core.
 SEEDS ?= 10000
 # Of `make mutants`; 5 runs every fifth mutant of each function.
@@ -28,7 +32,7 @@ BASE_ARGUMENT = $(if $(BASE),--build-arg BASE=$(BASE))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-page test-system coverage check convert-env pdmodel-env test-convert fuzz simulate mutants chaos bench docker docker-onnx protos lock sbom clean
+.PHONY: help setup serve test test-plain-grpc test-page test-system coverage check convert-env pdmodel-env test-convert fuzz simulate mutants chaos bench docker docker-onnx protos lock sbom clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,6 +50,10 @@ test: check  ## Linters, types, import rules, demo model, all tests
 
 test-page: $(PAGE)  ## Tests of the page /docs in a headless Chromium, installed first where there is none
 	browser=$$(docker/install.sh browser) && CHROMIUM="$$browser" $(PY) -m pytest tests/page
+
+test-plain-grpc: $(DEV)  ## Tests of the gRPC ports on grpc.aio alone, as after an upgrade of grpcio
+	$(PY) -m convert demo
+	PYTHONPATH=$(CURDIR)/tests/support/plain_grpc $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile $(GRPC_TESTS)
 
 test-system: $(SYSTEM)  ## Generated requests for every operation and method of running services
 	$(PY) -m convert demo

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,15 +14,25 @@ import pytest
 
 from client.protos.pipeline_service_pb2 import Request, Response, Tensor
 from tests.support.going_on import going_on
-from tests.support.service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, key_value, wait_until
+from tests.support.service_process import (
+    APPS,
+    PATIENCE_S,
+    ROOT,
+    RPC_METHOD,
+    ServiceProcess,
+    key_value,
+    wait_until,
+)
 
+PLAIN_GRPC = ROOT / "tests" / "support" / "plain_grpc"  # hides private names of grpcio
 LIMITS = {"body_bytes": 100_000, "text_chars": 1000, "tensor_rank": 4}
 
 
-@pytest.fixture(scope="module")
-def service() -> Iterator[ServiceProcess]:
+@pytest.fixture(scope="module", params=["fast-server", "plain-grpc-aio"])
+def service(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
     config = {"dag": {"max_pending_requests": 3, "http_errors": "status"}, "limits": LIMITS}
-    with ServiceProcess(APPS / "echo.py", config) as process:
+    env = {"PYTHONPATH": os.pathsep.join((str(PLAIN_GRPC), str(ROOT)))} if "plain" in request.param else None
+    with ServiceProcess(APPS / "echo.py", config, env=env) as process:
         yield process
 
 

@@ -25,8 +25,7 @@ class CallContext:
     """
 
     on_stop: Callable[[], None] | None = None  # called when the server stops; set by streams
-    on_slow: Callable[[], None] | None = None  # called when the call takes longer than 20 ms
-    _slow = False
+    _slow = False  # a unary call that takes longer than 20 ms
     _finished = False
     _reader: asyncio.Task[Any] | None = None  # waits for the message of a unary call
     _timed_out = False
@@ -44,6 +43,10 @@ class CallContext:
     def peer(self) -> str:
         """Return the address of the client as gRPC writes it."""
         return self._context.peer()
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the deadline of the client; None without a deadline."""
+        return self._context.time_remaining()
 
     async def read_unary(self) -> bytes:
         """Return the message of a unary call. Aborts the call if no message arrives in time."""
@@ -72,8 +75,6 @@ class CallContext:
             self._bounds.messages.add(self, unary=True)
         elif self._response_bytes is not None:
             self._bounds.responses.add(self, self._response_bytes)
-        if self.on_slow is not None:
-            self.on_slow()
 
     def time_out_message(self) -> None:
         """End the wait of `read_unary`."""

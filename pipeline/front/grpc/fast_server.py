@@ -128,36 +128,34 @@ class _Acceptor:
 
     async def _serve_unary(self, call: Any) -> None:
         loop = asyncio.get_running_loop()
-        grpc_context = _ServicerContext(call, None, None, loop)
-        context = CallContext(grpc_context, self._server.handlers.bounds)
-        watch = _ClientWatch(self._server, call)
-        context.on_slow = watch.start
+        context = _UnaryContext(call, loop, self._server)
         context.begin_unary()
         try:
-            operations = await self._respond_while_connected(context, watch)
-            if operations:
-                status = SendStatusFromServerOperation(grpc_context.trailing_metadata(), StatusCode.ok, "", 0)
-                operations += (status,)
-            if not watch.started:
+            operations = await self._respond_while_connected(context)
+            if not context.watched:
                 operations += (ReceiveCloseOnServerOperation(0),)
             await _execute(call, operations, loop)
         finally:
             context.finish()
 
-    async def _respond_while_connected(self, context: CallContext, watch: _ClientWatch) -> Operations:
+    async def _respond_while_connected(self, context: _UnaryContext) -> Operations:
         """Return the operations that send the response; none if the call has ended."""
         try:
             response = await self._respond(context)
         except grpc.aio.BaseError:  # aborted, or the client has left
             return ()
         except asyncio.CancelledError:
-            if not watch.client_left:
+            if not context.client_left:
                 raise
-            watch.task.uncancel()
+            context.task.uncancel()
             return ()
         finally:
-            watch.cancels = False
-        return SendInitialMetadataOperation(None, 0), SendMessageOperation(response, 0)
+            context.responding = False
+        return (
+            SendInitialMetadataOperation(None, 0),
+            SendMessageOperation(response, 0),
+            SendStatusFromServerOperation(context.trailing_metadata(), StatusCode.ok, "", 0),
+        )
 
     async def _start_stream(self, call: Any) -> None:
         loop = asyncio.get_running_loop()
@@ -166,26 +164,28 @@ class _Acceptor:
         self._server.start_task(_schedule_rpc_coro(responding, call, loop, name), "rpc-stream")
 
 
-class _ClientWatch:
-    """Cancels the task of a slow call when its client leaves."""
+class _UnaryContext(CallContext):
+    """Context of a unary call. Cancels the task of a slow call when its client leaves."""
 
-    started = False
+    watched = False
     client_left = False
-    cancels = True  # until the handler has returned
+    responding = True  # until the handler has returned
 
-    def __init__(self, server: _FastAioServer, call: Any) -> None:
-        self.task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
-        self._server = server
+    def __init__(self, call: Any, loop: asyncio.AbstractEventLoop, server: _FastAioServer) -> None:
+        super().__init__(_ServicerContext(call, None, None, loop), server.handlers.bounds)
+        self.task: asyncio.Task[Any] = asyncio.current_task(loop)  # type: ignore[assignment]
         self._call = call
+        self._server = server
 
-    def start(self) -> None:
-        self.started = True
+    def become_slow(self) -> None:
+        super().become_slow()
+        self.watched = True
         self._server.start_task(self._wait_for_client(), "rpc-watch")
 
     async def _wait_for_client(self) -> None:
         closing = ReceiveCloseOnServerOperation(0)
         await _execute(self._call, (closing,), asyncio.get_running_loop())
-        if closing.cancelled() and self.cancels:
+        if closing.cancelled() and self.responding:
             self.client_left = True
             self.task.cancel()
 
