@@ -46,6 +46,12 @@ def hang(run: Run) -> None:
         worker.process.stop()
 
 
+def hang_thread(run: Run) -> None:
+    """The next run of a worker never ends; other threads of its process work on."""
+    if worker := _choose(run, busy=True):
+        worker.quirks.hang_thread = True
+
+
 def pause(run: Run) -> None:
     """SIGSTOP for a worker, and SIGCONT some time later."""
     if worker := _choose(run, busy=True):
@@ -157,8 +163,8 @@ def _restore_speed(worker: Worker) -> None:
 FAULTS: dict[str, Callable[[Run], None]] = {
     fault.__name__: fault
     for fault in (
-        kill, kill_all, kill_again_and_again, hang, pause, slow, die_in_frame, stop_in_frame, send_garbage,
-        break_connection,
-        fail_probe, hang_in_probe, fail_starts, crash_loop, hang_in_start, fail_spawn, reload, unload, leave,
+        kill, kill_all, kill_again_and_again, hang, hang_thread, pause, slow, die_in_frame, stop_in_frame,
+        send_garbage, break_connection, fail_probe, hang_in_probe, fail_starts, crash_loop,
+        hang_in_start, fail_spawn, reload, unload, leave,
     )
 }  # fmt: skip

@@ -313,15 +313,17 @@ class Referee:
                         sent.movable_since = math.inf
                         continue
                     sent.movable_since = min(sent.movable_since, run.now)
-                    limit_s = MOVED_WITHIN_S if age else RESCUED_WITHIN_S + STUCK_RUNS * run_s
-                    if not age and run.is_stopped(instance):
-                        limit_s = UNSTOPPED_WITHIN_S
+                    stuck_s = run.now - sent.movable_since
+                    stopped_since = run.stopped_since(instance)
+                    is_late = stuck_s > (MOVED_WITHIN_S if age else RESCUED_WITHIN_S + STUCK_RUNS * run_s)
+                    if not age and stopped_since is not None:  # it may have hung before
+                        is_late |= min(stuck_s, run.now - stopped_since) > UNSTOPPED_WITHIN_S
                     if not age and (run.spins(instance) or not op.crash_retry):
                         continue  # a run that works is waited for, and must not be begun twice
-                    if run.now - sent.movable_since > limit_s:
+                    if is_late:
                         self.report(
                             f"request {sent.number} is stuck at instance {pool.op}.{instance.number} for "
-                            f"{run.now - sent.movable_since:.1f} s while another one is idle"
+                            f"{stuck_s:.1f} s while another one is idle"
                         )
 
     def _check_memory(self) -> None:

@@ -179,6 +179,7 @@ class Process:
         self.dying = False
         self.ended = False
         self.stopped = False
+        self.stopped_at = 0.0  # instant of the latest SIGSTOP
         self.program: Program | None = None
         self._kernel = kernel
         self.code = 0
@@ -200,6 +201,7 @@ class Process:
     def stop(self) -> None:
         """SIGSTOP: nothing of the process runs until `resume`."""
         self.stopped = True
+        self.stopped_at = asyncio.get_running_loop().time()
         self._kernel.stops += 1
 
     def resume(self) -> None:

@@ -123,9 +123,10 @@ class Run:
         program: Worker = instance.process._process.program
         return program.instances[instance.number - instance.process.numbers[0]]
 
-    def is_stopped(self, instance: Instance) -> bool:
-        """Whether an instance's process is stopped by SIGSTOP."""
-        return bool(instance.process._process.stopped)
+    def stopped_since(self, instance: Instance) -> float | None:
+        """Return since when an instance's process is stopped by SIGSTOP; None where it is not."""
+        process = instance.process._process
+        return float(process.stopped_at) if process.stopped else None
 
     def order(self, order: Coroutine[Any, Any, None]) -> None:
         """Have an operator's order carried out beside the load."""

@@ -100,7 +100,7 @@ def draw(seed: int) -> Scenario:
         _slow_some(rng, orders)
     kinds = rng.choices(
         list(FAULTS),
-        [3 if kind in ("hang", "pause") else 1 for kind in FAULTS],
+        [3 if kind in ("hang", "hang_thread", "pause") else 1 for kind in FAULTS],
         k=rng.choice((0, 1, 2, 3, 5, 8)),
     )
     faults = sorted((Fault(rng.uniform(0.0, load_s), kind) for kind in kinds), key=lambda fault: fault.at_s)
@@ -120,7 +120,7 @@ def draw(seed: int) -> Scenario:
 def _draw_dag(rng: random.Random) -> dict[str, Any]:
     timeout_s = rng.choice((30.0, 30.0, 30.0, 8.0))
     return {
-        "is_thread_op": rng.random() < 0.2,
+        "is_thread_op": rng.random() < 0.35,
         "request_timeout": timeout_s,
         "drain_timeout": timeout_s + 1.0,
         "max_pending_requests": rng.choice((1000, 1000, 30, 6)),

@@ -69,16 +69,13 @@ class StartPlan:
 
 @dataclass
 class Quirks:
-    """Faults that a process has from some moment on.
+    """Faults that a process has from some moment on."""
 
-    cut_reply: the next reply ends within its frame: `die` or `stop`. garbage: the next reply is no frame.
-    probe: what becomes of the next probe: `fail` or `hang`. slowness: factor of all times.
-    """
-
-    cut_reply: str = ""
-    garbage: bool = False
-    probe: str = ""
-    slowness: float = 1.0
+    cut_reply: str = ""  # the next reply ends within its frame: `die` or `stop`
+    garbage: bool = False  # the next reply is no frame
+    probe: str = ""  # result of the next probe: `fail` or `hang`
+    hang_thread: bool = False  # the next run of one of its threads never ends
+    slowness: float = 1.0  # factor of all times
 
 
 class Witness(Protocol):
@@ -304,6 +301,10 @@ class InstanceThread:
         """Run a batch of the dispatch: it takes its time, ends with answers, or kills or hangs us."""
         world, rng = self.worker.world, self.worker.world.rng
         speed = world.speeds[self.worker.op]
+        if self.worker.quirks.hang_thread:
+            self.worker.quirks.hang_thread = False
+            self.hung = True
+            return
         took_s = (speed.run_s + speed.request_s * len(batch)) * rng.uniform(0.8, 1.3)
         for _, values in batch:
             request = first_value(values)
