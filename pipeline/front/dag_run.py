@@ -1,4 +1,4 @@
-"""DagRun: the way of one request through the DAG, and its tasks: its share of the work of each Op."""
+"""DagRun: the run of one request through the DAG, and its tasks, one for each node."""
 
 from __future__ import annotations
 
@@ -56,23 +56,23 @@ class Client:
 
 
 class Request(msgspec.Struct, eq=False):
-    """A request, as a dialect has read it."""
+    """A request, as parsed by a dialect."""
 
     service: str
     method: str
     inputs: dict[str, Any]  # str, bytes, ndarray or list by name, in the order of the request
-    log_id: LogId = 0  # the client's own; 0 without
+    log_id: LogId = 0  # number that the client has set; 0 without one
     client_ip: str = ""
-    form: str = ""  # form of the answer, by its name in the dialect
+    form: str = ""  # name of the response's form in the dialect
     deadline: float = math.inf  # instant of time.monotonic(); math.inf for none
-    priority: int = 0  # smaller leaves first
-    timings: Timings | None = None  # recorded where the answer shall contain them (dag.use_profile)
+    priority: int = 0  # smaller values are served first
+    timings: Timings | None = None  # for the response; None without dag.use_profile
     model: str = ""  # name of the requested model; empty for the service's first
     rows: int = 1  # rows that statistics count
     version: str = ""  # requested version of the model; empty for the served one
-    model_version: str = ""  # version that makes the answer, known when a worker gets the request
-    wish: Any = None  # options of the form, known to the dialect alone; msgpack must be able to carry them
-    finish: Finish | None = None  # makes the response of the worker's answer
+    model_version: str = ""  # version of the worker that gets the request
+    wish: Any = None  # options of the form; only the dialect knows their type, which msgpack can encode
+    finish: Finish | None = None  # converts the worker's answer to the response
     options: RequestOptions | None = None  # request options for the hooks; None without any
     client: Client | None = None  # set by the listener
     door: str = ""  # name of the protocol and dialect, set by the listener
@@ -80,19 +80,19 @@ class Request(msgspec.Struct, eq=False):
 
 
 class InOrder:
-    """Holds what becomes of a task until those before it are settled, or wanted no more."""
+    """Holds the results of tasks until the tasks before them are settled or cancelled."""
 
     def __init__(self) -> None:
-        self._under_way: dict[int, Task] = {}  # by number, in the order in which they were sent
+        self._under_way: dict[int, Task] = {}  # by number, in the order of their dispatch
         self._settled: dict[int, Callable[[], None]] = {}
 
     def sent(self, task: Task) -> None:
-        """Note that a worker gets the task, perhaps again: then it keeps its place."""
+        """Record that a worker gets the task. A retried task keeps its place."""
         self._under_way[task.number] = task
 
     def complete(self, task: Task, go_on: Callable[[], None]) -> None:
-        """Call `go_on` when it is the task's turn."""
-        # It was refused in the queue, or it is an abandoned try, and the next one has its place.
+        """Call `go_on` once all tasks before this task are settled or cancelled."""
+        # The task was refused in the queue, or the try was abandoned and the next try has its place.
         if task.number not in self._under_way or not task.wanted:
             go_on()
             return
@@ -100,7 +100,7 @@ class InOrder:
         self.advance()
 
     def advance(self) -> None:
-        """Settle those whose turn has come."""
+        """Pass on the results that wait for no other task."""
         while self._under_way:
             number, task = next(iter(self._under_way.items()))
             go_on = self._settled.pop(number, None)
@@ -115,10 +115,10 @@ _ANSWER, _VALUE, _JUMP = Outcome.ANSWER, Outcome.VALUE, Outcome.JUMP
 _data_ids = itertools.count(1)
 
 Answer = list[Part] | ServingError
-"""A complete response body, in one part or in those that the request's form says, or why there is none."""
+"""A complete response body, in the parts that the request's form defines, or an error."""
 
 Inputs = list[tuple[str, list[Part]]]
-"""What an Op is started on: by the names of those that it comes from."""
+"""Inputs of an Op, with the names of their sources."""
 
 
 class OpQueue(NamedTuple):
@@ -129,20 +129,20 @@ class OpQueue(NamedTuple):
 
 
 class Entry(msgspec.Struct, eq=False):
-    """A served model: state that the DAG runs of its requests share."""
+    """State of a served model that the DAG runs of its requests share."""
 
     model: str  # its key
     dag: Dag  # its steps
     queues: Mapping[str, OpQueue]  # by node, the queue of its Op
-    # Called once for each DAG run, with its answer; with None when the client left.
+    # Called once for each DAG run, with its answer, or None after the client has left.
     on_end: Callable[[DagRun, Answer | None], None]
     max_hops: int
     tries: int  # of a whole request, see dag.retry
     describe_step: Callable[[str], str] | None  # names a node in errors; None where errors name no nodes
-    version: str  # of its answers, unless an Op has the version
-    versioned: str  # the only Op with versions, whose version the answer has; empty without one
+    version: str  # of its answers, unless `versioned` names an Op
+    versioned: str  # the Op whose version is the version of the answers; empty without one
     requests: RequestFigures | None  # totals of its requests; None where the figures of its Op count them
-    failures: Failures  # by their reason
+    failures: Failures  # by reason
     pending: int = 0  # admitted requests without an answer
 
     def needs(self, parts: Collection[str]) -> bool:
@@ -151,13 +151,12 @@ class Entry(msgspec.Struct, eq=False):
 
 
 class DagRun(msgspec.Struct, eq=False):
-    """Way of one request through the DAG: starts a node when all its inputs are there.
+    """Runs one request through the DAG: starts a node when all its inputs are available.
 
-    It ends once: with the last node's answer, with the first error, or without either when the client has
-    left.
+    A run ends once: with the answer of the last node, with the first error, or because the client has left.
 
     With `dag.channel_recv_frist_arrive` a node starts on the first input alone, and later inputs are dropped.
-    A failed input counts as one that does not come, until no other could.
+    A failed input then ends the request only if no other input can still come.
     """
 
     request: Request
@@ -167,24 +166,24 @@ class DagRun(msgspec.Struct, eq=False):
     _hops_left: int
     _tries_left: int
     _ended: bool = False
-    # By which the hooks of every Op know the request.
+    # Id of the request for the hooks of every Op.
     data_id: int = msgspec.field(default_factory=_data_ids.__next__)
     due_key: int | None = None  # place among the deadlines
     # By node, the inputs of its latest start; empty once the DAG run has ended.
     awaited: dict[str, Inputs] = {}
-    # By node: under which name its consumers see the output, and the output. They differ after a jump.
+    # By node: the name under which its consumers see the output, and the output. A jump changes the name.
     _outputs: dict[str, tuple[str, list[Part]]] = {}
     _failed: set[str] = set()
 
     def begin(self) -> None:
-        """Raises NotEncodable for an input of a type that a codec must not let through."""
+        """Start the first nodes. Raises NotEncodable for an input of a type that no codec supports."""
         source = self.entry.dag.source
         self.deliver(source, source, encode(self.request.inputs, allow_pickle=False))
 
     def deliver(self, node: str, label: str, parts: list[Part]) -> None:
-        """The output of a node is there: start those that have waited for it alone.
+        """Pass on the output of a node. Start the consumers whose inputs are complete.
 
-        label: the name under which they see it.
+        label: the name under which consumers see the output.
         """
         entry, outputs = self.entry, self._outputs
         dag = entry.dag
@@ -196,10 +195,10 @@ class DagRun(msgspec.Struct, eq=False):
                 entry.queues[consumer].enqueue(self, consumer, inputs_now)
         if dag.first_arrival:
             for name in superfluous(dag, self.awaited):
-                self.awaited[name] = []  # nobody's inputs: whatever it is still doing is not awaited
+                self.awaited[name] = []  # no task has these inputs, so a result of the node is dropped
 
     def _ready_inputs(self, node: str, came: str) -> tuple[str, ...] | None:
-        """Return the inputs that a node starts on when `came` is there; None while it waits or runs."""
+        """Return the inputs that a node starts on once `came` is available; None while it waits or runs."""
         dag = self.entry.dag
         if dag.first_arrival:
             return None if node in self.awaited else (came,)
@@ -210,7 +209,7 @@ class DagRun(msgspec.Struct, eq=False):
         return inputs
 
     def jump(self, node: str, parts: list[Part]) -> None:
-        """The output goes to the consumers of the jump's targets, as if it were the targets' own."""
+        """Pass the output to the consumers of the jump's targets, as the output of the targets."""
         self._hops_left -= 1
         if self._hops_left < 0:
             self.refuse(
@@ -232,12 +231,12 @@ class DagRun(msgspec.Struct, eq=False):
         self.deliver(REQUEST_OP, REQUEST_OP, parts[1:])
 
     def start_anew(self, node: str, inputs: Inputs) -> Inputs:
-        """Forget the try of a node that is under way; returns what the next one is started on."""
+        """Abandon the current try of a node. Return the inputs of the next try."""
         renewed = self.awaited[node] = list(inputs)
         return renewed
 
     def time_out(self, node: str, error: ServingError) -> None:
-        """An Op has used up its tries: begin the whole request anew as often as dag.retry allows."""
+        """Restart the whole request after the last try of an Op, as often as dag.retry allows."""
         if self._goes_on_without(node):
             return
         self._tries_left -= 1
@@ -251,7 +250,7 @@ class DagRun(msgspec.Struct, eq=False):
         self.begin()
 
     def refuse(self, node: str, error: ServingError) -> None:
-        """An Op's refusal ends the request, by way of the app's own ResponseOp where it has one."""
+        """End the request with the error of an Op. An overridden ResponseOp gets the error first."""
         queues = self.entry.queues
         queues[node].record_error(error)
         describe_step = self.entry.describe_step
@@ -270,7 +269,7 @@ class DagRun(msgspec.Struct, eq=False):
         queues[RESPONSE_OP].enqueue(self, RESPONSE_OP, inputs)
 
     def _goes_on_without(self, node: str) -> bool:
-        """Whether the answer may still come from other inputs than this one, which has failed."""
+        """Whether the answer can still come without the output of this failed node."""
         dag = self.entry.dag
         if not dag.first_arrival:
             return False
@@ -278,7 +277,7 @@ class DagRun(msgspec.Struct, eq=False):
         return dag.response not in lost_with(dag, self._failed, self.awaited)
 
     def expire(self) -> None:
-        """The request's deadline has passed."""
+        """End the request because its deadline has passed."""
         self.end(DeadlineExceeded("the request's deadline passed before its answer was there"))
 
     def leave(self) -> None:
@@ -294,43 +293,43 @@ class DagRun(msgspec.Struct, eq=False):
 
 
 class Task(msgspec.Struct, eq=False):
-    """One Op's share of one request: a batcher queues it, and a worker's reply settles it."""
+    """The part of a request that one Op computes: a batcher queues it, and a worker's reply settles it."""
 
     dag_run: DagRun
     node: str  # step of the DAG that the Op runs for
     inputs: Inputs
-    number: int  # place among the tasks of one turn
+    number: int  # order among the tasks of one turn
     queued_at: float
     tries_left: int = 1  # within the Op's timeout, this one included
-    unseen_deaths: int = 0  # workers that died before they began with the task
-    lone_deaths: int = 0  # workers that died while they ran the task, and nothing else
-    suspect: bool = False  # a worker that died had begun with the task
-    hung: bool = False  # an instance seemed to hang in the task, and another one runs it
-    moved: bool = False  # another instance has a copy: this one's hangs, and the first answer counts
-    left_queue: bool = False  # an instance was given the task at least once
-    late: bool = False  # waits behind all others of its priority, as its queue policy says
-    in_order: InOrder | None = None  # order of the model's answers; None for any order
+    unseen_deaths: int = 0  # workers that died before they began the task
+    lone_deaths: int = 0  # workers that died while they ran only this task
+    suspect: bool = False  # a worker died after it had begun the task
+    hung: bool = False  # an instance seemed to hang in the task, and another instance runs it
+    moved: bool = False  # another instance has a copy, because this one hangs; the first result counts
+    left_queue: bool = False  # the task was dispatched at least once
+    late: bool = False  # its queue policy has moved it behind all others of its priority
+    in_order: InOrder | None = None  # set where the model's responses keep the order of requests
     wait_limit: asyncio.TimerHandle | None = None  # timer of the queue policy, while the task waits
     place: tuple[int, int, int] = (0, 0, 0)  # priority, turn and number, set by the queue
 
     def next_try(self, now: float) -> Task:
-        """Return the task of the next try, after this one is over the Op's timeout."""
+        """Return the task of the next try, after this try has exceeded the Op's timeout."""
         inputs = self.dag_run.start_anew(self.node, self.inputs)
         return msgspec.structs.replace(self, inputs=inputs, queued_at=now, tries_left=self.tries_left - 1)
 
     def delayed(self) -> Task:
-        """Return the task that waits in place of this one, behind the others of its priority."""
+        """Return a copy of the task that waits behind the others of its priority."""
         inputs = self.dag_run.start_anew(self.node, self.inputs)
         return msgspec.structs.replace(self, inputs=inputs, late=True, wait_limit=None)
 
     def cancel_wait_limit(self) -> None:
-        """Cancel the limit of its wait, whose timer would keep the inputs until it fires."""
+        """Cancel the timer of the queue policy. Until it fires, it would keep the inputs in memory."""
         if self.wait_limit is not None:
             self.wait_limit.cancel()
             self.wait_limit = None
 
     def second_try(self, *, blamed: bool) -> Task:
-        """Return the task for another instance, while the one that has it stands still.
+        """Return a copy of the task for another instance, because its instance is stuck.
 
         blamed: the task may be the cause.
         """
@@ -340,17 +339,17 @@ class Task(msgspec.Struct, eq=False):
 
     @property
     def alone(self) -> bool:
-        """Whether the task may only run by itself: it may have killed a worker, or made one hang."""
+        """Whether the task must run alone: it may have killed a worker, or made a worker hang."""
         return self.suspect or self.hung
 
     @property
     def rows(self) -> int:
-        """Rows of its request: what it costs, as far as that is known."""
+        """Rows of the request, an estimate of its cost."""
         return self.dag_run.request.rows
 
     @property
     def wanted(self) -> bool:
-        """Whether anyone still waits for it; a jump may have started its Op anew."""
+        """Whether the request still waits for the result; a jump may have started the node again."""
         return self.dag_run.awaited.get(self.node) is self.inputs
 
     def message(self, index: int, tail: list[Part]) -> CallMessage:
@@ -365,7 +364,7 @@ class Task(msgspec.Struct, eq=False):
         return CallMessage(index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes)
 
     def complete(self, outcome: Outcome, parts: list[Part]) -> None:
-        """Take what the worker made of it, where that is still wanted, and go on."""
+        """Settle the task with a result of the worker, and go on with the request."""
         if self.in_order is not None:
             # The parts may be views of memory that the next reply is written to.
             copies: list[Part] = [bytes(part) for part in parts]
@@ -381,7 +380,7 @@ class Task(msgspec.Struct, eq=False):
             if outcome is _ANSWER:
                 dag_run.end(parts)
                 return
-            dag_run.awaited[node] = []  # whatever another try of this task answers is not wanted any more
+            dag_run.awaited[node] = []  # results of other tries are dropped from now on
             if outcome is _VALUE:
                 dag_run.deliver(node, node, parts)
             elif outcome is _JUMP:
@@ -392,7 +391,7 @@ class Task(msgspec.Struct, eq=False):
             self._end_in_fault(exc)
 
     def fail(self, error: ServingError) -> None:
-        """The Op, its model or its worker refuses it: the request ends, or goes on without."""
+        """Settle the task with an error: the request ends, or goes on without this node."""
         if self.in_order is not None:
             self.in_order.complete(self, partial(self._end, error))
             return
@@ -411,7 +410,7 @@ class Task(msgspec.Struct, eq=False):
             self._end_in_fault(exc)
 
     def _end_in_fault(self, exc: Exception) -> None:
-        """Answer the request with an error of ours, for a step of its DAG run has raised."""
+        """End the request with an internal error after a fault in the front."""
         log_fault(self._go_on)
         self.dag_run.end(
             ServingError(f"the request can't go on after node {self.node}: {get_error_text(exc)}")

@@ -352,7 +352,7 @@ async def _drain(scheduler: Scheduler, repository: Repository, listeners: Listen
     """Stop without losing a request, in the order of docs/decisions/stop-order.md."""
     dag = scheduler.app.config.dag
     log.info("Stopping: not ready any more, %d requests pending", scheduler.pending)
-    scheduler.say_not_ready()
+    scheduler.mark_unready()
     repository.stop()
     await asyncio.sleep(dag.drain_delay)
     over = time.monotonic() + dag.drain_timeout

@@ -328,7 +328,7 @@ def test_a_service_that_can_not_start_an_op_ends(serve: Serve) -> None:
     with pytest.raises(StartFailed, match=r"^Op a can't be started: the simulated start fails$"):
         service.loop.run_until_complete(service.scheduler.until_ready())
     assert service.scheduler.fatal.done()
-    service.scheduler.fail_for_good(StartFailed("another reason"))
+    service.scheduler.fail_service(StartFailed("another reason"))
     assert service.scheduler.fatal.result().message == "Op a can't be started: the simulated start fails"
 
 
@@ -456,7 +456,7 @@ def test_another_app_takes_over_without_losing_requests(serve: Serve) -> None:
 def test_a_drain_waits_for_all_requests(serve: Serve) -> None:
     service = serve()
     calls = service.ask_several(2)
-    service.scheduler.say_not_ready()
+    service.scheduler.mark_unready()
     assert not service.scheduler.ready and not service.scheduler.op_ready("a")
     with pytest.raises(NotReady, match=r"^the service is stopping$"):
         service.scheduler.check_settled()
@@ -469,7 +469,7 @@ def test_a_drain_waits_for_all_requests(serve: Serve) -> None:
 
 def test_a_stop_of_an_idle_service_is_drained_at_once(serve: Serve) -> None:
     service = serve()
-    service.scheduler.say_not_ready()
+    service.scheduler.mark_unready()
     service.advance(0.1)
     assert service.loop.run_until_complete(service.scheduler.drain(0.0)) is True
 
@@ -478,7 +478,7 @@ def test_a_drain_ends_with_its_timeout(serve: Serve, caplog: pytest.LogCaptureFi
     service = serve()
     service.ask(slow_s=9.0)
     service.ask(slow_s=9.0)
-    service.scheduler.say_not_ready()
+    service.scheduler.mark_unready()
     began = service.now
     assert service.loop.run_until_complete(service.scheduler.drain(0.5)) is False
     assert service.now - began == pytest.approx(0.5, abs=0.01)

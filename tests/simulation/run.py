@@ -351,7 +351,7 @@ class Run:
         self.healing = self.stopping = True
         for caller in self._callers:
             caller.stop()
-        self.scheduler.say_not_ready()
+        self.scheduler.mark_unready()
         return await self.scheduler.drain(self.scenario.app.config.dag.drain_timeout)
 
     def _look(self) -> None:

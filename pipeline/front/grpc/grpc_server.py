@@ -110,7 +110,7 @@ class RpcServer:
             await asyncio.sleep(_WATCH_INTERVAL_S)
         if not self._stopping:
             self._has_failed = True
-            self._scheduler.fail_for_good(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
+            self._scheduler.fail_service(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
 
     def _open(self, name: str, address: str, port: int) -> None:
         opened = 0

@@ -158,7 +158,7 @@ class BackOff:
 
 log = logging.getLogger(__name__)
 
-LEAVE_S = 5.0  # what a process has for its end once its last dispatch is answered
+LEAVE_S = 5.0  # time for the end of a process after its last dispatch
 
 
 class PoolServices(NamedTuple):
@@ -173,9 +173,9 @@ class PoolServices(NamedTuple):
 class WorkerPool:
     """Keeps `concurrency` instances of an Op alive.
 
-    processes: the processes that serve, or will when they are ready.
+    processes: the processes that serve, or will serve once they are ready.
 
-    instances: all of their instances, in the order in which they get work.
+    instances: all instances of these processes, in the order of their dispatches.
 
     plan: the configuration and files that the processes run.
 
@@ -184,9 +184,9 @@ class WorkerPool:
 
     card: model card for the docs page. None until a worker is ready, and for remote models.
 
-    given_up: starts kept failing, and none is tried until the Op is loaded anew.
+    given_up: starts kept failing, and no start is tried until the Op is loaded again.
 
-    abandoned: set when an instance has a call that no request waits for any more.
+    abandoned: set when an instance has a call that no request waits for.
     """
 
     def __init__(self, op: str, plan: Plan, callbacks: DispatchCallbacks, services: PoolServices) -> None:
@@ -224,7 +224,7 @@ class WorkerPool:
         return sum(instance.state is State.READY for instance in self.instances)
 
     def all_instances(self) -> Iterator[Instance]:
-        """The instances that serve, and those that finish what they have."""
+        """Iterate over the instances that serve, and the instances that finish their last dispatches."""
         return (i for process in (*self.processes, *self._leaving) for i in process.instances)
 
     @property
@@ -234,7 +234,7 @@ class WorkerPool:
 
     @property
     def size(self) -> int:
-        """Instances that there shall be."""
+        """Configured number of instances; 0 while unloaded."""
         return sum(map(len, self.plan.places)) if self._loaded else 0
 
     def request_stop_handler(self) -> bool:
@@ -247,7 +247,7 @@ class WorkerPool:
         return False
 
     async def stop(self, grace_s: float) -> None:
-        """Have every instance finish its dispatch and leave; kill what has not left in `grace_s`."""
+        """Let every instance finish its dispatch and end. Kill processes that have not ended in `grace_s`."""
         self._stopping = True
         for process in self._alive():
             if process.ready_at:
@@ -266,10 +266,10 @@ class WorkerPool:
     # Exchanging processes while requests are served:
 
     async def replace(self, process: WorkerProcess, unless: asyncio.Future[None] | None = None) -> bool:
-        """Exchange a process for a new one: it goes on until that one is ready, then finishes what it has.
+        """Replace a process: it serves until its successor is ready, then finishes its dispatches and ends.
 
-        Returns whether it was: nothing happens to one that is gone before, nor where `unless` is done before
-        the new one is ready. Raises StartFailed, and the process goes on.
+        Return whether the process was replaced or is dead. It stays in service if `unless` is done before the
+        successor is ready. Raises StartFailed, and then the process stays in service, too.
         """
         async with self._changing:
             if process not in self.processes:
@@ -285,7 +285,7 @@ class WorkerPool:
                 self._take_over([*(p for p in self.processes if p not in old), successor])
             finally:
                 self._replaced = None
-                self._spawn(process.numbers)  # in case that it has died, and has no successor
+                self._spawn(process.numbers)  # in case the process has died without a successor
             self.restarts += process.abandoned or not old
             await self._retire(old)
             return True
@@ -321,7 +321,7 @@ class WorkerPool:
             successors = [await self._started(plan, plan.places[0])]
             for numbers in plan.places[1:]:
                 if not self._outnumbered(successors):
-                    await self._retire([min(self.processes, key=_under_way)])
+                    await self._retire([min(self.processes, key=_count_in_flight)])
                 if self._outnumbered(successors):
                     break
                 try:
@@ -340,7 +340,7 @@ class WorkerPool:
                 raise StartFailed(f"the new workers of Op {self.op} died before they were given any work")
 
     async def unload(self) -> None:
-        """Have all processes finish what they have, and end. `reload` starts new ones."""
+        """Let all processes finish their dispatches and end. `reload` starts new ones."""
         async with self._changing:
             self._loaded = False
             await self._retire(self.processes)
@@ -374,7 +374,7 @@ class WorkerPool:
         )
 
     async def _started(self, plan: Plan, numbers: range) -> WorkerProcess:
-        """A new process, ready, and without work until `_take_over`. Raises StartFailed."""
+        """Start a process, which gets no work until `_take_over`. Raises StartFailed."""
         process = self._process(plan, numbers)
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starts.ask(self._colleagues, partial(self._begin_successor, process, started))
@@ -402,7 +402,7 @@ class WorkerPool:
         return process
 
     def _take_over(self, processes: list[WorkerProcess]) -> None:
-        """Have these processes serve from now on, and no others."""
+        """Make these processes the only ones in service."""
         self.processes = processes
         self._order_instances()
         for process in processes:
@@ -411,7 +411,7 @@ class WorkerPool:
         self._callbacks.dispatch_soon()
 
     async def _retire(self, processes: Iterable[WorkerProcess]) -> None:
-        """Have processes finish the dispatches that they have, and end."""
+        """Let processes finish their dispatches and end."""
         loop = asyncio.get_running_loop()
         leaving = {process: loop.create_future() for process in processes}
         self._leaving |= leaving
@@ -422,12 +422,12 @@ class WorkerPool:
                 process.stop()
             else:
                 process.kill("its successor serves")
-        await asyncio.gather(*itertools.starmap(self._gone, leaving.items()))
+        await asyncio.gather(*itertools.starmap(self._await_end, leaving.items()))
 
-    async def _gone(self, process: WorkerProcess, gone: asyncio.Future[None]) -> None:
-        """A dispatch has its own time limit; a process without one must end at once."""
+    async def _await_end(self, process: WorkerProcess, gone: asyncio.Future[None]) -> None:
+        """Wait for the end of a process. A dispatch has its time limit; an idle process must end soon."""
         while not gone.done():
-            had_work = _under_way(process)
+            had_work = _count_in_flight(process)
             await asyncio.wait({gone}, timeout=LEAVE_S)
             if not gone.done() and not had_work:
                 process.kill("it did not leave when its successor served")
@@ -436,7 +436,7 @@ class WorkerPool:
     # What the processes report:
 
     def became_ready(self, process: WorkerProcess) -> None:
-        """Have a process that has become ready serve, or the exchange go on that waits for it."""
+        """Put a ready process in service, or continue the exchange that waits for it."""
         run_isolated(self._starts.over, process)
         if process in self.processes:
             self._serves(process)
@@ -453,11 +453,11 @@ class WorkerPool:
         self._services.pool_ready()
 
     def lost(self, process: WorkerProcess) -> None:
-        """Have the tasks of a dying process tried again."""
+        """Queue the tasks of a dying process again."""
         self._callbacks.requeue_lost(process)
 
     def died(self, process: WorkerProcess) -> None:
-        """Forget a process that is gone, and plan its successor."""
+        """Remove a dead process, and plan its successor."""
         run_isolated(self._callbacks.refuse_blamed, process)
         run_isolated(self._starts.over, process)
         run_isolated(self._forget, process)
@@ -466,11 +466,11 @@ class WorkerPool:
         self._callbacks.dispatch_soon()
 
     def _forget(self, process: WorkerProcess) -> None:
-        """Remove a process that has ended, and tell the exchange that waits for it."""
+        """Remove a dead process, and notify the exchange that waits for it."""
         if process in self.processes:
             self.processes.remove(process)
             self._order_instances()
-            self._bury(process)
+            self._replace_dead(process)
         elif (started := self._awaited.pop(process, None)) is not None:
             reason = process.failure.reason if process.failure else process.describe_death()
             if started.done():
@@ -481,13 +481,13 @@ class WorkerPool:
             gone.set_result(None)
             log.info("Worker %s (pid %d) has left: %s", process.name, process.pid, process.describe_death())
 
-    def _bury(self, process: WorkerProcess) -> None:
+    def _replace_dead(self, process: WorkerProcess) -> None:
         if self._stopping:
             return
         starts_again = True
         try:
             starts_again = self._starts_again(process)
-        finally:  # a process that nothing is known of is replaced, too
+        finally:  # replace the process even if its death can't be logged
             if starts_again and process.numbers != self._replaced:  # whose successor is on its way
                 self._start_again(process)
 
@@ -511,8 +511,8 @@ class WorkerPool:
         reason = process.failure.reason if process.failure else why
         log.error("Worker %s did not start: %s", process.name, reason)
         if self._was_complete and self.ready:
-            # What was changed on the disk meanwhile must not end the others. Nor does it count: who is left
-            # may die later, and its successors have as many tries.
+            # A changed file must not end the other processes, and this failure does not count: if one of them
+            # dies later, its successors have all tries.
             return True
         if process.version != self.plan.version:
             return True
@@ -547,7 +547,7 @@ class WorkerPool:
         return True
 
     def _spawn(self, numbers: range) -> None:
-        """Start the process of these instances in its turn, unless it is there."""
+        """Request the start of the process of these instances, unless it runs."""
         self._starts.ask(self._colleagues, partial(self._begin, numbers))
 
     def _begin(self, numbers: range) -> WorkerProcess | None:
@@ -571,7 +571,7 @@ class WorkerPool:
         return process
 
     def _colleagues(self) -> int:
-        """Processes that can work, or will when they are ready."""
+        """Return how many processes can work, or will once they are ready."""
         return sum(not process.abandoned for process in (*self.processes, *self._awaited))
 
     def _alive(self) -> list[WorkerProcess]:
@@ -583,6 +583,6 @@ class WorkerPool:
         self.instances = [instance for some in rounds for instance in some if instance is not None]
 
 
-def _under_way(process: WorkerProcess) -> int:
-    """Dispatches that a process has yet to answer."""
+def _count_in_flight(process: WorkerProcess) -> int:
+    """Return how many dispatches of a process are in flight."""
     return sum(len(instance.in_flight) for instance in process.instances)

@@ -68,8 +68,8 @@ from pipeline.process.processes import (
 log = logging.getLogger(__name__)
 
 _RECEIVE_BYTES = 256 * 1024
-HANG_GRACE_S = 5.0  # after the latest deadline of a dispatch its worker is taken for stuck
-STOPPED_S = 5.0  # in a frame without a byte; one call of the system's sends it on without any work in between
+HANG_GRACE_S = 5.0  # a worker is stuck if it still runs a dispatch so long after its latest deadline
+STOPPED_S = 5.0  # without a byte within a frame, which a worker sends without any work in between
 LARGE_BYTES = 256 * 1024  # copying and sending this takes the front about half a millisecond
 
 
@@ -139,25 +139,25 @@ class Instance:
         self.process = process
         self.state = State.STARTING
         self.in_flight: deque[Dispatch] = deque()
-        self.idle_since = 0.0  # when its last dispatch ended, time.monotonic
-        self.answered = 0  # requests in that dispatch
+        self.idle_since = 0.0  # end of its last dispatch, time.monotonic()
+        self.answered = 0  # requests in its last dispatch
         self.served = 0  # requests since the start
-        self.probed_at = 0.0  # when it was sent a probe that it has not answered yet, time.monotonic
+        self.probed_at = 0.0  # start of a pending probe, time.monotonic(); 0 without one
         self._callbacks = callbacks
         self._dispatches = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._rest_timer: asyncio.TimerHandle | None = None  # set within a frame, for the rest of it
+        self._rest_timer: asyncio.TimerHandle | None = None  # limits the wait for the rest of a frame
         # Set while a call is abandoned: the instance gets no dispatch until the call ends, which completes
         # the future. It never completes if the worker dies in the call.
         self.abandoned: asyncio.Future[None] | None = None
         self.hangs = False  # whether its run seems to hang
         self._limits = limits
         self._settling: Iterator[None] = iter(())
-        self._paused: asyncio.Handle | None = None  # goes on with `_settling`
+        self._paused: asyncio.Handle | None = None  # continues `_settling`
 
     def connect(self, until_spawned: contextlib.ExitStack) -> tuple[int, int]:
-        """Make the connection. The worker's ends of it, a socket and a memfd, close with the stack."""
+        """Create the connection. The stack closes the worker's ends of it, a socket and a memfd."""
         arena_fd = create_arena_fd()
         until_spawned.callback(os.close, arena_fd)
         self._arena = Arena(arena_fd)
@@ -169,7 +169,7 @@ class Instance:
         return worker_end.fileno(), arena_fd
 
     def listen(self) -> None:
-        """Read what the worker says from now on."""
+        """Start to receive messages of the worker."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._readable)
 
@@ -195,7 +195,7 @@ class Instance:
             self._dispatches, list(tasks), deadline, now, now, sum([task.rows for task in tasks])
         )
         region = request_region(dispatch.id) if tail else None
-        # First of all: what can't be encoded is not under way, and nothing may wait behind it.
+        # Encode first: a dispatch that can't be encoded must not be in flight.
         buffers = frame(DispatchMessage(dispatch.id, calls), tail, self._arena, region)
         self._dispatches += 1
         self.in_flight.append(dispatch)
@@ -204,7 +204,7 @@ class Instance:
 
     @property
     def is_running(self) -> bool:
-        """Whether the worker has begun with a request of the oldest dispatch."""
+        """Whether the worker has begun a request of the oldest dispatch."""
         return self._arena.begun_requests(self.in_flight[0].id) > 0
 
     def read_activity(self) -> Activity | None:
@@ -212,7 +212,7 @@ class Instance:
         return self.process.read_activity(self._arena.thread_id)
 
     def take_back(self) -> list[Task]:
-        """Take back the tasks that the worker has not begun with; it will not begin with them."""
+        """Recall the tasks that the worker has not begun. Return them; the worker will not begin them."""
         if all(dispatch.recalled for dispatch in self.in_flight):
             return []
         self._arena.take_back(self.in_flight[-1].id)
@@ -226,34 +226,34 @@ class Instance:
         return tasks
 
     def abandon(self) -> None:
-        """Give the instance nothing more until its run ends."""
+        """Send no further dispatch to the instance until its run ends."""
         if self.abandoned is None:
             self.abandoned = self._loop.create_future()
 
     def probe(self) -> None:
-        """Have the idle worker run its model once; one that fails is killed."""
+        """Let the idle worker run its model once. A worker that fails the probe is killed."""
         self.probed_at = time.monotonic()
         self.send(Probe())
 
     def stop(self) -> None:
-        """Close our end: the worker's thread leaves after the dispatches that it has."""
+        """Close the front's end. The worker's thread ends after its pending dispatches."""
         self.state = State.STOPPING
         self._outbox.end()
 
     def began(self, dispatch: Dispatch) -> bool:
-        """Whether the worker, which has died, had begun with a dispatch."""
+        """Whether the dead worker had begun a dispatch."""
         return self._arena.begun(dispatch.id)
 
     def begun_tasks(self, dispatch: Dispatch) -> list[Task]:
-        """Return the open tasks of a dispatch that the worker, which has died, had begun.
+        """Return the open tasks of a dispatch that the dead worker had begun.
 
-        Before its first request the worker reads the inputs of all.
+        Before its first request a worker decodes the inputs of all requests.
         """
         begun = self._arena.begun_requests(dispatch.id) or len(dispatch.tasks)
         return [task for task in dispatch.tasks[:begun] if task is not None]
 
     def _watch(self, dispatch: Dispatch) -> None:
-        """See to it that `_check_late` runs when the dispatch is late, if it is the oldest by then."""
+        """Set the timer for `_check_late` if the dispatch is the oldest one."""
         if dispatch is not self.in_flight[0]:
             return
         late_at = self._kill_at(dispatch)
@@ -292,13 +292,13 @@ class Instance:
         except OSError:
             data = b""
         if not data:
-            self._loop.remove_reader(self._socket)  # the pidfd tells the rest
+            self._loop.remove_reader(self._socket)  # the pidfd reports the death
             return
         self._settling = self._settle_all(data)
         self._settle_on()
 
     def _settle_on(self) -> None:
-        """Settle what has arrived; after a large answer the loop has other work first, health included."""
+        """Settle arrived replies. After a large answer, the event loop first serves other work."""
         if self._drain_settling(self._settling, at_once=False):
             self._watch_rest()
             if self._paused is not None:
@@ -309,7 +309,7 @@ class Instance:
         self._paused = self._loop.call_soon(self._settle_on)
 
     def _drain_settling(self, settling: Iterator[None], at_once: bool = True) -> bool:
-        """Settle to the end, or to the next large answer; whether it was the end."""
+        """Settle to the end, or to the next large answer. Return whether the end was reached."""
         try:
             for _ in settling:
                 if not at_once:
@@ -320,7 +320,7 @@ class Instance:
         return True
 
     def _watch_rest(self) -> None:
-        """See to it that `_check_rest` runs when the rest of a frame does not come."""
+        """Set the timer for `_check_rest` while a frame is incomplete."""
         if self._rest_timer is not None:
             self._rest_timer.cancel()
             self._rest_timer = None
@@ -331,11 +331,11 @@ class Instance:
         self._rest_timer = None
         with contextlib.suppress(BlockingIOError):
             self._socket.recv(1, socket.MSG_PEEK)
-            return  # it is here, and the loop was late
+            return  # the bytes are here, and the event loop was late
         self.process.kill("it stopped in the middle of a frame")
 
     def _settle_all(self, data: bytes) -> Iterator[None]:
-        """Take the frames that these bytes complete. Yields after each large answer."""
+        """Handle the frames that these bytes complete. Yield after each large answer."""
         for message, tail in self._reader.feed(data):
             if type(message) is Reply:
                 yield from self._take_reply(message, tail)
@@ -351,7 +351,7 @@ class Instance:
     def _take_probe(self, failure: str) -> None:
         self.probed_at = 0.0
         self.idle_since = time.monotonic()
-        self.answered = 0  # so that the next client need not wait for others
+        self.answered = 0  # so that the next request need not wait for others
         if failure:
             self.process.kill(f"idle, it failed a probe: {failure}")
 
@@ -377,13 +377,13 @@ class Instance:
                 yield
         if reply.last:
             unanswered = dispatch.open_tasks()
-            if unanswered and not dispatch.recalled:  # tried again they are answered
+            if unanswered and not dispatch.recalled:  # recalled tasks are retried
                 raise RuntimeError(f"the last reply to dispatch {dispatch.id} leaves requests unanswered")
             self.in_flight.popleft()
-            if unanswered:  # they were taken back in the moment in which they began
+            if unanswered:  # they were recalled at the moment when they began
                 dispatch.abandoned = True
                 run_isolated(self._callbacks.declined, unanswered)
-            self.process.reserved = False  # it can only have been for this one
+            self.process.reserved = False  # only this dispatch can have reserved it
             self._end_abandonment()
         run_isolated(self._callbacks.replied, self, dispatch, reply)
         if not reply.last:
@@ -399,7 +399,7 @@ class Instance:
             self.abandoned = None
 
     def disconnect(self) -> None:
-        """Read the last replies of a dying process, and close the connection. Its other requests are lost."""
+        """Read the last replies of a dying process, and close the connection."""
         if self._paused is not None:
             self._paused.cancel()
         try:
@@ -468,10 +468,10 @@ class WorkerProcess:
         self.version = version  # of its model; empty for an Op without one
         limits = time_limits(app.config.op[op])
         self.instances = [Instance(op, number, self, callbacks, limits) for number in numbers]
-        self.reserved = False  # a single request has the process to itself: other instances get nothing
-        self.failure: Failed | None = None  # why it could not start
+        self.reserved = False  # a suspect runs alone: other instances of the process get no dispatch
+        self.failure: Failed | None = None  # set when the start has failed
         self.own_metrics: Sequence[OwnFamily] = ()  # metrics that its model counts itself
-        self.refused: list[Task] = []  # refused with the cause of the death, once it is known
+        self.refused: list[Task] = []  # tasks to refuse once the cause of the death is known
         self.ready_at = 0.0  # time.monotonic; 0 before
         self.ready_bytes = 0.0  # resident memory when it became ready
         self.ready_message: Ready | None = None  # describes the model; None before the process is ready
@@ -485,10 +485,10 @@ class WorkerProcess:
         self._output: Output | None = None
 
     def start(self) -> None:
-        """Spawn the process. Raises OSError when the system has no room for it."""
+        """Spawn the process. Raises OSError if the system lacks resources."""
         loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as unless_started:
-            unless_started.callback(self.instances.clear)  # their sockets and memory go with them
+            unless_started.callback(self.instances.clear)  # releases their sockets and memory
             self._process = self._spawn(unless_started)
             unless_started.callback(self._process.wait)
             unless_started.callback(self._process.kill)
@@ -508,7 +508,7 @@ class WorkerProcess:
     def _spawn(self, unless_started: contextlib.ExitStack) -> subprocess.Popen[bytes]:
         with contextlib.ExitStack() as until_spawned:
             self._lifeline, worker_end = socket.socketpair()
-            unless_started.enter_context(self._lifeline)  # a kept traceback keeps this process, too
+            unless_started.enter_context(self._lifeline)  # close it even if a traceback keeps this object
             until_spawned.enter_context(worker_end)
             ends = [instance.connect(until_spawned) for instance in self.instances]
             fds = (self._outputs.log_fd, worker_end.fileno(), *itertools.chain.from_iterable(ends))
@@ -538,12 +538,12 @@ class WorkerProcess:
 
     @property
     def served(self) -> int:
-        """Requests that its instances have answered or refused."""
+        """Number of requests that its instances have answered or refused."""
         return sum(instance.served for instance in self.instances)
 
     @property
     def idle(self) -> bool:
-        """Whether it is ready, and without work in any of its instances."""
+        """Whether it is ready, and no instance has work."""
         return all(i.state is State.READY and not i.in_flight for i in self.instances)
 
     @property
@@ -552,12 +552,12 @@ class WorkerProcess:
         return any(instance.abandoned is not None for instance in self.instances)
 
     async def abandoned_calls_end(self) -> None:
-        """Returns when there is no such call any more; never where the process dies in one."""
+        """Wait for the end of all abandoned calls. Never returns if the process dies in one."""
         while calls := [i.abandoned for i in self.instances if i.abandoned is not None]:
             await asyncio.wait(calls)
 
     def became_ready(self, ready: Ready) -> None:
-        """Note that the worker is ready: from now on all its instances take dispatches."""
+        """Mark the process as ready: its instances accept dispatches from now on."""
         self.ready_message = ready
         self._cancel_start_timer()
         self.ready_at = time.monotonic()
@@ -569,7 +569,7 @@ class WorkerProcess:
     def read_activity(self, thread_id: int) -> Activity | None:
         """Return the activity of the process, or of an instance's thread where it has several instances.
 
-        A single instance may compute in threads that its engine has started.
+        A single instance may compute in threads of its engine.
         """
         return read_activity(self.pid, thread_id if len(self.instances) > 1 else 0)
 
@@ -579,12 +579,12 @@ class WorkerProcess:
         self._process.kill()
 
     def stop(self) -> None:
-        """Close our ends: each instance leaves after the dispatch it is in, the process with the last."""
+        """Let each instance end after its pending dispatches, and the process after the last instance."""
         for instance in self.instances:
             instance.stop()
 
     def describe_death(self) -> str:
-        """Why the process is gone, for a log line or an error."""
+        """Return the cause of the death, for a log line or an error."""
         if self._killed_because:
             return self._killed_because
         code = self._process.returncode
@@ -595,20 +595,20 @@ class WorkerProcess:
         return f"killed by {signal_name(-code)}{OUT_OF_MEMORY if self._ran_out_of_memory else ''}"
 
     def _lost(self) -> None:
-        """Read what the dying process still said."""
+        """Read the last messages of the dying process."""
         asyncio.get_running_loop().remove_reader(self._lifeline)
         self._lifeline.close()
-        self._process.kill()  # in case that it only broke the connection
+        self._process.kill()  # the process may only have closed the connection
         self._cancel_start_timer()
         for instance in self.instances:
             run_isolated(instance.disconnect)
         self._owner.lost(self)
 
     def _ended(self) -> None:
-        """Release everything that the dead process had, and report its death."""
+        """Release the resources of the dead process, and report its death."""
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        run_isolated(kill_groups, [self.pid])  # until it is reaped its number is no other process's
+        run_isolated(kill_groups, [self.pid])  # before the process is reaped, because its pid is still valid
         run_isolated(self._reap)
         if self._lifeline.fileno() >= 0:
             run_isolated(self._lost)
@@ -629,6 +629,6 @@ class WorkerProcess:
 
 
 def time_limits(config: OpConfig) -> TimeLimits:
-    """The time limits of an Op's runs. A remote Op's worker bounds and repeats its calls itself."""
+    """Return the time limits of an Op's runs. The worker of a remote Op limits and retries its calls."""
     timeout_ms = 0 if config.server_endpoints else max(0, config.timeout)
     return TimeLimits(timeout_ms / 1000 or math.inf, config.run_timeout or math.inf)

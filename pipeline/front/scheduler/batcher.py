@@ -1,4 +1,4 @@
-"""The queue in front of one Op: gathers tasks into dispatches and gives each to an instance with room."""
+"""Batcher: the queue in front of one Op. It gathers tasks into dispatches for instances with capacity."""
 
 from __future__ import annotations
 
@@ -60,20 +60,20 @@ from pipeline.messages.messages import Reply
 from pipeline.messages.values import Part
 from pipeline.process.isolation import isolated, run_isolated
 
-LONE_DEATHS = 2  # workers that may die while a request runs alone in them; the last one has it refused
-UNSEEN_DEATHS = 5  # workers that may die before they begin with a request; reading it may be what kills them
+LONE_DEATHS = 2  # a request is refused when this many workers died while they ran only this request
+UNSEEN_DEATHS = 5  # deaths before the first request began; above this, reading the dispatch may be the cause
 
 
 def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Task]:
-    """Yield the tasks of a dying process that are queued again; possible causes of its death as suspects.
+    """Yield the tasks of a dying process that are queued again. Possible causes of its death become suspects.
 
-    Jobs that must not run again go to `process.refused`, until it is known how the process died.
+    Tasks that must not run again go to `process.refused` until the cause of the death is known.
     """
     causes = {task for instance in process.instances for task in _find_causes(instance)}
     for instance in process.instances:
         for dispatch in instance.in_flight:
             for task in dispatch.open_tasks():
-                if task.moved:  # another instance has it already
+                if task.moved:  # another instance has a copy
                     continue
                 if task in causes and _is_refused(task, crash_retry, alone=len(causes) == 1):
                     process.refused.append(task)
@@ -83,7 +83,7 @@ def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Task]:
 
 
 def _find_causes(instance: Instance) -> list[Task]:
-    """Return the tasks of a dying instance that its process may have died of."""
+    """Return the tasks of an instance that may have killed its process."""
     if not instance.in_flight:
         return []
     dispatch = instance.in_flight[0]
@@ -96,10 +96,10 @@ def _find_causes(instance: Instance) -> list[Task]:
 
 
 def _is_refused(task: Task, crash_retry: bool, *, alone: bool) -> bool:
-    """Blame a task for a death. Returns whether the task must not run again.
+    """Blame a task for a death. Return whether the task must not run again.
 
-    A death counts only where nothing else ran in the process. Someone may kill a worker with a whole batch,
-    and then the worker that runs one of its requests again. That must not cost the request.
+    A death counts only if the process ran no other task. An operator may kill a worker with a whole batch,
+    and then the worker that retries one of its requests. The request must survive this.
     """
     if not crash_retry:
         return True
@@ -109,7 +109,7 @@ def _is_refused(task: Task, crash_retry: bool, *, alone: bool) -> bool:
 
 
 def refuse_blamed(process: WorkerProcess) -> None:
-    """Refuse the tasks that are not tried again, and say how the process died."""
+    """Refuse the tasks that are not retried, with the cause of the death."""
     why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
     for task in process.refused:
         if task.suspect:
@@ -119,7 +119,7 @@ def refuse_blamed(process: WorkerProcess) -> None:
         else:
             error = WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again")
         run_isolated(task.fail, error)
-    process.refused.clear()  # the process itself may be known for longer
+    process.refused.clear()  # other objects may refer to the process for longer
 
 
 log = logging.getLogger(__name__)
@@ -251,10 +251,10 @@ class TaskQueue:
 
 
 class Batcher:
-    """The queue before one Op: while tasks wait and an instance is idle, a dispatch leaves.
+    """Queues the tasks of one Op, and dispatches them to instances with capacity.
 
-    An idle instance waits for a fuller batch only where `_wait` says so: 5 ms at most, or as config.yml asks.
-    A task that may have killed a worker is a suspect: it goes first, and alone into an idle process.
+    An idle instance waits for a fuller batch for 5 ms at maximum, or as config.yml sets. A task that may have
+    killed a worker is a suspect: it runs first, and alone in an idle process.
     """
 
     def __init__(
@@ -309,14 +309,14 @@ class Batcher:
 
     @property
     def waiting(self) -> int:
-        """Jobs in the queue, cancelled ones included."""
+        """Number of queued tasks, cancelled tasks included."""
         return len(self._queue) + len(self._suspects)
 
     @property
     def sound(self) -> int:
-        """Instances that requests are well sent to: ready, and not in a run that seems to hang.
+        """Number of ready instances without a run that seems to hang.
 
-        One that seems so is killed only at its time limit: its run may be slow for once.
+        A hung instance is killed only at its time limit, because a single run may be slow.
         """
         if self.pool.in_crash_loop:
             return 0
@@ -331,13 +331,13 @@ class Batcher:
 
     @property
     def idle(self) -> bool:
-        """Whether a task that came now would be run at once."""
+        """Whether an instance would run a new task at once."""
         return not self.waiting and any(i.has_place and not i.in_flight for i in self.pool.instances)
 
     def rows_ahead(self, place: tuple[int, int] | None) -> int:
-        """Rows of the tasks that are answered before a task that comes now: those under way, and queued ones.
+        """Return the rows of the tasks that end before a new task: tasks in flight, and queued tasks.
 
-        place: its priority, and the turn behind its own; None: behind all that are queued.
+        place: priority of the new task, and the turn after its turn; None: behind all queued tasks.
         """
         if place is None:
             queued = self._queue.rows + sum(task.rows for task in self._suspects)
@@ -347,12 +347,12 @@ class Batcher:
         return queued + sum(dispatch.rows for dispatch in in_flight if not dispatch.abandoned)
 
     def wait_s(self, rows: int) -> float:
-        """Seconds until so many rows are done, whatever is late now included."""
+        """Return the seconds until this number of rows is done. Overdue runs add their delay."""
         working = sum(i.state is _READY and not i.hangs for i in self.pool.instances)
         return rows * self.pace.per_row_s / max(1, working) + self._overdue_s()
 
     def _overdue_s(self) -> float:
-        """By how many seconds all ready instances are late with their runs; 0 where one is not."""
+        """Return the delay of the least overdue instance in seconds; 0 if an instance is on time."""
         now, run_s = time.monotonic(), self.pace.run_s
         began = [
             instance.in_flight[0].began if instance.in_flight else now
@@ -371,7 +371,7 @@ class Batcher:
         self._figures.failures.count(error)
 
     def enqueue(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
-        """Queue an Op's share of a request. It leaves with others that arrive in this turn of the loop."""
+        """Queue a task for a node. Tasks of the same iteration of the event loop leave together."""
         task = Task(
             dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries, in_order=self._in_order
         )
@@ -382,7 +382,7 @@ class Batcher:
             self.dispatch_soon()
 
     def _may_wait(self, task: Task, policies: QueuePolicies) -> bool:
-        """Whether the model's queue has room for a task; one that has waited too long will be refused."""
+        """Whether the queue policy admits a task. Sets the timer that limits its wait."""
         options = task.dag_run.request.options or NO_OPTIONS
         policy = policies.get_policy(options.priority)
         loop = asyncio.get_running_loop()
@@ -392,7 +392,7 @@ class Batcher:
             and self._queue.count_priority(task.dag_run.request.priority) - idle >= policy.max_queue_size
         ):
             refusal = Overloaded(f"max_queue_size of model {self.op} is {policy.max_queue_size}")
-            loop.call_soon(task.fail, refusal)  # its request is only being admitted
+            loop.call_soon(task.fail, refusal)  # later, for the admission of the request has not returned yet
             return False
         wait_s = policy.wait_s(options.timeout_us)
         if wait_s < math.inf:
@@ -400,7 +400,7 @@ class Batcher:
         return True
 
     def _delay(self, task: Task) -> None:
-        """Have a task that still waits go behind the others of its priority, for its queue policy says so."""
+        """Move a task that still waits behind the others of its priority, as its queue policy requires."""
         if task.wanted and not task.left_queue:
             self._queue.add(task.delayed())
             self.dispatch_soon()
@@ -413,7 +413,7 @@ class Batcher:
         self.dispatch_soon()
 
     def dispatch_soon(self) -> None:
-        """Give instances what waits, once for all that happens in this turn of the loop."""
+        """Dispatch queued tasks at the end of this iteration of the event loop."""
         if not self._dispatching:
             self._dispatching = True
             asyncio.get_running_loop().call_soon(self._dispatch)
@@ -425,7 +425,7 @@ class Batcher:
             return
         now = time.monotonic()
         if self._suspects and not self._dispatch_suspects(now):
-            return  # what else waits would keep the processes from ever being idle
+            return  # other tasks would keep the processes busy, and suspects need an idle process
         while (first := self._queue.first()) is not None:
             free = self._free(first, now)
             if not free:
@@ -435,17 +435,17 @@ class Batcher:
             self._send(free[0], self._pop_tasks(size), now)
 
     def _refuse_all(self) -> None:
-        """Refuse all that waits: no worker is left, and the service ends."""
+        """Refuse all queued tasks, because no worker is left and the service ends."""
         tasks = [*self._suspects, *self._queue.clear()]
         self._suspects.clear()
         for task in tasks:
             task.fail(NotReady(f"Op {self.op} has no worker left and none can be started: the service ends"))
 
     def _free(self, first: Task, now: float) -> list[Instance]:
-        """Return the instances that may get a dispatch now, the one used last first: its caches are warm."""
+        """Return the instances that may get a dispatch now. The last used is first: its caches are warm."""
         ripe: list[Instance] = []
         busy: list[Instance] = []
-        shortest_s = math.inf  # until an idle instance may be given one
+        shortest_s = math.inf  # until an idle instance may get a dispatch
         for instance in self.pool.instances:
             if not instance.has_place:
                 continue
@@ -465,7 +465,7 @@ class Batcher:
         return ripe
 
     def _wait(self, instance: Instance, first: Task, now: float) -> float:
-        """Seconds until a partial dispatch may leave for this idle instance."""
+        """Return the seconds until a partial dispatch may leave for this idle instance."""
         waiting = len(self._queue)
         if self._policy.max_queue_delay_s:
             return ripe_in(waiting, first.queued_at, self._policy, now)
@@ -485,13 +485,13 @@ class Batcher:
         self._dispatch()
 
     def _dispatch_suspects(self, now: float) -> bool:
-        """Give each suspect a process of its own for its run; false when one has to wait for that."""
+        """Dispatch each suspect to an idle process. Return false if a suspect has to wait for one."""
         while self._suspects:
             task = self._suspects[0]
             if task.wanted:
                 process = next((p for p in self.pool.processes if p.idle), None)
                 if process is None:
-                    # A process with a run that hangs is never idle: waiting for that would stop all work.
+                    # A hung process is never idle, and waiting for it would stop all work.
                     return all(p.abandoned for p in self.pool.processes if p.ready_at)
                 self._send(process.instances[0], [task], now)
                 process.reserved = bool(process.instances[0].in_flight)
@@ -513,13 +513,13 @@ class Batcher:
                     self._in_order.sent(task)
             instance.dispatch(tasks, [task.message(index, tail) for index, task in enumerate(tasks)], tail)
             self._hung_runs.watch(instance)
-        except Exception as exc:  # a fault of ours: better told to these requests than waited out by them
+        except Exception as exc:  # an internal fault: fail these requests now, not at their deadlines
             log.exception("Op %s: a dispatch of %d requests can't be sent", self.op, len(tasks))
             for task in tasks:
                 task.fail(ServingError(f"the request can't be handed to Op {self.op}: {get_error_text(exc)}"))
 
     def _is_of_version(self, task: Task, version: str) -> bool:
-        """Record the version that runs the request. Returns False, and refuses it, if it asks for another."""
+        """Set the version of the request's answer. Return False and refuse a request for another version."""
         if task.dag_run.entry.versioned == self.op:
             request = task.dag_run.request
             if request.version and int(request.version) != int(version):
@@ -529,7 +529,7 @@ class Batcher:
         return True
 
     def _pop_tasks(self, size: int) -> list[Task]:
-        """Take the next tasks that are still wanted."""
+        """Pop the next tasks, and advance the fair queue."""
         tasks = self._queue.pop_tasks(size)
         self._fair_queue.serve(tasks[-1].dag_run.request.turn)
         return tasks
@@ -561,7 +561,7 @@ class Batcher:
             self._note_pace(instance.idle_since - dispatch.began, dispatch)
 
     def timed_out(self, instance: Instance, dispatch: Dispatch) -> None:
-        """A call is over the Op's timeout. It is abandoned: its requests are tried again, or told so."""
+        """Abandon a call over the Op's timeout: retry its requests, or refuse them after the last try."""
         self.pool.abandoned.set()
         self._figures.abandoned += 1
         self._note_pace(self._timeout_s, dispatch)
@@ -572,7 +572,7 @@ class Batcher:
             if task.tries_left > 1:
                 renewed = task.next_try(now)
                 if self._in_order is not None:
-                    self._in_order.sent(renewed)  # it keeps its place
+                    self._in_order.sent(renewed)  # the next try keeps the place
                 self._push_again(renewed)
             else:
                 task.fail(self._timeout_error())
@@ -588,7 +588,7 @@ class Batcher:
                 self._push_again(task)
 
     def _move_requests(self, instance: Instance, verdict: Verdict) -> None:
-        """Have other instances take the requests of an instance whose run is late or hangs."""
+        """Move the requests of an instance whose run is late or hangs to other instances."""
         if verdict is Verdict.LOST:
             instance.process.kill(f"it was stopped (SIGSTOP) in a run, for {STOPPED_LIMIT_S:g} s")
             return
@@ -597,7 +597,7 @@ class Batcher:
             other is not instance for other in self.pool.instances
         )  # which a retiring one is none of
         if not hangs and not (has_others and instance.is_running):
-            return  # no other instance could take them, or this one is about to begin
+            return  # no other instance could run them, or this instance is about to begin
         not_begun = instance.take_back()
         for task in not_begun:
             self._push_again(task)
@@ -605,10 +605,10 @@ class Batcher:
             self._run_elsewhere(instance, verdict, len(not_begun))
 
     def _run_elsewhere(self, instance: Instance, verdict: Verdict, taken_back: int) -> None:
-        """Start the run of an instance that hangs again on others; the first answer of each request counts.
+        """Start the run of a hung instance again on other instances. The first answer of each request counts.
 
-        With `crash_retry: false` no request is run twice: the requests of the run wait for it.
-        taken_back: the instance's requests that have not begun.
+        With `crash_retry: false` no request runs twice: the requests of the run wait for the hung instance.
+        taken_back: number of requests of the instance that have not begun.
         """
         instance.hangs = True
         instance.abandon()
@@ -639,7 +639,7 @@ class Batcher:
         self._update_paces()
 
     def requeue_lost(self, process: WorkerProcess) -> None:
-        """Queue the tasks of a dying process again, but for those that it may have died of."""
+        """Queue the tasks of a dying process again, except tasks that are blamed for the death."""
         for task in tried_again(process, self._crash_retry):
             self._figures.retried += 1
             self._push_again(task)
@@ -647,6 +647,6 @@ class Batcher:
 
 
 def _refuse_late(task: Task) -> None:
-    """Refuse a task that still waits, for its model's queue policy says so."""
+    """Refuse a task that still waits, as its queue policy requires."""
     if not task.left_queue:
         task.fail(DeadlineExceeded("the request has waited as long as its model's queue policy allows"))

@@ -14,8 +14,8 @@ FAST_DISPATCH_S = 0.010  # below this, waiting for the front between two dispatc
 BATCHES_WHEN_FAST = 4
 BATCHES_WHEN_SLOW = 2
 SLOW_DISPATCH_S = 0.5  # above this, send fewer batches per dispatch so that new requests wait less
-LEAST_RUNS = 2  # of a long one, so that what is told of its runs stays true
-GATHER_SHARE = 0.5  # of a usual run: what an instance waits at most for the callers it has answered
+LEAST_RUNS = 2  # minimum of runs in a slow dispatch: fewer would hide how many tasks share a run
+GATHER_SHARE = 0.5  # of a usual run: maximum wait of an idle instance for its previous callers
 GATHER_MOST_S = 0.005
 REST_S = 0.006  # of a dispatch that is answered in part: behind a shorter rest the next one may wait
 
@@ -42,7 +42,7 @@ class BatchPolicy:
 
 
 def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> float:
-    """Seconds until a dispatch may leave, for a queue delay that the user asks for; 0 means now."""
+    """Return the seconds until a dispatch may leave under a configured queue delay; 0 means now."""
     if waiting >= policy.full:
         return 0.0
     return max(0.0, oldest + policy.max_queue_delay_s - now)
@@ -51,12 +51,12 @@ def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> flo
 def gathered_in(
     waiting: int, answered: int, policy: BatchPolicy, idle_since: float, usual_s: float | None, now: float
 ) -> float:
-    """Seconds that an instance waits for the callers it has just answered; 0 means not at all.
+    """Return how long an idle instance waits for its previous callers, in seconds.
 
-    Callers that ask again at once come back one by one. If the first left alone, the others would wait for
-    its run, and batches would stay small for ever (docs/decisions/batching.md). So an instance that has
-    answered k requests waits for as many, or for a full batch, but no longer than half a usual run. A caller
-    that is alone, or finds an instance that was idle, never waits.
+    Callers that send their next request at once return one by one. If the first request ran alone, the others
+    would wait for its run, and batches would stay small (docs/decisions/batching.md). An instance that has
+    answered k requests therefore waits for k requests or a full batch, for half a usual run at maximum. A
+    single caller never waits, and neither does a request that finds an instance idle for longer.
     """
     if usual_s is None or waiting >= min(answered, policy.full):
         return 0.0
@@ -66,7 +66,7 @@ def gathered_in(
 def dispatch_size(
     waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None, max_tasks: float = math.inf
 ) -> int:
-    """Return the number of tasks in the next dispatch: an even share, and at most a few predictor batches.
+    """Return the number of tasks in the next dispatch: an even share, limited to a few predictor batches.
 
     With several batches' worth the worker's plan can choose among lengths. A slow model gets fewer, so that
     the last request of a dispatch does not wait while another instance is idle.
@@ -131,18 +131,18 @@ class Pace:
 
     @property
     def most_tasks(self) -> float:
-        """Jobs of a dispatch that takes `SLOW_DISPATCH_S`, or `LEAST_RUNS` runs where these are more.
+        """Return the tasks of a dispatch that takes `SLOW_DISPATCH_S`, and at least `LEAST_RUNS` runs.
 
-        Infinite while the worker has not cut one into several runs: then the time need not go by the tasks.
+        Infinite until a worker has cut a dispatch into several runs: time may not depend on tasks before.
         """
         if self._tasks_a_run == math.inf:
             return math.inf
         return max(LEAST_RUNS * self._tasks_a_run, SLOW_DISPATCH_S / self.per_task_s)
 
     def record(self, took_s: float, tasks: int, runs: int = 0, rows: int = 0) -> None:
-        """One more dispatch has ended.
+        """Record a dispatch that has ended.
 
-        runs: of the model, one after the other; 0: not known. rows: of its requests; one each at least.
+        runs: sequential runs of the model; 0 if unknown. rows: of its requests, at least one for each.
         """
         if runs > 1:
             is_known = self._tasks_a_run < math.inf

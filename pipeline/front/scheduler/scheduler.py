@@ -1,4 +1,4 @@
-"""Scheduler: admits requests, takes them through the DAG, and keeps the Ops running. Knows no protocol."""
+"""Scheduler: admits requests, runs them through the DAG, and keeps the Ops running. It knows no protocol."""
 
 from __future__ import annotations
 
@@ -58,16 +58,16 @@ class AwaitedEnds:
 
 log = logging.getLogger(__name__)
 
-WORKER_GRACE_S = 5.0  # what workers have for leaving, after the drain
-TICKS_PER_S = 100  # of `Deadlines`: a timer for each request would cost more than a place in a bucket
+WORKER_GRACE_S = 5.0  # time for the end of workers after the drain
+TICKS_PER_S = 100  # resolution of `Deadlines`: buckets cost less than a timer for each request
 
 
 class Deadlines:
     """Ends the requests whose deadline passes, to ten milliseconds.
 
-    There is a bucket of what expires with each tick, and one timer, for the earliest. A request that is
-    answered leaves its bucket: while all are answered in time, the timer fires about once a
-    `request_timeout`.
+    Each tick has a bucket of the requests that expire with it, and the earliest bucket has the only timer. An
+    answered request leaves its bucket. While all requests are answered in time, the timer fires about once
+    per `request_timeout`.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Deadlines:
         self._timer_key = 0
 
     def add(self, dag_run: DagRun, deadline: float) -> int:
-        """Have it expire at `deadline` (time.monotonic); returns the key for `discard`."""
+        """Let a request expire at `deadline` (time.monotonic). Return the key for `discard`."""
         key = int(deadline * TICKS_PER_S) + 1
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -87,7 +87,7 @@ class Deadlines:
         return key
 
     def discard(self, dag_run: DagRun, key: int) -> None:
-        """Leave a request alone that has ended."""
+        """Remove a request that has ended."""
         bucket = self._buckets.get(key)
         if bucket is not None:
             bucket.pop(dag_run, None)
@@ -95,7 +95,7 @@ class Deadlines:
                 del self._buckets[key]
 
     def stop(self) -> None:
-        """Have no request expire any more."""
+        """Stop the timer: no further request expires."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -117,7 +117,7 @@ class Deadlines:
 
 
 class Scheduler:
-    """One service: its batchers, their workers, and the requests on their way.
+    """One service: its batchers, their workers, and the requests in flight.
 
     takes_messages: whether the app makes the inputs from the message: a Request then holds its bytes alone.
     recorded: to be called with path and body of each request over HTTP that was answered; None while they are
@@ -136,7 +136,7 @@ class Scheduler:
         self._services = PoolServices(starts, outputs, self._check_all_ready, self._fail_start)
         self.recorded: Callable[[str, bytes], None] | None = None
         self._deadlines = Deadlines()
-        self._anyone = Client()  # stands for clients that no door tells apart
+        self._anyone = Client()  # stands for clients that a listener can't distinguish
         self._tracer = Tracer(metrics, app.ops, config.tracer.interval_s)
         self._batchers: dict[str, Batcher] = {}
         self._admission = Admission(self._batchers, config.max_pending_requests, config.max_pending_rows)
@@ -168,7 +168,7 @@ class Scheduler:
         )
 
     def batcher(self, op: str, app: App) -> Batcher:
-        """Make a queue before an Op of this app, which gets no requests yet."""
+        """Create a batcher for an Op of this app. It gets requests after `replace_app`."""
         figures = self.metrics.of_ops.setdefault(op, OpFigures())
         return self._create_batcher(op, app, figures)
 
@@ -209,9 +209,9 @@ class Scheduler:
         return self._pools
 
     def version(self, model: str) -> str:
-        """The version that a model's answers are of; always the same where it has none, or Ops of several.
+        """Return the version of a model's answers. It is constant for a model without a single versioned Op.
 
-        model: its key, as everywhere here.
+        model: key of the model, as everywhere here.
         """
         entry = self._entries[model]
         return self._pools[entry.versioned].plan.version if entry.versioned else entry.version
@@ -224,7 +224,7 @@ class Scheduler:
         return self._accepting and not self._unloaded and all(b.sound for b in self._batchers.values())
 
     def model_ready(self, model: str) -> bool:
-        """Whether the model can be asked: each of its Ops has an instance that seems to work."""
+        """Whether the model is ready: each of its Ops has an instance that seems to work."""
         return all(map(self.op_ready, self._entries[model].dag.ops))
 
     @property
@@ -237,15 +237,15 @@ class Scheduler:
         )
 
     def op_ready(self, op: str) -> bool:
-        """Whether the Op has an instance that seems to work, and takes requests."""
+        """Whether the Op accepts requests, and has an instance that seems to work."""
         return self._accepting and op not in self._unloaded and self._batchers[op].sound > 0
 
     def waiting(self, op: str) -> int:
-        """Requests that are queued before the Op."""
+        """Return how many requests are queued before the Op."""
         return self._batchers[op].waiting
 
     def readiness(self) -> dict[str, dict[str, int]]:
-        """Instances by Op: how many are ready, and how many there shall be."""
+        """Return the numbers of ready and of configured instances by Op."""
         return {op: {"ready": b.sound, "instances": b.pool.size} for op, b in self._batchers.items()}
 
     def failures(self, model: str) -> Failures:
@@ -253,18 +253,18 @@ class Scheduler:
         return self._entries[model].failures
 
     def requests(self, model: str) -> RequestFigures | None:
-        """The totals of a model's requests; None of an Op by itself, whose own figures tell."""
+        """Return the totals of a model's requests; None for the model of one Op, whose figures count them."""
         return self._entries[model].requests
 
     def deadline(self, timeout_s: float = math.inf, began: float = 0.0) -> float:
-        """The instant (time.monotonic) until which a request may take. began: when it came, now without."""
+        """Return the deadline of a request (time.monotonic). began: its arrival; 0 for now."""
         least_s = timeout_s if timeout_s < self._timeout_s else self._timeout_s
         return (began or time.monotonic()) + least_s
 
     def begin(self, request: Request, answered: Callable[[Answer], None]) -> DagRun:
-        """Start on a request. `answered` is called once, later, with the complete response body or an error.
+        """Start a request. `answered` is called once, later, with the complete response body or an error.
 
-        Returns its DAG run, whose `leave` drops what is queued when the client has left. Raises ServingError
+        Return its DAG run, whose `leave` drops queued tasks after the client has left. Raises ServingError
         for a request that is not admitted.
         """
         if not self._became_ready.done():
@@ -304,7 +304,7 @@ class Scheduler:
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer) -> None:
-            if not future.done():  # cancelled: its caller has left, and this task has yet to learn of it
+            if not future.done():  # else the caller has left, and the cancellation is on its way
                 future.set_result(answer)
 
         dag_run = self.begin(request, answered)
@@ -354,7 +354,7 @@ class Scheduler:
             self._drained.set()
 
     async def withdraw(self, ops: Collection[str], timeout_s: float) -> None:
-        """Refuse what needs one of these Ops from now on; returns when what was admitted is answered."""
+        """Refuse requests for these Ops from now on. Return when all admitted requests have ended."""
         self._unloaded.update(ops)
         await self._admitted_end(ops, timeout_s)
 
@@ -391,16 +391,16 @@ class Scheduler:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Workers start on entry and are gone on exit."""
+        """Start the workers on entry, and end them on exit."""
         try:
             for pool in self._pools.values():
                 pool.start()
             async with contextlib.AsyncExitStack() as stack:
                 stack.enter_context(self.outputs.watched())
                 await stack.enter_async_context(self._tracer.running())
-                stack.push_async_callback(self._let_go)
+                stack.push_async_callback(self._stop_upkeep)
                 for pool in self._pools.values():
-                    await self._keep_up(pool)
+                    await self._start_upkeep(pool)
                 if not self._pools:  # models are loaded later
                     self._check_all_ready()
                 yield
@@ -411,21 +411,21 @@ class Scheduler:
                 grace_s += STOP_HANDLER_S
             await asyncio.gather(*(pool.stop(grace_s) for pool in self._pools.values()))
 
-    async def _keep_up(self, pool: WorkerPool) -> None:
+    async def _start_upkeep(self, pool: WorkerPool) -> None:
         stack = self._keepers[pool] = contextlib.AsyncExitStack()
         await stack.enter_async_context(Upkeep(pool, self.app.config.op[pool.op]).running())
         await stack.enter_async_context(AbandonedCalls(pool).running())
 
-    async def _let_go(self, *pools: WorkerPool) -> None:
-        """Look no more after these pools, without any after all."""
+    async def _stop_upkeep(self, *pools: WorkerPool) -> None:
+        """Stop the upkeep of these pools; of all pools without arguments."""
         for pool in pools or tuple(self._keepers):
             if keeper := self._keepers.pop(pool, None):
                 await keeper.aclose()
 
     async def replace_app(self, app: App, batchers: Mapping[str, Batcher]) -> list[Batcher]:
-        """Serve the models of this app from now on, some Ops by other batchers, which have workers already.
+        """Serve the models of this app from now on. batchers: of the changed Ops, with ready workers.
 
-        Returns those that new requests do not go to any more, for `retire`.
+        Return the batchers that get no new requests, for `retire`.
         """
         gone = [op for op in self._batchers if op not in app.ops]
         former = [self._batchers[op] for op in (*gone, *batchers) if op in self._batchers]
@@ -435,7 +435,7 @@ class Scheduler:
         for op, batcher in batchers.items():
             self._batchers[op], self._pools[op] = batcher, batcher.pool
             self.offer(op)
-            await self._keep_up(batcher.pool)
+            await self._start_upkeep(batcher.pool)
         for pool in self._pools.values():
             pool.answer_for(app.models)
         self._former_entries = [e for e in (*self._former_entries, *self._entries.values()) if e.pending]
@@ -443,16 +443,16 @@ class Scheduler:
         return former
 
     def _renewed(self, model: ServedModel) -> Entry:
-        """The entry of a model, with the totals of the one before."""
+        """Return the entry of a model, with the totals of its former entry."""
         entry, former = self._entry(model), self._entries.get(model.key)
         if former is None or former.requests is None or entry.requests is None:
             return entry
         return msgspec.structs.replace(entry, requests=former.requests, failures=former.failures)
 
     async def retire(self, batchers: Collection[Batcher], timeout_s: float) -> None:
-        """End the workers of these, once what was admitted is answered."""
+        """End the workers of these batchers, after all admitted requests have ended."""
         await self._admitted_end([batcher.pool.op for batcher in batchers], timeout_s)
-        await self._let_go(*(batcher.pool for batcher in batchers))
+        await self._stop_upkeep(*(batcher.pool for batcher in batchers))
         await asyncio.gather(*(batcher.pool.unload() for batcher in batchers))
 
     async def until_ready(self) -> None:
@@ -462,14 +462,14 @@ class Scheduler:
         if self.fatal.done():
             raise self.fatal.result()
 
-    def say_not_ready(self) -> None:
-        """From now on readiness fails; requests are still served."""
+    def mark_unready(self) -> None:
+        """Fail readiness from now on. Requests are still served."""
         self._accepting = False
         if self._pending == 0:
             self._drained.set()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Finish what was admitted; false when something was left after the timeout."""
+        """Finish the admitted requests. Return false if a request was left after the timeout."""
         if self._pending == 0:
             return True
         self._drained.clear()
@@ -483,14 +483,14 @@ class Scheduler:
     def _fail_start(self, op: str, reason: str) -> None:
         """End the service without the Op, or refuse requests that need the Op until it is loaded."""
         if self.app.exit_on_error:
-            self.fail_for_good(StartFailed(f"Op {op} can't be started: {reason.partition(chr(10))[0]}"))
+            self.fail_service(StartFailed(f"Op {op} can't be started: {reason.partition(chr(10))[0]}"))
             return
         self.start_failures[op] = reason
         self._unloaded.add(op)
         self._check_all_ready()
 
-    def fail_for_good(self, reason: StartFailed) -> None:
-        """The service can't go on: it ends with the reason."""
+    def fail_service(self, reason: StartFailed) -> None:
+        """End the service with this reason."""
         if not self.fatal.done():
             self.fatal.set_result(reason)
 
