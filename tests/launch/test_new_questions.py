@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,26 @@ def test_a_row_of_a_table(tmp_path: Path, model: str, options: tuple[str, ...]) 
     ) as new:
         assert prediction(new).keys() == {"label", "score"}
         same_over_other_doors(new)
+
+
+@pytest.mark.parametrize(
+    ("create", "options", "expected"),
+    [
+        (text_classifier, ("--input", "text", "--output", "multilabel"), {"labels", "scores"}),
+        (lambda folder: embedding_models.similarity(folder / "alike"), (), {"score", "truncated"}),
+        (lambda folder: embedding_models.cross_encoder(folder / "ranks"), (), {"score", "truncated"}),
+    ],
+    ids=["multilabel", "similarity", "relevance"],
+)
+def test_every_other_kind_of_texts(
+    tmp_path: Path, create: Callable[[Path], Path], options: tuple[str, ...], expected: set[str]
+) -> None:
+    with new_service(tmp_path, create(tmp_path / "models"), "asked", *options) as new:
+        assert prediction(new).keys() == expected
+        for path in ("/v1/models/asked:predict", "/asked/prediction"):
+            content = new.service.http("/openapi.json").json["paths"][path]["post"]["requestBody"]["content"]
+            body = content["application/json"]["example"]
+            assert new.service.http(path, json.dumps(body)).status == 200
 
 
 def same_over_other_doors(new: NewService) -> None:
