@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.front.http.held_refusals import GIVEN_A_TURN, HeldRefusals
+from pipeline.front.http.listener import MAX_REJECTIONS_PER_TURN, HeldRejections
 from tests.support.raw_answers import received_until
 from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess, key_value, wait_until
 
@@ -103,17 +103,17 @@ def test_a_stop_gives_what_is_held_back(full: ServiceProcess) -> None:
 
 
 async def test_all_are_given_without_delay_when_asked_for() -> None:
-    held, given = HeldRefusals(), list[int]()
+    held, given = HeldRejections(), list[int]()
     now = asyncio.get_running_loop().time()
     for number in range(3):
         held.hold(lambda number=number: given.append(number), now)  # type: ignore[misc]
-    held.give_all()
+    held.send_all()
     assert given == [0, 1, 2]
 
 
 async def test_no_more_are_given_in_a_turn_of_the_loop_than_leave_others_their_time() -> None:
-    loop, held, given, seen = asyncio.get_running_loop(), HeldRefusals(), list[int](), list[int]()
-    many = 3 * GIVEN_A_TURN
+    loop, held, given, seen = asyncio.get_running_loop(), HeldRejections(), list[int](), list[int]()
+    many = 3 * MAX_REJECTIONS_PER_TURN
     done = loop.create_future()
 
     def refuse() -> None:
@@ -125,4 +125,4 @@ async def test_no_more_are_given_in_a_turn_of_the_loop_than_leave_others_their_t
     for _ in range(many):
         held.hold(refuse, loop.time() - 1)
     await asyncio.wait_for(done, PATIENCE_S)
-    assert GIVEN_A_TURN in seen and 2 * GIVEN_A_TURN in seen
+    assert MAX_REJECTIONS_PER_TURN in seen and 2 * MAX_REJECTIONS_PER_TURN in seen

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.config.config_file import Limits
 from pipeline.errors import ServingError
 from pipeline.front.http.connection import Connection, HttpRequest
-from pipeline.front.http.listener import REQUESTS_A_TURN, Listener
+from pipeline.front.http.listener import MAX_REQUESTS_PER_TURN, Listener
 
 
 class _Transport(asyncio.Transport):
@@ -41,10 +41,10 @@ class _App:
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         raise error
 
-    def note_refusal(self, error: ServingError, client: str) -> None:
+    def log_refusal(self, error: ServingError, client: str) -> None:
         raise error
 
-    def note_unread(self, why: str) -> None:
+    def log_unread(self, why: str) -> None:
         raise AssertionError(why)
 
 
@@ -55,7 +55,7 @@ def test_a_first_request_that_a_full_turn_postpones_comes_before_a_second_one() 
         for connection in connections:
             connection.connection_made(_Transport())
         pipelining, asking = connections
-        listener.begun = REQUESTS_A_TURN - 1
+        listener.begun = MAX_REQUESTS_PER_TURN - 1
         pipelining.data_received(_get("/first") + _get("/second"))
         asking.data_received(_get("/other"))
         assert app.taken == ["/first"]
@@ -69,16 +69,16 @@ def test_a_first_request_that_a_full_turn_postpones_comes_before_a_second_one() 
 def test_pipelined_requests_of_many_connections_begin_after_the_request_of_another_connection() -> None:
     async def take() -> int:
         app, listener = _App(), Listener(Limits())
-        connections = [Connection(app, listener) for _ in range(4 * REQUESTS_A_TURN)]
+        connections = [Connection(app, listener) for _ in range(4 * MAX_REQUESTS_PER_TURN)]
         for connection in connections:
             connection.connection_made(_Transport())
         *pipelining, probing = connections
         for connection in pipelining:
             connection.data_received(_get("/metrics") * 3)
-        while len(app.taken) < len(pipelining) + REQUESTS_A_TURN:  # each first request has begun
+        while len(app.taken) < len(pipelining) + MAX_REQUESTS_PER_TURN:  # each first request has begun
             await asyncio.sleep(0)
         waiting = len(app.taken)
-        listener.begun = REQUESTS_A_TURN
+        listener.begun = MAX_REQUESTS_PER_TURN
         probing.data_received(_get("/health/live"))
         while "/health/live" not in app.taken:
             await asyncio.sleep(0)

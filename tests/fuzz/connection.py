@@ -68,10 +68,10 @@ class _App:
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         return b"content-type: text/plain\r\n", error.message.encode()
 
-    def note_refusal(self, error: ServingError, client: str) -> None:
+    def log_refusal(self, error: ServingError, client: str) -> None:
         self.refused = error
 
-    def note_unread(self, why: str) -> None:
+    def log_unread(self, why: str) -> None:
         raise AssertionError(f"everything is read: {why}")
 
 

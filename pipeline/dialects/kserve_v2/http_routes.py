@@ -40,7 +40,6 @@ from pipeline.dialects.kserve_v2.server import V2Server, log_settings_in, trace_
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError
 from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.cross_site import refuse_cross_site
 from pipeline.front.http.http_handler import (
     JSON,
     SMALL_BYTES,
@@ -49,6 +48,7 @@ from pipeline.front.http.http_handler import (
     check_method,
     header,
     refusal_headers,
+    refuse_cross_site,
 )
 from pipeline.messages.values import Part
 

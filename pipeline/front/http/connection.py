@@ -1,64 +1,67 @@
-"""One HTTP/1.1 connection: its requests are read, bounded while they arrive, and answered in order."""
+"""An HTTP/1.1 connection: receives requests within their limits, and responds in order."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import functools
 import http
 import logging
 import math
-import struct
-import termios
 import time
-import urllib.parse
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import cast
 
 import httptools
 import msgspec
 
-from pipeline.errors import InvalidInput, NotReady, ServingError, TooLarge
+from pipeline.errors import NotReady, ServingError
 from pipeline.front.dag_run import Client
-from pipeline.front.http.half_closed import CONTINUE, HalfClosed
-from pipeline.front.http.held_refusals import AT_ONCE_S, HELD_S, Refuse
-from pipeline.front.http.listener import REQUESTS_A_TURN, TURN_S, Listener
+from pipeline.front.http.listener import (
+    CONTINUE,
+    EARLY_RETRY_S,
+    HOLD_S,
+    MAX_REQUESTS_PER_TURN,
+    MAX_TURN_S,
+    HalfClosed,
+    Listener,
+    OpenConnection,
+    Reject,
+)
 from pipeline.front.http.request_head import (
-    HOST,
     HTTP_1_0,
     HTTP_1_1,
-    USAGE,
     bad_request,
+    body_too_large,
     check_host,
     check_transfer_encoding,
     check_version,
+    headers_too_large,
+    path_of_url,
+    remove_upgrade_headers,
+    too_slow,
 )
 from pipeline.front.scheduler.admission import named
 from pipeline.messages.values import Part
 
 log = logging.getLogger(__name__)
 
-# An app may answer its errors with any of the statuses; HTTP has no words for some.
+# An app may set any error status; HTTP has no phrase for some.
 STATUS_LINES = {status: f"HTTP/1.1 {status} \r\n".encode() for status in range(400, 600)}
 STATUS_LINES |= {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in http.HTTPStatus}
-LINGER_S = 10.0  # how long a refused client may go on sending before the connection is closed
+LINGER_S = 10.0  # how long the client of a rejected request may send before the connection is closed
 _CHUNKED = b"transfer-encoding: chunked\r\n"
 _JOIN_BYTES = 64 * 1024  # copying more than this costs more than a second system call
-_PIECE_BYTES = 2048  # that are parsed at once, unless they are a body's
-_UPGRADE, _CONNECTION, _TRANSFER_ENCODING = b"upgrade", b"connection", b"transfer-encoding"
-_UPGRADE_OPTIONS = (_UPGRADE, b"http2-settings")  # headers, and options of Connection
-_IPV4_MAPPED = "::ffff:"  # before the IPv4 address of a client on a socket of IPv6
-_REQUEST_TIMEOUT = 408
-_HEADER_TOO_LARGE = 431
+_PIECE_BYTES = 2048  # parsed at once, except for bodies
+_CONNECTION, _TRANSFER_ENCODING = b"connection", b"transfer-encoding"
 
 Headers = dict[bytes, bytes]
-"""Values by name in lower case. The first value of a repeated header counts; the lists in Connection and
+"""Values by lower-case name. The first value of a repeated header counts; the lists in Connection and
 Transfer-Encoding are joined."""
 
 
 class HttpRequest(msgspec.Struct, eq=False):
-    """A request that has arrived whole. It is answered once, by `respond`, sooner or later."""
+    """A complete request. `respond` sends its response, once."""
 
     _connection: Connection
     client: Client  # for fairness and limits
@@ -68,8 +71,8 @@ class HttpRequest(msgspec.Struct, eq=False):
     body: bytes
     keep_alive: bool
     takes_chunks: bool = False
-    began: float = 0.0  # when it had come, and those before it were answered (time.monotonic)
-    on_left: Callable[[], None] | None = None  # called if the client leaves before the answer
+    began: float = 0.0  # when it was complete and earlier requests had their responses (time.monotonic)
+    on_left: Callable[[], None] | None = None  # called if the client leaves before the response
 
     @property
     def peer(self) -> str:
@@ -77,9 +80,9 @@ class HttpRequest(msgspec.Struct, eq=False):
         return named(self._connection.peer, self.client)
 
     def respond(self, status: int, head: bytes, body: Part, *, chunked: bool = False) -> None:
-        """Answer. head: header lines, each with its CRLF; the length and the date are put in here.
+        """Send the response. head: header lines, each with CRLF; length and date are added.
 
-        chunked: as one chunk, without its length in the header, for clients of HTTP/1.1.
+        chunked: send the body as one chunk, to clients of HTTP/1.1.
         """
         if chunked and self.takes_chunks:
             framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), bytes(body))
@@ -87,49 +90,61 @@ class HttpRequest(msgspec.Struct, eq=False):
             return
         self._connection.respond(self, status, head, body)
 
-    def refuse_for_now(self, refuse: Refuse, deadline: float) -> None:
-        """Have `refuse` respond that there is no room: later where the client asks again at once, and has
-        the time. deadline: of the request (time.monotonic)."""
-        self._connection.refuse_for_now(self, refuse, deadline)
+    def reject_overload(self, reject: Reject, deadline: float) -> None:
+        """Call `reject` to respond that the service is overloaded: later if the client retries early.
+
+        deadline: of the request (time.monotonic); a rejection is not held beyond it.
+        """
+        self._connection.reject_overload(self, reject, deadline)
 
 
-class RequestTaker(Protocol):
-    """The application behind the connections."""
+class HttpApplication(ABC):
+    """Base class of the applications of HTTP ports."""
 
-    def handle(self, request: HttpRequest) -> None: ...
+    @abstractmethod
+    def handle(self, request: HttpRequest) -> None:
+        """Respond now, or when the scheduler has the response."""
+
+    @abstractmethod
     def check_body(self, method: str, path: str, length: int | None) -> None:
-        """Raise ServingError where a body need not be read. length: as declared; None for chunks."""
+        """Raise ServingError for a body that need not be received. length: None for a chunked body.
 
-    def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]: ...
-    def note_refusal(self, error: ServingError, client: str) -> None: ...
-    def note_unread(self, why: str) -> None: ...
+        Called only for bodies that are larger than headers may be.
+        """
+
+    @abstractmethod
+    def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
+        """Return header lines and body of the response to an incomplete request. url: as far as received."""
+
+    @abstractmethod
+    def log_refusal(self, error: ServingError, client: str) -> None:
+        """Log the rejection of an incomplete request. client: its address."""
+
+    @abstractmethod
+    def log_unread(self, message: str) -> None:
+        """Log that a client reads no responses."""
 
 
-class Connection(asyncio.Protocol):
-    """Answers in the order of the requests: a pipelined one waits for those before it."""
+class Connection(OpenConnection):
+    """Responds in the order of the requests. A pipelined request waits for those before it."""
 
-    def __init__(self, app: RequestTaker, listener: Listener) -> None:
+    def __init__(self, app: HttpApplication, listener: Listener) -> None:
+        super().__init__(listener)
         self._app = app
-        self._listener = listener
-        self._transport: asyncio.Transport
-        self.seen_at = time.monotonic()
         self._current: HttpRequest | None = None
         self._waiting: deque[HttpRequest] = deque()
         self._reader = RequestReader(self, listener, self._waiting)
-        self._unparsed = b""  # what has arrived behind those that wait
+        self._unparsed = b""  # data behind the waiting requests
         self._going_on = False
-        self.postponed = False  # `go_on` will be called in a later turn of the loop
         self._pipelined = False  # the next request was here before the answer to the previous one was sent
         self._reading_paused = False
         self._write_paused = False
         self._half_closed: HalfClosed | None = None
-        self._unsent_bytes = 0  # when `close_if_slow` last looked
-        self._unsent_since = 0.0  # when it last saw the number change
         self._refusal: ServingError | None = None
         self._refused_at = 0.0
-        self._no_room_at = -math.inf  # when it was last told so (time.monotonic)
+        self._overloaded_at = -math.inf  # time of the last rejection for overload (time.monotonic)
 
-    # What arrives:
+    # Receiving
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -139,7 +154,7 @@ class Connection(asyncio.Protocol):
         if len(connections) <= max_connections or self._listener.make_room():
             return
         self._refuse(NotReady(f"{max_connections} connections are busy, the most allowed"))
-        self._listener.see_off(self)
+        self._listener.close_later(self)
 
     def data_received(self, data: bytes) -> None:
         self.seen_at = time.monotonic()
@@ -162,12 +177,10 @@ class Connection(asyncio.Protocol):
             self._refuse(error)
 
     def eof_received(self) -> bool:
-        """Return whether to stay open: a client that sends no more (`nc -N`) still gets answers to whole
-        requests.
-        """
+        """Return whether to stay open: a half-closed client (`nc -N`) gets responses to complete requests."""
         if self._current is None and not self._waiting and not self._unparsed:
             return False
-        # TLS knows no half-closed connection. Of a client of HTTP/1.0 it can't be told whether it has left.
+        # TLS has no half-closed connections, and a client of HTTP/1.0 can't be probed with a 100.
         if not self._transport.can_write_eof() or not self._reader.http_1_1:
             return False
         self._half_closed = HalfClosed(
@@ -177,10 +190,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._listener.connections.discard(self)
-        self._listener.let_go_unread(self)
+        self._listener.remove_unread(self)
         if self._half_closed is not None:
             self._half_closed.cancel()
-            self._half_closed = None  # it holds this connection
+            self._half_closed = None  # a reference cycle
         current, self._current = self._current, None
         requests = self._waiting if current is None else (current, *self._waiting)
         self._listener.bodies_bytes -= sum(len(request.body) for request in requests)
@@ -191,12 +204,12 @@ class Connection(asyncio.Protocol):
         if current is not None and current.on_left is not None:
             current.on_left()
 
-    # What is answered:
+    # Responding
 
     def respond(
         self, request: HttpRequest, status: int, head: bytes, body: Part, length: bytes | None = None
     ) -> None:
-        """Send the answer to the current request, unless its client has left, and go on to the next."""
+        """Send the response to the current request, unless the client has left; begin the next one."""
         if request is not self._current or self._transport.is_closing():
             return
         last = self._listener.draining or not request.keep_alive
@@ -206,7 +219,7 @@ class Connection(asyncio.Protocol):
         self._write(status, head, body, request.method, length)
         self._current = None
         self._listener.bodies_bytes -= len(request.body)
-        request.on_left = None  # it holds the work on the request, which holds the request: garbage in a ring
+        request.on_left = None  # breaks a reference cycle: the DAG run holds the request
         self.seen_at = time.monotonic()
         if last:
             self._transport.close()
@@ -214,29 +227,29 @@ class Connection(asyncio.Protocol):
             self._pipelined = True
             self.go_on()
 
-    def refuse_for_now(self, request: HttpRequest, refuse: Refuse, deadline: float) -> None:
-        """Have a request refused for want of room, at once or HELD_S later."""
+    def reject_overload(self, request: HttpRequest, reject: Reject, deadline: float) -> None:
+        """Reject a request for overload: now, or HOLD_S later if the client retries early."""
 
-        def send_refusal() -> None:
-            self._no_room_at = time.monotonic()
+        def send_rejection() -> None:
+            self._overloaded_at = time.monotonic()
             try:
-                refuse()
+                reject()
             except Exception:
                 log.exception("A fault of ours in refusing %s %s", request.method, request.path)
                 self._transport.close()
 
         now, listener = self.seen_at, self._listener
-        if listener.draining or now > self._no_room_at + AT_ONCE_S or now + HELD_S >= deadline:
-            send_refusal()
+        if listener.draining or now > self._overloaded_at + EARLY_RETRY_S or now + HOLD_S >= deadline:
+            send_rejection()
             return
         listener.bodies_bytes -= len(request.body)
-        request.body = b""  # many may be held
-        listener.held.hold(send_refusal, now)
+        request.body = b""  # many rejections may be held
+        listener.held.hold(send_rejection, now)
 
     def _write(
         self, status: int, head: bytes, body: Part, method: str = "", length: bytes | None = None
     ) -> None:
-        """length: the header line that tells where the body ends, where that is not its length."""
+        """length: header line for the end of the body; default: Content-Length."""
         length_line = b"content-length: %d\r\n" % len(body) if length is None else length
         start = b"%b%b%b%b\r\n" % (STATUS_LINES[status], self._listener.date_line, head, length_line)
         if method == "HEAD":
@@ -248,9 +261,9 @@ class Connection(asyncio.Protocol):
             self._transport.write(body)
 
     def go_on(self) -> None:
-        """Begin the next request; read on when none waits.
+        """Begin the next waiting request, or resume reading.
 
-        Where that request is answered at once, the one behind it begins in a later turn of the loop.
+        After an immediate response, the next pipelined request begins in a later turn of the event loop.
         """
         if self._going_on or self.postponed:
             return
@@ -270,7 +283,7 @@ class Connection(asyncio.Protocol):
         elif self._reading_paused:
             self._transport.resume_reading()
             self._reading_paused = False
-            if reader.receiving_since is not None:  # its rest has waited for us
+            if reader.receiving_since is not None:  # reading was paused, not the client
                 reader.receiving_since = self.seen_at
         if reader.continue_due and reader.in_body and self._current is None and not self._waiting:
             reader.continue_due = False
@@ -284,7 +297,7 @@ class Connection(asyncio.Protocol):
             listener.bodies_bytes -= sum(len(request.body) for request in self._waiting)
             self._waiting.clear()
             return
-        if listener.begun >= REQUESTS_A_TURN or listener.spent_s > TURN_S:
+        if listener.begun >= MAX_REQUESTS_PER_TURN or listener.spent_s > MAX_TURN_S:
             listener.postpone(self, pipelined=self._pipelined)
             return
         self._current = request = self._waiting.popleft()
@@ -297,45 +310,45 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         listener.begun += 1
         listener.spent_s += time.monotonic() - began
-        if listener.begun >= REQUESTS_A_TURN or listener.spent_s > TURN_S:
+        if listener.begun >= MAX_REQUESTS_PER_TURN or listener.spent_s > MAX_TURN_S:
             listener.end_turn()
         if self._waiting and self._current is None:
             listener.postpone(self, pipelined=True)
 
     def pause_writing(self) -> None:
-        """A client that does not read its answers gets no further ones."""
+        """Begin no more requests while the client does not read responses."""
         self._write_paused = True
-        self._listener.hold_unread(self)
+        self._listener.add_unread(self)
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._listener.let_go_unread(self)
+        self._listener.remove_unread(self)
         self.go_on()
 
-    # What is refused:
+    # Rejecting
 
     def _refuse(self, error: ServingError) -> None:
-        """Answer what is no HTTP, or over a limit, after what came before it, and end the connection."""
+        """Reject invalid or oversized data after the responses to earlier requests; end the connection."""
         self._refusal = error
         self._refused_at = self.seen_at
         self._unparsed = b""
         self._reader.drop()
         last = self._waiting[-1] if self._waiting else self._current
-        if last is not None:  # whole requests came before: the answer to the latest is the connection's last
+        if last is not None:  # the response to the latest complete request ends the connection
             last.keep_alive = False
             return
         head, body = self._app.refusal(error, self._reader.url)
         head += b"connection: close\r\n"
         self._write(error.http_status, head, body)
-        self._app.note_refusal(error, self.peer)
-        # Not closed yet: with input unread the kernel would reset the connection, and a client that sends all
-        # before it reads would never see the answer. `data_received` discards what still comes.
-        if self._transport.can_write_eof():  # TLS knows no half-closed connection
+        self._app.log_refusal(error, self.peer)
+        # Closed later: with unread input the kernel would reset the connection, and a client that sends all
+        # before it reads would never see the response. `data_received` discards further data.
+        if self._transport.can_write_eof():  # TLS has no half-closed connections
             self._transport.write_eof()
         self._transport.resume_reading()
 
     def check_body(self, method: str, path: str, length: int | None) -> None:
-        """Raise ServingError where a body need not be read, see `RequestTaker`."""
+        """Raise ServingError for a body that need not be received."""
         self._app.check_body(method, path, length)
 
     @property
@@ -343,101 +356,61 @@ class Connection(asyncio.Protocol):
         return self._reader.arriving_bytes
 
     def refuse_body(self, error: ServingError) -> None:
-        """Refuse the request of which a part is here, if there is one, and let go of that."""
+        """Reject the request whose body is arriving, if there is one, and release its bytes."""
         if self.arriving_bytes:
             self._refuse(error)
 
     def close_if_slow(self, now: float) -> None:
-        """Refuse a request that takes too long to arrive (slow loris); drop a client that does not read."""
+        """Reject a request that arrives too slowly (slow loris); abort if the client does not read."""
         if self._refusal is not None and self._current is None and now - self._refused_at > LINGER_S:
             self._transport.close()
-        self._abort_if_unread(now)
+        self.abort_if_unread(now)
         if self._reading_paused or self._transport.is_closing():
             return
         error = self._reader.overdue(now)
         if error is not None:
             self._refuse(error)
 
-    def _abort_if_unread(self, now: float) -> None:
-        """Send a client away that reads nothing, also where little is unsent: it would not let us close."""
-        unsent = self.unsent_bytes
-        if unsent != self._unsent_bytes:
-            self._unsent_bytes, self._unsent_since = unsent, now
-        elif unsent and now - self._unsent_since > self._listener.limits.body_timeout_s:
-            self.send_away("it has not read on for limits.body_timeout_s")
-
-    @property
-    def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size()
-
-    def send_away(self, why: str) -> None:
-        """End the connection of a client that does not read."""
-        self._app.note_unread(f"{self.peer} is sent away, {self.unsent_bytes} bytes are held for it: {why}")
-        self._transport.abort()
-
-    # How it ends:
+    def log_abort(self, reason: str) -> None:
+        self._app.log_unread(f"{self.peer} is sent away, {self.unsent_bytes} bytes are held for it: {reason}")
 
     @property
     def busy(self) -> bool:
-        """Whether a request is arriving, or being answered."""
+        """Whether a request is arriving or being processed."""
         return self._reader.receiving_since is not None or self._current is not None
-
-    def close_if_silent(self, silent_since: float) -> bool:
-        """Close when not busy and nothing arrived since `silent_since` (time.monotonic); whether it did."""
-        if self.busy or self.seen_at > silent_since or self._transport.is_closing() or self._unread():
-            return False
-        self._transport.close()
-        return True
-
-    def close(self) -> None:
-        self._transport.close()
-
-    @property
-    def peer(self) -> str:
-        """The client's address; "?" where none is known any more."""
-        try:
-            address = self._transport.get_extra_info("peername")
-        except AttributeError:  # uvloop asks the socket, which a connection that was lost has no more
-            return "?"
-        return str(address[0]).removeprefix(_IPV4_MAPPED) if address else "?"
-
-    def _unread(self) -> int:
-        """Bytes that the kernel has for us: a request that was sent before we closed is still answered."""
-        sock = self._transport.get_extra_info("socket")
-        counted = fcntl.ioctl(sock.fileno(), termios.FIONREAD, b"\0" * 4)
-        return int(struct.unpack("i", counted)[0])
 
 
 class RequestReader:
-    """Has httptools parse what arrives, and puts each whole request into `requests`."""
+    """Parses data with httptools, and appends each complete request to `requests`."""
 
     def __init__(self, connection: Connection, listener: Listener, requests: deque[HttpRequest]) -> None:
         self._connection = connection
         self._listener = listener
         self._requests = requests
         limits = listener.limits
-        # What is looked at for each request; an attribute of a model of pydantic's costs more.
-        self._most_headers, self._most_header_bytes = limits.header_count, limits.header_bytes
-        self._most_body_bytes, self._most_bodies_bytes = limits.body_bytes, limits.bodies_bytes
+        # Limits that are checked for each request: an attribute of a pydantic model is slower.
+        self._max_headers, self._max_header_bytes = limits.header_count, limits.header_bytes
+        self._max_body_bytes, self._max_bodies_bytes = limits.body_bytes, limits.bodies_bytes
         self._parser = _parser(self)
         self._read_at = 0.0
-        self.receiving_since: float | None = None  # when the request that is still arriving began
-        self.in_body = False  # the headers of that request are here
-        self.continue_due = False  # its client waits for a 100 before it sends the body
+        self.receiving_since: float | None = None  # when the incomplete request began
+        self.in_body = False  # whether the headers of that request are complete
+        self.continue_due = False  # whether the client waits for a 100 before it sends the body
         self._header_bytes = 0
-        self._body_length = 0  # as declared
+        self._body_length = 0  # Content-Length
         self._body_bytes = 0
-        self._arrived_bytes = 0  # since the last piece of a body: headers, trailers, extensions of chunks
-        self._client = Client()  # until a request shows a key
+        self._arrived_bytes = 0  # since the last part of a body: headers, trailers, chunk extensions
+        self._client = Client()  # until a request has an API key
+        self._valid_host = b"?"  # the last Host that was checked
         self.url = b""
         self._headers: Headers = {}
         self._body: bytes | bytearray = b""
         self._refusal: ServingError | None = None
 
     def parse(self, data: bytes, now: float) -> bytes:
-        """Parse until there is a request to begin with; returns what came behind it. Raises ServingError.
+        """Parse until a request is complete; return the data behind it. Raises ServingError.
 
-        A request of 18 bytes takes 400 once it is parsed: not all of a pipeline are to be there at once.
+        A request of 18 bytes takes 400 once it is parsed, so pipelined requests are parsed one by one.
         """
         self._read_at = now
         if self.receiving_since is None:
@@ -452,76 +425,72 @@ class RequestReader:
             is_single = not start and len(data) <= max_piece_bytes
             piece = data if is_single else memoryview(data)[start : start + max_piece_bytes]
             start += len(piece)
-            plain = self._read_piece(piece)
+            plain = self._parse_piece(piece)
             if plain:
                 data, start = plain + data[start:], 0
         return b""
 
     def overdue(self, now: float) -> ServingError | None:
-        """Why to refuse a request that takes too long to arrive (slow loris); None: there is none."""
+        """Return the error for a request that takes too long to arrive; None if there is none."""
         if self.receiving_since is None:
             return None
         limits = self._listener.limits
         limit_s = limits.body_timeout_s if self.in_body else limits.header_timeout_s
         if now - self.receiving_since <= limit_s:
             return None
-        return _too_slow("body" if self.in_body else "headers", limit_s)
+        return too_slow("body" if self.in_body else "headers", limit_s)
 
     @property
     def http_1_1(self) -> bool:
-        """Whether the latest request is of HTTP/1.1, or of a later version of HTTP/1."""
+        """Whether the latest request has HTTP/1.1, or a later version of HTTP/1."""
         return bool(self._parser.get_http_version() != HTTP_1_0)
 
     @property
     def arriving_bytes(self) -> int:
-        """How much is here of a body that is not all here."""
+        """Number of bytes received of an incomplete body."""
         return len(self._body)
 
     def drop(self) -> None:
-        """Let go of what has arrived of a request."""
+        """Discard an incomplete request."""
         self.receiving_since = None
         self.continue_due = False
         self._listener.bodies_bytes -= len(self._body)
         self._body = b""
 
     def end(self) -> None:
-        """The connection is gone: let go of all that holds this reader, which would be garbage in a ring."""
+        """Release the parser and the connection, which form a reference cycle with the reader."""
         self.drop()
         del self._parser, self._connection
 
-    def _read_piece(self, piece: bytes | memoryview) -> bytes:
-        """Returns what is to be parsed in place of a request to upgrade; nothing for others."""
+    def _parse_piece(self, piece: bytes | memoryview) -> bytes:
+        """Parse data. For an upgrade request, return the data to parse instead; else b""."""
         self._arrived_bytes += len(piece)
         try:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as stopped:
-            return self._without_upgrade(bytes(piece[stopped.args[0] :]))
+            return self._remove_upgrade(bytes(piece[stopped.args[0] :]))
         except httptools.HttpParserError:
             raise self._refusal or bad_request("Invalid HTTP request received.") from None
-        if self._arrived_bytes > self._most_header_bytes:
-            raise _headers_too_large(f"headers over {self._most_header_bytes} bytes")
+        if self._arrived_bytes > self._max_header_bytes:
+            raise headers_too_large(f"headers over {self._max_header_bytes} bytes")
         return b""
 
-    def _without_upgrade(self, rest: bytes) -> bytes:
-        """The request as it is without its wish for another protocol (RFC 9110 section 7.8), and the rest.
+    def _remove_upgrade(self, rest: bytes) -> bytes:
+        """Return an upgrade request without its upgrade headers (RFC 9110 section 7.8), and the rest.
 
-        Java's client wishes for h2c with its first request; the parser stops there, before the body.
+        Java's client requests h2c with its first request. The parser stops there, before the body.
         """
         method: bytes = self._parser.get_method()
         if method == b"CONNECT":
             raise bad_request("CONNECT is not served.")
-        headers = {name: value for name, value in self._headers.items() if name not in _UPGRADE_OPTIONS}
-        options = [option.strip() for option in headers.pop(_CONNECTION, b"").split(b",")]
-        options = [option for option in options if option and option.lower() not in _UPGRADE_OPTIONS]
-        if options:
-            headers[_CONNECTION] = b", ".join(options)
+        headers = remove_upgrade_headers(self._headers)
         lines = [b"%b %b HTTP/%b" % (method, self.url, self._parser.get_http_version().encode())]
         lines += [b"%b: %b" % header for header in headers.items()]
         self._parser = _parser(self)
         self._arrived_bytes = 0
         return b"\r\n".join(lines) + b"\r\n\r\n" + rest
 
-    # What the parser calls:
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self.receiving_since = self._read_at
@@ -535,16 +504,16 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         headers = self._headers
-        size = self._header_bytes = self._header_bytes + len(name) + len(value) + 4
-        if size > self._most_header_bytes:
-            self._leave_parser(_headers_too_large(f"headers over {self._most_header_bytes} bytes"))
-        if len(headers) >= self._most_headers:
-            self._leave_parser(_headers_too_large(f"more than {self._most_headers} headers"))
-        count = len(headers)
+        self._header_bytes += len(name) + len(value) + 4
+        if self._header_bytes > self._max_header_bytes:
+            self._leave_parser(headers_too_large(f"headers over {self._max_header_bytes} bytes"))
+        if len(headers) >= self._max_headers:
+            self._leave_parser(headers_too_large(f"more than {self._max_headers} headers"))
         name = name.lower()
-        headers.setdefault(name, value)
-        if len(headers) == count:
+        if name in headers:
             self._repeat(name, value)
+        else:
+            headers[name] = value
 
     def _repeat(self, name: bytes, value: bytes) -> None:
         if name == b"host":
@@ -557,38 +526,45 @@ class RequestReader:
             self._check_head()
         except ServingError as error:
             self._leave_parser(error)
-        if self._parser.should_upgrade():  # it is parsed again, see `_without_upgrade`
+        if self._parser.should_upgrade():  # the request is parsed again, see `_remove_upgrade`
             return
         self.in_body = True
         self._body_bytes = 0
 
     def _check_head(self) -> None:
-        """Raise ServingError for a request whose body need not be read."""
+        """Raise ServingError for a request whose body need not be received."""
         headers, version = self._headers, self._parser.get_http_version()
-        if version != HTTP_1_1 or not HOST.fullmatch(headers.get(b"host", b"?")):
-            check_version(version)
-            check_host(version, headers)
+        host = headers.get(b"host")
+        if host != self._valid_host or version != HTTP_1_1:  # a client sends the same Host again
+            self._check_version_and_host(version, host)
+        self._body_length = 0
+        if (length := headers.get(b"content-length")) is not None and length.isdigit():
+            self._body_length = int(length)
+            if self._body_length > self._max_body_bytes:
+                raise body_too_large(f"content-length {length.decode()} is over {self._max_body_bytes} bytes")
+        if b"expect" in headers:
+            self.continue_due = version != HTTP_1_0 and headers[b"expect"].lower() == b"100-continue"
         chunked = _TRANSFER_ENCODING in headers
         if chunked:
             check_transfer_encoding(version, headers[_TRANSFER_ENCODING])
-        length, max_bytes = headers.get(b"content-length", b""), self._most_body_bytes
-        self._body_length = int(length) if length.isdigit() else 0
-        if self._body_length > max_bytes:
-            raise _body_too_large(f"content-length {length.decode()} is over {max_bytes} bytes")
-        if b"expect" in headers:
-            self.continue_due = version != HTTP_1_0 and headers[b"expect"].lower() == b"100-continue"
         guard = self._listener.guard
         if guard is not None:  # an unauthenticated client must not fill the memory
             self._client = guard.client(self.url, headers.items(), self._client)
-        if self._body_length or chunked:
+        if chunked or self._body_length > self._max_header_bytes:  # smaller bodies cost no more than headers
             method = self._parser.get_method().decode()
             self._connection.check_body(method, path_of_url(self.url), None if chunked else self._body_length)
+
+    def _check_version_and_host(self, version: str, host: bytes | None) -> None:
+        check_version(version)
+        check_host(version, host)
+        if host is not None:
+            self._valid_host = host
 
     def on_body(self, body: bytes) -> None:
         self._arrived_bytes = 0
         self._body_bytes += len(body)
-        if self._body_bytes > self._most_body_bytes:
-            self._leave_parser(_body_too_large(f"the body is over {self._most_body_bytes} bytes"))
+        if self._body_bytes > self._max_body_bytes:
+            self._leave_parser(body_too_large(f"the body is over {self._max_body_bytes} bytes"))
         if not self._body:
             self._body = body
         elif isinstance(self._body, bytearray):
@@ -597,7 +573,7 @@ class RequestReader:
             self._body = bytearray(self._body + body)
         listener = self._listener
         listener.bodies_bytes += len(body)
-        if listener.bodies_bytes > self._most_bodies_bytes:
+        if listener.bodies_bytes > self._max_bodies_bytes:
             self._shed_bodies()
 
     def on_message_complete(self) -> None:
@@ -615,15 +591,15 @@ class RequestReader:
         keep_alive = parser.should_keep_alive()
         is_old = parser.get_http_version() == HTTP_1_0
         if is_old and b"connection" in headers:
-            keep_alive = False  # such a client would wait for a header of ours that says so
+            keep_alive = False  # an HTTP/1.0 client expects a keep-alive header in the response
         request = HttpRequest(
             self._connection, self._client, method, path, headers, body, keep_alive, not is_old
         )
         self._requests.append(request)
 
     def _shed_bodies(self) -> None:
-        """Refuse the largest of the bodies that are arriving; clients that send little are served on."""
-        max_bytes = self._most_bodies_bytes
+        """Reject the requests with the largest incomplete bodies; requests with small bodies go on."""
+        max_bytes = self._max_bodies_bytes
         error = NotReady(
             f"bodies of more than {max_bytes} bytes are here; limits.bodies_bytes allows no more"
         )
@@ -634,45 +610,13 @@ class RequestReader:
                 connection.refuse_body(error)
 
     def _leave_parser(self, error: ServingError) -> None:
-        """Leave the parser with an exception, of which it keeps no cause; `_read_piece` raises the error."""
+        """Stop the parser with an exception. It keeps no cause, so `_parse_piece` raises the error."""
         self._refusal = error
         raise httptools.HttpParserError(error.message)
 
 
 def _parser(reader: RequestReader) -> httptools.HttpRequestParser:
     parser = httptools.HttpRequestParser(reader)
-    # Versions are checked by `check_version`, for a status of their own.
+    # `check_version` checks versions, for status 505.
     parser.set_dangerous_leniencies(lenient_data_after_close=True, lenient_version=True)
     return parser
-
-
-@functools.lru_cache(maxsize=64)  # nearly all requests have one of a few targets
-def path_of_url(url: bytes) -> str:
-    """The path of a request's target, percent-decoded. Raises HttpParserError for a target that is none."""
-    if b"?" in url or b"#" in url or not url.startswith(b"/"):
-        url = httptools.parse_url(url).path or b"/"
-    try:
-        path = url.decode("ascii")
-    except UnicodeDecodeError as exc:
-        raise httptools.HttpParserError("the path is not ASCII") from exc
-    return urllib.parse.unquote(path) if "%" in path else path
-
-
-def _too_slow(what: str, limit_s: float) -> ServingError:
-    error = InvalidInput(f"the {what} did not arrive within {limit_s:g} s. {USAGE}")
-    error.http_status = _REQUEST_TIMEOUT
-    return error
-
-
-def _headers_too_large(what: str) -> ServingError:
-    return _too_large(f"the request has {what}", _HEADER_TOO_LARGE)
-
-
-def _body_too_large(what: str) -> ServingError:
-    return _too_large(what, 413, " (limits.body_bytes); of a model repository it is --http-max-input-size")
-
-
-def _too_large(what: str, http_status: int, which: str = "") -> ServingError:
-    error = TooLarge(f"{what}; the limits of this service are in config.yml under limits{which}")
-    error.http_status = http_status
-    return error

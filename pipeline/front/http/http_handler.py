@@ -1,4 +1,4 @@
-"""Requests of an HTTP port: the choice of their dialect, the begin of a prediction, and its end."""
+"""Requests of an HTTP port: find the dialect, begin the prediction, send the response."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pipeline.config.config_file import Limits
 from pipeline.errors import (
     OUR_FAULT,
     ConfigError,
+    CrossSite,
     InvalidInput,
     MalformedBody,
     Overloaded,
@@ -28,7 +29,7 @@ from pipeline.errors import (
 )
 from pipeline.front.dag_run import Answer, Request
 from pipeline.front.http import docs_page
-from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.connection import HttpApplication, HttpRequest
 from pipeline.front.http.metrics_page import MetricsPage
 from pipeline.front.http.multipart import FORM, FormPart, parse_form
 from pipeline.front.http.openapi import model_cards, openapi
@@ -44,8 +45,8 @@ EVERYTHING_ELSE = "/"
 READING = ("GET", "HEAD")
 DOCS = "/docs"
 METRICS = "/metrics"
-SMALL_BYTES = 256 * 1024  # a body of so few bytes is decoded whole, at once
-_DOOR = "http"
+SMALL_BYTES = 256 * 1024  # bodies up to this size are decoded in the event loop
+_ENDPOINT = "http"
 _PAGE_APIS = {
     "/health/live": HEALTH,
     "/health/ready": HEALTH,
@@ -58,38 +59,41 @@ Page = Callable[[], tuple[int, bytes, bytes]]
 
 
 class Routes:
-    """Finds the handler of a path: that of "/v1/" has all that lies below but for paths that are another's,
-    that of "/v2" this path alone."""
+    """Finds the handler of a path.
+
+    The prefix "/v1/" matches all paths below it that no other handler has; "/v2" matches that path alone.
+    """
 
     def __init__(self, handlers: Mapping[str, HttpHandler]) -> None:
-        """Raises ConfigError where there is none for "/", which is every path that is nobody's."""
+        """Raises ConfigError without a handler for "/", which matches all other paths."""
         if EVERYTHING_ELSE not in handlers:
             raise ConfigError(f"no dialect that is installed answers below {EVERYTHING_ELSE!r}")
         self._handlers = dict(handlers)
-        self.otherwise = self._handlers[EVERYTHING_ELSE]
+        self.default = self._handlers[EVERYTHING_ELSE]
 
     def handler(self, path: str) -> HttpHandler | None:
-        """The handler that answers at this path; None where no dialect does."""
+        """Return the handler of a path; None if no dialect has the path."""
         handler = self._handlers.get(path)
         return handler if handler is not None else self._handlers.get(path[: path.find("/", 1) + 1])
 
     def find_api(self, path: str) -> str:
-        """Return the API of a path, as Triton groups them: a page of the server, or a dialect's."""
+        """Return the API of a path in Triton's grouping, for pages of the server and for dialects."""
         handler = self.handler(path)
         if handler is None and path in _PAGE_APIS:
             return _PAGE_APIS[path]
-        return (handler or self.otherwise).find_api(path)
+        return (handler or self.default).find_api(path)
 
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
-        """Header lines and body that refuse what was no request yet. url: as far as it has arrived."""
-        head, body = (self.handler(url.decode("latin-1")) or self.otherwise).refusal(error)
+        """Return header lines and body of the response to an incomplete request. url: as far as received."""
+        head, body = (self.handler(url.decode("latin-1")) or self.default).refusal(error)
         return head + refusal_headers(error), body
 
 
-class HttpApp:
-    """Answers every request of one service. paths: the dialects' part of /openapi.json."""
+class HttpApp(HttpApplication):
+    """HTTP application of a service: its pages, and its dialects."""
 
     def __init__(self, scheduler: Scheduler, routes: Routes, paths: Callable[[], Mapping[str, Any]]) -> None:
+        """paths: paths of the dialects in /openapi.json."""
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
         self._routes = routes
@@ -103,10 +107,9 @@ class HttpApp:
         self._metrics_page = MetricsPage(scheduler.metrics, scheduler.app.config.limits.metrics_interval_s)
 
     def handle(self, request: HttpRequest) -> None:
-        """Answer at once, or when the scheduler has the answer."""
         path = request.path
         if path == EVERYTHING_ELSE and request.method in READING:
-            self._lead_on(request)
+            self._respond_at_root(request)
             return
         handler = self._routes.handler(path)
         if handler is not None:
@@ -114,16 +117,16 @@ class HttpApp:
             return
         page = self._pages.get(path)
         if page is None and path != METRICS:
-            self._routes.otherwise.handle(request)
+            self._routes.default.handle(request)
         elif request.method not in READING:
-            self._routes.otherwise.refuse(request, NotAllowed(request.method, path, *READING))
+            self._routes.default.refuse(request, NotAllowed(request.method, path, *READING))
         elif page is None:
             self._metrics_page.answer(request)
         else:
             request.respond(*page())
 
     def check_body(self, method: str, path: str, length: int | None) -> None:
-        """Raise ServingError where a body need not be read: a page has no use for one."""
+        """Reject large bodies of requests for pages."""
         handler = self._routes.handler(path)
         if path in self._pages or path == METRICS or (handler is not None and path in handler.pages):
             if method not in READING:
@@ -132,26 +135,26 @@ class HttpApp:
             return
         check_page_body(path, length, self._scheduler.app.config.limits)
 
-    def _lead_on(self, request: HttpRequest) -> None:
-        """Lead a browser to the page to try the service; tell others that it is alive, as KServe v1 does. At
-        a model repository there is nothing for others, as in Triton."""
+    def _respond_at_root(self, request: HttpRequest) -> None:
+        """Redirect browsers to /docs. Report to other clients that the service is alive, as KServe v1 does.
+
+        A model repository has no page at "/" for other clients, as in Triton.
+        """
         if "text/html" in header(request, b"accept"):
             request.respond(302, b"location: %b\r\n" % DOCS.encode(), b"")
         elif self._scheduler.app.repository is not None:
-            self._routes.otherwise.handle(request)
+            self._routes.default.handle(request)
         else:
             request.respond(200, JSON, b'{"status":"alive"}')
 
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         return self._routes.refusal(error, url)
 
-    def note_refusal(self, error: ServingError, client: str) -> None:
-        """A connection has refused what was no request yet. client: its address."""
-        self._access_log.refused(_DOOR, error, client)
+    def log_refusal(self, error: ServingError, client: str) -> None:
+        self._access_log.refused(_ENDPOINT, error, client)
 
-    def note_unread(self, why: str) -> None:
-        """A client is sent away that does not read its answers."""
-        self._access_log.warn(UNREAD, why)
+    def log_unread(self, message: str) -> None:
+        self._access_log.warn(UNREAD, message)
 
     def _openapi(self) -> tuple[int, bytes, bytes]:
         document = openapi(self._scheduler.app, self._paths(), model_cards(self._scheduler))
@@ -164,20 +167,20 @@ class HttpApp:
 
 
 class HttpHandler(ABC):
-    """Answers HTTP requests in one dialect; each dialect brings a class of its own."""
+    """Base class of the HTTP handlers of dialects."""
 
-    name: ClassVar[str]  # how metrics and log call it
-    pages: ClassVar[Collection[str]] = ()  # paths that are answered to GET alone, and read no body
-    decodes = False  # whether it reads bodies with a Content-Encoding
+    name: ClassVar[str]  # endpoint name in metrics and log
+    pages: ClassVar[Collection[str]] = ()  # paths for GET without a body
+    decodes = False  # whether the handler decodes bodies with a Content-Encoding
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
 
     def handle(self, request: HttpRequest, read: Callable[[], Request | None] | None = None) -> None:
-        """Answer at once, or when the scheduler has the answer. read: in place of `_read`."""
+        """Respond now, or when the scheduler has the response. read: called instead of `_read`."""
         try:
-            if not self.decodes:
+            if b"content-encoding" in request.headers and not self.decodes:
                 check_content_encoding(request)
             if read is None and len(request.body) > SMALL_BYTES and self._scan_first(request):
                 return
@@ -188,8 +191,8 @@ class HttpHandler(ABC):
             try:
                 dag_run = self._scheduler.begin(infer_request, partial(self._answer, request, infer_request))
             except Overloaded as exc:
-                exc.__traceback__ = None  # it holds the request's inputs
-                request.refuse_for_now(partial(self._answer, request, None, exc), infer_request.deadline)
+                exc.__traceback__ = None  # the traceback holds the request's inputs
+                request.reject_overload(partial(self._answer, request, None, exc), infer_request.deadline)
                 return
         except ServingError as exc:
             self._answer(request, None, detach(exc))
@@ -215,45 +218,45 @@ class HttpHandler(ABC):
         else:
             self.refuse(request, answer, head)
 
-    # What a dialect brings:
+    # Hooks of dialects
 
     def _scan_first(self, request: HttpRequest) -> bool:
-        """Have a large body scanned aside, and then `handle` called again; false: it needs no scan."""
+        """Scan a large body in a thread, then call `handle` again. Return False for a body without a scan."""
         return False
 
     @abstractmethod
     def _read(self, request: HttpRequest) -> Request | None:
-        """Return the request for the scheduler; None where it is answered without it. Raises ServingError."""
+        """Return the request for the scheduler; None if the response is sent already. Raises ServingError."""
 
     def find_api(self, path: str) -> str:
-        """Return the API of a path, for `--http-restricted-api`: inference unless a dialect has others."""
+        """Return the API of a path, for `--http-restricted-api`. The default is inference."""
         return INFERENCE
 
     @abstractmethod
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
-        """Header lines and body that refuse what was no request yet."""
+        """Return header lines and body of the response to an incomplete request."""
 
     @abstractmethod
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        """Respond in the dialect's form of a refusal, and note it in the access log."""
+        """Send an error response in the dialect's format, and log it."""
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
-        """Respond with the answer that a worker made: a JSON text, unless a dialect has other forms.
+        """Send the response that a worker encoded, by default a JSON text.
 
-        head: header lines besides the dialect's own.
+        head: header lines in addition to those of the dialect.
         """
         request.respond(200, JSON + head, parts[0])
 
 
 class Refused(ServingError):
-    """Refusal of a path that does not exist, or of a method that the path does not have."""
+    """A request for a path that does not exist (404), or with a method that the path does not have (405)."""
 
     def __init__(self, status: int, request: HttpRequest, message: str = "", *allowed: str) -> None:
-        """message: for the log, and for clients of dialects that have more than HTTP's own words."""
-        self.phrase = HTTPStatus(status).phrase  # HTTP's own words
+        """message: for the log, and for dialects that send more than HTTP's phrase."""
+        self.phrase = HTTPStatus(status).phrase  # HTTP's phrase for the status
         super().__init__(message or f"{self.phrase}: {request.method} {request.path}")
         self.http_status = status
-        self.allowed = allowed  # the methods that there are
+        self.allowed = allowed  # methods of the path
 
 
 def check_method(request: HttpRequest, *allowed: str, list_allowed: bool = False) -> None:
@@ -267,7 +270,7 @@ def check_method(request: HttpRequest, *allowed: str, list_allowed: bool = False
 
 
 class NotAllowed(ServingError):
-    """A method that is not answered at a path (405). allowed: the methods that are."""
+    """A request with a method that the path does not have (405)."""
 
     http_status = 405
     always_status = True
@@ -278,14 +281,14 @@ class NotAllowed(ServingError):
 
 
 class UnsupportedEncoding(MalformedBody):
-    """A body with a Content-Encoding that is not decoded at this path (415)."""
+    """A body with a Content-Encoding that the path does not support (415)."""
 
     http_status = 415
     encodings = "identity"
 
 
 def check_content_encoding(request: HttpRequest) -> None:
-    """Raise UnsupportedEncoding for a body that is compressed (RFC 9110 section 8.4)."""
+    """Raise UnsupportedEncoding for a compressed body (RFC 9110 section 8.4)."""
     encoding = header(request, b"content-encoding").strip().lower()
     if encoding not in ("", "identity"):
         raise UnsupportedEncoding(
@@ -294,13 +297,13 @@ def check_content_encoding(request: HttpRequest) -> None:
 
 
 def check_page_body(path: str, length: int | None, limits: Limits) -> None:
-    """Raise TooLarge for the body of a request for a page, unless it is as small as headers are."""
+    """Raise TooLarge for a large or chunked body of a request for a page."""
     if length is None or length > limits.header_bytes:
         raise TooLarge(f"a request for {path} has no body: one of {limits.header_bytes} bytes is passed over")
 
 
 def refusal_headers(error: ServingError) -> bytes:
-    """The header lines that go with a refusal: Retry-After, Allow, Accept-Encoding, WWW-Authenticate."""
+    """Return the header lines for an error: Retry-After, Allow, Accept-Encoding, WWW-Authenticate."""
     lines = retry_after(error)
     if allowed := getattr(error, "allowed", ()):
         lines += b"allow: %b\r\n" % ", ".join(allowed).encode()
@@ -312,20 +315,20 @@ def refusal_headers(error: ServingError) -> bytes:
 
 
 def retry_after(error: ServingError) -> bytes:
-    """The header of a refusal that says when to try again; empty for others."""
+    """Return the Retry-After header for an error; empty if the client should not retry."""
     wait_s = getattr(error, "retry_after_s", None)
     return b"" if wait_s is None else b"retry-after: %d\r\n" % max(1, math.ceil(wait_s))
 
 
 def header(request: HttpRequest, name: bytes) -> str:
-    """A header's value; empty where it is not there."""
+    """Return the value of a header; empty without the header."""
     return request.headers.get(name, b"").decode("latin-1")
 
 
 IMAGE = "image/*"
-# What curl and others send where nobody names a media type: then the body itself tells what it is.
-_UNTOLD = ("", "application/octet-stream", "application/x-www-form-urlencoded")
-_KINDS = {  # by their first bytes
+# Defaults of curl and other clients: the first bytes of the body determine the media type.
+_DEFAULT_MEDIA_TYPES = ("", "application/octet-stream", "application/x-www-form-urlencoded")
+_FORMATS = {  # first bytes -> media type, description
     b"\xff\xd8\xff": ("image/jpeg", "a JPEG image"),
     b"\x89PNG": ("image/png", "a PNG image"),
     b"GIF8": ("image/gif", "a GIF image"),
@@ -384,7 +387,7 @@ def _decode_field(part: FormPart) -> str:
 
 def _find_raw_input(media: str, body: bytes, raw_bodies: Mapping[str, str]) -> str | None:
     """Find the input for a body of this media type. A body of an unknown type tells the type itself."""
-    if media in _UNTOLD:
+    if media in _DEFAULT_MEDIA_TYPES:
         media, _ = _sniff_media_type(body) or (media, "")
     return raw_bodies.get(media) or raw_bodies.get(f"{media.partition('/')[0]}/*")
 
@@ -398,4 +401,83 @@ def sniff_format(body: bytes) -> str:
 def _sniff_media_type(body: bytes) -> tuple[str, str] | None:
     if body[:4] == b"RIFF" and body[8:12] == b"WAVE":
         return "audio/wav", "a WAV file"
-    return next((kind for start, kind in _KINDS.items() if body.startswith(start)), None)
+    return next((kind for start, kind in _FORMATS.items() if body.startswith(start)), None)
+
+
+_SAME_SITE = ("", "same-origin", "none")  # "none": the user entered the address
+_SIMPLE_MEDIA_TYPES = ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
+_PORTS = {"http": "80", "https": "443"}
+
+
+def refuse_cross_site(request: HttpRequest) -> None:
+    """Raise CrossSite for a request that a web page of another origin can make a browser send.
+
+    A web page must not change a server that only its visitor can reach. Browsers send requests with the
+    content type of a form or text/plain to any server, without a preflight request. They name the page's
+    origin in `Origin`, and its relation to the server in `Sec-Fetch-Site`. Requests without a content type
+    are allowed: Triton's clients send none, and a browser adds an Origin.
+    """
+    site = header(request, b"sec-fetch-site").strip().lower()
+    if site not in _SAME_SITE:
+        raise CrossSite(f"{request.path} changes the server: a page of another site ({site}) may not ask it")
+    origin = header(request, b"origin").strip()
+    if b"origin" in request.headers and not _is_same_origin(origin, header(request, b"host")):
+        raise CrossSite(f"{request.path} changes the server: a page of {origin[:100]!r} may not ask it")
+    media = header(request, b"content-type").partition(";")[0].strip().lower()
+    if media in _SIMPLE_MEDIA_TYPES:
+        error = CrossSite(f"{request.path} takes application/json, not {media}, which any page may send")
+        error.http_status = 415
+        raise error
+
+
+def _is_same_origin(origin: str, host: str) -> bool:
+    """Whether the origin is this server, according to the Host header."""
+    scheme, _, name = origin.lower().partition("://")
+    port = _PORTS.get(scheme, "")
+    return bool(name) and _with_port(name, port) == _with_port(host.strip().lower(), port)
+
+
+def _with_port(name: str, default: str) -> str:
+    host, colon, port = name.rpartition(":")
+    if not colon or port.endswith("]"):  # no port: a name, or an address of IPv6 alone
+        return f"{name}:{default}"
+    return f"{host}:{port or default}"
+
+
+_METRICS_ENDPOINT = "metrics"
+
+
+class MetricsApp(HttpApplication):
+    """HTTP application of the metrics port. It serves no model."""
+
+    def __init__(self, scheduler: Scheduler, routes: Routes) -> None:
+        self._routes = routes
+        self._limits = scheduler.app.config.limits
+        self._page = MetricsPage(scheduler.metrics, self._limits.metrics_interval_s)
+        self._access_log = scheduler.access_log
+
+    def handle(self, request: HttpRequest) -> None:
+        try:
+            if request.path != METRICS:
+                raise Refused(404, request)
+            check_method(request, *READING)
+        except Refused as exc:
+            self.log_refusal(exc, request.peer)
+            head = JSON + refusal_headers(exc)
+            request.respond(exc.http_status, head, msgspec.json.encode({"error": exc.phrase}))
+        else:
+            self._page.answer(request)
+
+    def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
+        return self._routes.refusal(error, url)
+
+    def check_body(self, method: str, path: str, length: int | None) -> None:
+        if path == METRICS and method not in READING:
+            raise NotAllowed(method, path, *READING)
+        check_page_body(path, length, self._limits)
+
+    def log_refusal(self, error: ServingError, client: str) -> None:
+        self._access_log.refused(_METRICS_ENDPOINT, error, client)
+
+    def log_unread(self, message: str) -> None:
+        self._access_log.warn(UNREAD, message)

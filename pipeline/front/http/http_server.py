@@ -14,7 +14,7 @@ from functools import partial
 from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates
 from pipeline.errors import StartFailed
-from pipeline.front.http.connection import Connection, RequestTaker
+from pipeline.front.http.connection import Connection, HttpApplication
 from pipeline.front.http.guard import HttpGuard
 from pipeline.front.http.listener import Listener
 
@@ -121,7 +121,7 @@ class HttpServer:
 
     def __init__(
         self,
-        app: RequestTaker,
+        app: HttpApplication,
         ports: Mapping[str, tuple[str, int]],
         limits: Limits,
         certificates: Certificates | None = None,
@@ -169,7 +169,7 @@ class HttpServer:
     async def stop_listening(self) -> None:
         """Accept what the kernel has accepted already, then close the ports. Open connections stay."""
         self._listener.draining = True
-        self._listener.held.give_all()
+        self._listener.held.send_all()
         loop = asyncio.get_running_loop()
         accepted = []
         for listening in self._sockets:

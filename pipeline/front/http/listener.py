@@ -1,68 +1,186 @@
-"""State that the connections of one port share: requests begun in a turn, and room for new connections."""
+"""Listener: limits that the connections of a port share: turns of the loop, bodies, unread responses."""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import heapq
+import socket
+import struct
+import termios
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Protocol
+from collections.abc import Callable
 
 from pipeline.config.config_file import Limits
 from pipeline.errors import ServingError
 from pipeline.front.http.guard import HttpGuard
-from pipeline.front.http.held_refusals import HeldRefusals
 
-REQUESTS_A_TURN = 128  # of the loop, which has others to serve
-TURN_S = 0.005  # that requests may take of a turn of the loop before others begin in a later one
-SEEN_OFF = 16  # connections too many, and a tenth of the most, that may still be open
-SPARED_S = 1.0  # a connection that was heard of within this time may be about to ask
+MAX_REQUESTS_PER_TURN = 128  # begun in one turn of the event loop
+MAX_TURN_S = 0.005  # time for beginning requests in one turn of the event loop
+MIN_REJECTED_CONNECTIONS = 16  # rejected connections that may stay open to read the response
+RECENT_S = 1.0  # a connection with data within this time is not closed to make room
+_IPV4_MAPPED = "::ffff:"  # before the IPv4 address of a client on an IPv6 socket
+HOLD_S = 0.05  # maximum time that a rejection is held
+TICKS_PER_S = 100  # rejections of one tick are sent together, to save turns of the event loop
+EARLY_RETRY_S = 0.05  # a client that retries within this time ignores Retry-After
+MAX_REJECTIONS_PER_TURN = 128  # sent in one turn of the event loop
+
+Reject = Callable[[], None]
+"""Sends a rejection, if the client is still connected."""
 
 
-class OpenConnection(Protocol):
-    """A connection, as the listener sees it that keeps the bounds of all connections of a port."""
+class HeldRejections:
+    """Rejections that are sent a moment later, to clients that retry without a pause.
 
-    seen_at: float
-    postponed: bool
+    Such clients would otherwise take most of the CPU. Each connection holds one rejection at most. All
+    rejections share one timer.
+    """
+
+    def __init__(self) -> None:
+        self._held: deque[tuple[float, Reject]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def hold(self, reject: Reject, now: float) -> None:
+        """Send a rejection HOLD_S after `now` (time.monotonic), or a little earlier."""
+        self._held.append((int((now + HOLD_S) * TICKS_PER_S) / TICKS_PER_S, reject))
+        if self._timer is None:
+            self._set_timer(now)
+
+    def send_all(self) -> None:
+        """Send all held rejections without delay."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        rejections, self._held = self._held, deque()
+        for _, reject in rejections:
+            reject()
+
+    def _set_timer(self, now: float) -> None:
+        wait_s = max(0.0, self._held[0][0] - now)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._send_due)
+
+    def _send_due(self) -> None:
+        now = time.monotonic()
+        for _ in range(min(MAX_REJECTIONS_PER_TURN, len(self._held))):
+            if self._held[0][0] > now:
+                break
+            self._held.popleft()[1]()
+        self._timer = None
+        if self._held:
+            self._set_timer(now)
+
+
+class OpenConnection(asyncio.Protocol, ABC):
+    """Base class of `Connection`: its part in the limits that all connections of a port share."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._transport: asyncio.Transport
+        self.seen_at = time.monotonic()  # when the client last sent data or got a response
+        self.postponed = False  # `go_on` will be called in a later turn of the event loop
+        self._unsent_bytes = 0  # when `abort_if_unread` last ran
+        self._unsent_since = 0.0  # when `_unsent_bytes` last changed
 
     @property
-    def busy(self) -> bool: ...
+    @abstractmethod
+    def busy(self) -> bool:
+        """Whether a request is arriving or being processed."""
+
     @property
-    def arriving_bytes(self) -> int: ...
+    @abstractmethod
+    def arriving_bytes(self) -> int:
+        """Number of bytes received of an incomplete body."""
+
+    @abstractmethod
+    def go_on(self) -> None:
+        """Begin the next request, or resume reading."""
+
+    @abstractmethod
+    def refuse_body(self, error: ServingError) -> None:
+        """Reject the request whose body is arriving, if there is one, and release its bytes."""
+
+    @abstractmethod
+    def close_if_slow(self, now: float) -> None:
+        """Reject a request that takes too long to arrive; abort if the client reads no responses."""
+
+    @abstractmethod
+    def log_abort(self, reason: str) -> None:
+        """Log that the connection is aborted because the client does not read."""
+
     @property
-    def unsent_bytes(self) -> int: ...
-    def go_on(self) -> None: ...
-    def refuse_body(self, error: ServingError) -> None: ...
-    def send_away(self, why: str) -> None: ...
-    def close_if_slow(self, now: float) -> None: ...
-    def close_if_silent(self, silent_since: float) -> bool: ...
-    def close(self) -> None: ...
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def abort_if_unread(self, now: float) -> None:
+        """Abort if the client reads nothing for `limits.body_timeout_s`; unsent bytes prevent a close."""
+        unsent = self.unsent_bytes
+        if unsent != self._unsent_bytes:
+            self._unsent_bytes, self._unsent_since = unsent, now
+        elif unsent and now - self._unsent_since > self._listener.limits.body_timeout_s:
+            self.abort_unread("it has not read on for limits.body_timeout_s")
+
+    def abort_unread(self, reason: str) -> None:
+        """Abort the connection of a client that does not read its responses."""
+        self.log_abort(reason)
+        self._transport.abort()
+
+    def close_if_silent(self, silent_since: float) -> bool:
+        """Close if idle and without data since `silent_since` (time.monotonic). Return whether it closed."""
+        if (
+            self.busy
+            or self.seen_at > silent_since
+            or self._transport.is_closing()
+            or self._has_unread_data()
+        ):
+            return False
+        self._transport.close()
+        return True
+
+    def close(self) -> None:
+        self._transport.close()
+
+    @property
+    def peer(self) -> str:
+        """The client's address; "?" after the connection was lost."""
+        try:
+            address = self._transport.get_extra_info("peername")
+        except AttributeError:  # uvloop asks the socket, which a lost connection no longer has
+            return "?"
+        return str(address[0]).removeprefix(_IPV4_MAPPED) if address else "?"
+
+    def _has_unread_data(self) -> bool:
+        """Whether the kernel holds data of the client: a request sent before we close gets its response."""
+        sock = self._transport.get_extra_info("socket")
+        counted = fcntl.ioctl(sock.fileno(), termios.FIONREAD, b"\0" * 4)
+        return bool(struct.unpack("i", counted)[0])
 
 
 class Listener:
-    """State that the connections of one port share."""
+    """State and limits that the connections of one port share."""
 
     def __init__(self, limits: Limits, guard: HttpGuard | None = None) -> None:
         self.limits = limits
-        self.guard = guard  # None: anyone may ask
+        self.guard = guard  # None: no API keys and no restricted APIs
         self.connections: set[OpenConnection] = set()
-        self.date_line = b""  # the Date header, renewed by the listener's clock
-        self.bodies_bytes = 0  # of those that are arriving, or not answered yet
-        self.draining = False  # each answer is the last of its connection
-        self.held = HeldRefusals()
-        self.begun = 0  # requests since the last turn that was counted
-        self.spent_s = 0.0  # that beginning them took
-        self._turn_ends = False  # whether `_next_turn` will be called
-        # One whole answer is always allowed.
-        self._most_unread_bytes = max(limits.bodies_bytes, limits.response_bytes)
-        self._unread: dict[OpenConnection, int] = {}  # the bytes of its answer that its client does not read
+        self.date_line = b""  # the Date header, renewed by `HttpServer`
+        self.bodies_bytes = 0  # bytes of bodies that are arriving or being processed
+        self.draining = False  # every response closes its connection
+        self.held = HeldRejections()
+        self.begun = 0  # requests begun in this turn
+        self.spent_s = 0.0  # time for beginning them
+        self._turn_ends = False  # whether `_next_turn` is scheduled
+        # One complete response is always allowed.
+        self._max_unread_bytes = max(limits.bodies_bytes, limits.response_bytes)
+        self._unread: dict[OpenConnection, int] = {}  # bytes of responses that the client does not read
         self._unread_bytes = 0
         self._postponed: deque[OpenConnection] = deque()
         self._pipelining: deque[OpenConnection] = deque()  # postponed connections whose request was pipelined
-        self._seen_off: deque[OpenConnection] = deque()
+        self._rejected: deque[OpenConnection] = deque()
 
     def end_turn(self) -> None:
-        """Count anew after the loop's other work: this turn begins no more requests.
+        """Begin no more requests in this turn; count anew in the next.
 
         While 1,024 sockets are readable libuv polls again, up to 48 times (its issue 282): without a bound,
         timers, dispatches and gRPC would stand still for seconds.
@@ -94,53 +212,96 @@ class Listener:
     def _resume(self, connections: deque[OpenConnection], count: int) -> None:
         """Call `go_on` of the first connections while the turn has room. Those postponed again come last."""
         for _ in range(min(count, len(connections))):
-            if self.begun >= REQUESTS_A_TURN or self.spent_s > TURN_S:
+            if self.begun >= MAX_REQUESTS_PER_TURN or self.spent_s > MAX_TURN_S:
                 return
             connection = connections.popleft()
             connection.postponed = False
             connection.go_on()
 
-    def see_off(self, refused: OpenConnection) -> None:
-        """Give a connection too many, which was told so, time to read that: a few of them at once."""
-        self._seen_off.append(refused)
-        if len(self._seen_off) > max(SEEN_OFF, self.limits.max_connections // 10):
-            self._seen_off.popleft().close()
+    def close_later(self, refused: OpenConnection) -> None:
+        """Keep a connection over the limit open until its client has read the response; close the oldest."""
+        self._rejected.append(refused)
+        if len(self._rejected) > max(MIN_REJECTED_CONNECTIONS, self.limits.max_connections // 10):
+            self._rejected.popleft().close()
 
     def largest_bodies(self) -> list[OpenConnection]:
-        """The connections with the most of a body that is not all here, a hundredth of all."""
-        many = 1 + len(self.connections) // 100
-        return heapq.nlargest(many, self.connections, key=lambda connection: connection.arriving_bytes)
+        """Return the connections with the most bytes of incomplete bodies, a hundredth of all."""
+        count = 1 + len(self.connections) // 100
+        return heapq.nlargest(count, self.connections, key=lambda connection: connection.arriving_bytes)
 
-    def hold_unread(self, connection: OpenConnection) -> None:
-        """Count an answer that its client does not read on; where there are too many bytes, clients go."""
-        self.let_go_unread(connection)
+    def add_unread(self, connection: OpenConnection) -> None:
+        """Count the unread response of a connection. Over the limit, connections are aborted."""
+        self.remove_unread(connection)
         self._unread[connection] = size = connection.unsent_bytes
         self._unread_bytes += size
-        if self._unread_bytes > self._most_unread_bytes:  # not while the connection writes
-            asyncio.get_running_loop().call_soon(self._shed_unread)
+        if self._unread_bytes > self._max_unread_bytes:  # later: the connection is writing now
+            asyncio.get_running_loop().call_soon(self._abort_unread)
 
-    def let_go_unread(self, connection: OpenConnection) -> None:
-        """Count the answer no longer that a client did not read: it has read on, or left."""
+    def remove_unread(self, connection: OpenConnection) -> None:
+        """Stop counting an unread response: the client reads again, or left."""
         self._unread_bytes -= self._unread.pop(connection, 0)
 
-    def _shed_unread(self) -> None:
-        """Close the connections with the most unread bytes; clients with little to read stay."""
-        max_bytes = self._most_unread_bytes
+    def _abort_unread(self) -> None:
+        """Abort the connections with the most unread bytes until the rest is within the limit."""
+        max_bytes = self._max_unread_bytes
         while self._unread_bytes > max_bytes:
             connection = max(self._unread, key=lambda connection: connection.unsent_bytes)
-            self.let_go_unread(connection)
-            connection.send_away(
+            self.remove_unread(connection)
+            connection.abort_unread(
                 f"together more than {max_bytes} bytes wait; limits.bodies_bytes allows no more"
             )
 
     def make_room(self) -> bool:
-        """Close the connections that have been silent for longest, a hundredth of all; false: there are none.
+        """Close the connections with the longest silence, a hundredth of all. Return whether any was closed.
 
-        So those who only hold connections open shut nobody out.
+        Clients that only hold connections open do not exclude other clients.
         """
         silent = [connection for connection in self.connections if not connection.busy]
-        many = max(1, self.limits.max_connections // 100)
-        longest = heapq.nsmallest(many, silent, key=lambda connection: connection.seen_at)
-        silent_since = time.monotonic() - SPARED_S
+        count = max(1, self.limits.max_connections // 100)
+        longest = heapq.nsmallest(count, silent, key=lambda connection: connection.seen_at)
+        silent_since = time.monotonic() - RECENT_S
         closed = [connection.close_if_silent(silent_since) for connection in longest]
         return any(closed)
+
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_PROBE_AFTER_S = 0.05  # most responses are sent by then
+_CHECK_EVERY_S = 0.05
+_CLOSE_WAIT = 8  # tcp_states.h: the client has closed, the server has not
+
+
+class HalfClosed:
+    """Detects whether a client that half-closed its connection has left, with a 100 Continue.
+
+    A client that has left resets the connection. Any client may be sent a 100 (RFC 9110 section 15.2).
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, waits: Callable[[], bool], on_left: Callable[[], None]
+    ) -> None:
+        """waits: whether a request is being processed. on_left: called when the client has left."""
+        self._transport = transport
+        self._waits = waits
+        self._on_left = on_left
+        self._timer = asyncio.get_running_loop().call_later(_PROBE_AFTER_S, self._probe)
+
+    def cancel(self) -> None:
+        """Stop probing: the connection ends."""
+        self._timer.cancel()
+
+    def _probe(self) -> None:
+        if not self._waits():
+            self._timer = asyncio.get_running_loop().call_later(_PROBE_AFTER_S, self._probe)
+            return
+        self._transport.write(CONTINUE)
+        self._check_later()
+
+    def _check_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_CHECK_EVERY_S, self._check)
+
+    def _check(self) -> None:
+        connection = self._transport.get_extra_info("socket")
+        if connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSE_WAIT:
+            self._check_later()
+        else:
+            self._on_left()

@@ -1,29 +1,36 @@
-"""Checks of a request's headers that need no body: its version, Host and transfer coding (RFC 9112)."""
+"""The head of a request: its path, checks of RFC 9112, and errors for sizes and timeouts."""
 
 from __future__ import annotations
 
+import functools
 import re
+import urllib.parse
 from collections.abc import Mapping
 
+import httptools
+
 from pipeline.api.examples import KEY_VALUE_EXAMPLE
-from pipeline.errors import InvalidInput, ServingError
+from pipeline.errors import InvalidInput, ServingError, TooLarge
 
 USAGE = f"Send POST /{{service}}/{{method}} with a body like {KEY_VALUE_EXAMPLE}"
+_UPGRADE_OPTIONS = (b"upgrade", b"http2-settings")  # headers, and options of Connection
 HTTP_1_0, HTTP_1_1 = "1.0", "1.1"
+_REQUEST_TIMEOUT = 408
+_PAYLOAD_TOO_LARGE = 413
+_HEADER_TOO_LARGE = 431
 _NOT_IMPLEMENTED = 501
 _VERSION_NOT_SUPPORTED = 505
 HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]{0,5})?")
 
 
 def check_version(version: str) -> None:
-    """Raise ServingError (505) for another major version than HTTP/1; HTTP/1.2 is read as HTTP/1.1."""
+    """Raise ServingError (505) for another major version than HTTP/1; HTTP/1.2 is parsed as HTTP/1.1."""
     if not version.startswith("1."):
-        raise _refusal(f"HTTP/{version} is not served here; send HTTP/1.1.", _VERSION_NOT_SUPPORTED)
+        raise _error_with_status(f"HTTP/{version} is not served here; send HTTP/1.1.", _VERSION_NOT_SUPPORTED)
 
 
-def check_host(version: str, headers: Mapping[bytes, bytes]) -> None:
+def check_host(version: str, host: bytes | None) -> None:
     """Raise ServingError (400) for a Host that is missing or malformed (RFC 9112 section 3.2)."""
-    host = headers.get(b"host")
     if host is None:
         if version != HTTP_1_0:
             raise bad_request("The request has no Host header (RFC 9112 section 3.2).")
@@ -37,15 +44,63 @@ def check_transfer_encoding(version: str, encoding: bytes) -> None:
         raise bad_request("HTTP/1.0 has no Transfer-Encoding; send Content-Length.")
     if encoding.strip().lower() != b"chunked":
         shown = encoding[:100].decode("latin-1")
-        raise _refusal(f"Transfer-Encoding {shown!r} is not supported; send 'chunked'.", _NOT_IMPLEMENTED)
+        raise _error_with_status(
+            f"Transfer-Encoding {shown!r} is not supported; send 'chunked'.", _NOT_IMPLEMENTED
+        )
 
 
 def bad_request(message: str) -> ServingError:
-    """The refusal (400) of bytes that are no valid HTTP request."""
+    """Return the error (400) for bytes that are no valid HTTP request."""
     return InvalidInput(f"{message} {USAGE}")
 
 
-def _refusal(message: str, http_status: int) -> ServingError:
+def _error_with_status(message: str, http_status: int) -> ServingError:
     error = bad_request(message)
     error.http_status = http_status
     return error
+
+
+def too_slow(part: str, limit_s: float) -> ServingError:
+    """Return the error (408) for headers or a body that did not arrive in time."""
+    error = InvalidInput(f"the {part} did not arrive within {limit_s:g} s. {USAGE}")
+    error.http_status = _REQUEST_TIMEOUT
+    return error
+
+
+def headers_too_large(problem: str) -> ServingError:
+    """Return the error (431) for headers over a limit."""
+    return _too_large(f"the request has {problem}", _HEADER_TOO_LARGE)
+
+
+def body_too_large(problem: str) -> ServingError:
+    """Return the error (413) for a body over `limits.body_bytes`."""
+    keys = " (limits.body_bytes); of a model repository it is --http-max-input-size"
+    return _too_large(problem, _PAYLOAD_TOO_LARGE, keys)
+
+
+def _too_large(problem: str, http_status: int, keys: str = "") -> ServingError:
+    error = TooLarge(f"{problem}; the limits of this service are in config.yml under limits{keys}")
+    error.http_status = http_status
+    return error
+
+
+@functools.lru_cache(maxsize=64)  # most requests have one of a few targets
+def path_of_url(url: bytes) -> str:
+    """Return the percent-decoded path of a request target. Raises HttpParserError for an invalid target."""
+    if b"?" in url or b"#" in url or not url.startswith(b"/"):
+        url = httptools.parse_url(url).path or b"/"
+    try:
+        path = url.decode("ascii")
+    except UnicodeDecodeError as exc:
+        raise httptools.HttpParserError("the path is not ASCII") from exc
+    return urllib.parse.unquote(path) if "%" in path else path
+
+
+def remove_upgrade_headers(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return the headers without those that request another protocol."""
+    remaining = {name: value for name, value in headers.items() if name not in _UPGRADE_OPTIONS}
+    options = [option.strip() for option in remaining.pop(b"connection", b"").split(b",")]
+    options = [option for option in options if option and option.lower() not in _UPGRADE_OPTIONS]
+    if options:
+        remaining[b"connection"] = b", ".join(options)
+    return remaining
