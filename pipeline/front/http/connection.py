@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import http
 import logging
 import math
 import time
+import urllib.parse
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -29,6 +31,7 @@ from pipeline.front.http.listener import (
     Reject,
 )
 from pipeline.front.http.request_head import (
+    HOST,
     HTTP_1_0,
     HTTP_1_1,
     bad_request,
@@ -37,7 +40,6 @@ from pipeline.front.http.request_head import (
     check_transfer_encoding,
     check_version,
     headers_too_large,
-    path_of_url,
     remove_upgrade_headers,
     too_slow,
 )
@@ -129,8 +131,10 @@ class Connection(OpenConnection):
     """Responds in the order of the requests. A pipelined request waits for those before it."""
 
     def __init__(self, app: HttpApplication, listener: Listener) -> None:
-        super().__init__(listener)
         self._app = app
+        self._listener = listener
+        self._transport: asyncio.Transport
+        self.seen_at = time.monotonic()
         self._current: HttpRequest | None = None
         self._waiting: deque[HttpRequest] = deque()
         self._reader = RequestReader(self, listener, self._waiting)
@@ -401,7 +405,7 @@ class RequestReader:
         self._body_bytes = 0
         self._arrived_bytes = 0  # since the last part of a body: headers, trailers, chunk extensions
         self._client = Client()  # until a request has an API key
-        self._valid_host = b"?"  # the last Host that was checked
+        self._valid_host: bytes | None = None  # the last Host that was checked
         self.url = b""
         self._headers: Headers = {}
         self._body: bytes | bytearray = b""
@@ -535,8 +539,11 @@ class RequestReader:
         """Raise ServingError for a request whose body need not be received."""
         headers, version = self._headers, self._parser.get_http_version()
         host = headers.get(b"host")
-        if host != self._valid_host or version != HTTP_1_1:  # a client sends the same Host again
-            self._check_version_and_host(version, host)
+        if version != HTTP_1_1 or host != self._valid_host:  # a client sends the same Host again
+            if version != HTTP_1_1 or host is None or not HOST.fullmatch(host):
+                check_version(version)
+                check_host(version, host)
+            self._valid_host = host
         self._body_length = 0
         if (length := headers.get(b"content-length")) is not None and length.isdigit():
             self._body_length = int(length)
@@ -553,12 +560,6 @@ class RequestReader:
         if chunked or self._body_length > self._max_header_bytes:  # smaller bodies cost no more than headers
             method = self._parser.get_method().decode()
             self._connection.check_body(method, path_of_url(self.url), None if chunked else self._body_length)
-
-    def _check_version_and_host(self, version: str, host: bytes | None) -> None:
-        check_version(version)
-        check_host(version, host)
-        if host is not None:
-            self._valid_host = host
 
     def on_body(self, body: bytes) -> None:
         self._arrived_bytes = 0
@@ -620,3 +621,15 @@ def _parser(reader: RequestReader) -> httptools.HttpRequestParser:
     # `check_version` checks versions, for status 505.
     parser.set_dangerous_leniencies(lenient_data_after_close=True, lenient_version=True)
     return parser
+
+
+@functools.lru_cache(maxsize=64)  # most requests have one of a few targets
+def path_of_url(url: bytes) -> str:
+    """Return the percent-decoded path of a request target. Raises HttpParserError for an invalid target."""
+    if b"?" in url or b"#" in url or not url.startswith(b"/"):
+        url = httptools.parse_url(url).path or b"/"
+    try:
+        path = url.decode("ascii")
+    except UnicodeDecodeError as exc:
+        raise httptools.HttpParserError("the path is not ASCII") from exc
+    return urllib.parse.unquote(path) if "%" in path else path

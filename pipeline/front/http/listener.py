@@ -75,13 +75,12 @@ class HeldRejections:
 class OpenConnection(asyncio.Protocol, ABC):
     """Base class of `Connection`: its part in the limits that all connections of a port share."""
 
-    def __init__(self, listener: Listener) -> None:
-        self._listener = listener
-        self._transport: asyncio.Transport
-        self.seen_at = time.monotonic()  # when the client last sent data or got a response
-        self.postponed = False  # `go_on` will be called in a later turn of the event loop
-        self._unsent_bytes = 0  # when `abort_if_unread` last ran
-        self._unsent_since = 0.0  # when `_unsent_bytes` last changed
+    _listener: Listener
+    _transport: asyncio.Transport
+    seen_at: float  # when the client last sent data or got a response
+    postponed = False  # `go_on` will be called in a later turn of the event loop
+    _unsent_bytes = 0  # when `abort_if_unread` last ran
+    _unsent_since = 0.0  # when `_unsent_bytes` last changed
 
     @property
     @abstractmethod

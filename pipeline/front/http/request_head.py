@@ -1,13 +1,9 @@
-"""The head of a request: its path, checks of RFC 9112, and errors for sizes and timeouts."""
+"""The head of a request: checks of RFC 9112, and errors for sizes and timeouts."""
 
 from __future__ import annotations
 
-import functools
 import re
-import urllib.parse
 from collections.abc import Mapping
-
-import httptools
 
 from pipeline.api.examples import KEY_VALUE_EXAMPLE
 from pipeline.errors import InvalidInput, ServingError, TooLarge
@@ -82,18 +78,6 @@ def _too_large(problem: str, http_status: int, keys: str = "") -> ServingError:
     error = TooLarge(f"{problem}; the limits of this service are in config.yml under limits{keys}")
     error.http_status = http_status
     return error
-
-
-@functools.lru_cache(maxsize=64)  # most requests have one of a few targets
-def path_of_url(url: bytes) -> str:
-    """Return the percent-decoded path of a request target. Raises HttpParserError for an invalid target."""
-    if b"?" in url or b"#" in url or not url.startswith(b"/"):
-        url = httptools.parse_url(url).path or b"/"
-    try:
-        path = url.decode("ascii")
-    except UnicodeDecodeError as exc:
-        raise httptools.HttpParserError("the path is not ASCII") from exc
-    return urllib.parse.unquote(path) if "%" in path else path
 
 
 def remove_upgrade_headers(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
