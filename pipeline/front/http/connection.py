@@ -539,7 +539,9 @@ class RequestReader:
         """Raise ServingError for a request whose body need not be received."""
         headers, version = self._headers, self._parser.get_http_version()
         host = headers.get(b"host")
-        if version != HTTP_1_1 or host != self._valid_host:  # a client sends the same Host again
+        if (
+            version != HTTP_1_1 or host is None or host != self._valid_host
+        ):  # clients send the same Host again
             if version != HTTP_1_1 or host is None or not HOST.fullmatch(host):
                 check_version(version)
                 check_host(version, host)
