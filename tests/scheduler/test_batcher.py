@@ -761,3 +761,17 @@ def test_moved_requests_run_alone_only_where_they_may_be_the_cause(
         f"Worker {worker.name} (pid {worker.process.pid}) {cause}; other instances run 2 of its requests, "
         "2 for the second time"
     ) in caplog.messages
+
+
+@pytest.mark.parametrize(("run_s", "size"), [(0.004, 4), (0.1, 2)], ids=["fast", "slow"])
+def test_a_fast_model_gets_more_batches_in_a_dispatch(serve: Serve, run_s: float, size: int) -> None:
+    service = serve({"a": {"batch_size": 1}}, run_s=run_s)
+    service.ask()
+    service.advance(1.0)
+    service.ask_several(8)
+    service.advance(2.0)
+    assert len(service.begun[1]) == size
+
+
+def test_the_build_info_is_one(serve: Serve) -> None:
+    assert serve().gauge("paddlewheel_build_info") == 1
