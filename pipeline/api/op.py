@@ -129,6 +129,7 @@ class Op:
     """In `preprocess` and `postprocess`: the request's `id`, `priority`, `timeout_us` and `parameters`, as
     clients of KServe v2 and v1 send them. Batch-wise hooks find them in each request."""
 
+    _text_info: Mapping[str, Any] = {}  # of a text model: maximum tokens of a text, pooling
     _settings: Mapping[str, Any] = {}  # see `pipeline.paddle_serving.op_settings`
 
     packs_tensors = False  # how a remote Pipeline service is sent the feed, see set_pack_tensor_format

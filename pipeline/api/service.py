@@ -358,7 +358,7 @@ def _describe_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, 
             op.set_model_info(model)
             model = op.model or model  # with the Op's own description
             described[name] = {"labels": list(model.labels), **model.description.document()}
-            extras = {"parameters": op.request_parameters, "row": op.row_schema}
+            extras = {"parameters": op.request_parameters, "row": op.row_schema, "text_info": op._text_info}
             described[name] |= {key: dict(value) for key, value in extras.items() if value}
     return described
 

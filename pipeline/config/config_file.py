@@ -37,6 +37,7 @@ from pipeline.errors import ConfigError
 
 DEFAULT_MAX_PENDING_REQUESTS = 1000
 DEFAULT_KSERVE_ROWS = 1024
+DEFAULT_BATCH_TOKENS = 8_192  # of a predictor batch without `max_batch_tokens`
 SHORT_TIMEOUT_MS = 60  # up to here `op.<name>.timeout` may be meant in seconds
 
 

@@ -71,6 +71,7 @@ class DescribedOp(Op):
         self._task = text_task(model)
         if self._task is not None:
             self._declare(self._task)
+            self._text_info = self._task.describe_text()
             return
         inputs = [declared_input(*item, model) for item in model.description.inputs.items()]
         self.input_tensors = {

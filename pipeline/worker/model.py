@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.api.op import Op
-from pipeline.config.config_file import DEFAULT_KSERVE_ROWS, LocalServiceConf, OpConfig
+from pipeline.config.config_file import DEFAULT_BATCH_TOKENS, DEFAULT_KSERVE_ROWS, LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor, create_remote_predictor
 from pipeline.engines.base import Predictor, load_engine, takes_any_shape
 from pipeline.engines.dynamic_shape import DynamicShapes
@@ -35,7 +35,6 @@ FULL_PRECISION = "fp32"
 WARMUP_LENGTHS = (16, 64)
 # Rows x longest row: 16 texts of 512, 512 of 16. Twice as much is no faster on a CPU, and takes a worker a
 # third more memory (docs/decisions/worker-memory.md).
-DEFAULT_BATCH_TOKENS = 8_192
 
 
 @dataclass(frozen=True)

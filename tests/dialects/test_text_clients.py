@@ -15,7 +15,7 @@ from huggingface_hub import InferenceClient
 
 from pipeline.models.additions import read_additions, write_additions
 from pipeline.models.serving_model import ADDITIONS, SERVER_FOLDER
-from tests.support.embedding_models import cross_encoder, encoder, ids_of, token_vectors
+from tests.support.embedding_models import WORDS, cross_encoder, encoder, ids_of, token_vectors
 from tests.support.service_process import APPS, ServiceProcess
 from tests.support.text_services import TextProcess, classifier
 
@@ -315,3 +315,67 @@ def test_bad_input_is_told(inputs: Any, classes: TextProcess) -> None:
 def test_a_pair_is_refused_where_the_model_takes_single_texts(classes: TextProcess) -> None:
     answer = classes.http("/predict", json.dumps({"inputs": ["国足", "央行"]}))
     assert answer.status == 422 and "the model takes single texts" in answer.json["error"], answer.body
+
+
+class TestServerInformation:
+    def test_openais_client_lists_and_retrieves_models(self, client: openai.OpenAI) -> None:
+        listed = {model.id: model for model in client.models.list().data}["test"]
+        assert (listed.id, listed.object, listed.owned_by) == ("test", "model", "paddlewheel")
+        assert client.models.retrieve("test").id == "test"
+        with pytest.raises(openai.NotFoundError):
+            client.models.retrieve("other")
+
+    def test_kserves_clients_find_their_own_members(self, embeddings: ServiceProcess) -> None:
+        assert "test" in embeddings.http("/v1/models").json["models"]
+        described = embeddings.http("/v1/models/test").json
+        assert (described["name"], described["ready"]) == ("test", True)
+
+    def test_tei_tells_the_model_and_its_limits(
+        self, embeddings: ServiceProcess, ranks: ServiceProcess
+    ) -> None:
+        told = embeddings.http("/info").json
+        assert (told["model_id"], told["max_input_length"]) == ("test", 24)
+        assert told["model_type"] == {"embedding": {"pooling": "mean"}}
+        assert told["max_client_batch_size"] == 2048
+        assert set(ranks.http("/info").json["model_type"]) == {"reranker"}
+
+    def test_tei_is_healthy(self, embeddings: ServiceProcess) -> None:
+        assert (embeddings.http("/health").status, embeddings.http("/health").body) == (200, b"")
+
+    def test_tei_serves_its_model_at_the_root(
+        self, embeddings: ServiceProcess, ranks: ServiceProcess
+    ) -> None:
+        body = json.dumps({"inputs": TEXTS})
+        assert embeddings.http("/", body).json == embeddings.http("/embed", body).json
+        body = json.dumps({"query": "w1", "texts": ["w2", "w3"]})
+        assert ranks.http("/", body).json == ranks.http("/rerank", body).json
+        large = json.dumps({"inputs": ["w1"] * 2000, "comment": "x" * 40_000})
+        assert len(embeddings.http("/", large).json) == 2000
+
+    def test_tei_gives_a_vector_for_each_token(self, embeddings: ServiceProcess) -> None:
+        vectors = embeddings.http("/embed_all", json.dumps({"inputs": TEXTS})).json
+        for text, of_text in zip(TEXTS, vectors, strict=True):
+            np.testing.assert_allclose(of_text, token_vectors(ids_of(text)), atol=1e-5)
+
+    def test_tei_tells_the_tokens_of_texts(self, embeddings: ServiceProcess) -> None:
+        (tokens,) = embeddings.http("/tokenize", json.dumps({"inputs": "w1 w7"})).json
+        assert [token["id"] for token in tokens] == ids_of("w1 w7")
+        assert tokens[0] == {"id": 2, "text": "[CLS]", "special": True, "start": None, "stop": None}
+        assert tokens[2] | {"id": 0} == {"id": 0, "text": "w7", "special": False, "start": 3, "stop": 5}
+        body = json.dumps({"inputs": ["w1", "w1 w7"], "add_special_tokens": False})
+        plain = embeddings.http("/tokenize", body).json
+        assert [[token["text"] for token in text] for text in plain] == [["w1"], ["w1", "w7"]]
+
+    @pytest.mark.parametrize("path", ["/embed", "/embed_all", "/"])
+    def test_token_ids_outside_the_vocabulary_are_refused(
+        self, embeddings: ServiceProcess, path: str
+    ) -> None:
+        for number in (-1, len(WORDS), 1 << 62):
+            answer = embeddings.http(path, json.dumps({"inputs": [[2, number, 3]]}))
+            assert (answer.status, f"has the token {number}" in answer.json["error"]) == (422, True), answer
+
+    def test_without_a_text_model_the_root_is_no_path(self) -> None:
+        with ServiceProcess(APPS / "rows.py", env={"DECLARED": "open"}) as service:
+            assert service.http("/", "{}").status == 404
+            assert service.http("/info").status == 404
+            assert service.http("/health").status == 200

@@ -182,8 +182,9 @@ def test_a_service_that_declares_nothing_is_given_what_json_has(
 
 
 def test_models_are_listed_and_told_ready(rows: ServiceProcess) -> None:
-    assert rows.http("/v1/models").json == {"models": ["test"]}
-    assert rows.http("/v1/models/test").json == {"name": "test", "ready": True}
+    assert rows.http("/v1/models").json["models"] == ["test"]
+    told = rows.http("/v1/models/test").json
+    assert (told["name"], told["ready"], told["id"]) == ("test", True, "test")
     assert rows.http("/v1/models/nope").status == predict(rows, {}, "nope").status == 404
     assert rows.http("/v1/models/test/versions/1").json["ready"] is True
     for version, status in (("0", 404), ("7", 404), ("9" * 30, 400)):

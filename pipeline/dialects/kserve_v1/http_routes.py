@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from typing import Any
 
 import msgspec
@@ -49,6 +50,7 @@ class V1Http(HttpHandler):
         super().__init__(scheduler)
         self._models = models
         self._limits = scheduler.app.config.limits
+        self._created = int(time.time())
 
     def _read(self, request: HttpRequest) -> Request | None:
         match = _MODEL.fullmatch(request.path)
@@ -59,7 +61,8 @@ class V1Http(HttpHandler):
         if request.path == _LIST:
             check_method(request, "GET", "HEAD", list_allowed=True)
             names = list(dict.fromkeys(model.name for model in self._models.all()))
-            request.respond(200, JSON, _json({"models": names}))
+            listed = {"object": "list", "data": [self._openai_model(name) for name in names]}
+            request.respond(200, JSON, _json({"models": names, **listed}))
         elif match is not None and not match["verb"]:
             check_method(request, "GET", "HEAD", list_allowed=True)
             self._describe_model(request, self._models.find(match["model"], match["version"] or ""))
@@ -75,7 +78,12 @@ class V1Http(HttpHandler):
 
     def _describe_model(self, request: HttpRequest, model: KServeModel) -> None:
         ready = self._models.ready(model)
-        request.respond(200 if ready else 503, JSON, _json({"name": model.name, "ready": ready}))
+        description = {"name": model.name, "ready": ready, **self._openai_model(model.name)}
+        request.respond(200 if ready else 503, JSON, _json(description))
+
+    def _openai_model(self, name: str) -> dict[str, Any]:
+        """Return a model as OpenAI's clients parse it. KServe's clients ignore these members."""
+        return {"id": name, "object": "model", "created": self._created, "owned_by": "paddlewheel"}
 
     def _asked(
         self, request: HttpRequest, model: KServeModel, version: str, outline: Outline | None = None

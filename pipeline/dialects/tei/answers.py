@@ -26,6 +26,32 @@ def embed(output: Output, response_options: Sequence[Any], version: str, declare
     return [_json.encode(vectors.tolist())]
 
 
+def embed_all(
+    output: Output, response_options: Sequence[Any], version: str, declared: Declared
+) -> list[Part]:
+    """Encode a vector for each token of each text."""
+    vectors, _ = vectors_in(output)
+    ends = np.cumsum(_rows(output, "tokens"))
+    return [_json.encode([part.tolist() for part in np.split(vectors, ends[:-1])])]
+
+
+def tokenize(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
+    """Encode the tokens of each text. A special token has no place in the text."""
+    columns = [_rows(output, name).tolist() for name in ("token_ids", "token_names", "special", "places")]
+    tokens = [
+        {
+            "id": number,
+            "text": name.decode() if isinstance(name, bytes) else name,
+            "special": special,
+            "start": None if special else place[0],
+            "stop": None if special else place[1],
+        }
+        for number, name, special, place in zip(*columns, strict=True)
+    ]
+    ends = np.cumsum(_rows(output, "tokens")).tolist()
+    return [_json.encode([tokens[begin:end] for begin, end in zip([0, *ends], ends, strict=False)])]
+
+
 def similarity(
     output: Output, response_options: Sequence[Any], version: str, declared: Declared
 ) -> list[Part]:

@@ -16,12 +16,15 @@ class Tei:
     name = "tei"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        from pipeline.dialects.tei.http_routes import ROUTES, TeiHttp, openapi_paths
+        from pipeline.dialects.tei.http_routes import HEALTH_PAGE, INFO, ROUTES, TeiHttp, openapi_paths
         from pipeline.dialects.text_models import TextModels
 
         models = TextModels(scheduler)
         return FrontPart(
-            http=TeiHttp(scheduler, models), prefixes=tuple(ROUTES), openapi=partial(openapi_paths, models)
+            http=TeiHttp(scheduler, models),
+            prefixes=(*ROUTES, HEALTH_PAGE, INFO),
+            open_pages=(HEALTH_PAGE.encode(),),
+            openapi=partial(openapi_paths, models),
         )
 
     def worker(self) -> WorkerPart:
@@ -33,6 +36,8 @@ class Tei:
             response_options.SIMILARITY: Form(answers.similarity),
             response_options.RERANK: Form(answers.rerank),
             response_options.PREDICT: Form(answers.predict),
+            response_options.EMBED_ALL: Form(answers.embed_all),
+            response_options.TOKENIZE: Form(answers.tokenize),
         }
         return WorkerPart(forms=forms, unread=(UnreadTexts,))
 

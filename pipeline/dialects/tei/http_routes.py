@@ -7,11 +7,22 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.config.config_file import Limits
-from pipeline.dialects.tei.response_options import EMBED, PREDICT, RERANK, SIMILARITY, TeiResponseOptions
+from pipeline import __version__
+from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA
+from pipeline.config.config_file import DEFAULT_BATCH_TOKENS, Limits, OpConfig
+from pipeline.dialects.tei.response_options import (
+    EMBED,
+    EMBED_ALL,
+    PREDICT,
+    RERANK,
+    SIMILARITY,
+    TOKENIZE,
+    TeiResponseOptions,
+)
 from pipeline.dialects.text_models import (
     CLASSES,
     EMBEDDINGS,
+    MAX_TEXTS,
     RANKING,
     TextHttp,
     TextModel,
@@ -19,10 +30,10 @@ from pipeline.dialects.text_models import (
     decode_body,
 )
 from pipeline.dialects.unread_texts import UnreadTexts
-from pipeline.errors import InvalidInput, ServingError
+from pipeline.errors import InvalidInput, ServingError, UnknownService
 from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
-from pipeline.front.http.http_handler import check_method
+from pipeline.front.http.http_handler import JSON, check_method
 from pipeline.front.http.openapi import OBJECT, Schema, content, operation, refusals
 
 ALL_CLASSES = 1000  # TEI returns every class with its score
@@ -45,6 +56,14 @@ class _Texts(msgspec.Struct):
     raw_scores: bool = False
     prompt_name: str | None = None
     parameters: Members | None = None  # sent by clients of Hugging Face's inference API
+
+
+class _Tokenize(msgspec.Struct):
+    """The body of /tokenize."""
+
+    inputs: msgspec.Raw = _ABSENT
+    add_special_tokens: bool = True
+    prompt_name: str | None = None
 
 
 class _Rerank(msgspec.Struct):
@@ -90,6 +109,19 @@ def _embed(document: _Texts, model: TextModel, limits: Limits) -> _ModelCall:
     }
     inputs = {model.text: model.texts(_require(document.inputs, "inputs"), "inputs", limits)}
     return _ModelCall(inputs, TeiResponseOptions(), parameters)
+
+
+def _embed_all(document: _Texts, model: TextModel, limits: Limits) -> _ModelCall:
+    call = _embed(document, model, limits)
+    return call._replace(
+        parameters={"result": "token_vectors", **call.parameters, "normalize": None, "dimensions": None}
+    )
+
+
+def _tokenize(document: _Tokenize, model: TextModel, limits: Limits) -> _ModelCall:
+    inputs = {model.text: model.texts(_require(document.inputs, "inputs"), "inputs", limits)}
+    result = "tokens" if document.add_special_tokens else "plain_tokens"
+    return _ModelCall(inputs, TeiResponseOptions(), {"result": result, "prompt_name": document.prompt_name})
 
 
 def _similarity(document: _Similarity, model: TextModel, limits: Limits) -> _ModelCall:
@@ -147,8 +179,16 @@ class _Route(NamedTuple):
     parse: Callable[[Any, TextModel, Limits], _ModelCall]  # converts the decoded body to the model's inputs
 
 
+INFO, HEALTH_PAGE, ANY_MODEL = "/info", "/health", "/"
+_MODEL_TYPES = {
+    EMBEDDINGS: ("/embed", "embedding"),
+    RANKING: ("/rerank", "reranker"),
+    CLASSES: ("/predict", "classifier"),
+}
 ROUTES: Mapping[str, _Route] = {
     "/embed": _Route(EMBEDDINGS, EMBED, _Texts, _embed),
+    "/embed_all": _Route(EMBEDDINGS, EMBED_ALL, _Texts, _embed_all),
+    "/tokenize": _Route(EMBEDDINGS, TOKENIZE, _Tokenize, _tokenize),
     "/similarity": _Route(EMBEDDINGS, SIMILARITY, _Similarity, _similarity),
     "/rerank": _Route(RANKING, RERANK, _Rerank, _rerank),
     "/predict": _Route(CLASSES, PREDICT, _Texts, _predict),
@@ -160,12 +200,66 @@ class TeiHttp(TextHttp):
 
     name = "tei-http"
 
-    def _read(self, request: HttpRequest) -> Request:
+    def _read(self, request: HttpRequest) -> Request | None:
+        if request.path == HEALTH_PAGE:
+            check_method(request, "GET", "HEAD", list_allowed=True)
+            request.respond(200 if self._scheduler.ready else 503, b"", b"")
+            return None
+        if request.path == INFO:
+            check_method(request, "GET", "HEAD", list_allowed=True)
+            request.respond(200, JSON, msgspec.json.encode(self._describe_server()))
+            return None
         check_method(request, "POST", list_allowed=True)
-        route = ROUTES[request.path]
+        path = self._find_only_path() if request.path == ANY_MODEL else request.path
+        route = ROUTES[path]
         model = self._models.find(route.kind)
         call = route.parse(decode_body(request.body, route.body, self._limits), model, self._limits)
         return self._request(request, model, call.inputs, route.form, call.options, call.parameters)
+
+    def serves_root(self) -> bool:
+        return any(self._models.all(kind) for kind in _MODEL_TYPES)
+
+    def find_api(self, path: str) -> str:
+        return {HEALTH_PAGE: HEALTH, INFO: METADATA}.get(path, INFERENCE)
+
+    def _find_only_path(self) -> str:
+        """Return the path that `POST /` stands for: the path of the first kind that has a model."""
+        for kind, (path, _) in _MODEL_TYPES.items():
+            if self._models.all(kind):
+                return path
+        raise UnknownService("no model here has texts as its input")
+
+    def _describe_server(self) -> dict[str, Any]:
+        """Describe the only text model, or the first one, as TEI does. Raises UnknownService without one."""
+        path = self._find_only_path()
+        kind, model_type = next((k, name) for k, (p, name) in _MODEL_TYPES.items() if p == path)
+        app = self._scheduler.app
+        served = self._models.all(kind)[-1].served
+        described = app.described.get(served.answering_op, {})
+        text_info = described.get("text_info", {})
+        labels = [str(label) for label in described.get("labels", ())]
+        details: dict[str, Any] = {"pooling": text_info.get("pooling")}
+        if kind != EMBEDDINGS:
+            details = {
+                "id2label": {str(number): label for number, label in enumerate(labels)},
+                "label2id": {label: number for number, label in enumerate(labels)},
+            }
+        return {
+            "model_id": served.name,
+            "model_sha": None,
+            "model_dtype": "float32",
+            "model_type": {model_type: details},
+            "max_concurrent_requests": app.config.dag.max_pending_requests,
+            "max_input_length": text_info.get("max_tokens"),
+            "max_batch_tokens": _find_batch_tokens(app.config.op.get(served.answering_op)),
+            "max_batch_requests": None,
+            "max_client_batch_size": min(MAX_TEXTS, app.config.limits.rows),
+            "auto_truncate": False,
+            "tokenization_workers": len(app.ops),
+            "version": __version__,
+            "sha": None,
+            "docker_label": None,
+        }
 
     def _status(self, error: ServingError) -> int:
         return _STATUSES.get(error.http_status, error.http_status)
@@ -174,6 +268,10 @@ class TeiHttp(TextHttp):
         status = self._status(error)
         kind = _TYPES.get(status, "Validation" if status < 500 else "Backend")
         return msgspec.json.encode({"error": error.message, "error_type": kind})
+
+
+def _find_batch_tokens(op: OpConfig | None) -> int:
+    return (op and op.max_batch_tokens) or DEFAULT_BATCH_TOKENS
 
 
 def _check_direction(document: _Texts | _Rerank) -> None:
@@ -209,6 +307,10 @@ _OPERATIONS: Mapping[str, _Operation] = {
     "/embed": _Operation(
         "Embeddings of texts", "文本的向量", {"inputs": ["text"]}, {"type": "array", "items": _NUMBERS}
     ),
+    "/embed_all": _Operation(
+        "A vector for each token of the texts", "每个 token 的向量", {"inputs": ["text"]}, {"type": "array"}
+    ),
+    "/tokenize": _Operation("Tokens of the texts", "文本的 token", {"inputs": ["text"]}, {"type": "array"}),
     "/similarity": _Operation(
         "Cosines of a text with others",
         "一段文本与其他文本的余弦相似度",

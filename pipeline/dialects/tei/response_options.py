@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 EMBED, SIMILARITY, RERANK, PREDICT = "tei.embed", "tei.similarity", "tei.rerank", "tei.predict"
+EMBED_ALL, TOKENIZE = "tei.embed_all", "tei.tokenize"
 """Names of the response forms, one for each path."""
 
 

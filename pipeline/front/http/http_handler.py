@@ -71,8 +71,11 @@ class Routes:
         self._handlers = dict(handlers)
         self.default = self._handlers[EVERYTHING_ELSE]
 
-    def handler(self, path: str) -> HttpHandler | None:
-        """Return the handler of a path; None if no dialect has the path."""
+    def handler(self, path: str, method: str = "") -> HttpHandler | None:
+        """Return the handler of a path; None if no dialect has the path. method: matters for "/" alone."""
+        if path == EVERYTHING_ELSE and method == "POST":
+            roots = (handler for handler in self._handlers.values() if handler.serves_root())
+            return next(roots, self.default)
         handler = self._handlers.get(path)
         return handler if handler is not None else self._handlers.get(path[: path.find("/", 1) + 1])
 
@@ -111,7 +114,7 @@ class HttpApp(HttpApplication):
         if path == EVERYTHING_ELSE and request.method in READING:
             self._respond_at_root(request)
             return
-        handler = self._routes.handler(path)
+        handler = self._routes.handler(path, request.method)
         if handler is not None:
             handler.handle(request)
             return
@@ -131,7 +134,7 @@ class HttpApp(HttpApplication):
         if path in self._pages or path == METRICS or (handler is not None and path in handler.pages):
             if method not in READING:
                 raise NotAllowed(method, path, *READING)
-        elif path != EVERYTHING_ELSE:
+        elif path != EVERYTHING_ELSE or self._routes.handler(path, method) is not self._routes.default:
             return
         check_page_body(path, length, self._scheduler.app.config.limits)
 
@@ -222,6 +225,10 @@ class HttpHandler(ABC):
 
     def _scan_first(self, request: HttpRequest) -> bool:
         """Scan a large body in a thread, then call `handle` again. Return False for a body without a scan."""
+        return False
+
+    def serves_root(self) -> bool:
+        """Whether `POST /` is a request of this dialect."""
         return False
 
     @abstractmethod

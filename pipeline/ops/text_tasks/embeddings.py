@@ -21,13 +21,20 @@ from pipeline.ops.tokenizing.text_tokenizer import Row
 
 DIMENSIONS = Parameter("dimensions", parameters.size, "How many numbers of each vector are kept.")
 PROMPT = Parameter("prompt_name", parameters.name_sent, "Which of the model's prompts goes before the texts.")
+RESULT = Parameter(
+    "result",
+    parameters.name_sent,
+    "Absent: a vector for each text. token_vectors: a vector for each token. tokens, plain_tokens: the "
+    "tokens with and without special tokens.",
+)
+TOKEN_VECTORS, TOKENS, PLAIN_TOKENS = "token_vectors", "tokens", "plain_tokens"
 NORMALIZE = Parameter("normalize", parameters.flag, "Whether vectors have the length 1.")
 
 
 class EmbeddingTask(TextTask):
     """A vector for each text."""
 
-    parameters: ClassVar[tuple[Parameter, ...]] = (DIMENSIONS, NORMALIZE, PROMPT, TRUNCATE)
+    parameters: ClassVar[tuple[Parameter, ...]] = (DIMENSIONS, NORMALIZE, PROMPT, RESULT, TRUNCATE)
     pairs: ClassVar[bool] = False
 
     def declared(self) -> dict[str, str]:
@@ -38,6 +45,9 @@ class EmbeddingTask(TextTask):
         self.sentence = read_sentence(self.model.additions, self.model.directory)
         if self.sentence.max_tokens and not self.input.max_tokens:
             self.max_tokens = min(self.max_tokens, self.sentence.max_tokens)
+
+    def describe_text(self) -> dict[str, Any]:
+        return {**super().describe_text(), "pooling": "+".join(self.poolings) or "none"}
 
     def load(self) -> None:
         super().load()
@@ -69,11 +79,25 @@ class EmbeddingTask(TextTask):
 
     def rows(self, inputs: Mapping[str, Any], options: dict[str, Any]) -> TextRequest:
         ids = token_ids(inputs.get(self.name))
+        self._check_result(options.get(RESULT.name), bool(ids))
         if ids:
             return self.rows_of_ids(ids, options)
         prompt = self._prompt(options)
         texts = [self._with_prompt(prompt, many) for many in self.get_texts(inputs)]
-        return self._skip_prompt(TextRequest(options, *self.maker.build_rows(texts)), prompt)
+        request = TextRequest(options, *self.maker.build_rows(texts))
+        (request.texts,) = texts
+        return self._skip_prompt(request, prompt)
+
+    def _check_result(self, result: str | None, has_ids: bool) -> None:
+        """Raise InvalidInput for a result that the request or the model does not have."""
+        if result not in (None, TOKEN_VECTORS, TOKENS, PLAIN_TOKENS):
+            raise InvalidInput(
+                f"'result' is {str(result)[:40]!r}; it is {TOKEN_VECTORS}, {TOKENS} or {PLAIN_TOKENS}"
+            )
+        if result == TOKEN_VECTORS and not self._poolings:
+            raise InvalidInput("the model gives one vector for each text, and none for its tokens")
+        if result in (TOKENS, PLAIN_TOKENS) and has_ids:
+            raise InvalidInput("the request has token ids already: send texts")
 
     def _with_prompt(self, prompt: str, texts: Sequence[str]) -> list[str]:
         return with_prompt(prompt, texts, lowercase=self.sentence.lowercase)
@@ -107,9 +131,23 @@ class EmbeddingTask(TextTask):
         return TextRequest(options, rows, cuts)
 
     def build_answer(self, request: TextRequest, scores: list[Array]) -> dict[str, Any]:
+        result = request.parameters.get(RESULT.name)
+        if result in (TOKENS, PLAIN_TOKENS):
+            return _describe_tokens(
+                [self.tokenizer.encode(text, special=result == TOKENS) for text in request.texts]
+            )
         tokens = [len(row.ids) for row in request.rows]
         counts = np.add.reduceat(tokens, np.cumsum([0, *request.windows[:-1]]))
-        return {"embedding": self.vectors(request, scores), "tokens": counts, TRUNCATED: truncations(request)}
+        if result == TOKEN_VECTORS:
+            if max(request.windows) > 1:
+                raise InvalidInput(
+                    f"a text has over {self.max_tokens} tokens: shorten it, or send 'truncate'"
+                )
+            of_rows = [fetch[0, :count] for fetch, count in zip(scores, tokens, strict=True)]
+            vectors = np.concatenate(of_rows, dtype=np.float32)
+        else:
+            vectors = self.vectors(request, scores)
+        return {"embedding": vectors, "tokens": counts, TRUNCATED: truncations(request)}
 
     def vectors(self, request: TextRequest, fetches: list[Array]) -> Array:
         """Return the vectors of the texts, float32 [texts, dimensions]."""
@@ -128,6 +166,7 @@ class EmbeddingTask(TextTask):
 class SimilarityTask(EmbeddingTask):
     """The cosine of the vectors of two texts, which the model reads one by one."""
 
+    parameters: ClassVar[tuple[Parameter, ...]] = (DIMENSIONS, NORMALIZE, PROMPT, TRUNCATE)
     pairs: ClassVar[bool] = True
     one_for_all: ClassVar[bool] = True
 
@@ -153,6 +192,19 @@ class SimilarityTask(EmbeddingTask):
         first, second = np.split(vectors, [len(request.texts)])
         first_cut, second_cut = np.split(truncations(request), [len(request.texts)])
         return {"score": (first * second).sum(axis=1), TRUNCATED: first_cut | second_cut}
+
+
+def _describe_tokens(encodings: Sequence[Any]) -> dict[str, Any]:
+    """Return ids, names and places of all tokens, and the number of tokens of each text."""
+    names = np.array([name for encoding in encodings for name in encoding.tokens], object)
+    places = [place for encoding in encodings for place in encoding.offsets]
+    return {
+        "token_ids": np.array([number for encoding in encodings for number in encoding.ids], np.int64),
+        "token_names": names,
+        "special": np.array([bit for encoding in encodings for bit in encoding.special_tokens_mask], bool),
+        "places": np.array(places, np.int64).reshape(-1, 2),
+        "tokens": np.array([len(encoding.ids) for encoding in encodings]),
+    }
 
 
 def truncations(request: TextRequest) -> Array:

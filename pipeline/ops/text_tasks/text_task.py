@@ -90,6 +90,10 @@ class TextTask:
         lengths = {} if self.input.too_long == "refuse" else {TRUNCATED: "BOOL [-1]", WINDOWS: "INT64 [-1]"}
         return self.declared() | lengths
 
+    def describe_text(self) -> dict[str, Any]:
+        """Return facts of the model for clients: the maximum tokens of a text."""
+        return {"max_tokens": self.max_tokens}
+
     def example(self) -> dict[str, Any]:
         """Parameters without which a request is refused."""
         return {}

@@ -67,6 +67,13 @@ class TextTokenizer:
         encoded = self._tokenizer.encode_batch(split, is_pretokenized=True, add_special_tokens=False)
         return [Tokens(encoding.ids, encoding.offsets, encoding.word_ids) for encoding in encoded]
 
+    def encode(self, text: str, *, special: bool) -> Any:
+        """Return the encoding of a text: `ids`, `tokens`, `offsets`, `special_tokens_mask`.
+
+        special: whether special tokens stand around the text.
+        """
+        return self._tokenizer.encode(text, add_special_tokens=special)
+
     def special(self, *, paired: bool) -> int:
         """How many special tokens a row has."""
         return sum(len(part.ids) for part in (self._paired if paired else self._single))
