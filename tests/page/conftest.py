@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.support import onnx_models
+from tests.support.embedding_models import encoder
 from tests.support.new_services import new_service
 from tests.support.service_process import APPS, ServiceProcess
 from tests.support.text_services import NLI, TextProcess, classifier
@@ -110,6 +111,20 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
 def weighed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """An image and a tensor."""
     yield from _new(tmp_path_factory, "weighed", "--input", "image")
+
+
+@pytest.fixture(scope="session")
+def finder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """A vector for each text."""
+    with TextProcess(encoder(tmp_path_factory.mktemp("finder") / "model", {"kind": "embedding"})) as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def uploads() -> Iterator[ServiceProcess]:
+    """An Op of an app that takes a sound and a picture as files."""
+    with ServiceProcess(APPS / "uploads.py") as service:
+        yield service
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ def openapi(app: App, paths: Mapping[str, Any], models: Mapping[str, Any]) -> di
 
     paths: those of the dialects, made with the functions below. models: a card of each, see `model_cards`;
     an operation names the model that it asks as `x-model`. Of a repository `x-unavailable` has the reasons
-    why others can't be served, by name.
+    why others can't be served, by name. `x-raw-bodies` has the inputs that get uploaded files, by media type.
     """
     service_paths = {
         "/health/live": get("health", "The process answers", "进程存活"),
@@ -41,6 +41,7 @@ def openapi(app: App, paths: Mapping[str, Any], models: Mapping[str, Any]) -> di
         "paths": {**paths, **service_paths},
         "x-models": models,
         "x-unavailable": {name: why for name, (_, why) in app.unavailable.items()},
+        "x-raw-bodies": app.raw_bodies,
         "x-rpc-port": app.config.ports().get("rpc_port"),
     }
     if app.config.security.api_keys is None:

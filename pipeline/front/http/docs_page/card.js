@@ -14,7 +14,9 @@ function modelsOf(description) {
     const keyValue = own.find((one) => one.tag === "key/value");
     const v2 = own.find((one) => one.tag === "v2" && one.path.endsWith("/infer"));
     return {
-      ...card, name, operation, media: Object.keys(content),
+      ...card, name, operation, media: Object.keys(content), raw: card.op ? {} : description["x-raw-bodies"] || {},
+      openai: own.find((one) => one.tag === "OpenAI" && one.requestBody),
+      similarity: own.find((one) => one.path === "/similarity"),
       row: rowOf(json.example), beside: json.example?.parameters, schema: schemaOf(json.schema),
       inputsOfV2: exampleOf(v2)?.inputs,
       keyValues: asMapping(exampleOf(keyValue)),

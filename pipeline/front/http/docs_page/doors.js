@@ -143,7 +143,8 @@ function doorElements(description, model) {
     if (!groups.has(operation.tag)) groups.set(operation.tag, []);
     groups.get(operation.tag).push(operation);
   }
-  const doors = [...groups].map(([tag, operations]) =>
+  const ordered = [...groups].sort(([one], [other]) => Number(other === "OpenAI") - Number(one === "OpenAI"));
+  const doors = ordered.map(([tag, operations]) =>
     doorElement(tag, () => make("div", { className: "body" }, ...operations.map(operationElement))));
   const port = description["x-rpc-port"];
   const programs = model !== null && port ? rpcPrograms(model, port) : [];

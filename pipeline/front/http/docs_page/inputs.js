@@ -20,6 +20,11 @@ function fieldsOf(model) {
   if (!names.size) return [{ name: words.row, kind: ROW, example: {} }];
   return [...names].map((name) => {
     const schema = model.schema[name];
+    const media = Object.keys(model.raw).filter((one) => model.raw[one] === name);
+    if (media.length) {
+      const kind = media.every((one) => one.startsWith("image/")) ? "image" : "file";
+      return { name, kind, media, schema, told: media.join(", "), example: undefined };
+    }
     return { name, kind: kindOf(schema, row[name]), told: told(schema), optional: typesOf(schema).includes("null"), example: row[name] };
   });
 }
@@ -162,7 +167,7 @@ function imageField(given, changed) {
   return {
     ...made,
     parts: () => {
-      if (picked !== null) return ['"', picked, '"'];
+      if (picked !== null) return given.schema ? fileParts(picked, given.schema) : ['"', picked, '"'];
       if (typeof given.example !== "string") throw new Mistake(words.mistakes.file);
       return [JSON.stringify(given.example)];
     },
@@ -174,6 +179,39 @@ function imageField(given, changed) {
       show();
     },
     edited: () => picked !== null,
+  };
+}
+
+// A file in JSON: an object with base64 inside as many lists as the tensor has axes.
+function fileParts(file, schema) {
+  const depth = typesOf(schema).includes("array") ? 1 + depthOf(schema.items) : 0;
+  return [`${"[".repeat(depth)}{"b64": "`, file, `"}${"]".repeat(depth)}`];
+}
+
+function depthOf(schema) {
+  return typesOf(schema).includes("array") ? 1 + depthOf(schema.items) : 0;
+}
+
+function fileField(given, changed) {
+  const control = make("input", { type: "file", accept: given.media.join(",") });
+  const made = field(given, control);
+  const picked = () => control.files[0] || null;
+  control.addEventListener("change", () => {
+    made.wrong("");
+    changed();
+  });
+  return {
+    ...made,
+    picked,
+    parts: () => {
+      if (picked() === null) throw new Mistake(words.mistakes.any_file);
+      return fileParts(picked(), given.schema);
+    },
+    reset: () => {
+      control.value = "";
+      made.wrong("");
+    },
+    edited: () => picked() !== null,
   };
 }
 
@@ -218,7 +256,8 @@ function inputForm(model, changed) {
   const table = Object.values(model.inputs || {}).some((input) => input.kind === "table");
   const rows = table && model.media.includes(CSV_MEDIA) ? rowsField(() => chosen()) : null;
   const fields = fieldsOf(model).map((given) =>
-    given.kind === "image" ? imageField(given, changed) : writtenField(given, place, changed));
+    given.kind === "image" ? imageField(given, changed)
+      : given.kind === "file" ? fileField(given, changed) : writtenField(given, place, changed));
   const file = () => rows && rows.picked();
   const show = () => fields.forEach((one) => { one.control.disabled = file() !== null; });
   const chosen = () => {
@@ -260,8 +299,11 @@ function requestOf(model, form, aloud) {
   }
   const [only] = form.fields;
   const file = form.fields.length === 1 && only.picked ? only.picked() : null;
-  if (file !== null && model.media.some((media) => media.startsWith("image/"))) {
-    return { url, method: "POST", media: file.type || "application/octet-stream", parts: [file] };
+  const raw = Object.keys(model.raw).filter((media) => model.raw[media] === only.name);
+  if (file !== null && (raw.length || model.media.some((media) => media.startsWith("image/")))) {
+    const known = raw.some((media) => media === file.type || media === `${file.type.split("/")[0]}/*`);
+    const media = known || !raw.length || raw[0].endsWith("*") ? file.type || "application/octet-stream" : raw[0];
+    return { url, method: "POST", media, parts: [file] };
   }
   return { url, method: "POST", media: JSON_MEDIA, parts: BODIES[model.operation.tag](members, model.beside) };
 }

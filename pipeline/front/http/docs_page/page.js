@@ -22,10 +22,12 @@ function attemptElement(model) {
     askReadiness();
   });
   const reset = make("button", { type: "button", className: "link", textContent: words.reset });
-  const empty = { curl: "", Python: "" };
+  const openai = () => model.openai && form.fields.length === 1 ? openaiRequest(model, form.fields[0]) : null;
+  const empty = { ...(openai() ? { "OpenAI curl": "" } : {}), curl: "", Python: "" };
   const commands = commandBox(() => {
     const request = requestOf(model, form, false);
-    return request === null ? empty : commandTexts(request);
+    if (request === null) return empty;
+    return { ...(openai() ? { "OpenAI curl": curlOf(openai()) } : {}), ...commandTexts(request) };
   });
   const changed = () => {
     reset.hidden = !form.edited();
@@ -40,7 +42,37 @@ function attemptElement(model) {
   sendsOnCtrlEnter(form.element, go);
   section.append(form.element, make("div", { className: "row" }, send, state, reset,
     make("small", { className: "hint", textContent: words.again })), place, commands.element);
+  if (model.similarity) section.append(similarityElement());
   return section;
+}
+
+function openaiRequest(model, field) {
+  const body = `{"model": ${JSON.stringify(model.name)}, "input": [${field.parts()[0]}]}`;
+  return { url: absolute(model.openai.path), method: "POST", media: JSON_MEDIA, parts: [body] };
+}
+
+// Two texts, and the cosine of their vectors.
+function similarityElement() {
+  const texts = words.similarity_examples.map((text, at) => {
+    const label = filled(words.text_number, at + 1);
+    const input = make("input", { value: text, autocomplete: "off", dir: "auto" });
+    input.setAttribute("aria-label", label);
+    return input;
+  });
+  const result = make("output", { className: "cosine" });
+  const request = () => {
+    const [source, other] = texts.map((input) => JSON.stringify(input.value));
+    const body = `{"inputs": {"source_sentence": ${source}, "sentences": [${other}]}}`;
+    return { url: absolute("/similarity"), method: "POST", media: JSON_MEDIA, parts: [body] };
+  };
+  const { send, state, go } = sender(request, (told) => {
+    const answer = told === null ? null : parsed(told.text);
+    result.textContent = Array.isArray(answer) ? answer[0].toFixed(4) : refusalOf(answer);
+  });
+  const element = make("div", { className: "similarity field text" }, make("h3", { textContent: words.similarity }),
+    ...texts, make("div", { className: "row" }, send, state), result);
+  sendsOnCtrlEnter(element, go);
+  return element;
 }
 
 // The name of the model that is shown, to be changed where there are others.

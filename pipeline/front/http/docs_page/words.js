@@ -18,7 +18,7 @@ const WORDS = {
     pick: "Pick an image, drop it here or paste it.", sample: "an example, {0} x {1} pixels",
     picked: "{0}, {1} x {2} pixels", unseen: "{0}: this browser can't show it; it is sent all the same",
     mistakes: {
-      number: "write a number", integer: "write a whole number", json: "no JSON: {0}", file: "pick an image",
+      number: "write a number", integer: "write a whole number", json: "no JSON: {0}", file: "pick an image", any_file: "pick a file",
       row: 'write an object: {"name": value}',
     },
     unknown_inputs: "No example is known for this model: its Op can declare it as example or example_key_values.",
@@ -32,6 +32,7 @@ const WORDS = {
       v2: "KServe v2, as Triton's clients ask (pip install tritonclient[grpc])",
       "key/value": "Key/value, with this project's client",
     },
+    similarity: "Similarity of two texts", text_number: "text {0}", similarity_examples: ["A cat sleeps.", "A kitten naps."],
     key: "API key", use: "Use", unkeyed: "The service asks for an API key.",
     unknown: "The service does not know this API key.", unread: "openapi.json can't be read: ",
   },
@@ -51,7 +52,7 @@ const WORDS = {
     pick: "选择一张图片，或拖放、粘贴到这里。", sample: "示例，{0} x {1} 像素",
     picked: "{0}，{1} x {2} 像素", unseen: "{0}：浏览器无法显示，但仍会发送",
     mistakes: {
-      number: "请写一个数", integer: "请写一个整数", json: "不是 JSON：{0}", file: "请选择一张图片",
+      number: "请写一个数", integer: "请写一个整数", json: "不是 JSON：{0}", file: "请选择一张图片", any_file: "请选择一个文件",
       row: '请写一个对象：{"名称": 值}',
     },
     unknown_inputs: "没有这个模型的示例：可以在 Op 中用 example 或 example_key_values 声明。",
@@ -63,6 +64,7 @@ const WORDS = {
       v2: "KServe v2，与 Triton 的客户端相同（pip install tritonclient[grpc]）",
       "key/value": "键值接口，使用本项目的客户端",
     },
+    similarity: "两段文本的相似度", text_number: "文本 {0}", similarity_examples: ["猫在睡觉。", "小猫打盹。"],
     key: "API 密钥", use: "使用", unkeyed: "本服务需要 API 密钥。", unknown: "本服务不认识这个 API 密钥。",
     unread: "无法读取 openapi.json：",
   },
