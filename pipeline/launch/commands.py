@@ -94,6 +94,15 @@ def parse_options(options: type[T], values: argparse.Namespace, **more: Any) -> 
     return options(**plain, **more)
 
 
+def list_flags(options: type) -> list[str]:
+    """Return the first flag of each option that a dataclass declares, in the order of its fields."""
+    return [
+        (field.metadata[_FLAGS] or (f"--{field.name.replace('_', '-')}",))[0]
+        for field in _list_options(options)
+        if field.default is not dataclasses.MISSING
+    ]
+
+
 def _list_options(options: type) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(options) if _SETTINGS in field.metadata]
 

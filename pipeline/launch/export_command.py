@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import ConfigError
-from pipeline.launch.commands import add_command, paddlewheel
+from pipeline.launch.command_options import ExportOptions
+from pipeline.launch.commands import paddlewheel
 
 if TYPE_CHECKING:
-    from pipeline.launch.commands import Commands
     from pipeline.models.serving_model import ServingModel
 
 
-def export(options: argparse.Namespace) -> None:
+def export(options: ExportOptions) -> None:
     """Write the model repository. Raise ConfigError for a service that can't be expressed as one."""
     from pipeline.triton.export.repository import export_repository
 
@@ -64,22 +62,3 @@ def _of_model(folder: Path) -> tuple[str, ServingModel]:
 
     serving_model = load_serving_model(choose_version(find_model_folder(folder)).directory)
     return get_service_name(folder), described_texts(serving_model, TextSettings())
-
-
-def add_export(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:
-    """Add the command, which `command` runs."""
-    parser = add_command(
-        commands,
-        "export",
-        command,
-        "write a service of texts as a Triton model repository",
-        "paddlewheel export triton --service services/text_classification --output models",
-    )
-    parser.add_argument("format", choices=("triton",), help="a model repository of Triton's")
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--service", type=Path, metavar="PATH", help="of a service, or its script")
-    source.add_argument("--model", type=Path, metavar="FOLDER", help="of a model of texts")
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="the model repository")
-    parser.add_argument("--name", default="", help="of the ensemble (that of the service, or of the model)")
-    parser.add_argument("--onnx", type=Path, metavar="FILE", help="the model's ONNX form (that beside it)")
-    parser.add_argument("--force", action="store_true", help="replace models of these names")

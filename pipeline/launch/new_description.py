@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pipeline.errors import ConfigError
+from pipeline.launch.command_options import NO_OPTIONS, ModelOptions
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, Description, describe
 from pipeline.models.label_names import (
     check_label_count,
@@ -22,23 +22,6 @@ from pipeline.ops.tokenizing.tokenizer_files import tokenizer_file
 _TASKS_WITHOUT_LABELS = (EMBEDDINGS, RERANKING)
 _MAX_LABELS = 5  # best labels of an image in an answer
 _TYPES = {"string": "text", "float16": "number", "float32": "number", "float64": "number"}
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """Options of `new` about the model. An empty option is absent."""
-
-    input: str = ""
-    output: str = ""
-    preset: str = ""
-    resize: tuple[int, ...] = ()
-    crop: tuple[int, ...] = ()
-    columns: tuple[str, ...] = ()
-    labels: str = ""  # separated by commas, or a file with a label on each line
-    top_k: int = 0
-
-
-NO_OPTIONS = ModelOptions()
 
 
 def with_description(model: ServingModel, options: ModelOptions) -> ServingModel:

@@ -18,8 +18,9 @@ from pipeline.api.examples import ExampleRequest, build_example_requests, collec
 from pipeline.api.op import Op, RequestOp
 from pipeline.config.config_file import check_service_name, load_config
 from pipeline.errors import ConfigError
+from pipeline.launch.command_options import NO_OPTIONS, ModelOptions
 from pipeline.launch.commands import interpreter
-from pipeline.launch.new_description import NO_OPTIONS, ModelOptions, describe_reading, with_description
+from pipeline.launch.new_description import describe_reading, with_description
 from pipeline.launch.new_service_templates import CONFIG, ENGINE_COMMENTS, PROCESSES, SCRIPT
 from pipeline.models.serving_model import (
     ADDITIONS,

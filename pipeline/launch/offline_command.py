@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from pipeline.launch.command_options import EvaluateOptions, ScoreOptions, ScoringOptions
 from pipeline.offline.evaluate import Evaluation, evaluate, show, write_report
 from pipeline.offline.score import WRITE, Job, score
 from pipeline.offline.target import Target
 
 
-def run_score(options: argparse.Namespace) -> None:
+def run_score(options: ScoreOptions) -> None:
     """Score a file. Raise ConfigError, BadRow or Unanswered."""
     progress_console = Console(stderr=True, markup=False, highlight=False)
-    job = Job(
-        options.source,
-        options.out,
-        dict(options.parameter),
-        dict(options.key),
-        options.errors,
-        options.field,
-        options.restart,
-        options.window,
-        options.rows_per_request,
+    job = replace(
+        _build_job(options, options.source, options.out), errors=options.errors, restart=options.restart
     )
     with _target(options) as target:
         assert target is not None
@@ -35,7 +28,19 @@ def run_score(options: argparse.Namespace) -> None:
     Console(markup=False, highlight=False, soft_wrap=True).print(scored.describe(options.out))
 
 
-def run_evaluate(options: argparse.Namespace) -> None:
+def _build_job(options: ScoringOptions, source: Path, out: Path) -> Job:
+    return Job(
+        source,
+        out,
+        dict(options.parameter),
+        dict(options.key),
+        answers=options.field,
+        window_rows=options.window,
+        request_rows=options.rows_per_request,
+    )
+
+
+def run_evaluate(options: EvaluateOptions) -> None:
     """Evaluate a file, scored first if a target is named. Raise ConfigError, BadRow or Unanswered."""
     with tempfile.TemporaryDirectory(prefix="evaluate-") as folder, _target(options) as target:
         if target is None:
@@ -50,18 +55,12 @@ def run_evaluate(options: argparse.Namespace) -> None:
     show(evaluation, console)
 
 
-def _score_and_evaluate(options: argparse.Namespace, target: Target, out: Path) -> Evaluation:
+def _score_and_evaluate(options: EvaluateOptions, target: Target, out: Path) -> Evaluation:
     """Score the file, and evaluate it with the latencies of the requests."""
     took_ms: list[float] = []
-    job = Job(
-        options.source,
-        out,
-        dict(options.parameter),
-        dict(options.key),
-        WRITE,
-        options.field,
-        window_rows=options.window,
-        request_rows=options.rows_per_request,
+    job = replace(
+        _build_job(options, options.source, out),
+        errors=WRITE,
         on_request=lambda took_s, rows: took_ms.append(took_s * 1e3),
     )
     score(job, target, Console(stderr=True, markup=False, highlight=False))
@@ -69,7 +68,7 @@ def _score_and_evaluate(options: argparse.Namespace, target: Target, out: Path) 
 
 
 @contextlib.contextmanager
-def _target(options: argparse.Namespace) -> Iterator[Target | None]:
+def _target(options: ScoringOptions) -> Iterator[Target | None]:
     """Open the target of the options; None without a target. Raise ConfigError."""
     if options.service:
         from pipeline.offline.server import Server

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import os
-import re
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from pipeline.config.op_section import LocalServiceConf
 from pipeline.config.report import read_yaml
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
+from pipeline.launch.command_options import TuneOptions
 from pipeline.launch.commands import require_place
 from pipeline.launch.record_command import record
 from pipeline.models.serving_model import choose_version, merge_model_settings
@@ -50,33 +50,7 @@ _MAX_FAILED = 0.01  # share of failed requests; a round with more does not count
 _PROBE = (31, 29, 7)  # instances, batch and threads that scripts hardly use
 
 
-class Options(msgspec.Struct, frozen=True):
-    """The options of the command, see `--help`."""
-
-    service: Path
-    budget_s: float
-    p99_ms: float | None = None
-    config: Path | None = None
-    sample: Path | None = None
-    key: str | None = None
-    op: str | None = None
-    engines: tuple[str, ...] = ()
-    precisions: tuple[str, ...] = ()
-    connections: tuple[int, ...] = ()
-    report: Path | None = None
-    dry_run: bool = False
-    record: Path | None = None
-
-
-def parse_duration(option: str, text: str) -> float:
-    """Parse a time like "50ms", "90s", "5m" or "1h" to seconds. Raise ConfigError for other texts."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text.strip())
-    if match is None or not float(match[1]):
-        raise ConfigError(f"{option} {text!r} is no time; write it as 50ms, 90s, 5m or 1h")
-    return float(match[1]) * {"ms": 1e-3, "s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def tune(options: Options) -> None:
+def tune(options: TuneOptions) -> None:
     """Tune a service. Raise ConfigError, if possible before the measurements."""
     if not SHORTEST_S <= options.budget_s <= LONGEST_S:
         raise ConfigError(f"--budget: from {SHORTEST_S:g} seconds to 24 hours, e.g. --budget 5m")
@@ -121,7 +95,7 @@ def tune(options: Options) -> None:
         console.print(f"everything measured: {report}.json, {report}.svg", soft_wrap=True)
 
 
-def _record(options: Options, config: Path, to: Path) -> None:
+def _record(options: TuneOptions, config: Path, to: Path) -> None:
     if options.sample is not None:
         raise ConfigError("--record writes a sample, and --sample reads one: record first, then tune with it")
     console = Console(stderr=True)
@@ -137,7 +111,7 @@ class _Run:
     """A run of `tune`: starts and measures the candidates of the search."""
 
     def __init__(
-        self, options: Options, source: Script, lines: Sequence[tuple[int, str]], console: Console
+        self, options: TuneOptions, source: Script, lines: Sequence[tuple[int, str]], console: Console
     ) -> None:
         self.missing: dict[str, str] = {}
         self.requests: list[SampleRequest] = []
@@ -158,7 +132,7 @@ class _Run:
         options = self._options
         goal = self._goal = Goal(
             self._engines(directory, baseline.engine if _on_a_card(conf) else None),
-            options.precisions or (baseline.precision,),
+            options.precision or (baseline.precision,),
             usable_cores(),
             options.budget_s,
             options.p99_ms,
@@ -190,7 +164,7 @@ class _Run:
 
         Raise ConfigError if a named engine can't run the model, and if no engine can.
         """
-        named = self._options.engines
+        named = self._options.engine
         installed = find(ENGINES)
         if unknown := [name for name in named if name not in installed]:
             raise ConfigError(
@@ -287,7 +261,7 @@ class _Run:
             self._console.print(f"{time.monotonic() - self._begun:6.1f} s  {name}", soft_wrap=True)
 
 
-def _files(options: Options) -> tuple[Path, Path]:
+def _files(options: TuneOptions) -> tuple[Path, Path]:
     """Return the script and its config.yml."""
     script = options.service / "web_service.py" if options.service.is_dir() else options.service
     if not script.is_file():

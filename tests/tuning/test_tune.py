@@ -19,7 +19,7 @@ import yaml
 
 from pipeline.engines.onnxruntime.engine import ENGINE as ONNX_RUNTIME
 from pipeline.errors import ConfigError
-from pipeline.launch.tune_command import Options
+from pipeline.launch.command_options import TuneOptions
 from pipeline.launch.tune_command import tune as command_tune
 from pipeline.plugins import Library
 from pipeline.tuning.candidate import opened
@@ -460,7 +460,9 @@ def test_an_engine_that_is_named_and_not_installed_is_told_with_its_line_of_pip(
     service: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ONNX_RUNTIME, "library", Library("not_there_at_all", "a-package[run]"))
-    options = Options(APPS / "model.py", 60.0, config=service / "config.yml", engines=("onnxruntime",))
+    options = TuneOptions(
+        service=APPS / "model.py", budget="1m", config=service / "config.yml", engine=("onnxruntime",)
+    )
     with pytest.raises(ConfigError) as caught:
         command_tune(options)
     assert "ONNX Runtime, which is not installed here: pip install 'a-package[run]'" in caught.value.message
