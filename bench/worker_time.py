@@ -32,9 +32,8 @@ from pipeline.messages.frames import create_arena_fd, frame, stow
 from pipeline.messages.messages import CallMessage, DispatchMessage
 from pipeline.messages.values import Part, encode
 from pipeline.plugins import DIALECTS, find
-from pipeline.process.environment import set_variables
+from pipeline.process.environment import set_variables, settle_memory
 from pipeline.process.log import set_up_logging
-from pipeline.process.memory import settle_memory
 from pipeline.tuning import auto
 from pipeline.worker import executor, main, runner
 from pipeline.worker.call import Dispatch

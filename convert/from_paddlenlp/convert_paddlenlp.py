@@ -21,7 +21,7 @@ from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, text_padding, write_notes
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
-from pipeline.models.pretrained_config import get_labels, is_multi_label
+from pipeline.models.label_names import get_labels, is_multi_label
 
 _CONVERTER = "PaddleNLP"
 _NEEDS = ("paddlenlp",)

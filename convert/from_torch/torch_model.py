@@ -24,7 +24,7 @@ from convert.proof.proof_inputs import Inputs
 from convert.proof.target import Target, create_specs_target
 from convert.to_serving.notes import text_padding
 from pipeline.errors import ConversionError
-from pipeline.models.pretrained_config import get_labels, get_task, is_multi_label
+from pipeline.models.label_names import get_labels, get_task, is_multi_label
 from pipeline.models.signature import sized
 
 

@@ -26,9 +26,9 @@ from convert.to_serving.sentence_proof import sentence_parity
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.description import OUTPUTS_KEY
-from pipeline.models.embedding_description import SENTENCE_KEY
 from pipeline.models.label_names import check_label_count, class_counts, find_entailment
 from pipeline.models.onnx_file import inspect_onnx
+from pipeline.models.sentence_files import SENTENCE_KEY
 from pipeline.models.serving_model import SERVER_FOLDER
 
 

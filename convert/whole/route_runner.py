@@ -29,7 +29,7 @@ from convert.to_serving.notes import (
 from convert.whole.source import MODEL_FILES, SourceKind, config_beside, folder_beside, suggested_padding
 from convert.whole.step_arguments import StepArguments
 from pipeline.errors import ConversionError, ServingError
-from pipeline.models.pretrained_config import get_labels, get_task, is_multi_label
+from pipeline.models.label_names import get_labels, get_task, is_multi_label
 from pipeline.models.serving_model import EngineName
 
 EXPORT, TWIN, TORCH_ONNX, X2PADDLE, TO_ONNX, TABLE_ONNX, SERVING = (

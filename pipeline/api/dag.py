@@ -8,11 +8,10 @@ from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import NamedTuple
 
-from pipeline.api.batch_axis import BatchAxes
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP, Op, RequestOp, ResponseOp
 from pipeline.config.config_file import DEFAULT_KSERVE_ROWS
 from pipeline.errors import ConfigError
-from pipeline.models.tensor_spec import Signature, TensorSpec, declared_specs
+from pipeline.models.tensor_spec import BatchAxes, Signature, TensorSpec, declared_specs
 
 MESSAGE = "@message"  # the input of an overridden RequestOp: the request as its bytes
 FEED = "@feed"  # the input of an Op whose model runs by itself, without hooks: its feeds by name

@@ -27,7 +27,7 @@ from pipeline.config.config_file import (
     check_service_name,
     load_config,
 )
-from pipeline.config.remote_section import check_remote_key, complete_section, find_remote_errors
+from pipeline.config.op_section import check_remote_key, complete_section, find_remote_errors
 from pipeline.config.report import read_yaml
 from pipeline.config.tls import FILES as TLS_FILES
 from pipeline.config.tls import check_tls

@@ -33,9 +33,9 @@ from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find
 from pipeline.process import recording, start_signals
+from pipeline.process.environment import settle_memory, trim_heap
 from pipeline.process.isolation import isolated
 from pipeline.process.log import lines_written, set_up_logging
-from pipeline.process.memory import settle_memory, trim_heap
 from pipeline.process.start_signals import has_terminal
 from pipeline.tuning.sample import find_request_path
 

@@ -26,7 +26,7 @@ Examples:
 def serve(options: TextOptions) -> None:
     """Replace this process by the server. Raise ConfigError if the model's files leave something open."""
     from pipeline.launch.new_service import check_name
-    from pipeline.ops.text_service import TextService, service_config
+    from pipeline.ops.text_ops import TextService, service_config
 
     folder = find_model_folder(options.model)
     name = options.name or get_service_name(options.model)

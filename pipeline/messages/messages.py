@@ -12,10 +12,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from pipeline.api.batch_axis import BatchAxis
 from pipeline.api.request_options import LogId, RequestOptions
 from pipeline.errors import MalformedBody, ServingError, described, to_sendable_text
-from pipeline.models.tensor_spec import ModelCard, Signature
+from pipeline.models.tensor_spec import BatchAxis, ModelCard, Signature
 
 STOP_HANDLER_S = 5.0  # time limit of the script's handler of SIGTERM
 REFUSAL = "@refusal"  # the input of an overridden ResponseOp in place of an output: the fields of a Refusal

@@ -10,12 +10,12 @@ import hashlib
 import os
 from pathlib import Path
 
-from pipeline.api import app, batch_axis, request_options, served_models
+from pipeline.api import app, dag, request_options, served_models
 from pipeline.messages import frames, messages, values
 from pipeline.models import tensor_spec
 
 DEFINITIONS = (
-    messages, frames, values, request_options, batch_axis, tensor_spec, app, served_models,
+    messages, frames, values, request_options, tensor_spec, dag, app, served_models,
 )  # fmt: skip
 
 # The status of a worker that refuses to serve, for its package is of another version than the front. It must

@@ -24,15 +24,15 @@ from pydantic import BeforeValidator, Field, ValidationError
 from pipeline.config.report import describe_mistakes
 from pipeline.config.value_types import PositiveInt, Section
 from pipeline.errors import ConfigError
-from pipeline.models.embedding_description import (
+from pipeline.models.image_presets import completed
+from pipeline.models.label_names import find_entailment
+from pipeline.models.sentence_files import (
     EmbeddingOutput,
     RelevanceOutput,
     SentenceSettings,
     SimilarityOutput,
+    read_sentence,
 )
-from pipeline.models.image_presets import completed
-from pipeline.models.label_names import find_entailment
-from pipeline.models.sentence_files import read_sentence
 from pipeline.models.signature import Variable
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -22,11 +23,135 @@ from pipeline.offline.answers import (
     detect_task,
     select_prediction,
 )
-from pipeline.offline.confusion_plot import draw
-from pipeline.offline.measures import ClassFigures, by_class, macro_f1, overall
 from pipeline.offline.rows import JSONL, Row, RowFile
 from pipeline.offline.scored_file import ANSWER, ERROR
 from pipeline.tuning.tune import percentile
+
+MAX_CLASSES = 60  # of a readable picture; the rarest classes are joined
+OTHERS = "(others)"
+_CELL, _LABEL, _TOP, _FOOT = 34, 150, 150, 30
+_INK, _FAINT, _RIGHT, _WRONG = "#1f2933", "#66727f", (42, 111, 219), (209, 52, 60)
+_LONGEST = 18  # characters of a label in the margin
+
+Confusion = Mapping[tuple[str, str], int]
+"""Number of rows by (labelled class, predicted class)."""
+
+
+def draw(title: str, confusion: Confusion) -> str:
+    """Draw the matrix. Colours are shares of a row, so that rare classes show as well."""
+    classes, counts = _shown(confusion)
+    side = _CELL * len(classes)
+    width, height = _LABEL + side + 40, _TOP + side + _FOOT
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="system-ui, sans-serif" font-size="11" fill="{_INK}">',
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        f'<text x="12" y="24" font-size="15">{escape(title)}</text>',
+        f'<text x="12" y="42" fill="{_FAINT}">rows: what is meant; columns: what is answered</text>',
+        *_margins(classes),
+        *_cells(classes, counts),
+    ]
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _shown(confusion: Confusion) -> tuple[list[str], Confusion]:
+    """Return the classes of the picture and their counts; beyond MAX_CLASSES rare classes become OTHERS."""
+    support: dict[str, int] = {}
+    for (expected, predicted), count in confusion.items():
+        support[expected] = support.get(expected, 0) + count
+        support.setdefault(predicted, 0)
+    if len(support) <= MAX_CLASSES:
+        return sorted(support), confusion
+    frequent = set(sorted(support, key=lambda name: -support[name])[: MAX_CLASSES - 1])
+    counts: dict[tuple[str, str], int] = {}
+    for pair, count in confusion.items():
+        expected, predicted = (name if name in frequent else OTHERS for name in pair)
+        counts[expected, predicted] = counts.get((expected, predicted), 0) + count
+    return [*sorted(frequent), OTHERS], counts
+
+
+def _margins(classes: Sequence[str]) -> Iterator[str]:
+    for at, name in enumerate(classes):
+        short = escape(name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…")
+        middle = at * _CELL + _CELL / 2
+        y, x = _TOP + middle + 4, _LABEL + middle + 4
+        yield f'<text x="{_LABEL - 8}" y="{y:.0f}" text-anchor="end">{short}</text>'
+        yield f'<text transform="translate({x:.0f} {_TOP - 8}) rotate(-90)">{short}</text>'
+
+
+def _cells(classes: Sequence[str], counts: Confusion) -> Iterator[str]:
+    for row, expected in enumerate(classes):
+        support = sum(counts.get((expected, predicted), 0) for predicted in classes)
+        for column, predicted in enumerate(classes):
+            count = counts.get((expected, predicted), 0)
+            share = count / support if support else 0.0
+            red, green, blue = _RIGHT if expected == predicted else _WRONG
+            x, y = _LABEL + column * _CELL, _TOP + row * _CELL
+            yield (
+                f'<rect x="{x}" y="{y}" width="{_CELL - 1}" height="{_CELL - 1}" '
+                f'fill="rgb({red},{green},{blue})" fill-opacity="{0.05 + 0.9 * share:.2f}">'
+                f"<title>{escape(expected)} answered as {escape(predicted)}: "
+                f"{count} of {support}</title></rect>"
+            )
+            if count:
+                ink = "#ffffff" if share > 0.5 else _INK
+                yield (
+                    f'<text x="{x + _CELL / 2:.0f}" y="{y + _CELL / 2 + 4:.0f}" text-anchor="middle" '
+                    f'fill="{ink}">{count}</text>'
+                )
+
+
+class ClassFigures(NamedTuple):
+    """Counts of a class."""
+
+    name: str
+    support: int  # occurrences in the labels
+    predicted: int  # occurrences in the answers
+    right: int  # occurrences in both
+
+    @property
+    def precision(self) -> float:
+        return self.right / self.predicted if self.predicted else 0.0
+
+    @property
+    def recall(self) -> float:
+        return self.right / self.support if self.support else 0.0
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall; 0 without any right answer."""
+        return 2 * self.right / (self.support + self.predicted) if self.support + self.predicted else 0.0
+
+
+def by_class(
+    pairs: Iterable[tuple[Collection[tuple[Hashable, str]], Collection[tuple[Hashable, str]]]],
+) -> list[ClassFigures]:
+    """Return the counts of each class over pairs of (labels, answers).
+
+    Labels and answers are sets of (thing, class). The thing is the place of an entity in the text. It is None
+    if the classes belong to the whole row.
+    """
+    support, predicted, right = Counter[str](), Counter[str](), Counter[str]()
+    for row_labels, row_predictions in pairs:
+        support.update(name for _, name in row_labels)
+        predicted.update(name for _, name in row_predictions)
+        right.update(name for _, name in set(row_labels) & set(row_predictions))
+    return [
+        ClassFigures(name, support[name], predicted[name], right[name])
+        for name in sorted(support | predicted)
+    ]
+
+
+def overall(figures: Sequence[ClassFigures]) -> ClassFigures:
+    """Return the sums over all classes, for the micro average."""
+    sums = (sum(column) for column in zip(*(row[1:] for row in figures), strict=True))
+    return ClassFigures("all", *sums) if figures else ClassFigures("all", 0, 0, 0)
+
+
+def macro_f1(figures: Sequence[ClassFigures]) -> float:
+    """Return the unweighted mean of the classes' F1."""
+    return sum(row.f1 for row in figures) / len(figures) if figures else 0.0
+
 
 NO_ANSWER = "(no answer)"
 _PERCENTILES = (50, 90, 99)

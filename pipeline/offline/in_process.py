@@ -36,8 +36,8 @@ from pipeline.ops.tokenizing.tokenizer_files import has_tokenizer
 from pipeline.plugins import DIALECTS, find
 from pipeline.process import environment
 from pipeline.process.control_group import usable_cores
+from pipeline.process.environment import settle_memory
 from pipeline.process.log import set_up_logging
-from pipeline.process.memory import settle_memory
 from pipeline.worker.call import Call
 from pipeline.worker.executor import Executor
 from pipeline.worker.set_up import create_executors

@@ -14,9 +14,16 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, describe
-from pipeline.models.label_names import LABEL_FILES, find_entailment, labels_beside
+from pipeline.models.label_names import (
+    LABEL_FILES,
+    find_entailment,
+    get_labels,
+    get_max_length,
+    get_task,
+    is_multi_label,
+    labels_beside,
+)
 from pipeline.models.onnx_file import find_producer
-from pipeline.models.pretrained_config import get_labels, get_max_length, get_task, is_multi_label
 from pipeline.models.sentence_files import read_sentence
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
 from pipeline.ops.tokenizing.tokenizer_files import tokenizer_file

@@ -3,14 +3,164 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.api.op import REQUEST_OP
 from pipeline.api.served_models import ServedModel
 from pipeline.models.tensor_spec import TensorSpec
-from pipeline.triton.drawing import draw_models
 from pipeline.triton.repository import ModelRepository, RepositoryContent, UnavailableModel
+from pipeline.tuning.svg import FAINT, GRID, INK, LINE, MARK, page, text
+
+_WIDTH, _GAP, _MARGIN, _LINE = 300.0, 90.0, 24.0, 17.0
+_MAX_CHARS = 46  # per line in a box
+
+
+def draw_models(
+    models: Sequence[ServedModel], batchers: Sequence[str], errors: Sequence[tuple[str, str]]
+) -> str:
+    """Return the SVG document of the models.
+
+    batchers: for each model a description of its batching. errors: names of models that can't be served, with
+    the reason.
+    """
+    parts: list[str] = []
+    y, width = _MARGIN, _MARGIN * 2 + _WIDTH
+    for model, batcher in zip(models, batchers, strict=True):
+        columns = _get_step_columns(model)
+        parts.append(text(_MARGIN, y + 14, f"{model.name}  version {model.version}", size=15))
+        height, drawing = _draw_model(model, columns, batcher, y + 24)
+        parts += drawing
+        width = max(width, _MARGIN * 2 + (len(columns) + 2) * (_WIDTH + _GAP) - _GAP)
+        y += height + 24 + 2 * _MARGIN
+    for name, why in errors:
+        parts.append(text(_MARGIN, y + 14, f"{name} can't be served", MARK, size=15))
+        for number, line in enumerate(_wrap_line(why, 120)):
+            parts.append(text(_MARGIN, y + 34 + number * _LINE, line))
+        y += 34 + len(_wrap_line(why, 120)) * _LINE + _MARGIN
+    return page(width, y, parts)
+
+
+def _get_step_columns(model: ServedModel) -> list[list[str]]:
+    """Group the steps of an ensemble by depth; a single model is one column."""
+    if model.op:
+        return [[model.op]]
+    graph = model.graph
+    depth: dict[str, int] = {}
+    for name in graph.order:
+        before = (depth[edge.source] for edge in graph.nodes[name].inputs if edge.source in depth)
+        depth[name] = max(before, default=-1) + 1
+    return [
+        [name for name in graph.order if depth[name] == at]
+        for at in range(max(depth.values(), default=0) + 1)
+    ]
+
+
+def _draw_model(
+    model: ServedModel, columns: Sequence[Sequence[str]], batcher: str, top: float
+) -> tuple[float, list[str]]:
+    """Return height and SVG parts: the request on the left, steps in columns, the answer on the right."""
+    signature = model.signature
+    assert signature is not None  # models of a repository always have a signature
+    places: dict[str, tuple[float, float]] = {}
+    parts: list[str] = []
+    request = _draw_box(_MARGIN, top, "request", list(map(_label_tensor, signature.inputs)), GRID)
+    heights = [request[0]]
+    parts += request[1]
+    places[REQUEST_OP] = (_MARGIN + _WIDTH, top + 12)
+    for column, names in enumerate(columns, 1):
+        x, y = _MARGIN + column * (_WIDTH + _GAP), top
+        for name in names:
+            lines = [batcher] if model.op else _describe_feeds(model, name)
+            height, box = _draw_box(x, y, _get_title(model, name), lines, LINE)
+            parts += box
+            places[name] = (x, y + 12)
+            y += height + 14
+        heights.append(y - top)
+    answer = _draw_box(
+        _MARGIN + (len(columns) + 1) * (_WIDTH + _GAP),
+        top,
+        "answer",
+        list(map(_label_tensor, signature.outputs)),
+        GRID,
+    )
+    heights.append(answer[0])
+    parts += answer[1]
+    parts += _draw_arrows(model, places, answer_x=_MARGIN + (len(columns) + 1) * (_WIDTH + _GAP), top=top)
+    return max(heights), parts
+
+
+def _get_title(model: ServedModel, name: str) -> str:
+    if model.op:
+        assert model.config is not None
+        return str(model.config["backend"])
+    op, _, version = model.graph.nodes[name].op.rpartition(":")
+    return f"step {name}: {op} version {version}"
+
+
+def _describe_feeds(model: ServedModel, name: str) -> list[str]:
+    return [
+        f"{tensor} as {feeds if isinstance(feeds, str) else ', '.join(feeds)}"
+        for edge in model.graph.nodes[name].inputs
+        for tensor, feeds in (edge.tensors or {}).items()
+    ]
+
+
+def _draw_arrows(
+    model: ServedModel, places: dict[str, tuple[float, float]], answer_x: float, top: float
+) -> Iterator[str]:
+    graph = model.graph
+    if model.op:
+        x, y = places[model.op]
+        yield _draw_arrow(places[REQUEST_OP], (x, y))
+        yield _draw_arrow((x + _WIDTH, y), (answer_x, top + 12))
+        return
+    for name in graph.order:
+        for edge in graph.nodes[name].inputs:
+            if edge.tensors:
+                source = places[edge.source]
+                right = source if edge.source == REQUEST_OP else (source[0] + _WIDTH, source[1])
+                yield _draw_arrow(right, places[name])
+    for name in (graph.response, *graph.carried):
+        x, y = places[name]
+        yield _draw_arrow((x + _WIDTH, y), (answer_x, top + 12))
+
+
+def _draw_arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
+    (x1, y1), (x2, y2) = start, end
+    bend = (x2 - x1) / 2
+    return (
+        f'<path d="M{x1:.1f} {y1:.1f} C{x1 + bend:.1f} {y1:.1f} {x2 - bend:.1f} {y2:.1f} {x2 - 6:.1f} '
+        f'{y2:.1f}" fill="none" stroke="{FAINT}"/>'
+        f'<path d="M{x2:.1f} {y2:.1f} l-7 -3.5 v7 z" fill="{FAINT}"/>'
+    )
+
+
+def _draw_box(x: float, y: float, title: str, lines: Sequence[str], stroke: str) -> tuple[float, list[str]]:
+    shown = [part for line in lines for part in _wrap_line(line, _MAX_CHARS)]
+    height = 26 + len(shown) * _LINE
+    frame = (
+        f'<rect x="{x:.1f}" y="{y:.1f}" width="{_WIDTH:g}" height="{height:g}" rx="6" fill="#ffffff" '
+        f'stroke="{stroke}"><title>{escape(title)}</title></rect>'
+    )
+    parts = [frame, text(x + 10, y + 17, title[:_MAX_CHARS], INK, size=13)]
+    parts += [text(x + 10, y + 36 + number * _LINE, line, FAINT) for number, line in enumerate(shown)]
+    return height, parts
+
+
+def _wrap_line(line: str, max_chars: int) -> list[str]:
+    lines = [""]
+    for word in line.split():
+        if lines[-1] and len(lines[-1]) + len(word) >= max_chars:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def _label_tensor(spec: TensorSpec) -> str:
+    return f"{spec.name} {spec.datatype} {list(spec.shape)}{' (optional)' if spec.optional else ''}"
+
 
 _HINTS = (  # part of a reason, and the hint for it
     (

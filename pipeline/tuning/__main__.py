@@ -19,9 +19,8 @@ from pipeline.errors import InvalidInput, ModelFailed, ServingError, get_error_t
 from pipeline.models.serving_model import merge_model_settings
 from pipeline.models.variants import load_for_engine
 from pipeline.tuning.choice import Timed
-from pipeline.tuning.order import Order
 from pipeline.tuning.real_rows import feeds_to_time, require_agreement, require_equal_answers
-from pipeline.tuning.timed_runs import Grid, time_runs
+from pipeline.tuning.timed_runs import Grid, Order, time_runs
 
 
 def main(answer: Path, order: Order) -> None:

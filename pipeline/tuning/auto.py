@@ -39,8 +39,7 @@ from pipeline.tuning.choice import (
     read_choice,
     write_choice,
 )
-from pipeline.tuning.order import Order, timed
-from pipeline.tuning.timed_runs import LENGTHS, ROWS
+from pipeline.tuning.timed_runs import LENGTHS, ROWS, Order, timed
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.api.batch_axis import BatchAxis, adapt_array
 from pipeline.api.dag import FEED, Names
 from pipeline.api.op import REQUEST_OP, Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestInputs, RequestOptions
@@ -16,6 +15,7 @@ from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError,
 from pipeline.messages.frames import Tail
 from pipeline.messages.messages import CallMessage, DispatchMessage
 from pipeline.messages.values import decode
+from pipeline.models.tensor_spec import BatchAxis, adapt_array
 
 
 class Call(CallMessage):

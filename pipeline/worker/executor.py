@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import msgspec
 
 from client.protos.pipeline_service_pb2 import Response
-from pipeline.api.batch_axis import adapt_array
 from pipeline.api.op import Op, OpRequest
 from pipeline.api.served_models import ServedModel
 from pipeline.dialects.dialect import Form
@@ -17,7 +16,7 @@ from pipeline.errors import HookFailed, RemoteRefused, ServingError, described, 
 from pipeline.messages.frames import Tail, stow
 from pipeline.messages.messages import Outcome, Refusal, Settled, Timings
 from pipeline.messages.values import NotEncodable, Part, encode
-from pipeline.models.tensor_spec import TensorSpec
+from pipeline.models.tensor_spec import TensorSpec, adapt_array
 from pipeline.paddle_serving.packages import unpack_outputs
 from pipeline.process.isolation import isolated, log_fault
 from pipeline.process.log import one_line

@@ -58,9 +58,9 @@ from pipeline.messages.values import Part
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
 from pipeline.process.app_modules import lead_import_path
+from pipeline.process.environment import release_memory, settle_memory
 from pipeline.process.isolation import isolated
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
-from pipeline.process.memory import release_memory, settle_memory
 from pipeline.process.processes import die_with, name_process
 from pipeline.process.run_module import PACKAGES
 from pipeline.worker.call import Dispatch

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.process.log_queue import LogQueue
+from pipeline.process.log import LogQueue
 from tests.support.service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, key_value, wait_until
 
 ECHO = APPS / "echo.py"
@@ -218,7 +218,7 @@ class TestFullDisk:
     def test_a_line_that_fits_in_part_is_taken_back(self, tmp_path: Path) -> None:
         code = """
 import resource, signal, sys
-from pipeline.process.log_queue import LineFile
+from pipeline.process.log import LineFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))
 file = LineFile(sys.argv[1], "ab")

@@ -24,7 +24,7 @@ from pipeline.config.op_section import LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.models.serving_model import SAMPLE_FILE, load_serving_model
-from pipeline.tuning import auto, order
+from pipeline.tuning import auto, timed_runs
 from pipeline.tuning.choice import CHOICES_FILE, Timed, choose, read_choice, write_choice
 from pipeline.tuning.real_rows import feeds_to_time
 from pipeline.tuning.timed_runs import Grid, time_runs
@@ -309,7 +309,7 @@ def test_candidates_are_timed_without_a_folder_for_temporary_files(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc/none")
     conf = {"model_config": os.fspath(model), "engine": "onnxruntime"}
-    assert not order.timed(order.Order("onnxruntime", "fp32", conf, [1, 2], [8], 0.1)).refused
+    assert not timed_runs.timed(timed_runs.Order("onnxruntime", "fp32", conf, [1, 2], [8], 0.1)).refused
 
 
 def test_a_model_that_made_up_feeds_do_not_suit_is_served_as_without_auto(tmp_path: Path) -> None:

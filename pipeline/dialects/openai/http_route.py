@@ -15,7 +15,7 @@ from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import check_method
 from pipeline.front.http.openapi import OBJECT, Schema, content, operation, refusals
-from pipeline.models.embedding_description import MAX_DIMENSIONS
+from pipeline.models.sentence_files import MAX_DIMENSIONS
 
 EMBEDDINGS_PATH = "/v1/embeddings"
 _ABSENT = msgspec.Raw()

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import grpc
 from google.protobuf.message import Message
 
-from pipeline.config.remote_section import Metadata, RemoteKey
+from pipeline.config.op_section import Metadata, RemoteKey
 from pipeline.errors import (
     DeadlineExceeded,
     InvalidInput,

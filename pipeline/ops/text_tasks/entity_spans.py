@@ -7,12 +7,18 @@ entity begins one where there is none.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from pipeline.api.request_options import Answer
 from pipeline.errors import ConfigError
+from pipeline.ops.labels import probabilities
+from pipeline.ops.text_tasks.text_windows import Span, nearest_window
 
 _BEGINS, _ENDS = frozenset("BSU"), frozenset("ELSU")
 _SCHEMES = {"bio": "BI", "bioes": "BIMES", "bioul": "BILU", "auto": "BIMESLU"}
@@ -143,3 +149,116 @@ def _belongs_to_last(text: str, at: int) -> bool:
     if unicodedata.category(char) in _MARKS or ord(char) in _SKIN_TONES or char == _JOINER:
         return True
     return at > 0 and text[at - 1] == _JOINER
+
+
+ENTITY_TENSORS = {
+    "text": "BYTES [-1, -1]",
+    "label": "BYTES [-1, -1]",
+    "score": "FP32 [-1, -1]",
+    "start": "INT64 [-1, -1]",
+    "end": "INT64 [-1, -1]",
+}
+_ENTITY = {
+    "text": {"type": "string"},
+    "label": {"type": "string"},
+    "score": {"type": "number"},
+    "start": {"type": "integer", "description": "Its first character."},
+    "end": {"type": "integer", "description": "The first character behind it."},
+}
+ENTITY_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"entities": {"type": "array", "items": {"type": "object", "properties": _ENTITY}}},
+    "required": ["entities"],
+}
+"""A JSON schema of what is told of a text."""
+_PADDING = {"text": "", "label": "", "score": 0.0, "start": -1, "end": -1}
+_DTYPES: dict[str, Any] = {"score": np.float32, "start": np.int64, "end": np.int64}
+
+
+class TextEntity(NamedTuple):
+    """An entity: its text, its characters in the whole text from `start` to before `end`, and likewise its
+    tokens where the text came in tokens."""
+
+    text: str
+    label: str
+    score: float
+    start: int
+    end: int
+    tokens: tuple[int, int] | None = None
+
+    def document(self) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in _PADDING}
+        return fields if self.tokens is None else {**fields, "tokens": list(self.tokens)}
+
+    def as_paddlenlp(self) -> dict[str, Any]:
+        """`pos` has the first and the last character, or token."""
+        first, end = self.tokens or (self.start, self.end)
+        score = round(self.score, 6)
+        return {"pos": [first, end - 1], "entity": self.text, "label": self.label, "score": score}
+
+
+def build_entity_tensors(entities: Sequence[Sequence[TextEntity]]) -> dict[str, Any]:
+    """A row for each text. Rows with fewer entities end with empty ones."""
+    longest = max(map(len, entities), default=0)
+    tensors: dict[str, Any] = {}
+    for name, missing in _PADDING.items():
+        rows = [
+            [getattr(entity, name) for entity in row] + [missing] * (longest - len(row)) for row in entities
+        ]
+        tensors[name] = np.array(rows, _DTYPES.get(name, object)).reshape(len(entities), longest)
+    return tensors
+
+
+def build_entity_answer(entities: Sequence[Sequence[TextEntity]], classes: Sequence[Sequence[int]]) -> Answer:
+    """The entities of each text. classes: of its tokens."""
+    value = [[entity.as_paddlenlp() for entity in row] for row in entities]
+    return Answer(
+        build_entity_tensors(entities),
+        rows=[{"entities": [entity.document() for entity in row]} for row in entities],
+        key_values={
+            "value": json.dumps(value, ensure_ascii=False),
+            "tokens_label": json.dumps(classes),
+        },
+    )
+
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def get_token_probabilities(spans: Sequence[Span], begins: Sequence[int], scores: Sequence[Array]) -> Array:
+    """The probabilities of the tokens of a text that are read: [tokens, classes].
+
+    spans: first and last token of each window. begins: where the text begins in the row of each. scores: of
+    each row, [places, classes].
+    """
+    read = spans[-1][1]
+    chosen = nearest_window(read, spans)
+    logits = np.empty((read, scores[0].shape[-1]), np.float32)
+    for number, ((first, _), at, of_window) in enumerate(zip(spans, begins, scores, strict=True)):
+        places = np.flatnonzero(chosen == number)
+        logits[places] = of_window[places - first + at]
+    return probabilities(logits, "softmax")
+
+
+def entities_in(text: str, offsets: Sequence[Span], likely: Array, tags: Sequence[Tag]) -> list[TextEntity]:
+    """The entities of a text. offsets: of each token that is read its characters; (0, 0) of a space alone,
+    to which SentencePiece gives those behind it. tags: of each class."""
+    words = group_words(text, offsets)
+    many = []
+    for first, last, kind, score in named_words(words, likely, tags):
+        start, end = trim_span(text, offsets[words[first][0]][0], offsets[words[last][-1]][1])
+        many.append(TextEntity(text[start:end], kind, score, start, end))
+    return many
+
+
+def named_words(
+    words: Sequence[Sequence[int]], likely: Array, tags: Sequence[Tag]
+) -> list[tuple[int, int, str, float]]:
+    """First and last word, kind and score of each entity. The first piece of a word tells its label."""
+    best = [int(likely[word[0]].argmax()) if word else None for word in words]
+    sure = [float(likely[word[0]].max()) if word else 0.0 for word in words]
+    word_tags = [Tag("") if at is None else tags[at] for at in best]
+    return [
+        (entity.first, entity.last, entity.kind, float(np.mean(sure[entity.first : entity.last + 1])))
+        for entity in entities(word_tags)
+    ]

@@ -13,9 +13,8 @@ import numpy as np
 
 from pipeline.errors import InvalidInput
 from pipeline.models.sentence_files import LAYERS_FILE
-from pipeline.ops.text_tasks.embeddings import shortened
+from pipeline.ops.text_tasks.embeddings import apply_layers, load_layers, pool_tokens, shortened
 from pipeline.ops.text_tasks.parameters import flag, size
-from pipeline.ops.text_tasks.sentence_vectors import apply_layers, load_layers, pool_tokens
 from pipeline.ops.text_tasks.text_windows import pooled
 from pipeline.triton.export.models.requests import (
     build_response,

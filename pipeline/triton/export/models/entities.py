@@ -10,9 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.ops.text_tasks.entity_answer import TextEntity, build_entity_tensors
-from pipeline.ops.text_tasks.entity_scores import entities_in, get_token_probabilities
-from pipeline.ops.text_tasks.entity_spans import Tag
+from pipeline.ops.text_tasks.entity_spans import (
+    Tag,
+    TextEntity,
+    build_entity_tensors,
+    entities_in,
+    get_token_probabilities,
+)
 from pipeline.ops.text_tasks.parameters import share
 from pipeline.triton.export.models.requests import (
     build_response,
