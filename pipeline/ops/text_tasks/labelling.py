@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
-
-from pipeline.errors import ConfigError, InvalidInput
+from pipeline.errors import ConfigError
 from pipeline.ops.text_tasks.entity_spans import (
     ENTITY_SCHEMA,
     ENTITY_TENSORS,
@@ -22,81 +18,9 @@ from pipeline.ops.text_tasks.entity_spans import (
     parse_labels,
 )
 from pipeline.ops.text_tasks.parameters import Parameter, flag, share
+from pipeline.ops.text_tasks.split_tokens import checked_tokens, printed_texts, tokens_of_json
 from pipeline.ops.text_tasks.text_task import Array, TextRequest, TextTask
 from pipeline.ops.tokenizing.text_tokenizer import Tokens
-
-_MOST_TOKENS = 1 << 16  # of a text
-_MOST_PRINTED = 1 << 18  # characters: a parsed one takes hundreds of bytes
-_CALLS = ("array", "list")  # what the repr of an array looks like, of one of lists, too
-
-
-def tokens_of_json(text: str, where: str, most_chars: int) -> list[str]:
-    """The tokens in a JSON list. where: how a sentence calls the text. Raises InvalidInput."""
-    try:
-        tokens = json.loads(text)
-    except (ValueError, RecursionError):
-        tokens = None
-    return checked_tokens(tokens, where, most_chars)
-
-
-def checked_tokens(tokens: Any, where: str, most_chars: int) -> list[str]:
-    """The tokens as they are. Raises InvalidInput for what is no list of texts, or too many, or too long."""
-    if not isinstance(tokens, list):
-        raise InvalidInput(f'{where} is no list of tokens in JSON: send one like ["a", "b"]')
-    if not tokens:
-        raise InvalidInput(f"{where} has no tokens")
-    if len(tokens) > _MOST_TOKENS:
-        raise InvalidInput(f"{where} has {len(tokens)} tokens; {_MOST_TOKENS} are allowed")
-    for at, token in enumerate(tokens):
-        if not isinstance(token, str):
-            raise InvalidInput(f"{where}: token {at} is no text but {type(token).__name__}")
-        if len(token) > most_chars:
-            raise InvalidInput(f"{where}: token {at} has {len(token)} characters; {most_chars} are allowed")
-    return tokens
-
-
-def printed_texts(value: Any, name: str) -> list[Any]:
-    """Texts, or lists of tokens: of a tensor, or of a text that has a list or the repr of an array.
-
-    Raises InvalidInput.
-    """
-    if isinstance(value, np.ndarray):
-        value = value.tolist()
-    if not isinstance(value, str):
-        return value if isinstance(value, list) else [value]
-    if not value.lstrip().startswith(("[", "array(")):
-        return [value]
-    try:
-        listed = json.loads(value)
-    except (ValueError, RecursionError):
-        return _of_repr(value.strip(), name)
-    return list(listed)
-
-
-def _of_repr(text: str, name: str) -> list[Any]:
-    if len(text) > _MOST_PRINTED:
-        raise InvalidInput(
-            f"{name!r} has {len(text)} characters; {_MOST_PRINTED} are read as Python prints them: send JSON"
-        )
-    try:
-        read = _value(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InvalidInput(f"{name!r} is neither a text, nor a list of texts or of their tokens") from None
-    return read if isinstance(read, list) else [read]
-
-
-def _value(node: ast.expr) -> Any:
-    """Return the value of a list, a text, or the repr of an array. Raises ValueError for anything else."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:
-        if not node.args:
-            raise ValueError
-        return _value(node.args[0])
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_value(element) for element in node.elts]
-    if isinstance(node, ast.Constant):
-        return node.value
-    raise ValueError
-
 
 TOKENS = "tokens"
 """The key under which clients of PaddleNLP's services send texts, or texts in tokens."""

@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.errors import InvalidInput
 from pipeline.models.description import LONGEST_LABEL, LONGEST_TEMPLATE, MOST_LABELS, SLOT
 from pipeline.models.sentence_files import MAX_DIMENSIONS
-from pipeline.ops.text_tasks.labelling import printed_texts
+from pipeline.ops.text_tasks.split_tokens import printed_texts
 
 MOST_TOLD = 1000  # of `top_k`
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
