@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from pipeline.api.batch_axis import BatchAxis
 from pipeline.api.dag import FEED, MESSAGE, Dag, Edge, Node
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
 from pipeline.api.served_models import ServedModel
@@ -16,6 +15,7 @@ from pipeline.front.dag_run import DagRun, Entry, InOrder, OpQueue, Request, Tas
 from pipeline.front.metrics.metrics import Failures
 from pipeline.messages.messages import REFUSAL, Outcome
 from pipeline.messages.values import INLINE_BYTES, NotEncodable, decode, encode
+from pipeline.models.tensor_spec import BatchAxis
 
 
 def node(name: str, *inputs: str, op: str = "", jumps: tuple[str, ...] = ()) -> Node:
