@@ -11,12 +11,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from client.protos.pipeline_service_pb2 import Request
+from pipeline.api.dag import MESSAGE
 from pipeline.config.config_file import Limits
+from pipeline.dialects.kserve.json_fields import sendable
 from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
-from pipeline.errors import TooLarge, UnprintableAnswer
+from pipeline.errors import InvalidInput, TooLarge, UnprintableAnswer
 from pipeline.messages.values import Unread
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
 from pipeline.models.tensor_spec import TensorSpec
+from pipeline.wire.paddle_tensors import to_message
 from pipeline.wire.v2_tensors import BYTES, CONTENTS, LENGTH, Array, from_contents, objects, read_contents
 
 _UNREADABLE = object()  # in place of elements that are no JSON: no datatype accepts it
@@ -259,3 +263,22 @@ def no_tensor(name: str, value: Any) -> UnprintableAnswer:
     """The refusal of an output that is no tensor."""
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     return UnprintableAnswer(f"output {name!r} is {kind}, which is no tensor: numbers, bool, str or bytes")
+
+
+def as_message(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """A text under its key, everything else as a tensor. Raises InvalidInput for what can't be read."""
+    message = Request(name=name, method="infer")
+    for written, value in inputs.items():
+        key = sendable(written)
+        read_value = value.decode() if isinstance(value, Unread) else value
+        if isinstance(read_value, str):
+            message.key.append(key)
+            message.value.append(sendable(read_value))
+            continue
+        array = np.asarray(read_value)
+        try:
+            tensor = to_message(key, array.astype("S") if array.dtype.kind == "O" else array)
+        except ValueError as exc:  # no elements in lengths beyond an int32
+            raise InvalidInput(f"input {key!r} can't be told as a tensor of the message: {exc}") from None
+        message.tensors.append(tensor)
+    return {MESSAGE: message.SerializeToString()}

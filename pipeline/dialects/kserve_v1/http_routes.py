@@ -13,10 +13,10 @@ from pipeline.api.examples import MAX_EXAMPLE_CHARS, build_row
 from pipeline.api.request_options import RequestOptions
 from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA
 from pipeline.dialects.json_outline import Outline, outline_aside
-from pipeline.dialects.kserve.as_message import as_message
 from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve.refusals import error_body
+from pipeline.dialects.kserve.unread import as_message
 from pipeline.dialects.kserve_v1.instances import MOST_ELEMENTS, parse
 from pipeline.dialects.kserve_v1.response_options import AS_ANSWERED, V1ResponseOptions
 from pipeline.dialects.kserve_v1.response_options import JSON as JSON_FORM

@@ -7,9 +7,10 @@ from typing import Any
 from urllib.parse import quote
 
 from pipeline.api.app import App
-from pipeline.dialects.kserve.models import KServeModel, KServeModels
-from pipeline.dialects.kserve.openapi import (
+from pipeline.dialects.kserve.models import (
     ERROR,
+    KServeModel,
+    KServeModels,
     called,
     called_zh,
     example_row,

@@ -10,11 +10,10 @@ import msgspec
 import numpy as np
 
 from pipeline.api.request_options import RequestOptions
-from pipeline.dialects.kserve.as_message import as_message
 from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
-from pipeline.dialects.kserve.unread import UnreadTensor, Written, check_texts
+from pipeline.dialects.kserve.unread import UnreadTensor, Written, as_message, check_texts
 from pipeline.dialects.kserve_v2.response_options import RequestedOutput, ResponseOptions
 from pipeline.dialects.kserve_v2.shared_memory import Outputs, Span
 from pipeline.front.dag_run import Request

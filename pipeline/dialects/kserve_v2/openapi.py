@@ -8,8 +8,15 @@ from urllib.parse import quote
 
 from pipeline.api.app import App
 from pipeline.api.examples import v2_inputs
-from pipeline.dialects.kserve.models import KServeModel, KServeModels
-from pipeline.dialects.kserve.openapi import ERROR, called, called_zh, example_row, get_parameter_schema
+from pipeline.dialects.kserve.models import (
+    ERROR,
+    KServeModel,
+    KServeModels,
+    called,
+    called_zh,
+    example_row,
+    get_parameter_schema,
+)
 from pipeline.front.http.openapi import OBJECT, Schema, content, get, operation, refusals
 from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import Signature, TensorSpec
