@@ -335,6 +335,20 @@ def test_the_run_of_an_instance_that_hangs_moves_to_another(serve: Serve) -> Non
     assert hangs.answers == []
 
 
+def test_requests_leave_an_instance_that_hangs_in_a_probe_before_it_is_killed(serve: Serve) -> None:
+    service = serve({"a": {"concurrency": 2, "probe_interval": 1.0}})
+    service.ask_several(2)
+    for worker in service.workers:
+        if worker.name == "a.0":
+            worker.quirks.probe = "hang"
+    service.advance(2.5)
+    service.begun.clear()
+    requests = service.ask_several(4)
+    service.advance(4.0)
+    assert sorted(number for batch in service.begun for number in batch) == [3, 4, 5, 6]
+    assert all(request.answers for request in requests)
+
+
 def test_requests_of_a_stopped_worker_move_to_another_and_the_worker_is_killed(serve: Serve) -> None:
     service = serve({"a": {"concurrency": 2, "batch_size": 2}})
     service.ask_several(4)

@@ -51,6 +51,13 @@ def test_a_run_is_judged_by_progress_cpu_and_state(
     assert judge(sighting, now, usual_s, run_s) is expected
 
 
+def test_an_instance_that_begins_nothing_and_uses_no_cpu_is_stalled() -> None:
+    idle = Sighting(0.0, 2.0, 7.0, LOOK_S)
+    assert judge(idle, 2.0, 5.0, 5.0, has_begun=False) is Verdict.STALLED
+    assert judge(idle, 2.0, 5.0, 5.0) is Verdict.WORKING, "its hooks may wait"
+    assert judge(idle._replace(idle_s=0.0), 2.0, 5.0, 5.0, has_begun=False) is Verdict.WORKING, "it decodes"
+
+
 def test_an_idle_process_says_nothing_of_runs_that_wait_for_another_server() -> None:
     sighting = Sighting(0.0, 60.0, 7.0, 60.0)
     assert judge(sighting, 60.0, 0.1, 0.1, waits_idly=True) is Verdict.LATE

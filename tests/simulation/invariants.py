@@ -32,6 +32,7 @@ UNSTOPPED_WITHIN_S = 4.0  # from one whose process is stopped
 FREED_WITHIN_S = 1.0  # from an answer until the inputs of its request are freed
 FAIR_TURNS = 3  # requests of another client that may go ahead of the only one of a client
 STOPPED_WITHIN_S = 6.0  # the grace of workers, and what a killed one takes to end
+UNSEEN_S = 0.01  # until the front has read a message
 MAX_FAILED_STARTS = 3
 
 
@@ -198,7 +199,9 @@ class Referee:
     def died(self, worker: Worker) -> None:
         run = self._run
         run.note(f"worker {worker.name} dies: {worker.cause} {worker.process.code}")
-        if not worker.ready and not run.stopping:
+        # The front may not have read the message of a worker that dies as soon as it is ready.
+        unseen = not worker.ready or run.now - worker.ready_at < UNSEEN_S
+        if unseen and not run.stopping:
             self.failed_starts[worker.op] += 1
         for requests, alone in worker.begun():
             for number in requests:

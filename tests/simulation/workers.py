@@ -110,9 +110,10 @@ class Worker:
         self.op = ""
         self.name = ""
         self.ready = False
+        self.ready_at = 0.0
         self.hung = False  # no instance answers any more
         self.spins = False  # it uses CPU meanwhile
-        self._cpu_s = 0.0
+        self._cpu_s: dict[int, float] = {}  # by thread id; of the process at 0
         self.cause = "killed"  # of its death: `start`, `leave`, `fault`, `request`, or `killed`
         self.quirks = Quirks()
         self.instances = [
@@ -146,6 +147,7 @@ class Worker:
         else:
             front.send(Ready(None, None))
             self.ready = True
+            self.ready_at = asyncio.get_running_loop().time()
             for instance in self.instances[1:]:
                 instance.listen()
             if plan.kind == "crash":
@@ -156,14 +158,12 @@ class Worker:
     def activity(self, thread_id: int) -> Activity:
         """Return the state and CPU time of the process or of a thread: `Program.activity`."""
         if self.process.stopped:
-            return Activity("T", self._cpu_s)
-        if self.hung and not self.spins:
-            return Activity("S", self._cpu_s)
+            return Activity("T", self._cpu_s.get(thread_id, 0.0))
         threads = [self.instances[thread_id - 1]] if thread_id else self.instances
-        if all(thread.hung and not thread.spins for thread in threads):
-            return Activity("S", self._cpu_s)
-        self._cpu_s = asyncio.get_running_loop().time()
-        return Activity("R", self._cpu_s)
+        hung = (self.hung and not self.spins) or all(thread.hung and not thread.spins for thread in threads)
+        if not hung:
+            self._cpu_s[thread_id] = asyncio.get_running_loop().time()
+        return Activity("S" if hung else "R", self._cpu_s.get(thread_id, 0.0))
 
     def die(self, cause: str, code: int) -> None:
         """End the process with a return code as of `Popen`."""

@@ -592,12 +592,12 @@ class Batcher:
         if verdict is Verdict.LOST:
             instance.process.kill(f"it was stopped (SIGSTOP) in a run, for {STOPPED_LIMIT_S:g} s")
             return
-        hangs = verdict is not Verdict.LATE
-        has_others = any(
-            other is not instance for other in self.pool.instances
-        )  # which a retiring one is none of
-        if not hangs and not (has_others and instance.is_running):
-            return  # no other instance could run them, or this instance is about to begin
+        hangs = verdict in HANGS
+        # A retiring instance is not among those of the pool.
+        has_others = any(other is not instance for other in self.pool.instances)
+        about_to_begin = verdict is Verdict.LATE and not instance.is_running
+        if not hangs and (about_to_begin or not has_others):
+            return
         not_begun = instance.take_back()
         for task in not_begun:
             self._push_again(task)

@@ -21,6 +21,7 @@ LOOK_S = 1.0  # between two looks at a process that is busy with the same run: e
 LATE_S = 0.02  # beyond twice the usual time of a dispatch
 STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # a run hangs when it makes no progress for longer than both
 STOPPED_LIMIT_S = 5.0  # a process that is stopped (SIGSTOP) for so long in a run is killed
+STALLED_AFTER_S = 0.9 * LOOK_S  # without CPU time, before the first request of a dispatch begins
 IDLE_SHARE = 0.02  # of a core: a process that uses less is idle, but for threads that wake now and then
 
 
@@ -29,6 +30,7 @@ class Verdict(Enum):
 
     WORKING = "working"
     LATE = "late"  # other instances take the requests behind its run
+    STALLED = "stalled"  # likewise: it has begun no request of its dispatch and uses no CPU, as in a probe that hangs
     HUNG = "hung"  # other instances take the requests of its run, too
     STOPPED = "stopped"  # likewise, for its process is stopped
     LOST = "lost"  # its process is killed
@@ -66,12 +68,18 @@ class Sighting(NamedTuple):
 
 
 def judge(
-    sighting: Sighting, now: float, usual_s: float | None, run_s: float, *, waits_idly: bool = False
+    sighting: Sighting,
+    now: float,
+    usual_s: float | None,
+    run_s: float,
+    *,
+    waits_idly: bool = False,
+    has_begun: bool = True,
 ) -> Verdict:
     """Return the state of an instance whose run was sighted like this.
 
     usual_s, run_s: times of the Op's dispatches, see `Pace`. waits_idly: runs wait for another server, so
-    that an idle process says nothing.
+    that an idle process says nothing. has_begun: the worker has begun a request of the dispatch.
     """
     if sighting.stopped_s >= STOPPED_LIMIT_S:
         return Verdict.LOST
@@ -79,6 +87,8 @@ def judge(
         return Verdict.STOPPED
     if sighting.idle_s >= max(STUCK_AFTER_S, STUCK_RUNS * run_s) and not waits_idly:
         return Verdict.HUNG
+    if sighting.idle_s >= STALLED_AFTER_S and not has_begun:
+        return Verdict.STALLED
     if now - sighting.progress_at > late_after_s(usual_s):
         return Verdict.LATE
     return Verdict.WORKING
@@ -149,7 +159,10 @@ class HungRuns:
     def _look_at_instance(self, instance: Instance, dispatch: Dispatch) -> None:
         now, pace = time.monotonic(), self._pace
         sighting = self._sight(instance, dispatch.run_began, now)
-        verdict = judge(sighting, now, pace.usual_s, pace.run_s, waits_idly=self._waits_idly)
+        verdict = judge(
+            sighting, now, pace.usual_s, pace.run_s,
+            waits_idly=self._waits_idly, has_begun=instance.is_running,
+        )  # fmt: skip
         if verdict is not Verdict.WORKING:
             self._report(instance, verdict)
 
