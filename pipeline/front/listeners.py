@@ -87,15 +87,14 @@ def limits_within(limits: Limits, listeners: int, workers: int, files: int = 0) 
     room = max(max_files - reserved, max_files // 4) // max(1, listeners)
     if room >= limits.max_connections:
         return limits
-    matters = "max_connections" in limits.model_fields_set or room < FEW_CONNECTIONS
-    log.log(
-        logging.WARNING if matters else logging.DEBUG,
-        "%d connections of each port are the most, not limits.max_connections (%d): this process may open "
-        "%d files (ulimit -n)",
-        room,
-        limits.max_connections,
-        max_files,
-    )
+    if "max_connections" in limits.model_fields_set or room < FEW_CONNECTIONS:
+        log.warning(
+            "%d connections of each port are the most, not limits.max_connections (%d): this process may "
+            "open %d files (ulimit -n)",
+            room,
+            limits.max_connections,
+            max_files,
+        )
     return limits.model_copy(update={"max_connections": max(1, room)})
 
 

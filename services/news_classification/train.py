@@ -29,7 +29,8 @@ from convert.demo.teacher import NgramTeacher
 from convert.demo.trained_layer import write_trained
 from convert.demo.training import Recipe, batches, class_ids, demo_tokenizer, encode, pad, share_unknown
 from convert.programs.program_feeds import Array
-from convert.steps.progress import ShownSteps, Steps
+from convert.steps.progress import Steps
+from convert.steps.progress_bars import ShownSteps
 from pipeline.errors import ServingError
 from pipeline.offline.rows import RowFile
 

@@ -24,7 +24,8 @@ from convert.demo.fitting import Schedule, fit, seed_training
 from convert.demo.headlines import hanzi, is_held_out, read_headlines, split_headlines, vocabulary
 from convert.demo.trained_layer import write_trained
 from convert.demo.training import demo_tokenizer, pad
-from convert.steps.progress import ShownSteps, Steps
+from convert.steps.progress import Steps
+from convert.steps.progress_bars import ShownSteps
 
 HERE = Path(__file__).resolve().parent
 LABELS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-ORG", "I-ORG")

@@ -24,7 +24,8 @@ from convert.demo.headlines import LABELS as TOPICS
 from convert.demo.headlines import SPECIALS, Headline, read_headlines, split_headlines, vocabulary
 from convert.demo.trained_layer import write_trained
 from convert.demo.training import UNKNOWN, demo_tokenizer
-from convert.steps.progress import ShownSteps, Steps
+from convert.steps.progress import Steps
+from convert.steps.progress_bars import ShownSteps
 
 HERE = Path(__file__).resolve().parent
 LABELS = ("contradiction", "neutral", "entailment")

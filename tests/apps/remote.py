@@ -16,7 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from client.protos.pipeline_service_pb2 import Response
 from pipeline import Op, PipelineServer, ProductError, RequestOp, ResponseOp
+from pipeline.wire.paddle_tensors import to_message
 
 
 class AskingOp(Op):
@@ -51,6 +53,11 @@ class TellingOp(Op):
         return {**told, "pid": str(os.getpid()), "log_id": str(log_id)}, False, None, ""
 
 
+class TensorsOp(ResponseOp):
+    def pack_response_package(self, channeldata):
+        return Response(tensors=[to_message(name, value) for name, value in channeldata.parse().items()])
+
+
 def wait_for(path):
     if path:
         Path(path + ".waiting").touch()
@@ -67,9 +74,8 @@ def asking():
 
 
 def telling():
-    response_op = ResponseOp(input_ops=[TellingOp(name="tell", input_ops=[RequestOp()])])
-    response_op.set_pack_format(isTensor=sys.argv[2:] == ["tensors"])
-    return response_op
+    packing = TensorsOp if sys.argv[2:] == ["tensors"] else ResponseOp
+    return packing(input_ops=[TellingOp(name="tell", input_ops=[RequestOp()])])
 
 
 server = PipelineServer("test")

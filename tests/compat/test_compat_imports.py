@@ -62,7 +62,10 @@ def run_python(
     script.write_text(code, "utf-8")
     env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, path))}
     command = [sys.executable, str(script)]
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    # The group of the process must live as long as the script, which writes its id.
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, check=False, start_new_session=True
+    )
 
 
 def test_every_name_leads_to_our_own_class_and_none_to_a_framework(tmp_path: Path) -> None:

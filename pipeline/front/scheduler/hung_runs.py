@@ -30,7 +30,7 @@ class Verdict(Enum):
 
     WORKING = "working"
     LATE = "late"  # other instances take the requests behind its run
-    STALLED = "stalled"  # likewise: it has begun no request of its dispatch and uses no CPU, as in a probe that hangs
+    STALLED = "stalled"  # likewise: it uses no CPU and has begun no request, as in a probe that hangs
     HUNG = "hung"  # other instances take the requests of its run, too
     STOPPED = "stopped"  # likewise, for its process is stopped
     LOST = "lost"  # its process is killed
