@@ -22,7 +22,7 @@ import uvloop
 
 from pipeline.process.environment import MODEL_PROCESS
 
-_MOST_BYTES = 64 * 1024
+_MAX_BYTES = 64 * 1024
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
 
 
@@ -39,7 +39,7 @@ class Worker:
         self._connection.send(body)
 
     def _answered(self) -> None:
-        answer = self._connection.recv(_MOST_BYTES)
+        answer = self._connection.recv(_MAX_BYTES)
         caller = self._callers.popleft()
         if not caller.is_closing():
             caller.write(_HEAD % (len(answer), answer))
@@ -94,7 +94,7 @@ def work(connection: socket.socket, model: Path, config: Path) -> None:
     predictor = BarePredictor(model, config)
     predictor.logits(["国足客场两球取胜"])
     connection.send(b"ready")
-    while body := connection.recv(_MOST_BYTES):
+    while body := connection.recv(_MAX_BYTES):
         connection.send(answer(predictor, body))
 
 
@@ -109,7 +109,7 @@ def main(arguments: list[str]) -> None:
     env = {**MODEL_PROCESS, **os.environ}
     with theirs:
         subprocess.Popen(command, pass_fds=[theirs.fileno()], env=env)
-    ours.recv(_MOST_BYTES)
+    ours.recv(_MAX_BYTES)
     ours.setblocking(False)
     uvloop.run(serve(int(port), ours))
 

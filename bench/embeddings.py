@@ -14,7 +14,7 @@ from rich.console import Console
 
 from bench.load import CannotMeasure, bodies_file, wrk
 from bench.running import DEMO_MODEL
-from bench.text_services import CONNECTIONS, LEAST_OF_LOOP, sorted_loop
+from bench.text_services import CONNECTIONS, MIN_OF_LOOP, sorted_loop
 from bench.texts import headlines
 from tests.support.text_services import TextProcess
 
@@ -42,7 +42,7 @@ def main() -> int:
             loop = sorted_loop(options.seconds)
             ratios.append(load.per_s / loop)
             console.print(f"embeddings {load.per_s:.0f}/s, the sorted loop {loop:.0f}/s")
-    console.print(f"of the sorted loop {median(ratios):.2f} (target {LEAST_OF_LOOP})")
+    console.print(f"of the sorted loop {median(ratios):.2f} (target {MIN_OF_LOOP})")
     return 0
 
 

@@ -28,7 +28,7 @@ EXAMPLES = """examples:
   python -m bench.refusals --rounds 5 --seconds 8
   python -m bench.refusals --subject resting
 """
-_MOST_PENDING = 1000
+_MAX_PENDING = 1000
 _OVERLOADED = "3001"
 _IDLE_WITHIN_S = 30.0
 
@@ -50,7 +50,7 @@ def demo() -> Subject:
 def resting() -> Subject:
     """Workers that use no CPU and answer little: what the front uses goes into refusals."""
     config = {
-        "dag": {"http_errors": "status", "is_thread_op": False, "max_pending_requests": _MOST_PENDING},
+        "dag": {"http_errors": "status", "is_thread_op": False, "max_pending_requests": _MAX_PENDING},
         "op": {"burn": {"concurrency": 1}},
     }
     script = ROOT / "bench" / "burning_service.py"

@@ -21,7 +21,7 @@ from pipeline.models.serving_model import load_serving_model
 from tests.support.text_services import TextProcess
 
 CONNECTIONS, CALLERS, LABELS, BATCH = 64, 20, 10, 32
-LEAST_OF_LOOP, LEAST_TOGETHER = 0.5, 1.6
+MIN_OF_LOOP, MIN_TOGETHER = 0.5, 1.6
 TOPICS = tuple("体财科教军旅车房股农游文娱国故健")
 
 
@@ -78,8 +78,8 @@ def main() -> int:
                 f"{CALLERS} callers {many:.1f}/s, one {one:.1f}/s"
             )
     Console().print(
-        f"of the sorted loop {median(of_loop):.2f} (target {LEAST_OF_LOOP}); callers together "
-        f"{median(together):.2f} times one (target {LEAST_TOGETHER})"
+        f"of the sorted loop {median(of_loop):.2f} (target {MIN_OF_LOOP}); callers together "
+        f"{median(together):.2f} times one (target {MIN_TOGETHER})"
     )
     return 0
 

@@ -25,7 +25,7 @@ from bench.running import DEMO_MODEL, ROOT
 from pipeline.process.environment import MODEL_PROCESS
 from pipeline.worker.model import DEFAULT_BATCH_TOKENS
 
-LONGEST, MOST_ROWS = 512, 60
+LONGEST, MAX_ROWS = 512, 60
 SAMPLES = 6
 KEPT = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 # In place of what workers are given; empty: not set.
@@ -52,7 +52,7 @@ def measure_one(batches: int, seed: int, tokens: int) -> dict[str, Any]:
         began = resource.getrusage(resource.RUSAGE_SELF)
         for _ in range(batches // SAMPLES):
             length = bucket(chance.randint(1, LONGEST), None)
-            rows = chance.randint(1, min(MOST_ROWS, max(1, tokens // length)))
+            rows = chance.randint(1, min(MAX_ROWS, max(1, tokens // length)))
             ids = np.full((rows, length), 7, "int64")
             mask = np.ones_like(ids)
             feeds = {"input_ids": ids, "token_type_ids": np.zeros_like(ids), "attention_mask": mask}

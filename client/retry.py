@@ -12,7 +12,7 @@ from typing import TypeVar
 from client.errors import ClientError, RequestTimedOut
 
 FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 5.0
+MAX_PAUSE_S = 5.0
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ def pause_s(tries: int, retry_after_s: float | None, jitter: float) -> float:
     """
     if retry_after_s is not None:
         return retry_after_s * (1 + 0.1 * jitter)
-    longest: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (tries - 1))
+    longest: float = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** (tries - 1))
     return longest * (0.5 + 0.5 * jitter)
 
 

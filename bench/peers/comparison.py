@@ -18,7 +18,7 @@ from bench.peers.subjects import Loop, Ours, Subject
 from bench.peers.turns import Asked, Looped, Measured, bodies_of
 
 CONFIDENCE_TOLERANCE = 1e-4  # a batch's padding changes the order of sums
-LEAST_AGREEMENT = 0.9  # of labels in a lower precision, on texts that random weights leave close calls
+MIN_AGREEMENT = 0.9  # of labels in a lower precision, on texts that random weights leave close calls
 _CHECKED = 256
 
 
@@ -92,7 +92,7 @@ class Comparison:
 def compare_answers(ours: Sequence[Answer], theirs: Sequence[Answer], *, lower: bool = False) -> None:
     """Raises CannotMeasure for the first that differ; in a lower precision, where too many labels do."""
     other = [pair for pair in zip(ours, theirs, strict=True) if not _same(*pair, label_alone=lower)]
-    allowed = (1 - LEAST_AGREEMENT) * len(ours) if lower else 0
+    allowed = (1 - MIN_AGREEMENT) * len(ours) if lower else 0
     if len(other) > allowed:
         own, their = other[0]
         raise CannotMeasure(f"it does not answer as we do: {their} where ours is {own}, {len(other)} times")

@@ -13,7 +13,7 @@ from bench.running import ROOT
 
 FOLDER = ROOT / "build" / "peers"
 PINS = ROOT / "requirements" / "peers"
-_MOST_LINES = 12  # of what pip says when it fails
+_MAX_LINES = 12  # of what pip says when it fails
 
 
 def environment(name: str, python: str | None = None) -> Path:
@@ -41,5 +41,5 @@ def _run(name: str, command: Sequence[str]) -> None:
     except OSError as exc:
         raise CannotMeasure(f"build/peers/{name} can't be made: {exc}") from exc
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()][-_MOST_LINES:]
+        lines = [line for line in done.stderr.splitlines() if line.strip()][-_MAX_LINES:]
         raise CannotMeasure("\n".join([f"build/peers/{name} can't be made: {' '.join(command)}", *lines]))

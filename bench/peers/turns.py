@@ -19,9 +19,9 @@ from bench.processes import busy_s
 
 _WARM_UP_S = 1
 _LOOK_S = 0.1
-_MOST_LEFT_S = 30.0  # of work that a subject still has when its clients are gone
+_MAX_LEFT_S = 30.0  # of work that a subject still has when its clients are gone
 _RESTING = 0.1  # cores
-_MOST_TIMED = 64  # connections: a thread of the generator for each when short texts are timed
+_MAX_TIMED = 64  # connections: a thread of the generator for each when short texts are timed
 
 
 class Measured(Protocol):
@@ -64,7 +64,7 @@ class Asked:
 
     def settle(self) -> None:
         """Waits for the end of what its clients have left behind, which would slow the next turn."""
-        end = time.monotonic() + _MOST_LEFT_S
+        end = time.monotonic() + _MAX_LEFT_S
         before = self._processes.cpu_s()
         while time.monotonic() < end:
             time.sleep(_LOOK_S)
@@ -81,7 +81,7 @@ class Asked:
     def _short_texts(self, connections: int, seconds: float) -> list[ShortTexts]:
         """Of a mix: its short texts among the others, and alone. Nothing where they are not timed."""
         short = self._bodies.short
-        if short is None or not 1 < connections <= _MOST_TIMED:
+        if short is None or not 1 < connections <= _MAX_TIMED:
             return []
         found = [
             wrk_short_texts(

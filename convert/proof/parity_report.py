@@ -14,7 +14,7 @@ from convert.programs.program_feeds import OTHER_INPUTS
 from pipeline.errors import ParityError
 
 TOLERANCE = 1e-4
-LEAST_SCALE = 1.0
+MIN_SCALE = 1.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Bounds:
     """How far an output may be off: by `tolerance` times its scale, the largest |value| of the reference."""
 
     tolerance: float = TOLERANCE
-    least_scale: float = LEAST_SCALE  # smaller scales count as this: an absolute tolerance for small outputs
+    least_scale: float = MIN_SCALE  # smaller scales count as this: an absolute tolerance for small outputs
     top1_needed: float = 0.0  # share of rows whose largest entries must have equal indices
 
 
@@ -49,7 +49,7 @@ class ParityReport:
     batches: tuple[tuple[int, ...], ...]  # shape of the first feed of each batch
     note: str = ""  # why outputs could not be compared
     entailment: int | None = None  # that class of an NLI model
-    least_scale: float = LEAST_SCALE
+    least_scale: float = MIN_SCALE
     top1_needed: float = 0.0
 
     @property

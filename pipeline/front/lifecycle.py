@@ -66,7 +66,7 @@ class Recorder:
             log.error("No request is recorded: %s", exc)
             return
         self._requests = self._bytes = 0
-        self._until = asyncio.get_running_loop().call_later(recording.MOST_SECONDS, self._end)
+        self._until = asyncio.get_running_loop().call_later(recording.MAX_SECONDS, self._end)
         self._scheduler.recorded = self._write
         log.warning("Requests are recorded to %s", recording.get_recording_path(os.getpid()))
 
@@ -80,7 +80,7 @@ class Recorder:
         if find_request_path(payload, self._scheduler.app.name) != path:
             return
         line = msgspec.json.encode(payload) + b"\n"
-        if self._bytes + len(line) > recording.MOST_BYTES:
+        if self._bytes + len(line) > recording.MAX_BYTES:
             self._end()
             return
         try:
@@ -91,7 +91,7 @@ class Recorder:
             return
         self._bytes += len(line)
         self._requests += 1
-        if self._requests == recording.MOST_REQUESTS:
+        if self._requests == recording.MAX_REQUESTS:
             self._end()
 
     def _end(self) -> None:

@@ -32,7 +32,7 @@ from pipeline.models.serving_model import (
 from pipeline.ops.described import DescribedOp
 
 SCRIPT_NAME, CONFIG_NAME, MODEL_NAME = "web_service.py", "config.yml", "model"
-LONGEST_COMMAND = 400  # characters of a body in a command; a longer body gets a file
+MAX_COMMAND_LENGTH = 400  # characters of a body in a command; a longer body gets a file
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class NewApp:
         """Name of the file with the example's body; empty if the body is in the command."""
         if self.example.media == "image/png":
             return "example.png"
-        return "example.json" if len(self.example.body) > LONGEST_COMMAND else ""
+        return "example.json" if len(self.example.body) > MAX_COMMAND_LENGTH else ""
 
     def question(self) -> str:
         """Return a command that sends the example to the running service, from the folder of `new`."""

@@ -42,7 +42,7 @@ from pipeline.tuning.tune import (
 )
 from pipeline.tuning.tune_report import as_json, choice_lines, draw, further_lines, print_table
 
-SHORTEST_S, LONGEST_S = 5.0, 24 * 3600.0
+SHORTEST_S, MAX_S = 5.0, 24 * 3600.0
 _FIRST_START_S = 120.0  # for the first start, even with a shorter budget
 _CHECKED = 100  # requests of a sample that are checked before the measurements
 _MIN_ANSWERS, _SLOW_S = 20, 10.0  # of a connection in a round; limit of such a longer round
@@ -52,7 +52,7 @@ _PROBE = (31, 29, 7)  # instances, batch and threads that scripts hardly use
 
 def tune(options: TuneOptions) -> None:
     """Tune a service. Raise ConfigError, if possible before the measurements."""
-    if not SHORTEST_S <= options.budget_s <= LONGEST_S:
+    if not SHORTEST_S <= options.budget_s <= MAX_S:
         raise ConfigError(f"--budget: from {SHORTEST_S:g} seconds to 24 hours, e.g. --budget 5m")
     script, config = _files(options)
     if options.record is not None:

@@ -20,7 +20,7 @@ from msgspec.structs import astuple
 Part: TypeAlias = bytes | bytearray | memoryview
 
 INLINE_BYTES = 4096  # smaller arrays stay in the tree: a part of its own costs about as much as copying 4 KB
-_MOST_NESTED = 32  # tuples in one another: `decode` takes 40 KB of the stack for each
+_MAX_NESTED = 32  # tuples in one another: `decode` takes 40 KB of the stack for each
 
 _TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE, _UNREAD = 1, 2, 3, 4, 5, 6
 
@@ -161,8 +161,8 @@ class _Encoding:
         raise NotEncodable(f"a {type(value).__name__} can't be passed on")
 
     def _pack_nested(self, values: list[object]) -> bytes:
-        if self._depth == _MOST_NESTED:
-            raise ValueError(f"tuples are nested over {_MOST_NESTED} deep")
+        if self._depth == _MAX_NESTED:
+            raise ValueError(f"tuples are nested over {_MAX_NESTED} deep")
         self._depth += 1
         try:
             packed: bytes = _packer(self._extension).pack(values)

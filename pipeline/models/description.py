@@ -41,7 +41,7 @@ Pooling = Annotated[
     Field(description="How the scores of a long text's windows become those of the text."),
 ]
 SLOT = "{}"  # of a template, for a label
-MOST_LABELS, LONGEST_LABEL, LONGEST_TEMPLATE = 1000, 200, 1000
+MAX_LABELS, MAX_LABEL_LENGTH, MAX_TEMPLATE_LENGTH = 1000, 200, 1000
 
 
 class TextInput(Section):

@@ -20,7 +20,7 @@ Bounds = tuple[float, float]
 
 CSV = "csv"  # the name under which hooks find the body of a request that is CSV
 _EXCERPT_CHARS = 200  # of the known values, in a message
-MOST_ROWS = 100_000  # of one request: each cell is an object of Python's
+MAX_ROWS = 100_000  # of one request: each cell is an object of Python's
 
 
 class TableReader:
@@ -102,8 +102,8 @@ def _of_csv(data: Any, columns: Sequence[Column]) -> dict[str, list[Any]]:
                 )
             for name, place in places.items():
                 cells[name].append(row[place])
-            if len(cells[columns[0].name]) > MOST_ROWS:
-                raise TooLarge(f"the CSV has over {MOST_ROWS} rows; send it in parts")
+            if len(cells[columns[0].name]) > MAX_ROWS:
+                raise TooLarge(f"the CSV has over {MAX_ROWS} rows; send it in parts")
     except csv.Error as exc:
         raise InvalidInput(f"line {lines.line_num} of the CSV can't be read: {exc}") from None
     if not cells[columns[0].name]:

@@ -41,7 +41,7 @@ KINDS: Mapping[str, str] = {
 """The tasks, and the kind of output of each."""
 INPUT, SECOND = "text", "text_pair"
 CONFIGS = ("config.json", "model_config.json")
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 _OF_NOTES = {
     "sequence-classification": CLASSIFICATION,
     "token-classification": LABELLING,
@@ -256,7 +256,7 @@ def _config(folders: Sequence[Path]) -> dict[str, Any]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            config = json.loads(file.read(_MOST_BYTES))
+            config = json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError) as exc:
         raise ConfigError(f"{path} can't be read as JSON ({exc}): is it whole?") from exc
     return config if isinstance(config, dict) else {}

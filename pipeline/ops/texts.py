@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 Feed = dict[str, npt.NDArray[np.int64]]
 
-_MOST_NAMED = 20  # keys in a message
+_MAX_KEYS = 20  # keys in a message
 TENSOR = "text"  # of KServe v2: `input_tensors = {"text": "BYTES [-1]"}`
 EXAMPLE = '{"key": ["0"], "value": ["a text"]}'
 
@@ -78,7 +78,7 @@ def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
     for number in range(len(inputs)):
         text = inputs.get(str(number))
         if text is None:
-            keys = ", ".join(map(repr, list(inputs)[:_MOST_NAMED]))
+            keys = ", ".join(map(repr, list(inputs)[:_MAX_KEYS]))
             raise _refusal(f"key '{number}' is missing; the keys of texts count from '0', given are {keys}")
         if fault := _fault(text, max_chars):
             raise _refusal(f"the text under key '{number}' {fault}")

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pipeline.config.config_file import LoggingConfig
 
 
-MOST_CHARS = 4 << 20  # more waits only where nobody reads, or the disk stands still
+MAX_CHARS = 4 << 20  # more waits only where nobody reads, or the disk stands still
 _RECORD_CHARS = 1000  # what a record takes besides its text
 
 
 class LogQueue(QueueHandler):
     """Formats lines where they are logged, for a thread to write by the handler that `make_output` makes.
 
-    Lines over MOST_CHARS are dropped, with all that follow until the thread has caught up. The thread then
+    Lines over MAX_CHARS are dropped, with all that follow until the thread has caught up. The thread then
     logs their number.
 
     patience_s: time that each line is waited for, unless the line before is still waited for. The code behind
@@ -59,7 +59,7 @@ class LogQueue(QueueHandler):
         if self._is_fork:
             self._writer.handle(record)
             return
-        if self._untold or self._chars - self._writer.chars > MOST_CHARS:
+        if self._untold or self._chars - self._writer.chars > MAX_CHARS:
             self.dropped += 1
             self._untold += 1
             if self._untold == 1:

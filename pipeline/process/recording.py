@@ -17,9 +17,9 @@ from pathlib import Path
 from pipeline.process.leftovers import open_to_lock
 
 SIGNAL = signal.SIGUSR2
-MOST_REQUESTS = 1000
-MOST_BYTES = 16 << 20
-MOST_SECONDS = 3600.0
+MAX_REQUESTS = 1000
+MAX_BYTES = 16 << 20
+MAX_SECONDS = 3600.0
 _FLOCK = struct.Struct("hh4xqqi4x")  # of fcntl(2): type, whence, start, length, process
 
 

@@ -249,7 +249,7 @@ TURNS = 3  # measurements of each finalist
 CONNECTIONS = (1, 4, 16, 64)
 SEARCH_SHARE = 0.6  # of the budget; the finals have the rest
 START_S = 3.0  # estimated start of a candidate, from which the length of rounds follows
-_SHORTEST_S, _LONGEST_S = 0.3, 4.0
+_SHORTEST_S, _MAX_S = 0.3, 4.0
 _MIN_GAIN = 0.6  # of the previous throughput; a lower throughput is no noise
 
 
@@ -269,7 +269,7 @@ class Goal(msgspec.Struct, frozen=True):
     def round_s(self, candidates: int, share: float) -> float:
         """Return the seconds of a round with which the candidates fit into a share of the budget."""
         each_s = self.budget_s * share / candidates - START_S
-        return min(_LONGEST_S, max(_SHORTEST_S, each_s / len(self.connections)))
+        return min(_MAX_S, max(_SHORTEST_S, each_s / len(self.connections)))
 
     def goes_on(self, before: Round | None, last: Round) -> bool:
         """Return whether more connections may help: not if p99 is far over, or throughput falls."""

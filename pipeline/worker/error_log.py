@@ -16,8 +16,8 @@ from pipeline.process.log import QUIET_S
 
 log = logging.getLogger(__name__)
 
-_MOST_PLACES = 256
-_MOST_CHARS = 300  # of an error's text, where it stands for the place
+_MAX_PLACES = 256
+_MAX_CHARS = 300  # of an error's text, where it stands for the place
 
 
 class Place(NamedTuple):
@@ -49,10 +49,10 @@ class ErrorLog:
         with self._lock:
             if now - self._logged_at.get(place, -QUIET_S) < QUIET_S:
                 return False
-            if len(self._logged_at) >= _MOST_PLACES:
+            if len(self._logged_at) >= _MAX_PLACES:
                 recent = {key: at for key, at in self._logged_at.items() if now - at < QUIET_S}
                 self._logged_at = recent
-                if len(recent) >= _MOST_PLACES:
+                if len(recent) >= _MAX_PLACES:
                     return False
             self._logged_at[place] = now
             return True
@@ -63,7 +63,7 @@ def find_place(exc: BaseException) -> Place:
     cause = exc.__cause__ or exc
     trace = cause.__traceback__
     if trace is None:
-        return Place(type(cause).__name__, get_error_text(cause)[:_MOST_CHARS])
+        return Place(type(cause).__name__, get_error_text(cause)[:_MAX_CHARS])
     while trace.tb_next is not None:
         trace = trace.tb_next
     return Place(type(cause).__name__, trace.tb_frame.f_code.co_filename, trace.tb_lineno)

@@ -26,7 +26,7 @@ from pipeline.worker.hooks import Hooks, format_cause
 from pipeline.worker.plan import Slice
 from pipeline.worker.runner import Run, Runner
 
-_MOST_LOGGED = 1000  # characters of a message
+_MAX_LOGGED = 1000  # characters of a message
 # Predictor batches that end within so long are answered one after the other: what a run has thrown out of the
 # caches then comes back once for all of them (docs/decisions/worker-time.md).
 _TOGETHER_NS = 2_000_000
@@ -363,7 +363,7 @@ def _log_server_error(error: ServingError, data_id: int) -> bool:
 @isolated(False)
 def _log_error(error: ServingError, data_id: int) -> bool:
     trace = format_cause(error)
-    message = one_line(described(error).message, _MOST_LOGGED)
+    message = one_line(described(error).message, _MAX_LOGGED)
     return ERRORS.error(error, "request %d: %s%s", data_id, message, f"\n{trace}" if trace else "")
 
 

@@ -39,7 +39,7 @@ from pipeline.process.isolation import isolated
 from pipeline.worker.error_log import ERRORS
 
 _OURS = str(Path(__file__).resolve().parents[1]) + "/"
-MOST_TRACE_CHARS = 16_000  # an exception's text may hold a whole request
+MAX_TRACE_CHARS = 16_000  # an exception's text may hold a whole request
 _RUNNERS = ("<frozen runpy>", "<frozen importlib")
 
 
@@ -58,9 +58,9 @@ def format_user_traceback(exc: BaseException) -> str:
         text = "".join(traceback.format_exception(type(exc), exc, trace or exc.__traceback__)).rstrip()
     except BaseException:  # of the exception's own methods
         return f"{type(exc).__name__}, of which no traceback can be printed"
-    if len(text) <= MOST_TRACE_CHARS:
+    if len(text) <= MAX_TRACE_CHARS:
         return text
-    half = MOST_TRACE_CHARS // 2
+    half = MAX_TRACE_CHARS // 2
     return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipeline.worker.call import Call
 
 FOLLOWS = 0.05  # how far one real run moves what is known of its size
-MOST_OFF = 1.5  # a run that took longer than so many times the expected was disturbed, and counts as that
+MAX_RATIO = 1.5  # a run that took longer than so many times the expected was disturbed, and counts as that
 _MOVED = 1.05  # a measured size whose time has changed so much: what was worked out by it is worked out anew
 
 
@@ -65,7 +65,7 @@ class RunCosts:
         if not self._follows:
             return
         expected_s = self.estimate_s(rows, length)
-        ratio = min(MOST_OFF, max(1 / MOST_OFF, took_s / expected_s))
+        ratio = min(MAX_RATIO, max(1 / MAX_RATIO, took_s / expected_s))
         near = _nearest(self._rows, rows), _nearest(self._lengths, length)
         self.points[near] *= 1 + FOLLOWS * (ratio - 1)
         if not 1 / _MOVED < self.points[near] / self._used[near] < _MOVED:

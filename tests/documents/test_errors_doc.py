@@ -17,21 +17,21 @@ from tests.support.service_process import APPS, ROOT, RPC_METHOD, ServiceProcess
 
 KEY = "alice-0123456789abcdef"
 V2_METHOD = "/inference.GRPCInferenceService/ModelInfer"
-MOST_CHARS = 500
+MAX_CHARS = 500
 LOGS = {"汇总": "sum", "堆栈": "traceback", "一行": "line"}
 GARBLED = b"\xff{no message"
 # By case, what is sent; of the others `how` is their name.
 SENT: dict[str, Mapping[str, str]] = {
     "no_key": {"how": "well"},
     "unknown_model": {"how": "well"},
-    "too_large": {"how": "x" * (MOST_CHARS + 1)},
+    "too_large": {"how": "x" * (MAX_CHARS + 1)},
     "missing_key": {"text": "a picture"},
     "missing_feed": {"ids": "[[1, 2]]"},
     "unequal": {"ids": "[[1], [2], [3]]", "image": json.dumps([[[[0] * 4] * 4] * 3] * 2)},
 }
 # What a client is told of its mistake: the field, what was expected and what was given.
 TOLD = {
-    "too_large": [f"{MOST_CHARS + 1} characters", "limits.text_chars"],
+    "too_large": [f"{MAX_CHARS + 1} characters", "limits.text_chars"],
     "missing_key": ["'how'", "'text'"],
     "missing_feed": ["'image'", "float32 [-1, 3, 4, 4]"],
     "unequal": ["image [2, 3, 4, 4]", "ids [3, 1]"],
@@ -169,7 +169,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
     conf = {"model_config": str(onnx_models.bare(folder, "captioned")), "thread_num": 1}
     config = {
         "dag": {"http_errors": "status"},
-        "limits": {"text_chars": MOST_CHARS},
+        "limits": {"text_chars": MAX_CHARS},
         "security": {"api_keys": str(keys)},
         "op": {"faulty": {"local_service_conf": conf}},
     }

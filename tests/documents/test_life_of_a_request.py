@@ -23,7 +23,7 @@ from tests.support.service_process import APPS, PATIENCE_S, ROOT, ServiceProcess
 
 TRACE = ROOT / "tests" / "fixtures" / "trace"
 START_S = 2 * PATIENCE_S  # as `ServiceProcess.wait_until_ready` waits
-MOST_FILES = 20  # that a reader of a key/value request opens
+MAX_FILES = 20  # that a reader of a key/value request opens
 AMPLE_S = 24 * 3600.0
 ROW = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_mask": "[[1, 1, 1]]"}
 
@@ -182,7 +182,7 @@ def test_a_request_over_http_enters_the_files_that_are_listed_in_that_order(foll
             assert b'"err_no":0' in connection.getresponse().read()
     followed_files = listed("A key/value request over HTTP")
     assert entered(calls) == followed_files
-    assert len(followed_files) <= MOST_FILES
+    assert len(followed_files) <= MAX_FILES
 
 
 def test_a_request_of_kserve_v2_over_grpc_enters_the_files_that_are_listed_in_that_order(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-MOST_BYTES = 64 * 1024  # of a mutated message; what is larger teaches nothing new
+MAX_BYTES = 64 * 1024  # of a mutated message; what is larger teaches nothing new
 _NUMBERS = [
     str(n).encode()
     for n in (0, -1, 1, 127, 128, 255, 256, 65535, 1 << 31, (1 << 31) - 1, -(1 << 31), 1 << 32, 1 << 63,
@@ -43,7 +43,7 @@ class Mutator:
         data = bytearray(self._random.choice(self._corpus))
         for _ in range(self._random.choice((1, 1, 1, 2, 2, 3, 4))):
             self._random.choice(self._ways)(data)
-        return bytes(data[:MOST_BYTES])
+        return bytes(data[:MAX_BYTES])
 
     def _at(self, data: bytearray) -> int:
         return self._random.randrange(len(data) + 1)

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from bench.processes import resident_mb
 from tests.fuzz.codecs import CODECS, Codec
 from tests.fuzz.messages import kept
-from tests.fuzz.mutation import MOST_BYTES, Mutator
+from tests.fuzz.mutation import MAX_BYTES, Mutator
 
 HANG_S = 20.0  # longer than any input may take
 GROWTH_MB = 48.0  # what a process may gain after its first tenth, its allocator's caches among it
@@ -77,7 +77,7 @@ def _in_child(name: str, count: int, seed: int, shared: mmap.mmap, answer: Conne
 
 def run_trial(codec: Codec, count: int, seed: int, progress: Callable[[int], None]) -> Result:
     """As `try_inputs` in a child, whose death or silence is a crash or a hang of the input under way."""
-    shared = mmap.mmap(-1, _HEADER.size + MOST_BYTES)
+    shared = mmap.mmap(-1, _HEADER.size + MAX_BYTES)
     ours, theirs = multiprocessing.Pipe(duplex=False)
     # fork: the mapping is shared with the child alone
     child = multiprocessing.get_context("fork").Process(

@@ -41,7 +41,7 @@ from pipeline.worker.runner import Runner
 from tests.fuzz.hostile_values import ARRAYS, EMPTY, EXCEPTIONS, OBJECTS
 
 MODEL = "fuzzed"
-MOST_REQUESTS = 8
+MAX_REQUESTS = 8
 REFUSED_ID, LEAVING_ID = 9_001, 9_002  # ids that the model fails for
 PROCESS_ID = 8_000  # with the data_id: of a request whose `process` misbehaves
 _SERVED = {MODEL: ServedModel(MODEL, build_model_dag(MODEL))}
@@ -185,7 +185,7 @@ class Setting(NamedTuple):
 def chosen_setting(choices: Choices) -> Setting:
     kinds = (Single, Single, Processing, Batchwise, Forgetful, Uncopyable)
     limits = BatchLimits(
-        1 + choices.below(MOST_REQUESTS),
+        1 + choices.below(MAX_REQUESTS),
         choices.pick((None, None, 1, 2, 5)),
         choices.pick((None, None, 1, 30, 300)),
     )
@@ -359,7 +359,7 @@ def run_dispatch(data: bytes) -> None:
     """Run the dispatch that the bytes describe. Raises AssertionError, or AllRefused."""
     choices = Choices(data)
     setting = chosen_setting(choices)
-    scripts = {number: chosen_script(choices, number) for number in range(1 + choices.below(MOST_REQUESTS))}
+    scripts = {number: chosen_script(choices, number) for number in range(1 + choices.below(MAX_REQUESTS))}
     with _quiet():
         before = fault_counts.copy()
         together = run_scripts(setting, scripts)

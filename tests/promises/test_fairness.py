@@ -12,7 +12,7 @@ import pytest
 
 from client.protos.pipeline_service_pb2 import Request, Response
 from pipeline.front.dag_run import Client
-from pipeline.front.scheduler.admission import MOST_PEERS, Peers
+from pipeline.front.scheduler.admission import MAX_PEERS, Peers
 from pipeline.front.scheduler.batching import FairQueue
 from tests.support.service_process import (
     APPS,
@@ -199,7 +199,7 @@ def test_addresses_that_wait_for_nothing_are_forgotten() -> None:
     busy = peers.find_client("busy")
     busy.pending = 1
     idle = peers.find_client("idle")
-    for number in range(MOST_PEERS):
+    for number in range(MAX_PEERS):
         peers.find_client(str(number))
     assert peers.find_client("busy") is busy
     assert peers.find_client("idle") is not idle

@@ -18,7 +18,7 @@ from tests.support.service_process import APPS, ROOT, ServiceProcess, is_running
 
 READY = "paddlewheel_op_ready_instances"
 STARTED_AGAIN = "is started again in"
-MOST_REQUESTS = 40
+MAX_REQUESTS = 40
 
 
 def service_of(tmp_path: Path, model: Path | None = None, **section: Any) -> ServiceProcess:
@@ -71,7 +71,7 @@ def test_an_idle_worker_that_stands_still_is_replaced_though_its_op_has_no_model
 
 
 def test_workers_are_exchanged_after_so_many_requests_and_no_request_is_lost(tmp_path: Path) -> None:
-    with service_of(tmp_path, concurrency=2, max_requests_per_worker=MOST_REQUESTS) as service:
+    with service_of(tmp_path, concurrency=2, max_requests_per_worker=MAX_REQUESTS) as service:
         wait_until(lambda: service.metric(READY) == 2, "both are ready")
         first = set(service.worker_pids())
 
@@ -85,7 +85,7 @@ def test_workers_are_exchanged_after_so_many_requests_and_no_request_is_lost(tmp
             seen = set().union(*pool.map(ask, range(3)))
         assert first <= seen, "both had served"
         assert service.metric("paddlewheel_op_restarts_total") == 0
-        assert f"max_requests_per_worker {MOST_REQUESTS}" in service.log
+        assert f"max_requests_per_worker {MAX_REQUESTS}" in service.log
 
 
 def test_a_worker_that_grew_too_large_is_exchanged(tmp_path: Path) -> None:

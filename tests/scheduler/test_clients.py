@@ -18,7 +18,7 @@ from pipeline.front.http.guard import HttpGuard
 from pipeline.front.scheduler import admission as admission_module
 from pipeline.front.scheduler.admission import (
     CALLER,
-    MOST_PEERS,
+    MAX_PEERS,
     KeyClient,
     KeyRing,
     Peers,
@@ -130,7 +130,7 @@ def test_a_peer_is_one_client_and_idle_peers_are_dropped_when_there_are_many() -
     peers = Peers()
     busy, idle = peers.find_client("busy"), peers.find_client("idle")
     busy.pending = 1
-    for number in range(MOST_PEERS - 3):
+    for number in range(MAX_PEERS - 3):
         peers.find_client(str(number))
     assert peers.find_client("last before the limit") is not busy
     assert (peers.find_client("busy"), peers.find_client("idle")) == (busy, idle)

@@ -19,7 +19,7 @@ from pipeline.models.serving_model import FeedPadding, Padding, write_serving_mo
 from tests.support.onnx_models import onnx_file
 
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"国足客场取胜车船新闻", *(f"w{n}" for n in range(40)))
-MOST_TOKENS = 24
+MAX_TOKENS = 24
 
 
 def ids_of(text: str) -> list[int]:
@@ -98,7 +98,7 @@ def _model(
     folder.parent.mkdir(parents=True, exist_ok=True)
     words = folder.parent / "vocab.txt"
     words.write_text("\n".join(WORDS) + "\n", "utf-8")
-    text = {**inputs["text"], "max_tokens": MOST_TOKENS}
+    text = {**inputs["text"], "max_tokens": MAX_TOKENS}
     write_serving_model(
         folder,
         onnx_file(name),

@@ -81,11 +81,11 @@ def test_what_is_answered_meanwhile_is_written_a_body_a_line(service: ServicePro
 def test_a_recording_ends_by_itself_with_its_most_requests(service: ServiceProcess, tmp_path: Path) -> None:
     command = begun(service, tmp_path / "asked.jsonl")
     with ThreadPoolExecutor(16) as pool:
-        numbers = range(recording.MOST_REQUESTS + 10)
+        numbers = range(recording.MAX_REQUESTS + 10)
         statuses = pool.map(lambda number: service.http("/test/prediction", body(number)).status, numbers)
         assert set(statuses) == {200}
-    assert f"{recording.MOST_REQUESTS} requests recorded" in ended(command)
-    assert len((tmp_path / "asked.jsonl").read_bytes().splitlines()) == recording.MOST_REQUESTS
+    assert f"{recording.MAX_REQUESTS} requests recorded" in ended(command)
+    assert len((tmp_path / "asked.jsonl").read_bytes().splitlines()) == recording.MAX_REQUESTS
 
 
 def test_without_a_request_nothing_is_written_and_that_is_said(

@@ -12,10 +12,10 @@ from starlette.requests import Request
 
 from bench.peers.apps.classifier import BATCH, INSTANCES, WAIT_MS, Classifier
 
-MOST_WAITING = 256  # in a replica: as many as the connections may have
+MAX_WAITING = 256  # in a replica: as many as the connections may have
 
 
-@serve.deployment(num_replicas=INSTANCES, max_ongoing_requests=MOST_WAITING)
+@serve.deployment(num_replicas=INSTANCES, max_ongoing_requests=MAX_WAITING)
 class TextClassifier:
     def __init__(self) -> None:
         self.classifier = Classifier()

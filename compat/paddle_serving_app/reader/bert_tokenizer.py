@@ -14,7 +14,7 @@ from pathlib import Path
 from paddle_serving_app.reader.vocabulary_file import words_file
 
 UNKNOWN = "[UNK]"
-MOST_CHARACTERS = 100  # of a word; a longer one is unknown
+MAX_CHARACTERS = 100  # of a word; a longer one is unknown
 _IDEOGRAPHS = (
     range(0x4E00, 0xA000),
     range(0x3400, 0x4DC0),
@@ -58,7 +58,7 @@ class BertTokenizer:
 
     def _pieces(self, word: str) -> list[str]:
         """The longest piece that the word begins with, then that of the rest, and so on."""
-        if len(word) > MOST_CHARACTERS:
+        if len(word) > MAX_CHARACTERS:
             return [UNKNOWN]
         pieces: list[str] = []
         start = 0

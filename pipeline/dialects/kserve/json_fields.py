@@ -11,7 +11,7 @@ import msgspec
 from pipeline.dialects.kserve.refusals import KServeRefusal
 
 LENIENT_BYTES = 4 << 20  # the standard library reads what is only nearly JSON: slowly, so no more than this
-MOST_TEXTS = 1000  # in a parameter
+MAX_TEXTS = 1000  # in a parameter
 _UNSIGNED = range(1 << 64)
 _PARAMETER_INTEGERS = range(-(1 << 63), 1 << 64)
 
@@ -104,8 +104,8 @@ def checked_parameter(name: str, value: Any) -> str | bool | int | float | list[
 
 
 def _texts(name: str, value: list[Any]) -> list[str]:
-    if len(value) > MOST_TEXTS:
-        raise KServeRefusal(f"parameter '{name}' is a list of {len(value)} texts; {MOST_TEXTS} are allowed.")
+    if len(value) > MAX_TEXTS:
+        raise KServeRefusal(f"parameter '{name}' is a list of {len(value)} texts; {MAX_TEXTS} are allowed.")
     for number, text in enumerate(value):
         if not isinstance(text, str):
             kind = type(text).__name__

@@ -18,7 +18,7 @@ from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.serving_model import UNVERSIONED
 from pipeline.models.tensor_spec import Signature
 
-_MOST_VERSION = (1 << 63) - 1
+_MAX_VERSION = (1 << 63) - 1
 _NUMBER = re.compile(r"[ \t-\r]*([+-]?0*[0-9]{1,19})(?![0-9])")
 
 
@@ -203,7 +203,7 @@ class KServeModels:
 def version_number(version: str) -> int:
     """The number of a version as Triton reads it: in front of whatever follows. Raises KServeRefusal."""
     number = _NUMBER.match(version)
-    if number is None or abs(int(number[1])) > _MOST_VERSION:
+    if number is None or abs(int(number[1])) > _MAX_VERSION:
         raise KServeRefusal(
             f"failed to get model version from specified version string '{version[:100]}' (details: stol), "
             "version should be an integral value > 0"

@@ -17,7 +17,7 @@ from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve.refusals import error_body
 from pipeline.dialects.kserve.unread import as_message
-from pipeline.dialects.kserve_v1.instances import MOST_ELEMENTS, parse
+from pipeline.dialects.kserve_v1.instances import MAX_ELEMENTS, parse
 from pipeline.dialects.kserve_v1.response_options import AS_ANSWERED, V1ResponseOptions
 from pipeline.dialects.kserve_v1.response_options import JSON as JSON_FORM
 from pipeline.errors import ServingError
@@ -97,7 +97,7 @@ class V1Http(HttpHandler):
                 lambda done: self.handle(
                     request, lambda: self._asked(request, model, version, done.result())
                 ),
-                MOST_ELEMENTS,
+                MAX_ELEMENTS,
             )
             return None
         prediction = self._parsed(request, model, outline) if raw is None else _of_raw(raw, model)

@@ -21,8 +21,8 @@ from pipeline.front.http.http_handler import sniff_format
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
-MOST_VALUES = 1 << 18  # instances, and fields of all of them: each is an object of Python's in the front
-MOST_ELEMENTS = 16 * MOST_VALUES  # brackets, commas and colons, those of short rows with them
+MAX_VALUES = 1 << 18  # instances, and fields of all of them: each is an object of Python's in the front
+MAX_ELEMENTS = 16 * MAX_VALUES  # brackets, commas and colons, those of short rows with them
 _NOTHING = msgspec.Raw()
 
 Raws = Sequence[msgspec.Raw]
@@ -127,8 +127,8 @@ def _takes_lists(signature: Signature) -> bool:
 
 def _of_lists(rows: Sequence[Part], expected: Sequence[str]) -> dict[str, Raws]:
     """Return the values of each field, from instances that are lists in the order of the fields."""
-    if len(rows) * len(expected) > MOST_VALUES:
-        raise TooLarge(f"the body has more than {MOST_VALUES} instances and fields")
+    if len(rows) * len(expected) > MAX_VALUES:
+        raise TooLarge(f"the body has more than {MAX_VALUES} instances and fields")
     decoded = []
     for number, row in enumerate(rows):
         values = _items(row, f"instance {number}")
@@ -182,12 +182,12 @@ def _decoded(decoder: Any, text: Part, what: str) -> Any:
 def _check_values(text: Part, levels: int) -> None:
     """Raises TooLarge for more values in the outer levels than are worth an object each."""
     data = bytes(text)
-    if data.count(b",") < MOST_VALUES:
+    if data.count(b",") < MAX_VALUES:
         return
     outside, depth = nesting(data)
     commas = np.frombuffer(data, np.uint8) == ord(",")
-    if int((commas & outside & (depth <= levels)).sum()) >= MOST_VALUES:
-        raise TooLarge(f"the body has more than {MOST_VALUES} instances and fields")
+    if int((commas & outside & (depth <= levels)).sum()) >= MAX_VALUES:
+        raise TooLarge(f"the body has more than {MAX_VALUES} instances and fields")
 
 
 def _check_count(count: int, rows: bool, signature: Signature, limits: Limits) -> None:

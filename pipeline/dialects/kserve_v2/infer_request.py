@@ -28,7 +28,7 @@ SEQUENCE_FLAGS = {"sequence_start": 1, "sequence_end": 2}
 _NUMBERS = {  # as they travel
     dtype.datatype: dtype.numpy.newbyteorder("<") for dtype in DTYPES if dtype.name != "string"
 }
-_MOST_LENGTH = (1 << 63) - 1  # as the protocol's messages hold them
+_MAX_LENGTH = (1 << 63) - 1  # as the protocol's messages hold them
 _HINT = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended"
     " to each input shape. If you want to specify the full shape including the batch dim in your input dims"
@@ -315,7 +315,7 @@ def _text(shape: Sequence[int]) -> str:
 def _value(model: KServeModel, request_id: str, tensor: InputTensor) -> Any:
     if tensor.datatype not in BY_DATATYPE:
         raise of_request(request_id, f"input '{tensor.name}' has the datatype '{tensor.datatype[:40]}'")
-    if tensor.shape and not 0 <= min(tensor.shape) <= max(tensor.shape) <= _MOST_LENGTH:
+    if tensor.shape and not 0 <= min(tensor.shape) <= max(tensor.shape) <= _MAX_LENGTH:
         raise of_request(request_id, f"input '{tensor.name}' has the shape {_text(tensor.shape)}")
     as_texts = tensor.datatype == "BYTES" and model.signature.open
     data = tensor.data

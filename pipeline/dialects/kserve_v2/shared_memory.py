@@ -18,8 +18,8 @@ from pipeline.errors import ServingError
 from pipeline.messages.values import Part
 
 FOLDER = "/dev/shm"  # where shm_open has its objects on Linux
-MOST_REGIONS = 512  # a file descriptor each
-_MOST_NAME_BYTES = 255
+MAX_REGIONS = 512  # a file descriptor each
+_MAX_NAME_BYTES = 255
 
 
 class Region:
@@ -121,7 +121,7 @@ class SharedMemory:
         self._hint = hint
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Of few files, connections and workers need the greater part.
-        max_regions = MOST_REGIONS if files == resource.RLIM_INFINITY else min(MOST_REGIONS, files // 8)
+        max_regions = MAX_REGIONS if files == resource.RLIM_INFINITY else min(MAX_REGIONS, files // 8)
         self.max_regions = 0 if allowed == "off" else max_regions
         self._regions: dict[str, Region] = {}
         self._leaving: list[Region] = []  # unregistered while requests were going to write there
@@ -267,7 +267,7 @@ def _open(key: str) -> int:
     """The descriptor of the file that shm_open would open. Raises KServeRefusal."""
     name = key.lstrip("/")
     failed = KServeRefusal(
-        f"Unable to open shared memory region: '{key[:_MOST_NAME_BYTES]}'; it must exist in {FOLDER} and "
+        f"Unable to open shared memory region: '{key[:_MAX_NAME_BYTES]}'; it must exist in {FOLDER} and "
         "belong to the user of the server",
         "INTERNAL",
     )

@@ -15,7 +15,7 @@ from pipeline.process.log import QUIET_S, one_line
 
 log = logging.getLogger(__name__)
 
-MOST_SUMS = 256  # kept at a time; of more clients than that the refusals are summed as those of others
+MAX_SUMS = 256  # kept at a time; of more clients than that the refusals are summed as those of others
 OTHERS = "others"
 UNREAD = "Untaken answers"  # what `warn` tells of at every door
 
@@ -64,7 +64,7 @@ class AccessLog:
             return
         name, level = error.kind or type(error).__name__, _level(error)
         kind = Kind(name, door, client, level)
-        if kind not in self._sums and len(self._sums) >= MOST_SUMS:
+        if kind not in self._sums and len(self._sums) >= MAX_SUMS:
             kind = Kind(name, door, OTHERS, level)
         self._log_case(kind, error.message)
 

@@ -18,7 +18,7 @@ from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.batching import FairQueue
 
 MARGIN = 1.5  # run times vary, and an optimistic estimate admits requests that miss their deadline
-LONGEST_PAUSE_S, SHORTEST_PAUSE_S = 60.0, 0.1
+MAX_PAUSE_S, SHORTEST_PAUSE_S = 60.0, 0.1
 RECKONED_S = 0.005  # a wait that is told with one decimal is not reckoned for each refusal
 _UNKNOWN_PAUSE_S = 1.0
 
@@ -160,13 +160,13 @@ class Admission:
 
 
 def _pause(wait_s: float) -> float:
-    return min(LONGEST_PAUSE_S, max(SHORTEST_PAUSE_S, wait_s))
+    return min(MAX_PAUSE_S, max(SHORTEST_PAUSE_S, wait_s))
 
 
 log = logging.getLogger(__name__)
 
 AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
-MOST_PEERS = 1024  # then those are forgotten that wait for nothing
+MAX_PEERS = 1024  # then those are forgotten that wait for nothing
 _HOW = "send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
 
 
@@ -225,7 +225,7 @@ class Peers:
     def find_client(self, peer: str) -> Client:
         client = self._clients.get(peer)
         if client is None:
-            if len(self._clients) >= MOST_PEERS:
+            if len(self._clients) >= MAX_PEERS:
                 self._clients = {name: other for name, other in self._clients.items() if other.pending}
             client = self._clients[peer] = Client()
         return client

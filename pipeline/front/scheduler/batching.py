@@ -14,14 +14,14 @@ FAST_DISPATCH_S = 0.010  # below this, waiting for the front between two dispatc
 BATCHES_WHEN_FAST = 4
 BATCHES_WHEN_SLOW = 2
 SLOW_DISPATCH_S = 0.5  # above this, send fewer batches per dispatch so that new requests wait less
-LEAST_RUNS = 2  # minimum of runs in a slow dispatch: fewer would hide how many tasks share a run
+MIN_RUNS = 2  # minimum of runs in a slow dispatch: fewer would hide how many tasks share a run
 GATHER_SHARE = 0.5  # of a usual run: maximum wait of an idle instance for its previous callers
 GATHER_MOST_S = 0.005
 REST_S = 0.006  # of a dispatch that is answered in part: behind a shorter rest the next one may wait
 
 _SMOOTHING = 0.2  # weight of the latest dispatch in `Pace.usual_s`
 _MEMORY = 0.95  # weight of the earlier tasks in the means of `Pace`, for each further task
-_LEAST_MEMORY = 0.7  # the same for a dispatch with many tasks: about three dispatches count
+_MIN_MEMORY = 0.7  # the same for a dispatch with many tasks: about three dispatches count
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,13 @@ class Pace:
 
     @property
     def most_tasks(self) -> float:
-        """Return the tasks of a dispatch that takes `SLOW_DISPATCH_S`, and at least `LEAST_RUNS` runs.
+        """Return the tasks of a dispatch that takes `SLOW_DISPATCH_S`, and at least `MIN_RUNS` runs.
 
         Infinite until a worker has cut a dispatch into several runs: time may not depend on tasks before.
         """
         if self._tasks_a_run == math.inf:
             return math.inf
-        return max(LEAST_RUNS * self._tasks_a_run, SLOW_DISPATCH_S / self.per_task_s)
+        return max(MIN_RUNS * self._tasks_a_run, SLOW_DISPATCH_S / self.per_task_s)
 
     def record(self, took_s: float, tasks: int, runs: int = 0, rows: int = 0) -> None:
         """Record a dispatch that has ended.
@@ -152,7 +152,7 @@ class Pace:
             self._tasks_a_run = tasks
         usual_s = self.usual_s
         self.usual_s = took_s if usual_s is None else usual_s + _SMOOTHING * (took_s - usual_s)
-        memory = max(_LEAST_MEMORY, _MEMORY**tasks)
+        memory = max(_MIN_MEMORY, _MEMORY**tasks)
         self._took_s = self._took_s * memory + took_s
         self._dispatches = self._dispatches * memory + 1
         self._tasks = self._tasks * memory + tasks

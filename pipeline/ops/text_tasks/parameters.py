@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.errors import InvalidInput
-from pipeline.models.description import LONGEST_LABEL, LONGEST_TEMPLATE, MOST_LABELS, SLOT
+from pipeline.models.description import MAX_LABEL_LENGTH, MAX_LABELS, MAX_TEMPLATE_LENGTH, SLOT
 from pipeline.models.sentence_files import MAX_DIMENSIONS
 from pipeline.ops.text_tasks.split_tokens import printed_texts
 
-MOST_TOLD = 1000  # of `top_k`
+MAX_TOP_K = 1000  # of `top_k`
 _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -65,7 +65,7 @@ def _of_array(tensor: np.ndarray[Any, Any]) -> Any:
 
 def count(name: str, value: Any) -> int:
     """How many labels are told."""
-    return _whole(name, value, MOST_TOLD)
+    return _whole(name, value, MAX_TOP_K)
 
 
 def size(name: str, value: Any) -> int:
@@ -94,14 +94,14 @@ def labels_sent(name: str, value: Any) -> tuple[str, ...]:
     many = _listed(name, value)
     if not many:
         raise InvalidInput(f"{name!r} is empty: send one label or more")
-    if len(many) > MOST_LABELS:
-        raise InvalidInput(f"{name!r} has {len(many)} labels; {MOST_LABELS} are allowed in a request")
+    if len(many) > MAX_LABELS:
+        raise InvalidInput(f"{name!r} has {len(many)} labels; {MAX_LABELS} are allowed in a request")
     for number, label in enumerate(many):
         if not isinstance(label, str) or not label.strip():
             raise InvalidInput(f"label {number} of {name!r} is {_shown(label)}: labels are texts, not empty")
-        if len(label) > LONGEST_LABEL:
+        if len(label) > MAX_LABEL_LENGTH:
             raise InvalidInput(
-                f"label {number} of {name!r} has {len(label)} characters; {LONGEST_LABEL} are allowed"
+                f"label {number} of {name!r} has {len(label)} characters; {MAX_LABEL_LENGTH} are allowed"
             )
     labels = tuple(label.strip() for label in many)
     if len(set(labels)) < len(labels):
@@ -121,8 +121,8 @@ def template(name: str, value: Any) -> str:
     """A hypothesis with one slot for a label."""
     if not isinstance(value, str):
         raise InvalidInput(f"{name!r} is {_shown(value)}: send a text with {SLOT} where a label goes")
-    if len(value) > LONGEST_TEMPLATE:
-        raise InvalidInput(f"{name!r} has {len(value)} characters; {LONGEST_TEMPLATE} are allowed")
+    if len(value) > MAX_TEMPLATE_LENGTH:
+        raise InvalidInput(f"{name!r} has {len(value)} characters; {MAX_TEMPLATE_LENGTH} are allowed")
     if value.count(SLOT) != 1:
         raise InvalidInput(f"{name!r} has {value.count(SLOT)} times {SLOT}: put it once, where a label goes")
     return value

@@ -10,8 +10,8 @@ import numpy as np
 
 from pipeline.errors import InvalidInput
 
-_MOST_TOKENS = 1 << 16  # of a text
-_MOST_PRINTED = 1 << 18  # characters: a parsed one takes hundreds of bytes
+_MAX_TOKENS = 1 << 16  # of a text
+_MAX_PRINTED = 1 << 18  # characters: a parsed one takes hundreds of bytes
 _CALLS = ("array", "list")  # what the repr of an array looks like, of one of lists, too
 
 
@@ -30,8 +30,8 @@ def checked_tokens(tokens: Any, where: str, most_chars: int) -> list[str]:
         raise InvalidInput(f'{where} is no list of tokens in JSON: send one like ["a", "b"]')
     if not tokens:
         raise InvalidInput(f"{where} has no tokens")
-    if len(tokens) > _MOST_TOKENS:
-        raise InvalidInput(f"{where} has {len(tokens)} tokens; {_MOST_TOKENS} are allowed")
+    if len(tokens) > _MAX_TOKENS:
+        raise InvalidInput(f"{where} has {len(tokens)} tokens; {_MAX_TOKENS} are allowed")
     for at, token in enumerate(tokens):
         if not isinstance(token, str):
             raise InvalidInput(f"{where}: token {at} is no text but {type(token).__name__}")
@@ -59,9 +59,9 @@ def printed_texts(value: Any, name: str) -> list[Any]:
 
 
 def _of_repr(text: str, name: str) -> list[Any]:
-    if len(text) > _MOST_PRINTED:
+    if len(text) > _MAX_PRINTED:
         raise InvalidInput(
-            f"{name!r} has {len(text)} characters; {_MOST_PRINTED} are read as Python prints them: send JSON"
+            f"{name!r} has {len(text)} characters; {_MAX_PRINTED} are read as Python prints them: send JSON"
         )
     try:
         read = _value(ast.parse(text, mode="eval").body)

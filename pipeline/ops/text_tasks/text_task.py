@@ -28,7 +28,7 @@ from pipeline.ops.tokenizing.tokenizer_files import load_tokenizer, tokenizer_fi
 Array = np.ndarray[Any, np.dtype[Any]]
 Feed = dict[str, Array]
 
-MOST_ROWS = 4096  # of a request
+MAX_ROWS = 4096  # of a request
 USUAL_LENGTH = 512
 TRUNCATED, WINDOWS = "truncated", "windows"
 TRUNCATE = Parameter("truncate", flag, "Whether the end of a long text is left out.")
@@ -192,9 +192,9 @@ class TextTask:
 
 def refuse_many(rows: int) -> None:
     """Raises TooLarge for more rows than a request may come to."""
-    if rows > MOST_ROWS:
+    if rows > MAX_ROWS:
         raise TooLarge(
-            f"the request comes to {rows} rows for the model, {MOST_ROWS} are allowed: send fewer texts in "
+            f"the request comes to {rows} rows for the model, {MAX_ROWS} are allowed: send fewer texts in "
             "each request"
         )
 

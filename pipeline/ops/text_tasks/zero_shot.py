@@ -18,7 +18,7 @@ from pipeline.ops.labels import best, probabilities
 from pipeline.ops.text_tasks.classification import THRESHOLD, TOP_K, joined
 from pipeline.ops.text_tasks.parameters import Parameter, flag, labels_sent, template
 from pipeline.ops.text_tasks.text_rows import where
-from pipeline.ops.text_tasks.text_task import MOST_ROWS, Array, TextRequest, TextTask
+from pipeline.ops.text_tasks.text_task import MAX_ROWS, Array, TextRequest, TextTask
 from pipeline.ops.text_tasks.text_windows import Cut, cut, pooled
 
 LABELS = "labels"
@@ -57,10 +57,10 @@ class ZeroShotTask(TextTask):
     def rows(self, inputs: Mapping[str, Any], options: dict[str, Any]) -> TextRequest:
         texts = self.texts(inputs, self.name)
         labels = options[LABELS] = options.get(LABELS) or self._candidates()
-        if len(texts) * len(labels) > MOST_ROWS:
+        if len(texts) * len(labels) > MAX_ROWS:
             raise TooLarge(
                 f"{len(texts)} texts with {len(labels)} labels are {len(texts) * len(labels)} pairs; "
-                f"{MOST_ROWS} are allowed in a request"
+                f"{MAX_ROWS} are allowed in a request"
             )
         sentence = options.get("template", self.output.template)
         hypotheses = [

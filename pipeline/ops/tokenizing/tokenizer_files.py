@@ -151,7 +151,7 @@ WHOLE, WORDS = "tokenizer.json", "vocab.txt"
 TOKENIZERS = (WHOLE, WORDS, XLM_R, ALBERT)
 SETTINGS = "tokenizer_config.json"
 MISSING = "texts are tokenized by tokenizers, which is not installed here: pip install 'paddlewheel[texts]'"
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 # Whose tokenizer a file is, by what `tokenizer_class` begins with; another's would be read wrongly.
 _FAMILIES = {
     WORDS: (
@@ -260,7 +260,7 @@ def _settings(path: Path) -> dict[str, Any]:
     """Return tokenizer_config.json beside the file; empty where it can't be read."""
     try:
         with (path.parent / SETTINGS).open("rb") as file:
-            settings = json.loads(file.read(_MOST_BYTES))
+            settings = json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError):
         return {}
     return settings if isinstance(settings, dict) else {}

@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError
 from pipeline.models.dtypes import BY_NAME
 from pipeline.models.onnx_file import OnnxFacts
 from pipeline.models.serving_model import Variable
-from pipeline.ops.text_tasks.text_task import MOST_ROWS, TRUNCATED, WINDOWS, TextTask
+from pipeline.ops.text_tasks.text_task import MAX_ROWS, TRUNCATED, WINDOWS, TextTask
 from pipeline.triton.export.postprocess import LENGTHS, PLACES, PROMPT_TOKENS, Postprocess
 from pipeline.triton.model_folder import get_data_type
 from pipeline.triton.padding_proof import load_padding_proof
@@ -74,7 +74,7 @@ def build_tokenizer_config(name: str, task: TextTask, graph: Graph, post: Postpr
         "too_long": reading.too_long,
         "stride": reading.stride or 0,
         "max_windows": reading.max_windows,
-        "most_rows": min(MAX_BATCH_SIZE, MOST_ROWS),
+        "most_rows": min(MAX_BATCH_SIZE, MAX_ROWS),
         "padding": json.dumps(graph.padding),
         **post.tokenizer,
     }
