@@ -4,8 +4,8 @@ A str is sent unchanged, an array as the full repr of NumPy 1, a list of str as 
 
 NumPy takes 0.6 s for the `repr` of 1 x 128 x 768 floats, mostly for joining lines word by word. `array_repr`
 is ten times as fast: all words of an array have one width, so a row is cut into lines at once. The layout is
-that of NumPy's `array2string` with default options: 8 digits and lines of 75 characters. Numbers have exponents
-when their magnitudes differ by more than 1000 or leave 0.0001 to 1e8.
+that of NumPy's `array2string` with default options: 8 digits and lines of 75 characters. Numbers have
+exponents when their magnitudes differ by more than 1000 or leave 0.0001 to 1e8.
 """
 
 from __future__ import annotations
