@@ -38,11 +38,11 @@ def _of_lightgbm(booster: Any, names: Sequence[str]) -> dict[str, Categories]:
     lists = booster.pandas_categorical or []
     # A trained booster and a loaded booster have different names for the indices.
     params = [booster.params.get(key) for key in ("categorical_column", "categorical_feature")]
-    indices = next((found for found in map(_integers, params) if found), [])
+    indices = next(filter(None, map(_integers, params)), [])
     if not lists:
         infos = booster.dump_model()["feature_infos"]
-        most = {at: int(infos.get(booster.feature_name()[at], {}).get("max_value", 0)) for at in indices}
-        return {names[at]: Categories(range(most[at] + 1), encoded=False) for at in indices}
+        max_codes = {at: int(infos.get(booster.feature_name()[at], {}).get("max_value", 0)) for at in indices}
+        return {names[at]: Categories(range(max_codes[at] + 1), encoded=False) for at in indices}
     if len(lists) != len(indices):
         raise ConversionError(
             f"LightGBM's model has {len(indices)} categorical columns, and categories for {len(lists)}: make "
@@ -82,15 +82,15 @@ def _decode(encoding: Mapping[str, Any]) -> list[Any]:
 
 def _count_codes(trees: Mapping[str, Any], feature: int) -> int:
     """Return the number of codes that the splits of a column name."""
-    most = -1
+    max_code = -1
     for tree in trees["trees"]:
         spans = zip(
             tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True
         )
         for node, start, size in spans:
             if tree["split_indices"][node] == feature:
-                most = max([most, *tree["categories"][start : start + size]])
-    return most + 2  # one code that no split names
+                max_code = max([max_code, *tree["categories"][start : start + size]])
+    return max_code + 2  # one code that no split names
 
 
 def _checked(name: str, values: Iterable[Any]) -> list[Any]:

@@ -64,7 +64,7 @@ async def run(options: argparse.Namespace) -> Report:
                 early = options.hostile if options.growth is not None else []
                 async with hostile_clients(world.http_port, world.rpc_port, early):
                     await asyncio.sleep(options.settle)
-                before = await world.resident()
+                before = await _settled_memory(world) if early else await world.resident()
                 chance = random.Random(options.seed)
                 async with hostile_clients(world.http_port, world.rpc_port, options.hostile) as hostile:
                     faults = await inflict(load, options.faults, options.seconds, options.every, chance)
@@ -80,6 +80,17 @@ async def run(options: argparse.Namespace) -> Report:
             load.tally, faults, took_s, alone_s, before, after, world.broken, growth, hostile,
             options.health_ms and options.health_ms / 1e3,
         )  # fmt: skip
+
+
+async def _settled_memory(world: World) -> dict[str, float]:
+    """Return the resident MB of each process once no process shrinks by a twentieth in a second."""
+    before = await world.resident()
+    for _ in range(SETTLING_S):
+        after = await world.resident()
+        if all(mb >= 0.95 * before.get(name, 0.0) for name, mb in after.items()):
+            return after
+        before = after
+    return before
 
 
 def _config(options: argparse.Namespace) -> dict[str, Any]:

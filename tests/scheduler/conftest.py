@@ -1,4 +1,4 @@
-"""Simulated services of a test, stopped at its end."""
+"""Simulated services of a test, stopped at its end, and the clock of the admission."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.front.scheduler import admission
 from tests.support.simulated_service import SimulatedService, simulated
 
 
@@ -21,3 +22,20 @@ def serve() -> Iterator[Callable[..., SimulatedService]]:
             return services.enter_context(simulated(*args, **options))
 
         yield start
+
+
+class Clock:
+    """The time of the admission."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(admission, "time", clock)
+    return clock

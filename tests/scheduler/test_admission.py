@@ -12,9 +12,9 @@ import pytest
 from pipeline.api.dag import Dag, Edge, Node
 from pipeline.errors import DeadlineExceeded, Overloaded, ServingError
 from pipeline.front.dag_run import Client
-from pipeline.front.scheduler import admission as admission_module
 from pipeline.front.scheduler.admission import Admission
 from pipeline.front.scheduler.batching import FairQueue, Pace
+from tests.scheduler.conftest import Clock
 
 CHAIN = Dag((Node("a", "a", (Edge("@request"),)), Node("b", "b", (Edge("a"),))), "b", source="@request")
 SINGLE = Dag((Node("a", "a", (Edge("@request"),)),), "a", source="@request")
@@ -58,23 +58,6 @@ def task(client: Client | None, priority: int, end: Callable[[Any], None]) -> An
     """Return the last task of a queue; `end` is called when its request is rejected."""
     request = SimpleNamespace(client=client, priority=priority)
     return SimpleNamespace(dag_run=SimpleNamespace(request=request, end=end))
-
-
-class Clock:
-    """The time of the admission."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(admission_module, "time", clock)
-    return clock
 
 
 def request(left_s: float = math.inf, priority: int = 0, rows: int = 1) -> Any:

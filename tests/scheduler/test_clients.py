@@ -15,7 +15,6 @@ from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import ConfigError, Overloaded, RestrictedApi, Unauthenticated
 from pipeline.front.dag_run import Client
 from pipeline.front.http.guard import HttpGuard
-from pipeline.front.scheduler import admission as admission_module
 from pipeline.front.scheduler.admission import (
     CALLER,
     MAX_PEERS,
@@ -26,24 +25,10 @@ from pipeline.front.scheduler.admission import (
     named,
     shown_key,
 )
+from tests.scheduler.conftest import Clock
 
 ALICE, BOB = b"alice-0123456789abcdef", b"bob-0123456789abcdef"
 HOW = "send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(admission_module, "time", clock)
-    return clock
 
 
 @pytest.fixture
