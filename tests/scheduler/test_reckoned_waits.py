@@ -11,10 +11,10 @@ import pytest
 from pipeline.errors import Overloaded
 from pipeline.front.dag_run import Client
 from pipeline.front.http.http_handler import retry_after
-from pipeline.front.scheduler import admission as admission_module
 from pipeline.front.scheduler.admission import Admission
 from pipeline.front.scheduler.batcher import Batcher, TaskQueue
 from pipeline.front.scheduler.batching import Pace
+from tests.scheduler.conftest import Clock
 
 
 class FullQueue:
@@ -50,16 +50,6 @@ def test_refusals_in_a_row_share_a_reckoning() -> None:
     assert queue.reckoned < 500
 
 
-class Clock:
-    """The time of `pipeline.front.scheduler.admission`."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 class QueueOfRows(FullQueue):
     """Before an Op that takes 10 ms for each row."""
 
@@ -76,9 +66,7 @@ class QueueOfRows(FullQueue):
         return rows * self.pace.per_row_s
 
 
-def test_the_expected_wait_counts_the_rows_of_the_requests_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(admission_module, "time", clock)
+def test_the_expected_wait_counts_the_rows_of_the_requests_ahead(clock: Clock) -> None:
     queue = QueueOfRows()
     admission = Admission({"op": queue}, max_pending=10)
     admission.update_paces()
