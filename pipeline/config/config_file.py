@@ -54,7 +54,8 @@ class DagConfig(Section):
 
     is_thread_op: bool = Field(
         default=True,
-        description="Instances of an Op without a Paddle model are threads of one process; false: processes.",
+        description="Instances of an Op without a Paddle model are threads of one process; false: processes. "
+        "op.<name>.placement overrides it.",
     )
     retry: PositiveInt = Field(
         default=1, description="Tries of a whole request in all, when an Op's `timeout` is over for good."

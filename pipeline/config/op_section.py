@@ -14,6 +14,7 @@ from pipeline.config.value_types import (
     EngineName,
     Int,
     Names,
+    Placement,
     PositiveInt,
     Precision,
     PrecisionOrAuto,
@@ -215,6 +216,11 @@ class OpConfig(Section):
     """`op.<name>`: settings of one Op."""
 
     concurrency: PositiveInt = Field(default=1, description="Instances of this Op.")
+    placement: Placement = Field(
+        default="auto",
+        description="Instances as a process each, or as threads of one process. `auto`: as dag.is_thread_op. "
+        "Instances of a Paddle model are processes in any case.",
+    )
     timeout: Annotated[Int, off_when_not_positive(-1)] = Field(
         default=-1,
         description="Milliseconds one try of this Op may take, from when an instance begins with it; -1, 0: "

@@ -44,7 +44,10 @@ _MEANINGS = {  # by section, then by key
         "limits": "接受的各项上限。",
     },
     "dag": {
-        "is_thread_op": "没有 Paddle 模型的 Op，其实例是同一进程里的线程；false：各是一个进程。",
+        "is_thread_op": (
+            "没有 Paddle 模型的 Op，其实例是同一进程里的线程；false：各是一个进程。"
+            "op.<name>.placement 优先于它。"
+        ),
         "retry": "某个 Op 的 `timeout` 最终耗尽时，整个请求总共尝试的次数。",
         "client_type": "写了 server_endpoints 而没写 client_type 的 Op 所用的 client_type。",
         "use_profile": "Server-Timing：HTTP 应答的头，gRPC 的尾部元数据。",
@@ -66,6 +69,10 @@ _MEANINGS = {  # by section, then by key
     },
     "op.<name>": {
         "concurrency": "这个 Op 的实例数。",
+        "placement": (
+            "process：每个实例一个进程；thread：各实例是同一进程里的线程；`auto`：按 dag.is_thread_op。"
+            "Paddle 模型的实例总是各占一个进程。"
+        ),
         "timeout": (
             "这个 Op 一次尝试可用的毫秒数，从实例开始处理时算起；-1、0：不单独设限。超时的调用被放弃，"
             "如果它仍在运行，其工作进程会被替换。写了 server_endpoints 时：一次调用的毫秒数；-1、0："

@@ -117,6 +117,7 @@ PortOrOff = Annotated[
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[list[str], BeforeValidator(as_list)]
 Precision = Annotated[Literal["fp32", "fp16", "bf16", "int8"], BeforeValidator(lower_case)]
+Placement = Annotated[Literal["auto", "process", "thread"], BeforeValidator(lower_case)]
 BatchSize = Annotated[
     PositiveInt,
     WrapValidator(_parse_batch_size),

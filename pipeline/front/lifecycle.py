@@ -28,7 +28,7 @@ from pipeline.front.listeners import Dialects, Listeners
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.model_loader import ModelLoader
 from pipeline.front.pool.outputs import Outputs
-from pipeline.front.pool.plan import placement, wants_processes
+from pipeline.front.pool.plan import placement, wants_processes, wants_threads
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find
@@ -275,7 +275,7 @@ def _left_early(interrupted: bool) -> int:
 
 
 def _describe(op: str, app: App) -> str:
-    """An Op with its processes and threads, and why `is_thread_op` shares none where it does not."""
+    """An Op with its processes and threads, and why it has no threads although config.yml asks for them."""
     places = placement(app, op)
     count, threads = len(places), len(places[0])
     text = f"Op {op} in {count} process{'es' if count > 1 else ''}"
@@ -285,7 +285,7 @@ def _describe(op: str, app: App) -> str:
         return f"{text} (no model)"
     if threads > 1:
         return text
-    if count > 1 and app.config.dag.is_thread_op and wants_processes(app, op):
+    if count > 1 and wants_threads(app, op) and wants_processes(app, op):
         return f"{text} (not threads: its engine runs one batch at a time in a process)"
     return text
 

@@ -252,7 +252,8 @@ def _describe_batching(op: str, served: RepositoryContent) -> Iterator[str]:
 
 
 def _describe_batcher(section: dict[str, Any]) -> str:
-    instances = f"{_format_count(section['concurrency'], 'instance')}{_describe_threads(section)}; "
+    place = " in one process" if section.get("placement") == "thread" else ""
+    instances = f"{_format_count(section['concurrency'], 'instance')}{_describe_threads(section)}{place}; "
     if section["batch_size"] == 1:
         return instances + "each request is run alone (no dynamic_batching)"
     delay = section["auto_batching_timeout"]

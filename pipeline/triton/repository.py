@@ -57,6 +57,7 @@ from pipeline.tuning.choice import Choice, Timed
 
 MAX_READ_AT_ONCE = 8  # models whose code, engine or padding proof runs in a helper process at the same time
 _RUN_HERE = ("python", "identity", "ensemble")
+PLACEMENT = "paddlewheel.placement"  # a parameter: process or thread, for the instances of an engine's model
 PADDING = "paddlewheel.padding"  # a parameter: off, or the inputs that may be padded, with the padding values
 _NAME = re.compile(r"[^\s/?#:.][^\s/?#:]*")
 
@@ -436,6 +437,8 @@ def build_section(config: ModelConfig, backend: str, folder: Path, threads: int)
     }
     if max_batch_size:
         section["max_batch_rows"] = max_batch_size
+    if PLACEMENT in config.parameters:
+        section["placement"] = _parse_placement(config.parameters[PLACEMENT].string_value, backend)
     if backend not in _RUN_HERE:
         program = find_program(folder, config.default_model_filename)
         section["local_service_conf"] = {
@@ -450,6 +453,18 @@ def build_section(config: ModelConfig, backend: str, folder: Path, threads: int)
 
 def _count_instances(config: ModelConfig) -> int:
     return sum(group.count or 1 for group in config.instance_group) or 1
+
+
+def _parse_placement(text: str, backend: str) -> str:
+    """Check the parameter PLACEMENT. Raises ConfigError."""
+    if text not in ("auto", "process", "thread"):
+        raise ConfigError(f"parameter {PLACEMENT} is {text!r}: write process, thread or auto")
+    if text == "thread" and backend in _RUN_HERE:
+        raise ConfigError(
+            f"parameter {PLACEMENT} is 'thread', and instances of the backend {backend} are processes: "
+            "remove the parameter"
+        )
+    return text
 
 
 def _parse_padding(text: str, inputs: Sequence[str]) -> dict[str, dict[str, Any]]:

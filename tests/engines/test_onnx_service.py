@@ -116,10 +116,16 @@ def test_tables_share_runs_whatever_the_model_declares_of_its_label(tmp_path: Pa
         ]
 
 
-def test_without_is_thread_op_each_instance_is_a_process(served: Path) -> None:
-    with started(served, {"is_thread_op": False}, concurrency=2) as service:
+@pytest.mark.parametrize(
+    ("is_thread_op", "placement", "processes"),
+    [(False, "auto", 2), (True, "process", 2), (False, "thread", 1)],
+)
+def test_placement_overrides_is_thread_op(
+    served: Path, is_thread_op: bool, placement: str, processes: int
+) -> None:
+    with started(served, {"is_thread_op": is_thread_op}, concurrency=2, placement=placement) as service:
         wait_until(lambda: service.metric("paddlewheel_op_ready_instances") == 2, "both are ready")
-        assert len(service.worker_pids()) == 2
+        assert len(service.worker_pids()) == processes
 
 
 def test_a_device_that_the_build_lacks_ends_the_start_with_the_remedy(served: Path) -> None:

@@ -138,6 +138,8 @@ def test_explain_tells_what_may_be_padded_and_how_the_model_is_run(
         "equal": padding("off"),
         "wrong": padding("input_ids"),
         "unknown": padding("ids=0"),
+        "together": padding("off") + PARAMETER.format("paddlewheel.placement", "thread"),
+        "apart": PARAMETER.format("paddlewheel.placement", "processes"),
     }.items():
         folder = write_model(tmp_path / "models", name, head + more)
         shutil.copyfile(onnx_file("classifier"), folder / "1" / "model.onnx")
@@ -152,6 +154,8 @@ def test_explain_tells_what_may_be_padded_and_how_the_model_is_run(
         "rows of unequal length: equal lengths only, as parameter paddlewheel.padding says",
         "parameter paddlewheel.padding is 'input_ids': write off, or each input as NAME=VALUE",
         "parameter paddlewheel.padding names 'ids'; the inputs are input_ids, token_type_ids, attention_mask",
+        " in one process; rows of equal shape share a run, 16 at most",
+        "parameter paddlewheel.placement is 'processes': write process, thread or auto",
         "Model proven: its execution accelerator 'openvino' has no effect",
     ):
         assert line in told.stdout, line

@@ -74,8 +74,14 @@ def placement(app: App, op: str) -> list[range]:
 
 
 def shares_process(app: App, op: str) -> bool:
-    """Whether instances of this Op are threads: `dag.is_thread_op` asks for it and no engine forbids it."""
-    return app.config.dag.is_thread_op and not wants_processes(app, op)
+    """Whether instances of this Op are threads: the configuration asks for it and no engine forbids it."""
+    return wants_threads(app, op) and not wants_processes(app, op)
+
+
+def wants_threads(app: App, op: str) -> bool:
+    """Whether the configuration asks for threads: by the Op's `placement`, or else by `dag.is_thread_op`."""
+    placed = app.config.op[op].placement
+    return app.config.dag.is_thread_op if placed == "auto" else placed == "thread"
 
 
 def wants_processes(app: App, op: str) -> bool:
