@@ -160,7 +160,25 @@ def test_a_connection_of_which_grpc_knows_no_client_is_not_found() -> None:
         for end in socket.socketpair():
             stack.enter_context(end)
         ClientConnection.locate_sockets([nobody], [80])
-    assert nobody.sent_bytes() is None and not nobody.shut_down()
+    assert nobody.sent_bytes() is None and not nobody.reset()
+
+
+def test_a_connection_is_reset_while_nothing_reads_what_its_client_sends() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client, listener.accept()[0] as accepted:
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    client.send(b"z" * 65536)
+            host, client_port = client.getsockname()
+            connection = ClientConnection(f"ipv4:{host}:{client_port}")
+            ClientConnection.locate_sockets([connection], [port])
+            assert connection.reset() and connection.closed
+            with pytest.raises(ConnectionResetError):
+                client.send(b"z")
+            with pytest.raises(ConnectionResetError):
+                accepted.recv(1)
 
 
 def test_the_messages_of_a_stream_are_bounded_in_sum(tight_service: ServiceProcess) -> None:

@@ -188,7 +188,7 @@ class UnreadResponses:
                 self._close(connection, reason)
 
     def _close(self, connection: _ReadingConnection, reason: str) -> None:
-        if connection.closed or not connection.shut_down():  # calls of a lost connection end by themselves
+        if connection.closed or not connection.reset():  # calls of a lost connection end by themselves
             return
         self._bytes -= connection.unread_bytes
         self._access_log.warn(
@@ -289,7 +289,7 @@ class PartialMessages:
         for connection in sorted(connections, key=lambda each: each.buffered_bytes, reverse=True):
             if total_bytes <= self._max_bytes:
                 return
-            if connection.shut_down():
+            if connection.reset():
                 total_bytes -= connection.buffered_bytes
                 self._access_log.warn(
                     "Unfinished messages",

@@ -6,6 +6,7 @@ A socket that is not found is left alone, so no client is disconnected by mistak
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import functools
 import ipaddress
@@ -30,7 +31,7 @@ class ClientConnection:
 
     def __init__(self, peer: str) -> None:
         self.peer = peer  # as gRPC writes it: ipv4:10.0.0.1:40000, ipv6:%5B::1%5D:40000
-        self.closed = False  # by `shut_down`
+        self.closed = False  # by `reset`
         self._address = _parse_peer(peer)
         self._descriptor: int | None = None
 
@@ -42,9 +43,9 @@ class ClientConnection:
         """Return the bytes that the client has sent. None if the socket is unknown."""
         return self._query(_count_received_bytes)
 
-    def shut_down(self) -> bool:
+    def reset(self) -> bool:
         """Close the connection; gRPC cancels its calls. Returns False if the socket is unknown."""
-        self.closed = self._query(_shut_down) is not None
+        self.closed = self._query(_reset) is not None
         return self.closed
 
     def _query(self, function: Callable[[socket.socket], _Result]) -> _Result | None:
@@ -119,8 +120,18 @@ def _tcp_info_field(sock: socket.socket, offset: int) -> int:
     return int(struct.unpack_from("Q", tcp_info, offset)[0])
 
 
-def _shut_down(sock: socket.socket) -> bool:
-    sock.shutdown(socket.SHUT_RDWR)
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _reset(sock: socket.socket) -> bool:
+    """Send a reset to the client and discard what the kernel has received, by connect(2) to AF_UNSPEC.
+
+    After shutdown(2), gRPC may read the last received bytes without learning of the shutdown. The client
+    would then wait for ever: the kernel announces no room for further bytes.
+    """
+    unspecified = bytes(16)  # a sockaddr with the family AF_UNSPEC
+    if _libc.connect(sock.fileno(), unspecified, len(unspecified)):
+        raise OSError(ctypes.get_errno(), "connect to AF_UNSPEC")
     return True
 
 
