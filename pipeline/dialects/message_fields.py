@@ -1,4 +1,4 @@
-"""The fields of a serialized message, without the message: their number, large ones, the length of one."""
+"""Fields of serialized protobuf messages: counts them, and cuts long fields before protobuf parses."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import NamedTuple
 from pipeline.config.config_file import Limits
 from pipeline.errors import TooLarge
 
-SMALL_BYTES = 16 * 1024  # what so few bytes become is small, whatever they say
-SHORT_BYTES = 256  # of a field that stays in a large message: it has as many of them as fields
+SMALL_BYTES = 16 * 1024  # messages up to this size are always small in memory
+SHORT_BYTES = 256  # fields up to this size stay in a large message
 FIELDS_PER_TENSOR = 4
-_FIXED = {1: 8, 5: 4}  # wire types of a fixed size
+_FIXED = {1: 8, 5: 4}  # size by wire type
 _VARINT, _DELIMITED, _START_GROUP, _END_GROUP = 0, 2, 3, 4
 
 
-class _NoMessage(Exception):
-    """The bytes end too early, or have a wire type that there is not."""
+class _InvalidMessage(Exception):
+    """The bytes end too early, or have an unknown wire type."""
 
 
 def check_field_count(data: bytes, limits: Limits) -> None:
-    """Raise TooLarge for more fields than keys, values and tensors may make; the rest is the parser's.
+    """Raise TooLarge for more fields than limits.tensors allows. The parser rejects invalid messages.
 
-    Two bytes may become a hundred.
+    A field of two bytes may take a hundred bytes in memory.
     """
     try:
         for _ in _fields(data, limits) if len(data) > SMALL_BYTES else ():
             pass
-    except _NoMessage:
+    except _InvalidMessage:
         return
 
 
-def split(data: bytes, number: int, limits: Limits) -> tuple[bytes, list[memoryview]]:
-    """A message without its delimited fields of this number, and the bytes in those, as views of `data`.
+def cut_fields(data: bytes, number: int, limits: Limits) -> tuple[bytes, list[memoryview]]:
+    """Cut the delimited fields with this number, and return the rest and the contents, as views of `data`.
 
-    Small messages, and those for a parser to refuse, stay whole. Raises TooLarge as `check_field_count` does.
+    Small and invalid messages are returned as they are. Raises TooLarge, as `check_field_count`.
     """
     if len(data) <= SMALL_BYTES:
         return data, []
@@ -47,27 +47,26 @@ def split(data: bytes, number: int, limits: Limits) -> tuple[bytes, list[memoryv
                 rest.append(view[done:start])
                 contents.append(view[content:end])
                 done = end
-    except _NoMessage:
+    except _InvalidMessage:
         return data, []
     return (b"".join([*rest, view[done:]]), contents) if contents else (data, [])
 
 
 class LargeMessage(NamedTuple):
-    """A nested message with fields that were cut out of its outline."""
+    """A nested message with long fields, which its outline lacks."""
 
-    data: memoryview  # all of it
-    cut: list[tuple[int, memoryview]]  # number and content of each field that was cut
+    data: memoryview  # the complete message
+    cut: list[tuple[int, memoryview]]  # number and content of each cut field
 
 
 def check_nested(
     data: bytes, number: int, limits: Limits, cut: Collection[int] = (), short: int = 0, elements: int = 0
 ) -> tuple[bytes, dict[int, LargeMessage]]:
-    """Count the fields of the nested messages with this number, and cut long fields out of them.
+    """Count the fields of the nested messages with this number, and cut their long fields.
 
-    cut: numbers of the delimited fields to cut where they are long. short: the number of a field that is
-    never long, a shape. elements: more fields that there may be, each an element of a tensor. Returns the
-    message without what was cut, and the nested messages that lack fields, by their place among those with
-    the number. Raises TooLarge.
+    cut: numbers of the delimited fields to cut. short: number of a field that is never long, such as a shape.
+    elements: number of additional fields, each an element of a tensor. Returns the outline of the message,
+    and the nested messages with cut fields, by their index. Raises TooLarge.
     """
     if len(data) <= SMALL_BYTES:
         return data, {}
@@ -75,7 +74,7 @@ def check_nested(
     view = memoryview(data)
     parts: list[bytes | memoryview] = []
     large: dict[int, LargeMessage] = {}
-    done = place = 0
+    done = index = 0
     budget = _Budget(limits, elements)
     try:
         for tag, start, content, end in _fields(data, limits, budget=budget):
@@ -95,18 +94,18 @@ def check_nested(
                     rest.append(view[at:inner_start])
                     at = inner_end
             if fields:
-                large[place] = LargeMessage(view[content:end], fields)
+                large[index] = LargeMessage(view[content:end], fields)
                 outline = b"".join([*rest, view[at:end]])
-                parts += [view[done:start], varint(tag), varint(len(outline)), outline]
+                parts += [view[done:start], encode_varint(tag), encode_varint(len(outline)), outline]
                 done = end
-            place += 1
-    except _NoMessage:
+            index += 1
+    except _InvalidMessage:
         return data, {}
     return (b"".join([*parts, view[done:]]), large) if large else (data, {})
 
 
-def varint(number: int) -> bytes:
-    """A number as messages have it, the length of a field, say: seven bits a byte, the lowest first."""
+def encode_varint(number: int) -> bytes:
+    """Encode a number, such as the length of a field: seven bits in each byte, the lowest first."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -116,52 +115,52 @@ def varint(number: int) -> bytes:
 
 
 class _Budget:
-    """How many more fields a message may have, with those of the messages in it."""
+    """Limits the number of fields of a message, including its nested messages."""
 
     def __init__(self, limits: Limits, elements: int = 0) -> None:
-        self._limits = limits
-        self._left = self._most = FIELDS_PER_TENSOR * limits.tensors + elements
+        self._max_tensors = limits.tensors
+        self._remaining = self._max_fields = FIELDS_PER_TENSOR * limits.tensors + elements
 
     def spend(self) -> None:
         """Count a field. Raises TooLarge."""
-        self._left -= 1
-        if self._left < 0:
+        self._remaining -= 1
+        if self._remaining < 0:
             raise TooLarge(
-                f"the message has more than {self._most} fields; limits.tensors is {self._limits.tensors}"
+                f"the message has more than {self._max_fields} fields; limits.tensors is {self._max_tensors}"
             )
 
 
 def _fields(
     data: bytes, limits: Limits, at: int = 0, stop: int | None = None, budget: _Budget | None = None
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield for each field its tag, and where the field, its content and the next field begin.
+    """Yield the tag of each field, and the offsets of the field, its content and the next field.
 
-    at, stop: where the message is in `data`. Raises TooLarge and _NoMessage.
+    at, stop: offsets of the message in `data`. Raises TooLarge and _InvalidMessage.
     """
     budget = budget or _Budget(limits)
     stop = len(data) if stop is None else stop
     while at < stop:
         start = at
-        tag, at = _varint(data, at)
+        tag, at = _decode_varint(data, at)
         kind = tag & 7
         content = at
         if kind == _VARINT:
-            _, at = _varint(data, at)
+            _, at = _decode_varint(data, at)
         elif kind == _DELIMITED:
-            size, content = _varint(data, at)
+            size, content = _decode_varint(data, at)
             at = content + size
         elif kind in _FIXED:
             at += _FIXED[kind]
         elif kind not in (_START_GROUP, _END_GROUP):
-            raise _NoMessage
+            raise _InvalidMessage
         if at > stop:
-            raise _NoMessage
+            raise _InvalidMessage
         budget.spend()
         yield tag, start, content, at
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number that begins at `at`, and where it ends. Raises _NoMessage."""
+def _decode_varint(data: bytes, at: int) -> tuple[int, int]:
+    """Decode the number at `at`, and return it with its end. Raises _InvalidMessage."""
     value = shift = 0
     while at < len(data):
         byte = data[at]
@@ -172,4 +171,4 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             break
-    raise _NoMessage
+    raise _InvalidMessage

@@ -12,9 +12,8 @@ from pipeline.api.dag import MESSAGE
 from pipeline.api.request_options import RequestOptions
 from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import Limits
-from pipeline.dialects.json_nesting import check_depth
-from pipeline.dialects.json_outline import ScanFirst
-from pipeline.dialects.unread_texts import UnreadTexts
+from pipeline.dialects.json_outline import ScanFirst, check_depth
+from pipeline.dialects.text_values import UnreadTexts
 from pipeline.errors import InvalidInput, MalformedBody, ServingError, UnknownService
 from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest

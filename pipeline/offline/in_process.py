@@ -18,9 +18,9 @@ from pipeline.api.request_options import RequestOptions
 from pipeline.api.service import Service, WebService
 from pipeline.config.config_file import LoggingConfig
 from pipeline.dialects.dialect import load_forms
-from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
-from pipeline.dialects.kserve_v1.instances import parse
-from pipeline.dialects.kserve_v1.response_options import JSON, V1ResponseOptions
+from pipeline.dialects.kserve.json_fields import check_parameter, replace_surrogates
+from pipeline.dialects.kserve_v1.answers import JSON, V1ResponseOptions
+from pipeline.dialects.kserve_v1.instances import parse_instances
 from pipeline.errors import ConfigError, ServingError
 from pipeline.front.pool.plan import plan
 from pipeline.messages.frames import Tail, stow
@@ -84,8 +84,8 @@ class InProcess:
     def ask(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
         body = _JSON.encode({"instances": rows, "parameters": parameters})
         try:
-            request = parse(body, self._signature, self._limits)
-            checked = {sendable(n): checked_parameter(n, v) for n, v in request.parameters.items()}
+            request = parse_instances(body, self._signature, self._limits)
+            checked = {replace_surrogates(n): check_parameter(n, v) for n, v in request.parameters.items()}
             options = RequestOptions(parameters=checked) if checked else None
             answer = self._run(
                 dict(request.fields), V1ResponseOptions(request.rows, request.by_columns), options

@@ -21,7 +21,7 @@ from bench.load import CannotMeasure
 from bench.running import ROOT
 from client.protos import kserve_v2_pb2 as v2
 from client.protos.pipeline_service_pb2 import Request, Tensor
-from pipeline.dialects.message_fields import varint
+from pipeline.dialects.message_fields import encode_varint
 from tests.chaos.doors import PIPELINE, V2_INFER
 
 NICENESS = 10
@@ -157,10 +157,10 @@ def invalid_text() -> bytes:
 
 def numbers_in_message() -> bytes:
     """Return a PipelineService message with a tensor of many numbers."""
-    numbers = bytes([Tensor.INT64_DATA_FIELD_NUMBER << 3 | 2]) + varint(_NUMBERS) + b"\7" * _NUMBERS
+    numbers = bytes([Tensor.INT64_DATA_FIELD_NUMBER << 3 | 2]) + encode_varint(_NUMBERS) + b"\7" * _NUMBERS
     tensor = Tensor(name="x", shape=[_NUMBERS]).SerializeToString() + numbers
     message = Request(name="bert", key=["0"], value=["x"]).SerializeToString()
-    return message + bytes([Request.TENSORS_FIELD_NUMBER << 3 | 2]) + varint(len(tensor)) + tensor
+    return message + bytes([Request.TENSORS_FIELD_NUMBER << 3 | 2]) + encode_varint(len(tensor)) + tensor
 
 
 async def bodies_for_public_pages(target: Target, statuses: Counter[str]) -> None:

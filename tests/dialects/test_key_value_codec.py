@@ -12,7 +12,7 @@ import pytest
 from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value.answers import JSON
 from pipeline.dialects.key_value.front import parse_proto
-from pipeline.dialects.key_value.key_value_json import Body, decode_leniently
+from pipeline.dialects.key_value.unread import Body, decode_leniently
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
 from tests.support.key_value_messages import LIMITS, http, refusal
 from tests.support.recordings import RECORDINGS, body_of

@@ -15,8 +15,8 @@ from pipeline.api.dag import MESSAGE
 from pipeline.dialects import json_outline, message_fields
 from pipeline.dialects.json_outline import make_outline
 from pipeline.dialects.key_value import front
-from pipeline.dialects.key_value.declared import match_inputs
 from pipeline.dialects.key_value.front import parse_http, parse_proto, pass_http_on, pass_proto_on
+from pipeline.dialects.key_value.repository_models import match_inputs
 from pipeline.dialects.key_value.unread import DeclaredTexts, UnreadMessage, UnreadTensor, UnreadText
 from pipeline.errors import BadPackage, MalformedBody, ServingError
 from pipeline.messages.values import decode, encode, will_read

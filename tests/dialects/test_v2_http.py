@@ -18,8 +18,8 @@ from tritonclient.utils import InferenceServerException
 
 from pipeline.config.config_file import Limits
 from pipeline.dialects.kserve.models import KServeModel
-from pipeline.dialects.kserve_v2.http_infer import parse_infer
-from pipeline.dialects.kserve_v2.shared_memory import SharedMemory
+from pipeline.dialects.kserve_v2.infer_request import parse_infer
+from pipeline.dialects.triton_extensions.shared_memory import SharedMemory
 from pipeline.models.tensor_spec import Signature
 from tests.support import models
 from tests.support.service_process import APPS, ServiceProcess, key_value, read_answer

@@ -18,7 +18,7 @@ import tritonclient.http as v2_http
 from tritonclient.utils import InferenceServerException, deserialize_bytes_tensor, serialize_byte_tensor
 
 from pipeline.dialects.kserve.refusals import KServeRefusal
-from pipeline.dialects.kserve_v2.shared_memory import SharedMemory
+from pipeline.dialects.triton_extensions.shared_memory import SharedMemory
 from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess, wait_until
 
 NUMBERS = np.arange(16, dtype=np.int32).reshape(1, 16)

@@ -21,27 +21,26 @@ from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value import front as key_value
 from pipeline.dialects.kserve import json_fields
-from pipeline.dialects.kserve.compression import decompressed
 from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import UnreadTensor
 from pipeline.dialects.kserve_v1 import instances
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
-from pipeline.dialects.kserve_v2 import http_infer, rpc_methods
-from pipeline.dialects.kserve_v2.http_routes import parse_generate, registered_in
-from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone
-from pipeline.dialects.kserve_v2.response_options import JSON, PROTO
-from pipeline.dialects.kserve_v2.server import (
-    LogSettings,
-    TraceSettings,
-    log_settings_in,
-    trace_settings_in,
-)
-from pipeline.dialects.kserve_v2.shared_memory import SharedMemory, Span
+from pipeline.dialects.kserve_v2 import infer_request, rpc_methods
+from pipeline.dialects.kserve_v2.answers import JSON, PROTO
+from pipeline.dialects.kserve_v2.http_routes import decompressed, parse_generate, parse_registration
 from pipeline.dialects.openai import http_route
 from pipeline.dialects.tei.http_routes import ROUTES
 from pipeline.dialects.text_models import TextModel, decode_body
-from pipeline.dialects.unread_texts import UnreadTexts
+from pipeline.dialects.text_values import UnreadTexts
+from pipeline.dialects.triton_extensions.repository_api import parse_ready_only
+from pipeline.dialects.triton_extensions.server import (
+    LogSettings,
+    TraceSettings,
+    parse_log_settings,
+    parse_trace_settings,
+)
+from pipeline.dialects.triton_extensions.shared_memory import SharedMemory, Span
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.front.dag_run import Request
 from pipeline.messages.frames import FrameReader, frame, stow
@@ -112,7 +111,7 @@ def _v2_json(data: bytes) -> None:
         length = -1
     given = min(length, len(body)) if length >= 0 else None
     for model in (_SIMPLE, _OPEN, _OF_MESSAGES):
-        asked = http_infer.parse_infer(body, given, model, LIMITS, _find)
+        asked = infer_request.parse_infer(body, given, model, LIMITS, _find)
         _deadline(asked.timeout_s)
         try:
             request = asked.build_request(model, JSON, _ENGINE)
@@ -138,24 +137,24 @@ def _find(name: str, offset: int, size: int) -> Span:
 
 
 def _v2_settings(data: bytes) -> None:
-    document = json_fields.parse(data)
+    document = json_fields.parse_json(data)
     for take in (_set_traces, _set_logs, _register):
         with contextlib.suppress(KServeRefusal):
             take(document)
 
 
 def _set_traces(document: Any) -> None:
-    TraceSettings().update(trace_settings_in(document))
+    TraceSettings().update(parse_trace_settings(document))
 
 
 def _set_logs(document: Any) -> None:
     settings = LogSettings()
-    settings.update(log_settings_in(document, settings.kinds()))
+    settings.update(parse_log_settings(document, settings.kinds()))
 
 
 def _register(document: Any) -> None:
     memory = SharedMemory("always")
-    memory.register("a", *registered_in(document))
+    memory.register("a", *parse_registration(document))
     memory.unregister()
 
 
@@ -163,7 +162,7 @@ def _v2_raw(data: bytes) -> None:
     specs = (("BYTES", (1,)), ("INT32", (-1, 16)), ("FP64", (0, -1)))
     models = [KServeModel("raw", "", Signature((TensorSpec("A", *spec),), (), 0)) for spec in specs]
     _by_any(
-        lambda model: _passed_on(http_infer.parse_raw(data, model).build_request(model, JSON, _ENGINE)),
+        lambda model: _passed_on(infer_request.parse_raw(data, model).build_request(model, JSON, _ENGINE)),
         models,
     )
 
@@ -199,9 +198,9 @@ def _deadline(timeout_s: float) -> None:
 
 def _v1(data: bytes) -> None:
     def read(model: KServeModel) -> None:
-        given = instances.parse(data, model.signature, LIMITS)
+        given = instances.parse_instances(data, model.signature, LIMITS)
         for name, value in given.parameters.items():
-            json_fields.checked_parameter(name, value)
+            json_fields.check_parameter(name, value)
         _passed_on(Request(model.name, "predict", dict(given.fields)))
 
     _by_any(read, (_SIMPLE, _OPEN, _IMAGES))
@@ -292,7 +291,7 @@ CODECS = [
     Codec("v2-proto", messages.v2_messages, _v2_proto, _REFUSED),
     Codec("v2-settings", messages.v2_settings, _v2_settings, _REFUSED, seeds.JSON_WORDS),
     Codec(
-        "v2-repository", lambda: [b"", b'{"ready": true}', b"[]"], asks_for_ready_alone, _REFUSED,
+        "v2-repository", lambda: [b"", b'{"ready": true}', b"[]"], parse_ready_only, _REFUSED,
         seeds.JSON_WORDS,
     ),
     Codec("v1", seeds.v1, _v1, _REFUSED, seeds.V1_WORDS),

@@ -48,7 +48,7 @@ def rendered(
     version: str,
     declared: Sequence[TensorSpec],
 ) -> list[Part]:
-    """Render the outputs of an Op for a `Form`.
+    """Encode the outputs of an Op for a `Form`.
 
     declared_tensors: whether the outputs are declared tensors of a repository's model; each gets a text.
     """

@@ -1,4 +1,4 @@
-"""The front's half of key/value: `/{service}/{method}` over HTTP, PipelineService over gRPC, their messages.
+"""FRONT PROCESS: key/value: `/{service}/{method}` over HTTP, PipelineService over gRPC, and their messages.
 
 Requests are accepted and rejected as by Paddle Serving's gateway. Unknown fields are ignored. The first JSON
 value counts, and the rest of the body doesn't. null is the empty value of its type. Bytes that are no UTF-8
@@ -13,35 +13,34 @@ import math
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import msgspec
 
 from client.protos.pipeline_service_pb2 import Request as RequestMessage
 from client.protos.pipeline_service_pb2 import Tensor
+from pipeline.api.app import App
 from pipeline.api.dag import MESSAGE
 from pipeline.api.examples import KEY_VALUE_EXAMPLE, short_message
 from pipeline.config.config_file import Limits
-from pipeline.dialects.json_nesting import check_depth, check_objects
-from pipeline.dialects.json_outline import Outline, ScanFirst
+from pipeline.dialects.json_outline import Outline, ScanFirst, check_depth, check_objects
 from pipeline.dialects.key_value.answers import JSON as JSON_FORM
 from pipeline.dialects.key_value.answers import PROTO, render_error
-from pipeline.dialects.key_value.declared import DeclaredModels
-from pipeline.dialects.key_value.key_value_json import (
+from pipeline.dialects.key_value.repository_models import RepositoryModels, get_text_example
+from pipeline.dialects.key_value.unread import (
+    BYTE_DATA,
     INT64,
+    LOD,
     Body,
     BodyTensor,
     JsonTensor,
-    decode_leniently,
-    integer,
-)
-from pipeline.dialects.key_value.unread import (
-    BYTE_DATA,
-    LOD,
     UnreadMessage,
     UnreadTensor,
     UnreadText,
+    decode_leniently,
     make_message,
+    parse_integer,
     parse_message,
     with_example,
 )
@@ -70,6 +69,7 @@ from pipeline.front.http.http_handler import (
     refusal_headers,
     sniff_format,
 )
+from pipeline.front.http.openapi import Schema, content, operation, refusals
 from pipeline.front.scheduler.admission import CALLER
 from pipeline.front.scheduler.scheduler import TICKS_PER_S, Scheduler
 from pipeline.messages.values import Part
@@ -84,15 +84,15 @@ from pipeline.wire.paddle_tensors import (
 )
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
-# These are the transport's own refusals; the original answers all others as a message with err_no.
+# Paddle Serving ends the call with a status for these errors. All others are messages with err_no.
 _AS_STATUS = (Overloaded, NotReady)
 _TIMEOUT = b"grpc-timeout"
-_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}  # of that header
+_UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}  # units of grpc-timeout
 _TENSORS = RequestMessage.TENSORS_FIELD_NUMBER
 _NOTHING_CUT: Mapping[int, LargeMessage] = {}
 _decoder = msgspec.json.Decoder(Body)
-_SHAPE_BYTES = 1024  # for a dimension: much white space
-_CUT = {  # out of a large message, by number
+_SHAPE_BYTES = 1024  # maximum JSON size of a dimension, with white space
+_CUT = {  # fields to cut from a large message, by number
     Tensor.DESCRIPTOR.fields_by_name[field].number: field
     for field in (LOD, *(field for field, _ in NUMERIC.values()))
 }
@@ -107,11 +107,11 @@ _OTHER_SPELLING = {
     BYTE_DATA: "byteData",
 }
 
-_NOT_FOUND = b'{"error":"Not Found"}'  # Triton's words, where its repository is served
+_NOT_FOUND = b'{"error":"Not Found"}'  # as Triton responds, for a service with a model repository
 
 
 class KeyValueHttp(ScanFirst, HttpHandler):
-    """Answers every request at a path that is no other dialect's and no page."""
+    """Handles requests at all paths that no other dialect and no page has."""
 
     name = "http"
 
@@ -120,7 +120,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         self._service = scheduler.app.name
         self._limits = scheduler.app.config.limits
         self._example = short_message(scheduler.app.examples.key_values)
-        self._models = DeclaredModels(scheduler) if scheduler.app.repository else None
+        self._models = RepositoryModels(scheduler) if scheduler.app.repository else None
         self._parse = pass_http_on if scheduler.takes_messages else parse_http
         self._raw_bodies = {} if scheduler.takes_messages else scheduler.app.raw_bodies
         self._statuses = scheduler.app.config.dag.http_errors == "status"
@@ -137,7 +137,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         if request.method != "POST":
             raise NotAllowed(request.method, path, "POST", hint=self._usage())
         service, method = named
-        model = None if self._models is None else self._models.named(service)
+        model = None if self._models is None else self._models.find(service)
         if model is None and service != self._service:
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
         raw = None if request.body[:1] == b"{" else raw_input(request, self._raw_bodies)
@@ -157,7 +157,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         return self._read(request, outline)
 
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        # The original's gateway answered 504 for a time-out that it was given by the client.
+        # Paddle Serving's gateway responds 504 if the timeout was set by the client.
         always = error.always_status or (
             isinstance(error, DeadlineExceeded) and _timeout_s(request) < math.inf
         )
@@ -179,7 +179,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
 
 @functools.lru_cache(maxsize=64)
 def _service_and_method(path: str) -> tuple[str, str] | None:
-    """The two segments of a path for key/value requests; None for any other path."""
+    """Return service and method of a key/value path; None for any other path."""
     segments = path.split("/")
     if len(segments) != 3 or not segments[1] or not segments[2] or ":" in segments[2]:
         return None
@@ -187,15 +187,15 @@ def _service_and_method(path: str) -> tuple[str, str] | None:
 
 
 def _timeout_s(request: HttpRequest) -> float:
-    """How long the client waits, by the header that the original's gateway honoured."""
+    """Return the timeout from the header that Paddle Serving's gateway accepts."""
     value = request.headers.get(_TIMEOUT)
     return math.inf if value is None else parse_grpc_timeout(value)
 
 
 def parse_grpc_timeout(value: bytes) -> float:
-    """A Grpc-Timeout header as gRPC over HTTP/2 defines it: at most eight digits and a unit.
+    """Parse a Grpc-Timeout header: at most eight digits and a unit, as in gRPC over HTTP/2.
 
-    Raises InvalidInput for any other.
+    Returns seconds. Raises InvalidInput.
     """
     digits, unit = value[:-1], value[-1:]
     if unit not in _UNITS or not digits.isdigit() or len(digits) > 8:
@@ -207,7 +207,7 @@ def parse_grpc_timeout(value: bytes) -> float:
 
 
 class KeyValueRpc(RpcHandler):
-    """The one method of PipelineService. Messages are bytes for gRPC: they are parsed here."""
+    """Handles the only method of PipelineService, and parses its messages from bytes."""
 
     name = "grpc"
 
@@ -216,15 +216,15 @@ class KeyValueRpc(RpcHandler):
         self._service = scheduler.app.name
         self._limits = scheduler.app.config.limits
         self._example = short_message(scheduler.app.examples.key_values)
-        self._models = DeclaredModels(scheduler) if scheduler.app.repository else None
+        self._models = RepositoryModels(scheduler) if scheduler.app.repository else None
         self._parse = pass_proto_on if scheduler.takes_messages else parse_proto
-        predict = partial(self._predict, METHOD, self._request)
+        predict = partial(self._predict, METHOD, self._parse_request)
         self.methods = {METHOD: grpc.unary_unary_rpc_method_handler(predict)}
 
-    def _request(self, data: bytes, context: CallContext) -> Request:
+    def _parse_request(self, data: bytes, context: CallContext) -> Request:
         request = self._parse(data, self._limits, self._example)
         if self._models is not None:
-            self._models.address(request, self._models.named(request.service))
+            self._models.address(request, self._models.find(request.service))
         elif request.service and request.service != self._service:
             raise UnknownService(
                 f"Service name error: there is no service {request.service!r}; leave name empty or send "
@@ -244,7 +244,7 @@ class KeyValueRpc(RpcHandler):
 
 
 def _is_over(context: CallContext) -> bool:
-    """Whether the caller's own deadline passed; a limit of the service's is answered as a message."""
+    """Return whether the deadline of the call has passed; a timeout of the service is sent as a message."""
     remaining_s = context.time_remaining()
     return remaining_s is not None and remaining_s <= 1 / TICKS_PER_S
 
@@ -257,15 +257,15 @@ def parse_http(
     example: str = KEY_VALUE_EXAMPLE,
     outline: Outline | None = None,
 ) -> Request:
-    """The request in an HTTP body; `deadline` and an empty `client_ip` are for the server to set.
+    """Parse an HTTP body to a request. The server sets `deadline`, and `client_ip` if it is empty.
 
-    `service` and `method` are the path's and win over the body's. outline: of a large body, whose long arrays
-    are left to the worker. Raises MalformedBody (HTTP 400 always), BadPackage and TooLarge, each with a valid
-    body in its message.
+    service, method: from the path; those in the body are ignored. outline: outline of a large body, whose
+    long arrays the worker decodes. Raises MalformedBody (HTTP 400 always), BadPackage and TooLarge, each with
+    a valid body in its message.
     """
     try:
         message = _decode(body, limits) if outline is None else _decode_outline(outline, limits)
-        inputs = _inputs(message.key, message.value, limits)
+        inputs = _match_values(message.key, message.value, limits)
         if outline is not None:
             _leave_texts(inputs)
         if message.tensors:
@@ -274,8 +274,8 @@ def parse_http(
             else:
                 _LargeTensors(inputs, limits, example).add_outline(message.tensors, outline)
         if not inputs:
-            _refuse_nothing(message)
-        log_id = 0 if message.logid is None else integer(message.logid, INT64, "'logid'")
+            _check_not_empty(message)
+        log_id = 0 if message.logid is None else parse_integer(message.logid, INT64, "'logid'")
         client_ip = message.clientip or ""
     except (BadPackage, TooLarge) as error:
         raise with_example(error, example) from None
@@ -290,15 +290,15 @@ def pass_http_on(
     example: str = KEY_VALUE_EXAMPLE,
     outline: Outline | None = None,
 ) -> Request:
-    """The request in an HTTP body for an app that unpacks messages itself: `inputs` holds the message alone.
+    """Parse an HTTP body for an app that unpacks messages itself: `inputs` has only the message.
 
-    Raises as parse_http does, but nothing for a package that the app may judge otherwise.
+    Raises as `parse_http`, except for BadPackage: the app decides about keys and values.
     """
     try:
         decoded = _decode(body, limits) if outline is None else _decode_outline(outline, limits)
         for value in decoded.value or ():
             _check_text(value or "", limits)
-        log_id = 0 if decoded.logid is None else integer(decoded.logid, INT64, "'logid'")
+        log_id = 0 if decoded.logid is None else parse_integer(decoded.logid, INT64, "'logid'")
         message: bytes | UnreadMessage
         if outline is None:
             message = make_message(decoded, service, method).SerializeToString()
@@ -311,7 +311,7 @@ def pass_http_on(
 
 def pass_proto_on(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -> Request:
     """Pass a serialized `Request` on to an app that unpacks messages. Raises MalformedBody and TooLarge."""
-    message, large = _message(data, limits)
+    message, large = _parse_message(data, limits)
     try:
         for value in message.value:
             _check_text(value, limits)
@@ -328,14 +328,14 @@ def _check_text(value: str, limits: Limits) -> None:
 
 
 def parse_proto(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -> Request:
-    """The request in a serialized `Request`; `service` and `method` are empty where the message names none.
+    """Parse a serialized `Request` message; `service` and `method` may be empty.
 
-    The long tensors of a large message are left to the worker. Raises MalformedBody for bytes that are no
-    such message, BadPackage and TooLarge.
+    The worker decodes the long tensors of a large message. Raises MalformedBody for bytes that are no such
+    message, BadPackage and TooLarge.
     """
-    message, large = _message(data, limits)
+    message, large = _parse_message(data, limits)
     try:
-        inputs = _inputs(message.key, message.value, limits)
+        inputs = _match_values(message.key, message.value, limits)
         if len(data) > SMALL_BYTES:
             _leave_texts(inputs)
         if large:
@@ -357,7 +357,7 @@ def _leave_texts(inputs: dict[str, Any]) -> None:
 
 
 class _LargeTensors:
-    """Adds the tensors of a large request to its inputs: those with long data as `UnreadTensor`."""
+    """Adds the tensors of a large request to its inputs. Tensors with long data become `UnreadTensor`."""
 
     def __init__(self, inputs: dict[str, Any], limits: Limits, example: str) -> None:
         self._inputs = inputs
@@ -366,18 +366,18 @@ class _LargeTensors:
 
     def add_outline(self, tensors: Iterable[BodyTensor | None], outline: Outline) -> None:
         """Add the tensors of a JSON body's outline. Raises BadPackage and TooLarge."""
-        for place, tensor in enumerate(tensors):
-            self._add_json(place, tensor or BodyTensor(), outline)
+        for index, tensor in enumerate(tensors):
+            self._add_json(index, tensor or BodyTensor(), outline)
 
     def add_message(self, tensors: Iterable[Tensor], large: Mapping[int, LargeMessage]) -> None:
-        """Add the tensors of a message's outline. large: the whole of them, by place. Raises as the above."""
-        for place, tensor in enumerate(tensors):
-            if place in large:
-                self._add_message(place, tensor, large[place])
+        """Add the tensors of an outline. large: complete tensors by index. Raises as `add_outline`."""
+        for index, tensor in enumerate(tensors):
+            if index in large:
+                self._add_message(index, tensor, large[index])
             else:
                 add_tensors(self._inputs, [tensor], self._limits)
 
-    def _add_json(self, place: int, json_tensor: BodyTensor, outline: Outline) -> None:
+    def _add_json(self, index: int, json_tensor: BodyTensor, outline: Outline) -> None:
         cut = _cut_fields(json_tensor, outline, self._limits)
         tensor = JsonTensor.from_body(json_tensor)
         field = _data_field(tensor.elem_type)
@@ -387,33 +387,33 @@ class _LargeTensors:
         if data is None:
             add_tensors(self._inputs, [tensor], self._limits)
         else:
-            self._add(place, tensor, field, data)
+            self._add(index, tensor, field, data)
         if LOD in cut:
-            self._leave(place, tensor, LOD, cut[LOD], lod=True)
+            self._leave(index, tensor, LOD, cut[LOD], lod=True)
 
-    def _add_message(self, place: int, tensor: Tensor, large: LargeMessage) -> None:
+    def _add_message(self, index: int, tensor: Tensor, large: LargeMessage) -> None:
         cut = {_CUT[number] for number, _ in large.cut}
         if _data_field(tensor.elem_type) in cut:
-            self._add(place, tensor, "", large.data)
+            self._add(index, tensor, "", large.data)
         else:
             add_tensors(self._inputs, [tensor], self._limits)
         if LOD in cut:
-            self._leave(place, tensor, "", large.data, lod=True)
+            self._leave(index, tensor, "", large.data, lod=True)
 
-    def _add(self, place: int, tensor: TensorMessage, field: str, data: Part) -> None:
+    def _add(self, index: int, tensor: TensorMessage, field: str, data: Part) -> None:
         check_header(tensor, self._limits)
-        self._leave(place, tensor, field, data)
+        self._leave(index, tensor, field, data)
         if tensor.lod:
             self._inputs[lod_name(tensor.name)] = read_lod(tensor)
 
-    def _leave(self, place: int, tensor: TensorMessage, field: str, data: Part, *, lod: bool = False) -> None:
+    def _leave(self, index: int, tensor: TensorMessage, field: str, data: Part, *, lod: bool = False) -> None:
         name = lod_name(tensor.name) if lod else tensor.name
         limits = self._limits
         self._inputs[name] = UnreadTensor(
             data,
             field,
             tensor.name,
-            place,
+            index,
             tensor.elem_type,
             list(tensor.shape),
             limits.tensor_rank,
@@ -431,7 +431,7 @@ def _data_field(elem_type: int) -> str:
 
 
 def _cut_fields(tensor: BodyTensor, outline: Outline, limits: Limits) -> dict[str, Part]:
-    """Take the long fields out of a tensor, and return their text by field.
+    """Remove the long fields of a tensor, and return their JSON by field.
 
     Raises MalformedBody and TooLarge for a shape that is no short list of integers.
     """
@@ -461,8 +461,8 @@ def _decode_shape(text: Part, name: str, limits: Limits) -> list[int | str | Non
         raise MalformedBody(f"'shape' of tensor {name!r} is no list of integers") from None
 
 
-def _message(data: bytes, limits: Limits) -> tuple[RequestMessage, Mapping[int, LargeMessage]]:
-    """Parse a message, a large one without the long data of its tensors, and return these tensors by place.
+def _parse_message(data: bytes, limits: Limits) -> tuple[RequestMessage, Mapping[int, LargeMessage]]:
+    """Parse a message without the long data of its tensors, and return these tensors by index.
 
     Raises MalformedBody and TooLarge.
     """
@@ -477,10 +477,10 @@ def _message(data: bytes, limits: Limits) -> tuple[RequestMessage, Mapping[int, 
 
 def _decode(body: bytes, limits: Limits) -> Body:
     """Decode a JSON body. Raises MalformedBody and TooLarge."""
-    # Every level of nesting has a bracket: few brackets are a shallow body, without a walk through it.
+    # Each level of nesting has a bracket: a body with few brackets needs no scan.
     if body.count(b"[") + body.count(b"{") > limits.json_depth:
         check_depth(body, limits.json_depth)
-    if len(body) > 2 * limits.tensors:  # an object has two bytes at least
+    if len(body) > 2 * limits.tensors:  # an object has at least two bytes
         check_objects(body, limits.tensors + 1)
     try:
         return _decoder.decode(body)
@@ -489,7 +489,7 @@ def _decode(body: bytes, limits: Limits) -> Body:
 
 
 def _decode_outline(outline: Outline, limits: Limits) -> Body:
-    """Decode the outline of a body, whose depth and number of values are bounded.
+    """Decode the outline of a body. Its depth and number of values are already checked.
 
     Raises MalformedBody and TooLarge.
     """
@@ -509,8 +509,8 @@ def _decode_slowly(text: bytes) -> Body:
     return decode_leniently(text, Body)
 
 
-def _inputs(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
-    """Each value under its key; of a key given twice the last counts, of values without a key none."""
+def _match_values(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
+    """Return the values by key. The last value of a repeated key counts, and values without a key do not."""
     if not keys:
         return {}
     values = values or ()
@@ -536,7 +536,58 @@ def _inputs(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
     return inputs
 
 
-def _refuse_nothing(message: Body) -> None:
-    """Raises BadPackage where all three fields are absent; of an empty list the Op is to judge."""
+def _check_not_empty(message: Body) -> None:
+    """Raise BadPackage if all three fields are absent. The Op decides about empty lists."""
     if message.key is None and message.value is None and message.tensors is None:
         raise BadPackage("the body has neither 'key', 'value' nor 'tensors'")
+
+
+_TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
+_REQUEST: Schema = {
+    "type": "object",
+    "properties": {
+        "key": _TEXTS,
+        "value": _TEXTS,
+        "logid": {"type": "integer"},
+        "clientip": {"type": "string"},
+    },
+    "required": ["key", "value"],
+}
+_ANSWER: Schema = {
+    "type": "object",
+    "properties": {
+        "err_no": {"type": "integer", "description": "0: answered."},
+        "err_msg": {"type": "string", "description": "What was wrong, and what to send."},
+        "key": _TEXTS,
+        "value": _TEXTS,
+        "tensors": {"type": "array", "items": {}},
+    },
+}
+
+
+def openapi_paths(app: App) -> dict[str, Any]:
+    if app.repository is None:
+        model = "" if app.default is None else app.default.name
+        return {
+            _prediction_path(app.name): {"post": _prediction_operation(app, model, app.examples.key_values)}
+        }
+    examples = {model.name: get_text_example(model) for model in app.models}
+    return {
+        _prediction_path(name): {"post": _prediction_operation(app, name, key_values)}
+        for name, key_values in examples.items()
+        if key_values
+    }
+
+
+def _prediction_path(name: str) -> str:
+    return f"/{quote(name)}/prediction"
+
+
+def _prediction_operation(app: App, model: str, key_values: Mapping[str, str]) -> dict[str, Any]:
+    example = {"key": list(key_values), "value": list(key_values.values())} if key_values else None
+    body = content(_REQUEST, example, app.examples.bodies)
+    summary, zh = "Predict: a text under each key", "推理：每个键一条文本"
+    description = operation("key/value", summary, zh, body, _ANSWER, model=model)
+    if app.config.dag.http_errors == "status":
+        description["responses"] |= refusals(_ANSWER)
+    return description

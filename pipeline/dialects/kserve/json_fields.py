@@ -1,4 +1,4 @@
-"""Members of a JSON request, and Triton's messages for missing members and wrong types."""
+"""Members of JSON requests. Missing members and wrong types are rejected with Triton's messages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import msgspec
 
 from pipeline.dialects.kserve.refusals import KServeRefusal
 
-LENIENT_BYTES = 4 << 20  # the standard library reads what is only nearly JSON: slowly, so no more than this
-MAX_TEXTS = 1000  # in a parameter
+LENIENT_BYTES = 4 << 20  # maximum size for the lenient decoder of the standard library, which is slow
+MAX_TEXTS = 1000  # maximum number of texts in a parameter
 _UNSIGNED = range(1 << 64)
 _PARAMETER_INTEGERS = range(-(1 << 63), 1 << 64)
 
 
-def parse(text: bytes | memoryview) -> Any:
-    """The JSON value in front; what follows it doesn't count, NaN and Infinity do. Raises KServeRefusal."""
+def parse_json(text: bytes | memoryview) -> Any:
+    """Decode the first JSON value. NaN and Infinity are accepted. Raises KServeRefusal."""
     try:
         return msgspec.json.decode(text)
     except RecursionError:
@@ -35,67 +35,67 @@ def parse(text: bytes | memoryview) -> Any:
         raise _malformed("it is nested too deeply", 0) from None
 
 
-def _malformed(what: str, at: int) -> KServeRefusal:
-    return KServeRefusal(f"failed to parse the request JSON buffer: {what}. at {at}", "INTERNAL")
+def _malformed(problem: str, at: int) -> KServeRefusal:
+    return KServeRefusal(f"failed to parse the request JSON buffer: {problem}. at {at}", "INTERNAL")
 
 
-def member(document: Any, name: str) -> Any:
+def get_member(document: Any, name: str) -> Any:
     if not isinstance(document, dict) or name not in document:
-        raise unparsed(name, f"attempt to access non-existing object member '{name}'")
+        raise parse_error(name, f"attempt to access non-existing object member '{name}'")
     return document[name]
 
 
-def text(document: Any, name: str) -> str:
-    return as_text(member(document, name), name)
+def get_text(document: Any, name: str) -> str:
+    return check_text(get_member(document, name), name)
 
 
-def as_text(value: Any, name: str = "") -> str:
+def check_text(value: Any, name: str = "") -> str:
     if not isinstance(value, str):
-        raise unparsed(name, "attempt to access JSON non-string as string")
-    return sendable(value)
+        raise parse_error(name, "attempt to access JSON non-string as string")
+    return replace_surrogates(value)
 
 
-def sendable(text: str) -> str:
-    """The text with `?` for half a surrogate pair: JSON may have it, a message to a worker can't."""
+def replace_surrogates(text: str) -> str:
+    """Replace each half of a surrogate pair by `?`. JSON may contain one, messages to workers can't."""
     return text.encode("utf-8", "replace").decode()
 
 
-def array(document: Any, name: str) -> list[Any]:
-    value = member(document, name)
+def get_array(document: Any, name: str) -> list[Any]:
+    value = get_member(document, name)
     if not isinstance(value, list):
-        raise unparsed(name, "attempt to access JSON non-array as array")
+        raise parse_error(name, "attempt to access JSON non-array as array")
     return value
 
 
-def unsigned(value: Any, name: str, verb: str = "parse") -> int:
+def check_unsigned(value: Any, name: str, verb: str = "parse") -> int:
     if type(value) is not int or value not in _UNSIGNED:
-        raise unparsed(name, "attempt to access JSON non-unsigned-integer as unsigned-integer", verb)
+        raise parse_error(name, "attempt to access JSON non-unsigned-integer as unsigned-integer", verb)
     return value
 
 
-def boolean(value: Any, name: str) -> bool:
+def check_boolean(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
-        raise unparsed(name, "attempt to access JSON non-boolean as boolean")
+        raise parse_error(name, "attempt to access JSON non-boolean as boolean")
     return value
 
 
 def get_parameters(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The member `parameters`, an empty one where there is none. Raises KServeRefusal for no object."""
+    """Return the member `parameters`; empty if it is absent. Raises KServeRefusal for another type."""
     parameters = document.get("parameters", {})
     if not isinstance(parameters, dict):
-        raise unparsed("parameters", "attempt to access JSON non-object as object")
+        raise parse_error("parameters", "attempt to access JSON non-object as object")
     return parameters
 
 
-def checked_parameter(name: str, value: Any) -> str | bool | int | float | list[str]:
-    """The value of a parameter as hooks are given it: a list of texts, too, which Triton refuses.
+def check_parameter(name: str, value: Any) -> str | bool | int | float | list[str]:
+    """Check the value of a parameter, which is passed to hooks. Lists of texts are allowed, unlike in Triton.
 
-    Raises KServeRefusal for a type that they are not given.
+    Raises KServeRefusal for a value of another type.
     """
     if isinstance(value, str):
-        return sendable(value)
+        return replace_surrogates(value)
     if isinstance(value, list):
-        return _texts(name, value)
+        return _check_texts(name, value)
     if isinstance(value, bool | float) or (type(value) is int and value in _PARAMETER_INTEGERS):
         return value
     raise KServeRefusal(
@@ -103,7 +103,7 @@ def checked_parameter(name: str, value: Any) -> str | bool | int | float | list[
     )
 
 
-def _texts(name: str, value: list[Any]) -> list[str]:
+def _check_texts(name: str, value: list[Any]) -> list[str]:
     if len(value) > MAX_TEXTS:
         raise KServeRefusal(f"parameter '{name}' is a list of {len(value)} texts; {MAX_TEXTS} are allowed.")
     for number, text in enumerate(value):
@@ -113,15 +113,15 @@ def _texts(name: str, value: list[Any]) -> list[str]:
                 f"parameter '{name}' has invalid type. It should be either 'int', 'bool', 'double' or "
                 f"'string', or a list of texts: element {number} is no text but {kind}."
             )
-    return [sendable(text) for text in value]
+    return [replace_surrogates(text) for text in value]
 
 
-def parameters_of_tensor(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def get_tensor_parameters(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the parameters of an input or output; empty for null, which clients send."""
     parameters = document.get("parameters")
     return parameters if isinstance(parameters, dict) else {}
 
 
-def unparsed(name: str, what: str, verb: str = "parse") -> KServeRefusal:
-    """The refusal of a member, in Triton's words. name: empty where Triton does not tell it."""
-    return KServeRefusal(f"Unable to {verb} '{name}': {what}" if name else what, "INTERNAL")
+def parse_error(name: str, problem: str, verb: str = "parse") -> KServeRefusal:
+    """Return the error for an invalid member, with Triton's message. name: empty if Triton omits the name."""
+    return KServeRefusal(f"Unable to {verb} '{name}': {problem}" if name else problem, "INTERNAL")

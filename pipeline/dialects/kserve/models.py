@@ -1,4 +1,4 @@
-"""KServeModels: what can be asked over KServe, by its name: the service, an Op by itself, an ensemble."""
+"""FRONT PROCESS: models that KServe clients see: the service, models of its Ops or of a repository."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _NUMBER = re.compile(r"[ \t-\r]*([+-]?0*[0-9]{1,19})(?![0-9])")
 
 @dataclass(frozen=True)
 class KServeModel:
-    """A model as clients of KServe see it: the service as a whole, or the model of one Op."""
+    """A model that KServe clients see: the service, or the model of an Op."""
 
     name: str
-    op: str  # whose model it is; empty for the service
+    op: str  # name of the Op; empty for the service and for an ensemble
     signature: Signature
     version: str = UNVERSIONED
-    takes_messages: bool = False  # the app itself makes the inputs of it from Paddle Serving's message
-    key: str = ""  # by which the scheduler knows it
-    config: Mapping[str, Any] | None = None  # as Triton's clients are told it; None: made for them
+    takes_messages: bool = False  # whether the app unpacks Paddle Serving's message itself
+    key: str = ""  # key of the model in the scheduler
+    config: Mapping[str, Any] | None = None  # Triton's ModelConfig; None outside of a repository
 
     @property
     def is_ensemble(self) -> bool:
@@ -40,7 +40,7 @@ class KServeModel:
 
     @property
     def reads_sequences(self) -> bool:
-        """Whether code of the model may look at a request's sequence; others would ignore it in silence."""
+        """Whether code of the model can read the sequence of a request. Other models would ignore it."""
         return not self.op or (self.config is not None and self.config["backend"] == "python")
 
     @property
@@ -56,7 +56,7 @@ class KServeModel:
         return "paddlewheel_model" if self.op else "paddlewheel_service"
 
     def metadata(self, versions: Sequence[str] = ()) -> dict[str, Any]:
-        """versions: all that are served of its name; its own without."""
+        """Return the metadata of the model. versions: all served versions; by default its own version."""
         return {
             "name": self.name,
             "versions": list(versions) or [self.version],
@@ -66,16 +66,16 @@ class KServeModel:
         }
 
 
-class _Known:
-    """The models of an app, and those that declare their tensors, as they were last asked for."""
+class _AppModels:
+    """The models of an app by key and name."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.app = scheduler.app
         self.served = {model.key: model for model in self.app.models}
-        self.keys: dict[str, list[str]] = {}  # by name, the oldest version first
+        self.keys: dict[str, list[str]] = {}  # keys by name, the oldest version first
         for model in self.app.models:
             self.keys.setdefault(model.name, []).append(model.key)
-        self.declared = {
+        self.declared = {  # models with known tensors
             model.key: KServeModel(
                 model.name,
                 model.op,
@@ -91,51 +91,51 @@ class _Known:
 
 
 class KServeModels:
-    """Looks up the models that the service has, by the names under which clients ask for them."""
+    """Finds models by name and version, and reports their states."""
 
     def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
         self._scheduler = scheduler
         self._repository = repository
-        self._last_known = _Known(scheduler)
+        self._cached = _AppModels(scheduler)
 
     @property
-    def _known(self) -> _Known:
-        """The models that are served now. In a repository, models come and go."""
-        if self._last_known.app is not self._scheduler.app:
-            self._last_known = _Known(self._scheduler)
-        return self._last_known
+    def _app_models(self) -> _AppModels:
+        """The current models. A repository loads and unloads models."""
+        if self._cached.app is not self._scheduler.app:
+            self._cached = _AppModels(self._scheduler)
+        return self._cached
 
     def all(self) -> Iterable[KServeModel]:
-        """All models in the order of their names and versions, those that are unloaded included."""
-        models = [model for key in self._known.served if (model := self._current(key)) is not None]
+        """Return all models, also unloaded ones, in the order of names and versions."""
+        models = [model for key in self._app_models.served if (model := self._current(key)) is not None]
         return sorted(models, key=lambda model: (model.name, int(model.version)))
 
     def loaded(self) -> Iterable[KServeModel]:
-        """The models that may be asked."""
+        """Return the loaded models."""
         return [model for model in self.all() if not self._scheduler.has_unloaded(model.key)]
 
     def unavailable(self) -> Mapping[str, tuple[str, str]]:
-        """The models that can't be served, by name, with version and reason."""
+        """Return version and reason of each model that can't be served, by name."""
         return self._scheduler.app.unavailable
 
-    def unread(self) -> list[str]:
-        """The names in the repository that may be models, loaded or not."""
+    def repository_names(self) -> list[str]:
+        """Return the names of all model directories in the repository, loaded or not."""
         return self._repository.names()
 
     def versions(self, name: str) -> list[str]:
-        """The versions of this name that may be asked, ascending."""
-        keys = [key for key in self._known.keys.get(name, ()) if not self._scheduler.has_unloaded(key)]
+        """Return the loaded versions of a model, ascending."""
+        keys = [key for key in self._app_models.keys.get(name, ()) if not self._scheduler.has_unloaded(key)]
         return [model.version for key in keys if (model := self._current(key)) is not None]
 
     def find(self, name: str, version: str = "") -> KServeModel:
-        """The model of this name; an empty version is the one that is served.
+        """Return a loaded model. An empty version selects the newest.
 
-        Raises KServeRefusal for a model that is not there or unloaded, and for a version that is no number,
-        UnknownVersion for one that is not served.
+        Raises KServeRefusal for an unknown or unloaded model and for a version that is no number. Raises
+        UnknownVersion for a version that is not loaded.
         """
-        number = version_number(version) if version else None
+        number = parse_version(version) if version else None
         models = [
-            model for key in self._known.keys.get(name, ()) if (model := self._current(key)) is not None
+            model for key in self._app_models.keys.get(name, ()) if (model := self._current(key)) is not None
         ]
         if not models and name not in self.unavailable():
             raise KServeRefusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
@@ -150,24 +150,24 @@ class KServeModels:
         raise UnknownVersion(name, str(number))
 
     def _current(self, key: str) -> KServeModel | None:
-        """The model with the version that is served now; None where its tensors are not known yet."""
-        version, model = self._scheduler.version(key), self._known.declared.get(key)
+        """Return a model with its current version; None while its tensors are unknown."""
+        version, model = self._scheduler.version(key), self._app_models.declared.get(key)
         if model is not None:
             if model.version != version:
-                model = self._known.declared[key] = replace(model, version=version)
+                model = self._app_models.declared[key] = replace(model, version=version)
             return model
-        served = self._known.served[key]
+        served = self._app_models.served[key]
         signature = self._scheduler.pools[served.op].signature  # another once the Op is loaded anew
         if signature is None:
             return None
         return KServeModel(served.name, served.op, signature, version, key=key)
 
     def answering_op(self, model: KServeModel) -> str:
-        """The Op whose output is the model's answer."""
-        return self._known.served[model.key].answering_op
+        """Return the Op whose output is the response of the model."""
+        return self._app_models.served[model.key].answering_op
 
     def is_ready(self, name: str, version: str = "") -> bool:
-        """Whether there is such a model and it can be asked."""
+        """Return whether the model exists and is ready."""
         try:
             return self.ready(self.find(name, version))
         except (KServeRefusal, UnknownVersion):
@@ -179,15 +179,17 @@ class KServeModels:
     # Loading and unloading:
 
     def list_ops(self, name: str) -> list[str]:
-        """The Ops that are loaded and unloaded under this name; none for a stranger."""
-        return [op for key in self._known.keys.get(name, ()) for op in self._known.served[key].graph.ops]
+        """Return the Ops that are loaded and unloaded with this model; none for an unknown name."""
+        return [
+            op for key in self._app_models.keys.get(name, ()) for op in self._app_models.served[key].graph.ops
+        ]
 
     def ops(self, model: KServeModel) -> list[str]:
-        """The Ops that run the steps of a model."""
-        return list(self._known.served[model.key].graph.ops)
+        """Return the Ops that run the steps of a model."""
+        return list(self._app_models.served[model.key].graph.ops)
 
     def standing(self, model: KServeModel) -> Standing:
-        """Its state in the repository: the worst of its Ops' states."""
+        """Return the state of a model in the repository: the worst state of its Ops."""
         standings = [self._repository.standing(part) for part in (*self._by_itself(model), *self.ops(model))]
         return next((standing for standing in standings if standing.state != "READY"), standings[0])
 
@@ -196,12 +198,12 @@ class KServeModels:
         return (model.key,) if model.is_ensemble and self._scheduler.is_unloaded(model.key) else ()
 
     def failure(self, model: KServeModel) -> LoadFailed | None:
-        """Why the last load of the Op failed."""
+        """Return the error of the last failed load of the model."""
         return self._repository.failures.get(model.op)
 
 
-def version_number(version: str) -> int:
-    """The number of a version as Triton reads it: in front of whatever follows. Raises KServeRefusal."""
+def parse_version(version: str) -> int:
+    """Return the number at the start of a version, as Triton parses it. Raises KServeRefusal."""
     number = _NUMBER.match(version)
     if number is None or abs(int(number[1])) > _MAX_VERSION:
         raise KServeRefusal(
@@ -225,7 +227,7 @@ ERROR: Schema = {"type": "object", "properties": {"error": {"type": "string"}}, 
 
 
 def example_row(app: App, model: KServeModel) -> Mapping[str, Any] | None:
-    """An instance that the model takes, as far as one is known."""
+    """Return an example of a valid instance; None if there is none."""
     if model.signature.open:
         return app.examples.key_values
     return build_row(model.signature, {} if model.op else app.examples.row)
@@ -243,9 +245,9 @@ def get_parameter_schema(app: App, model: KServeModel) -> Schema:
     return {**_PARAMETERS, "properties": schemas} if schemas else _PARAMETERS
 
 
-def called(model: KServeModel) -> str:
+def describe_model(model: KServeModel) -> str:
     return f"the model of Op {model.op}" if model.op else "the service"
 
 
-def called_zh(model: KServeModel) -> str:
+def describe_model_zh(model: KServeModel) -> str:
     return f" Op {model.op} 的模型" if model.op else "服务"

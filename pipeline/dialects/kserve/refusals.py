@@ -1,4 +1,4 @@
-"""Refusals of KServe v2, each with the status that Triton has for its kind."""
+"""Errors of KServe requests, with the statuses and messages of Triton."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ HTTP_STATUSES = {
 
 
 class KServeRefusal(InvalidInput):
-    """A request of KServe v2 that can't be served, with Triton's message for it."""
+    """A request that can't be served, with Triton's message."""
 
-    clients = True  # Triton has 500 for a body that it can't read
+    clients = True  # an error of the client, even with status 500, which Triton sends for invalid JSON
 
     def __init__(self, message: str, code: str = "INVALID_ARGUMENT") -> None:
         super().__init__(message)
@@ -29,23 +29,23 @@ class KServeRefusal(InvalidInput):
         self.http_status = HTTP_STATUSES[code]
 
 
-_FULL = "[request id: <id_unknown>] Exceeds maximum queue size: "
+_QUEUE_FULL = "[request id: <id_unknown>] Exceeds maximum queue size: "
 
 
 def error_body(message: str) -> bytes:
-    """The body of a refusal over HTTP."""
+    """Encode the body of an HTTP error response."""
     return msgspec.json.encode({"error": message})
 
 
-def of_request(request_id: str, message: str, code: str = "INVALID_ARGUMENT") -> KServeRefusal:
-    """A refusal that names the request, as Triton's do once a request is built."""
+def request_refusal(request_id: str, message: str, code: str = "INVALID_ARGUMENT") -> KServeRefusal:
+    """Return an error that names the request, as Triton does for errors of a complete request."""
     return KServeRefusal(f"[request id: {request_id or '<id_unknown>'}] {message}", code)
 
 
-def for_clients(error: ServingError) -> tuple[int, str, str]:
-    """HTTP status, gRPC code and message of any refusal, as clients of KServe v2 know them."""
+def describe_error(error: ServingError) -> tuple[int, str, str]:
+    """Return the HTTP status, gRPC code and message of an error, as in Triton."""
     if isinstance(error, DeadlineExceeded):
         return HTTP_STATUSES["UNAVAILABLE"], "UNAVAILABLE", "Request timeout expired"
     if isinstance(error, Overloaded):
-        return HTTP_STATUSES["UNAVAILABLE"], "UNAVAILABLE", _FULL + error.message
+        return HTTP_STATUSES["UNAVAILABLE"], "UNAVAILABLE", _QUEUE_FULL + error.message
     return error.http_status, error.grpc_code, error.message

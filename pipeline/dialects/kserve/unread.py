@@ -1,4 +1,4 @@
-"""UnreadTensor: a tensor as a client wrote it, which the worker reads so that the front need not."""
+"""Tensors of KServe requests that the worker decodes instead of the front, and tensors of an Op's output."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import numpy as np
 from client.protos.pipeline_service_pb2 import Request
 from pipeline.api.dag import MESSAGE
 from pipeline.config.config_file import Limits
-from pipeline.dialects.kserve.json_fields import sendable
-from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
+from pipeline.dialects.kserve.json_fields import replace_surrogates
+from pipeline.dialects.kserve.refusals import KServeRefusal, request_refusal
 from pipeline.errors import InvalidInput, TooLarge, UnprintableAnswer
 from pipeline.messages.values import Unread
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
@@ -23,7 +23,7 @@ from pipeline.models.tensor_spec import TensorSpec
 from pipeline.wire.paddle_tensors import to_message
 from pipeline.wire.v2_tensors import BYTES, CONTENTS, LENGTH, Array, from_contents, objects, read_contents
 
-_UNREADABLE = object()  # in place of elements that are no JSON: no datatype accepts it
+_UNREADABLE = object()  # stands for invalid JSON: no datatype accepts it
 _decoder = msgspec.json.Decoder(list)
 _WIDE = {"i": np.dtype(np.int64), "u": np.dtype(np.uint64)}
 _EXPECTED = {"i": "signed-integer", "u": "unsigned-integer", "f": "number", "b": "boolean"}
@@ -32,45 +32,44 @@ _INTEGERS = {"i": range(-(1 << 63), 1 << 63), "u": range(1 << 64)}
 
 
 class Written(IntEnum):
-    """How the elements of an unread tensor are written."""
+    """Encoding of the elements of an undecoded tensor."""
 
-    RAW = 0  # BYTES alone: each element after its length
+    RAW = 0  # only for BYTES: each element follows its length
     JSON = 1  # a JSON array, flat or nested
     CONTENTS = 2  # a serialized InferTensorContents
 
 
 class UnreadTensor(Unread, eq=False):
-    """A tensor whose elements are `data`, as the client wrote them."""
+    """A tensor of a request. `data` has its elements, as the client encoded them."""
 
     kind = "kserve.tensor"
-    written: int  # how: see `Written`
+    written: int  # encoding of `data`: see `Written`
     datatype: str
-    shape: list[int]  # bounded, no length negative
-    # For the refusal of elements that do not fit:
-    name: str
+    shape: list[int]  # without negative lengths
+    name: str  # name, model and request_id are for error messages
     model: str
     request_id: str
-    as_texts: bool = False  # hooks find a str, or a list of them
+    as_texts: bool = False  # decode to a str, or a list of str
     nullable: bool = False  # elements may be null in JSON
 
     def decode(self) -> Any:
-        """An array of `shape`, of BYTES one of `bytes` objects; or the texts.
+        """Decode an array of `shape`, of `bytes` objects for BYTES. With `as_texts`, decode texts.
 
-        Raises KServeRefusal for elements that do not fit, and for texts that are no UTF-8.
+        Raises KServeRefusal for elements that do not match, and for texts that are no UTF-8.
         """
         if self.written == Written.CONTENTS:
-            return self._contents()
+            return self._decode_contents()
         if self.datatype == "BYTES":
             elements = self._raw_elements() if self.written == Written.RAW else self._json_texts()
-            return self._texts(elements) if self.as_texts else objects(elements, self.shape)
+            return self._as_texts(elements) if self.as_texts else objects(elements, self.shape)
         elements = self._json_elements()
         if self.nullable:
-            return parse_nullable(elements, lambda present: numbers(present, self.datatype)).reshape(
+            return parse_nullable(elements, lambda present: _parse_numbers(present, self.datatype)).reshape(
                 self.shape
             )
-        return numbers(elements, self.datatype).reshape(self.shape)
+        return _parse_numbers(elements, self.datatype).reshape(self.shape)
 
-    def _contents(self) -> Any:
+    def _decode_contents(self) -> Any:
         about = f"for inference input {self.name!r} for model {self.model!r}"
         try:
             contents = read_contents(bytes(self.data))
@@ -80,8 +79,10 @@ class UnreadTensor(Unread, eq=False):
             self._check_count(len(getattr(contents, fields[0])), about)
             elements = from_contents(contents, self.datatype, self.shape)
         except ValueError as exc:
-            raise of_request(self.request_id, f"unexpected explicit tensor data {about}: {exc}") from None
-        return self._texts(elements.ravel().tolist()) if self.as_texts else elements
+            raise request_refusal(
+                self.request_id, f"unexpected explicit tensor data {about}: {exc}"
+            ) from None
+        return self._as_texts(elements.ravel().tolist()) if self.as_texts else elements
 
     def _check_count(self, count: int, about: str) -> None:
         expected = math.prod(self.shape)
@@ -95,7 +96,7 @@ class UnreadTensor(Unread, eq=False):
                 f"input byte size mismatch for input '{self.name}' for model '{self.model}'. "
                 f"Expected {expected * size}, got {count * size}"
             )
-        raise of_request(self.request_id, message)
+        raise request_refusal(self.request_id, message)
 
     def _raw_elements(self) -> list[bytes]:
         expected = math.prod(self.shape)
@@ -104,7 +105,7 @@ class UnreadTensor(Unread, eq=False):
         about = f"for inference input {self.name!r} for model {self.model!r}"
         while at < len(data) and len(elements) <= expected:
             if (remaining := len(data) - at) < LENGTH.size:
-                raise of_request(
+                raise request_refusal(
                     self.request_id,
                     f"incomplete string length indicator {about}, expecting {LENGTH.size} bytes but only "
                     f"{remaining} bytes available. Please make sure the string length indicator is in one "
@@ -123,9 +124,9 @@ class UnreadTensor(Unread, eq=False):
         if len(elements) > expected:
             message = f"unexpected number of string elements {len(elements)} {about}, expecting {expected}"
         else:
-            # An element that ends beyond the data was begun; Triton counts it.
+            # Triton counts an incomplete last element.
             message = f"expected {expected} string elements {about}, got {len(elements)}"
-        raise of_request(self.request_id, message)
+        raise request_refusal(self.request_id, message)
 
     def _json_texts(self) -> list[bytes]:
         elements = self._json_elements()
@@ -146,11 +147,11 @@ class UnreadTensor(Unread, eq=False):
             )
         return elements
 
-    def _texts(self, elements: list[bytes]) -> Any:
+    def _as_texts(self, elements: list[bytes]) -> Any:
         try:
             texts = [element.decode() for element in elements]
         except UnicodeDecodeError as exc:
-            raise of_request(
+            raise request_refusal(
                 self.request_id,
                 f"inference input {self.name!r} for model {self.model!r} holds bytes that are no UTF-8 "
                 f"text: {exc.reason} at byte {exc.start}",
@@ -161,11 +162,11 @@ class UnreadTensor(Unread, eq=False):
 def check_texts(inputs: Mapping[str, Any], limits: Limits) -> None:
     """Raise TooLarge for a text, or an element of BYTES, over `limits.text_chars`; InvalidInput as `decode`.
 
-    What is unread stays so, but for an input that is too long for one text as a whole.
+    Only inputs whose data is longer than the limit are decoded.
     """
     for name, value in inputs.items():
         if isinstance(value, Unread) and len(value.data) > limits.text_chars:
-            longest = _longest(value.decode())
+            longest = _find_longest(value.decode())
             if longest > limits.text_chars:
                 raise TooLarge(
                     f"input {name!r} has a text of {longest} characters; limits.text_chars is "
@@ -173,15 +174,16 @@ def check_texts(inputs: Mapping[str, Any], limits: Limits) -> None:
                 )
 
 
-def _longest(read: Any) -> int:
-    if isinstance(read, np.ndarray):
-        read = read.ravel().tolist() if read.dtype.kind == "O" else ()
-    texts = read if isinstance(read, list | tuple) else [read]
+def _find_longest(value: Any) -> int:
+    """Return the length of the longest text in a decoded input."""
+    if isinstance(value, np.ndarray):
+        value = value.ravel().tolist() if value.dtype.kind == "O" else ()
+    texts = value if isinstance(value, list | tuple) else [value]
     return max((len(text) for text in texts if isinstance(text, str | bytes)), default=0)
 
 
-def numbers(elements: list[Any], datatype: str) -> Any:
-    """The array [n] of JSON numbers; integers beyond the datatype keep their low bits, as in Triton.
+def _parse_numbers(elements: list[Any], datatype: str) -> Any:
+    """Return an array [n] of JSON numbers. Integers that overflow keep their low bits, as in Triton.
 
     Raises KServeRefusal for elements of another type.
     """
@@ -198,7 +200,7 @@ def numbers(elements: list[Any], datatype: str) -> Any:
     try:
         with np.errstate(over="ignore"):
             return np.array(elements, _WIDE.get(dtype.kind, np.dtype(np.float64))).astype(dtype)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer that no float can hold
         raise KServeRefusal("Unable to parse 'data': a number is too large", "INTERNAL") from None
 
 
@@ -217,7 +219,7 @@ def _json_list(data: bytes) -> list[Any]:
         elements: list[Any] = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         try:
-            elements = json.loads(data)  # takes NaN and Infinity, too
+            elements = json.loads(data)  # accepts NaN and Infinity
         except (ValueError, RecursionError):
             elements = [_UNREADABLE]
     if not isinstance(elements, list):
@@ -238,7 +240,7 @@ def _flat(nested: list[Any]) -> Iterator[Any]:
 
 
 def convert_output(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
-    """Datatype and array of what an Op has under this name in its output. Raises UnprintableAnswer."""
+    """Return datatype and array of an Op's output. Raises UnprintableAnswer for a value that is no tensor."""
     if isinstance(value, np.ndarray):
         array = value
     else:
@@ -260,25 +262,28 @@ def convert_output(name: str, value: Any, spec: TensorSpec | None) -> tuple[str,
 
 
 def no_tensor(name: str, value: Any) -> UnprintableAnswer:
-    """The refusal of an output that is no tensor."""
+    """Return the error for an output that is no tensor."""
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     return UnprintableAnswer(f"output {name!r} is {kind}, which is no tensor: numbers, bool, str or bytes")
 
 
 def as_message(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """A text under its key, everything else as a tensor. Raises InvalidInput for what can't be read."""
+    """Convert inputs to Paddle Serving's message: texts under keys, other values as tensors.
+
+    Raises InvalidInput for an input that can't be decoded or has no form in the message.
+    """
     message = Request(name=name, method="infer")
-    for written, value in inputs.items():
-        key = sendable(written)
-        read_value = value.decode() if isinstance(value, Unread) else value
-        if isinstance(read_value, str):
+    for input_name, value in inputs.items():
+        key = replace_surrogates(input_name)
+        decoded = value.decode() if isinstance(value, Unread) else value
+        if isinstance(decoded, str):
             message.key.append(key)
-            message.value.append(sendable(read_value))
+            message.value.append(replace_surrogates(decoded))
             continue
-        array = np.asarray(read_value)
+        array = np.asarray(decoded)
         try:
             tensor = to_message(key, array.astype("S") if array.dtype.kind == "O" else array)
-        except ValueError as exc:  # no elements in lengths beyond an int32
+        except ValueError as exc:  # an empty tensor with a length beyond an int32
             raise InvalidInput(f"input {key!r} can't be told as a tensor of the message: {exc}") from None
         message.tensors.append(tensor)
     return {MESSAGE: message.SerializeToString()}

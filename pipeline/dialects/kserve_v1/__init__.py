@@ -1,1 +1,0 @@
-"""FRONT PROCESS: KServe v1, the plain-JSON door."""

@@ -1,38 +1,46 @@
-"""The answer of a KServe v1 request, made in the worker: an Op's output as JSON, an object per instance."""
+"""WORKER PROCESS: responses of KServe v1, with the options that the front sends."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from pipeline.api.request_options import Answer
 from pipeline.dialects.kserve.unread import convert_output
-from pipeline.dialects.kserve_v1.response_options import V1ResponseOptions
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.wire.v2_tensors import BYTES
 
+JSON = "kserve_v1.json"  # response form {"predictions": [...]}, or {"outputs": {...}}
+AS_ANSWERED = -1  # number of instances in a raw body: as many as the response has rows
 _json = msgspec.json.encode
 _PLAIN = (str, bool, int, float)
+
+
+class V1ResponseOptions(NamedTuple):
+    """The form of the request, which the response has too."""
+
+    rows: int  # number of instances, or AS_ANSWERED; 0 for a single instance without an axis of rows
+    by_columns: bool  # the request has `inputs` and the response `outputs`, not `instances` and `predictions`
 
 
 def render(
     output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """The complete answer. Numbers that JSON has no form for are null, bytes that are no text base64.
+    """Encode the response. NaN and infinity become null, and bytes that are no UTF-8 become base64.
 
-    Raises UnprintableAnswer for a value that is no tensor, or has not as many rows as there are instances.
+    Raises UnprintableAnswer for a value that is no tensor, and for a number of rows unlike that of instances.
     """
     options = V1ResponseOptions(*response_options)
     if isinstance(output, Answer) and output.rows is not None and options.rows and not options.by_columns:
         return [b'{"predictions":%b}' % _json(output.rows)]
     specs = {spec.name: spec for spec in declared}
     values = {
-        str(name): _value(str(name), value, specs.get(name), options)
+        str(name): _to_lists(str(name), value, specs.get(name), options)
         for name, value in output.items()
         if not specs or name in specs
     }
@@ -45,8 +53,8 @@ def render(
     return [b'{"predictions":%b}' % _json([dict(zip(names, row, strict=True)) for row in rows])]
 
 
-def _value(name: str, value: Any, spec: TensorSpec | None, options: V1ResponseOptions) -> Any:
-    """Nested lists, of rows where there are rows; a text or number by itself may stay so."""
+def _to_lists(name: str, value: Any, spec: TensorSpec | None, options: V1ResponseOptions) -> Any:
+    """Return an output as nested lists. A scalar without a declared tensor stays a scalar."""
     if not options.rows and spec is None and isinstance(value, _PLAIN):
         return value
     datatype, array = convert_output(name, value, spec)
@@ -56,13 +64,13 @@ def _value(name: str, value: Any, spec: TensorSpec | None, options: V1ResponseOp
             f"{options.rows} instances; declare output_tensors that begin with -1 where they are rows"
         )
     if datatype == BYTES:
-        return _texts(name, array.tolist())
+        return _decode_texts(name, array.tolist())
     return array.tolist()
 
 
-def _texts(name: str, nested: Any) -> Any:
+def _decode_texts(name: str, nested: Any) -> Any:
     if isinstance(nested, list):
-        return [_texts(name, element) for element in nested]
+        return [_decode_texts(name, element) for element in nested]
     if isinstance(nested, bytes):
         try:
             return nested.decode()

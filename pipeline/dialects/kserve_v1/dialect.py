@@ -17,21 +17,20 @@ class KServeV1:
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
         from pipeline.dialects.kserve.models import KServeModels
-        from pipeline.dialects.kserve_v1 import openapi
-        from pipeline.dialects.kserve_v1.http_routes import V1Http
+        from pipeline.dialects.kserve_v1.http_routes import V1Http, openapi_paths
 
         models = KServeModels(scheduler, repository)
         return FrontPart(
             http=V1Http(scheduler, models),
             prefixes=("/v1/",),
-            openapi=partial(openapi.paths, scheduler.app, models),
+            openapi=partial(openapi_paths, scheduler.app, models),
         )
 
     def worker(self) -> WorkerPart:
-        from pipeline.dialects.kserve_v1 import answers, response_options
+        from pipeline.dialects.kserve_v1 import answers
         from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 
-        return WorkerPart(forms={response_options.JSON: Form(answers.render)}, unread=(UnreadRows,))
+        return WorkerPart(forms={answers.JSON: Form(answers.render)}, unread=(UnreadRows,))
 
 
 DIALECT: Dialect = KServeV1()

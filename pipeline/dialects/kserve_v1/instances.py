@@ -1,6 +1,6 @@
-"""The body of a KServe v1 request: instances, or columns of them, as the tensors of one engine request.
+"""FRONT PROCESS: bodies of KServe v1 requests: instances, or columns of instances, as tensors of one request.
 
-What stands in a field stays JSON text; the worker reads it.
+The fields stay JSON text, which the worker decodes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 
 from pipeline.config.config_file import Limits
-from pipeline.dialects.json_nesting import check_depth, nesting
-from pipeline.dialects.json_outline import ELEMENTS_PER_TENSOR, Outline
+from pipeline.dialects.json_outline import ELEMENTS_PER_TENSOR, Outline, check_depth, nesting
 from pipeline.dialects.kserve.unread import check_texts
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.errors import InvalidInput, TooLarge
@@ -21,8 +20,8 @@ from pipeline.front.http.http_handler import sniff_format
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
-MAX_VALUES = 1 << 18  # instances, and fields of all of them: each is an object of Python's in the front
-MAX_ELEMENTS = 16 * MAX_VALUES  # brackets, commas and colons, those of short rows with them
+MAX_VALUES = 1 << 18  # maximum number of instances and of their fields: each is a Python object in the front
+MAX_ELEMENTS = 16 * MAX_VALUES  # maximum number of brackets, commas and colons, including short rows
 _NOTHING = msgspec.Raw()
 
 Raws = Sequence[msgspec.Raw]
@@ -32,7 +31,7 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
     instances: msgspec.Raw = _NOTHING
     inputs: msgspec.Raw = _NOTHING
     parameters: msgspec.Raw = _NOTHING
-    signature_name: str | None = None  # TensorFlow Serving's; there is one signature
+    signature_name: str | None = None  # a member of TensorFlow Serving's API; ignored
 
 
 _body = msgspec.json.Decoder(_Body)
@@ -46,15 +45,17 @@ class Instances(NamedTuple):
     """The body of a request: its instances as tensors, and its parameters."""
 
     fields: dict[str, UnreadRows]  # the tensors by name
-    rows: int  # how many instances were sent as rows of them; 0: the only one is the tensors as they are
-    by_columns: bool  # whether they came as `inputs`
+    rows: int  # number of instances that are rows; 0: the only instance is whole tensors
+    by_columns: bool  # whether the body has `inputs`, not `instances`
     parameters: Mapping[str, Any]
 
 
-def parse(body: bytes, signature: Signature, limits: Limits, outline: Outline | None = None) -> Instances:
-    """Read a body for a model. Raises InvalidInput that names instance and field, and TooLarge.
+def parse_instances(
+    body: bytes, signature: Signature, limits: Limits, outline: Outline | None = None
+) -> Instances:
+    """Parse a body for a model. Raises InvalidInput that names instance and field, and TooLarge.
 
-    outline: of a large body.
+    outline: outline of a large body.
     """
     if outline is None:
         outline = Outline(body)
@@ -69,13 +70,13 @@ def parse(body: bytes, signature: Signature, limits: Limits, outline: Outline | 
         raise InvalidInput("the body must have either 'instances' or 'inputs'")
     rows = signature.has_rows
     if by_columns:
-        columns, count = _of_columns(document.inputs, signature, rows)
+        columns, count = _decode_columns(document.inputs, signature, rows)
     else:
-        columns, count = _of_instances(document.instances, signature, outline)
+        columns, count = _decode_instances(document.instances, signature, outline)
     _check_count(count, rows, signature, limits)
     specs = {spec.name: spec for spec in signature.inputs}
     fields = {
-        name: _unread(name, map(outline.restore, column), specs.get(name), rows)
+        name: _make_unread(name, map(outline.restore, column), specs.get(name), rows)
         for name, column in columns.items()
     }
     check_texts(fields, limits)
@@ -83,7 +84,7 @@ def parse(body: bytes, signature: Signature, limits: Limits, outline: Outline | 
 
 
 def _parameters(raw: msgspec.Raw, limits: Limits) -> dict[str, Any]:
-    """The parameters of a request. Raises InvalidInput and TooLarge."""
+    """Parse the parameters of a request. Raises InvalidInput and TooLarge."""
     text = bytes(raw)
     if not text:
         return {}
@@ -95,14 +96,14 @@ def _parameters(raw: msgspec.Raw, limits: Limits) -> dict[str, Any]:
     return parameters
 
 
-def _of_instances(
+def _decode_instances(
     instances: msgspec.Raw, signature: Signature, outline: Outline
 ) -> tuple[dict[str, Raws], int]:
     """Return the values of each field, one for each instance, and the number of instances."""
     items = _items(instances, "'instances'")
     expected = [spec.name for spec in signature.inputs]
     if items and _is_list(items[0]) and _takes_lists(signature):
-        return _of_lists([outline.restore(item) for item in items], expected), len(items)
+        return _decode_lists([outline.restore(item) for item in items], expected), len(items)
     if len(expected) == 1 and items and _are_bare(items[0], expected[0]):
         return {expected[0]: items}, len(items)
     _check_values(instances, 2)
@@ -125,7 +126,7 @@ def _takes_lists(signature: Signature) -> bool:
     return signature.has_rows and all(len(spec.shape) == 1 for spec in signature.inputs)
 
 
-def _of_lists(rows: Sequence[Part], expected: Sequence[str]) -> dict[str, Raws]:
+def _decode_lists(rows: Sequence[Part], expected: Sequence[str]) -> dict[str, Raws]:
     """Return the values of each field, from instances that are lists in the order of the fields."""
     if len(rows) * len(expected) > MAX_VALUES:
         raise TooLarge(f"the body has more than {MAX_VALUES} instances and fields")
@@ -140,13 +141,13 @@ def _of_lists(rows: Sequence[Part], expected: Sequence[str]) -> dict[str, Raws]:
 
 
 def _are_bare(first: msgspec.Raw, name: str) -> bool:
-    """Whether an instance is the only input's value, not an object with it; {"b64": ...} is a value."""
+    """Return whether instances are values of the only input, not objects. {"b64": ...} is a value."""
     if bytes(memoryview(first)[:1]) != b"{":
         return True
     return name != "b64" and _decoded(_object, first, "instance 0").keys() == {"b64"}
 
 
-def _of_columns(inputs: msgspec.Raw, signature: Signature, rows: bool) -> tuple[dict[str, Raws], int]:
+def _decode_columns(inputs: msgspec.Raw, signature: Signature, rows: bool) -> tuple[dict[str, Raws], int]:
     """Return the rows of each field, or its only value, and the number of instances."""
     expected = [spec.name for spec in signature.inputs]
     if len(expected) == 1 and bytes(memoryview(inputs)[:1]) != b"{":
@@ -180,7 +181,7 @@ def _decoded(decoder: Any, text: Part, what: str) -> Any:
 
 
 def _check_values(text: Part, levels: int) -> None:
-    """Raises TooLarge for more values in the outer levels than are worth an object each."""
+    """Raise TooLarge for more than MAX_VALUES values in the outer levels."""
     data = bytes(text)
     if data.count(b",") < MAX_VALUES:
         return
@@ -206,7 +207,7 @@ def _check_count(count: int, rows: bool, signature: Signature, limits: Limits) -
         )
 
 
-def _unread(name: str, column: Iterable[Part], spec: TensorSpec | None, rows: bool) -> UnreadRows:
+def _make_unread(name: str, column: Iterable[Part], spec: TensorSpec | None, rows: bool) -> UnreadRows:
     data = b"[%b]" % b",".join(column)
     if spec is None:
         return UnreadRows(data, "", [], name, without_rows=True)

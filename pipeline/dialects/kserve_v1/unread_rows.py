@@ -1,4 +1,4 @@
-"""UnreadRows: a field of a KServe v1 request's instances, as the client wrote it; the worker reads it."""
+"""A field of the instances of a KServe v1 request, which the worker decodes instead of the front."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _KINDS = {str: "text", bool: "true or false", dict: "an object", list: "a list",
 
 
 class UnreadRows(Unread, eq=False):
-    """One field of all instances: `data` is a JSON array with an element for each of them."""
+    """A field of all instances: `data` is a JSON array with an element for each instance."""
 
     kind = "kserve_v1.rows"
-    datatype: str  # of KServe v2; empty: as JSON has it
-    shape: list[int]  # with the rows in front, -1 for any length
+    datatype: str  # datatype of KServe v2; empty: inferred from the JSON types
+    shape: list[int]  # the rows first, -1 for any length
     name: str
-    without_rows: bool = False  # the only instance is the tensor, without rows
+    without_rows: bool = False  # the only instance is the whole tensor
     nullable: bool = False  # elements may be null
 
     def decode(self) -> Any:
-        """An array of `shape`, of BYTES one of `bytes` objects; without a datatype a text may stay one.
+        """Decode an array of `shape`, of `bytes` objects for BYTES. Without a datatype, texts stay texts.
 
         Raises InvalidInput that names instance and field.
         """
@@ -44,17 +44,17 @@ class UnreadRows(Unread, eq=False):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             raise InvalidInput(f"field {self.name!r} can't be read: {exc}") from None
         if not self.datatype:
-            return self._untyped(rows[0])
-        if self.shape[1:] == [1]:  # a row of one element need not be in brackets
+            return self._infer_array(rows[0])
+        if self.shape[1:] == [1]:  # a row of one element may come without brackets
             rows = [row if type(row) is list else [row] for row in rows]
-        elements, shape = self._flat(rows)
+        elements, shape = self._flatten(rows)
         if self.nullable and self.datatype == "BYTES":
             elements = ["" if element is None else element for element in elements]
-        parse = partial(self._array, rows=len(rows))
+        parse = partial(self._to_array, rows=len(rows))
         array = (parse_nullable(elements, parse) if self.nullable else parse(elements)).reshape(shape)
         return array.reshape(shape[1:]) if self.without_rows else array
 
-    def _flat(self, rows: list[Any]) -> tuple[list[Any], list[int]]:
+    def _flatten(self, rows: list[Any]) -> tuple[list[Any], list[int]]:
         level, shape = rows, [len(rows)]
         for expected in self.shape[1:]:
             lengths = set(map(len, level)) if set(map(type, level)) <= {list} else {-1}
@@ -67,7 +67,7 @@ class UnreadRows(Unread, eq=False):
             raise self._misshapen(rows)
         return level, shape
 
-    def _array(self, elements: list[Any], rows: int) -> Any:
+    def _to_array(self, elements: list[Any], rows: int) -> Any:
         """Return the array of elements in row-major order. Raises InvalidInput for a number out of range."""
         if self.datatype == "BYTES":
             return objects([self._bytes(e, at, len(elements), rows) for at, e in enumerate(elements)], [-1])
@@ -96,10 +96,12 @@ class UnreadRows(Unread, eq=False):
             try:
                 return base64.b64decode(element["b64"], validate=True)
             except (binascii.Error, ValueError):
-                raise InvalidInput(f"{self._where(at, count, rows)}: 'b64' is no base64") from None
+                raise InvalidInput(
+                    f"{self._describe_position(at, count, rows)}: 'b64' is no base64"
+                ) from None
         raise self._mistyped(element, at, count, rows)
 
-    def _untyped(self, value: Any) -> Any:
+    def _infer_array(self, value: Any) -> Any:
         if type(value) in (str, bool, int, float):
             return value if type(value) is str else np.asarray(value)
         texts = type(value) is list and set(map(type, value)) == {str}
@@ -122,14 +124,18 @@ class UnreadRows(Unread, eq=False):
         first = None
         for at, row in enumerate(rows):
             shape = _shape(row)
-            where = self._where(at, 1, 1) if self.without_rows else self._where(at, len(rows), len(rows))
+            where = (
+                self._describe_position(at, 1, 1)
+                if self.without_rows
+                else self._describe_position(at, len(rows), len(rows))
+            )
             if shape is None:
                 return InvalidInput(f"{where} has lists of unequal length, or lists beside other values")
             if len(shape) != len(expected) or any(
                 declared not in (-1, length) for declared, length in zip(expected, shape, strict=True)
             ):
                 problem = f"is {_KINDS.get(type(row), 'a number')}" if not shape else f"has the shape {shape}"
-                return InvalidInput(f"{where} {problem}; it takes {self._taken()}")
+                return InvalidInput(f"{where} {problem}; it takes {self._describe_type()}")
             if shape != (first := first or shape):
                 return InvalidInput(
                     f"{where} has the shape {shape}, instance 0 has {first}: the instances of one request "
@@ -141,13 +147,15 @@ class UnreadRows(Unread, eq=False):
         kind = _KINDS.get(type(element))
         if kind is None:
             kind = f"the number {str(element)[:30]}"
-        return InvalidInput(f"{self._where(at, count, rows)} holds {kind}; it takes {self._taken()}")
+        return InvalidInput(
+            f"{self._describe_position(at, count, rows)} holds {kind}; it takes {self._describe_type()}"
+        )
 
-    def _where(self, at: int, count: int, rows: int) -> str:
+    def _describe_position(self, at: int, count: int, rows: int) -> str:
         """Describe the instance and field of element `at` of `count`, for error messages."""
         return f"instance {at * rows // count}, field {self.name!r}"
 
-    def _taken(self) -> str:
+    def _describe_type(self) -> str:
         what = 'text, or {"b64": "..."}' if self.datatype == "BYTES" else self.datatype
         shape = self.shape[1:]
         return f"{what} in lists of the shape {shape} (-1: any length)" if shape else what
@@ -156,12 +164,12 @@ class UnreadRows(Unread, eq=False):
 def _floats(elements: list[Any]) -> Any:
     try:
         return np.array(elements, np.float64)
-    except OverflowError:  # an integer beyond every float
+    except OverflowError:  # an integer that no float can hold
         return np.array([element if abs(element) <= sys.float_info.max else np.inf for element in elements])
 
 
 def _shape(value: Any) -> list[int] | None:
-    """Lengths of nested lists; None where they differ."""
+    """Return the lengths of nested lists; None for lists of unequal length."""
     shape: list[int] = []
     level: Sequence[Any] = [value]
     while level and all(type(element) is list for element in level):

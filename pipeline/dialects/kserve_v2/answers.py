@@ -1,9 +1,10 @@
-"""The answer of a KServe v2 request, made in the worker: an Op's output as tensors in the form asked for."""
+"""WORKER PROCESS: responses of KServe v2, with the options that the front sends."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -12,69 +13,95 @@ import numpy as np
 from client.protos.kserve_v2_pb2 import ModelInferResponse
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import convert_output, no_tensor
-from pipeline.dialects.kserve_v2.response_options import RequestedOutput, ResponseOptions
-from pipeline.dialects.message_fields import varint
+from pipeline.dialects.message_fields import encode_varint
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part
 from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.wire.v2_tensors import BYTES, PARAMETERS, Array, to_raw
 
+# Response forms:
+JSON = "kserve_v2.json"  # a JSON document, then a part for each binary output
+PROTO = "kserve_v2.proto"  # a serialized ModelInferResponse with raw contents
+GENERATED = "kserve_v2.generated"  # response of `generate`: {"OUTPUT": element or list, "model_name": ...}
+
 _json = msgspec.json.encode
-_RAW_TAG = b"\x32"  # of raw_output_contents: field 6, length-delimited
+_RAW_TAG = b"\x32"  # raw_output_contents: field 6, length-delimited
+
+
+class RequestedOutput(NamedTuple):
+    """An output that the client requests, and its form."""
+
+    name: str
+    binary: bool  # sent as raw bytes behind the JSON document
+    classes: int  # number of the best classes of each row to send; 0 sends the tensor
+    room: int | None = None  # bytes reserved in shared memory; None: the output is sent
+
+
+class ResponseOptions(NamedTuple):
+    """The options of a response: fields repeated from the request, and the form of each output."""
+
+    model: str
+    request_id: str
+    binary: bool = False  # whether outputs that the request does not list are sent as raw bytes
+    outputs: Sequence[Sequence[Any]] | None = (
+        None  # fields of each RequestedOutput; None requests all outputs
+    )
+    by_rows: bool = False  # the first axis of an output is the batch
+    parameters: Mapping[str, Any] = MappingProxyType({})  # parameters of the response
 
 
 class Tensor(NamedTuple):
+    """An output of the response."""
+
     name: str
     datatype: str
     array: Array
-    binary: bool
-    room: int | None = None
+    binary: bool  # sent as raw bytes behind the JSON document
+    room: int | None = None  # bytes reserved in shared memory; None: the output is sent
 
 
 def render_json(
     output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """The complete answer, and behind it a part for each output that goes to shared memory, as asked for.
+    """Encode the response as JSON, then a part for each output in shared memory, in the requested order.
 
-    Raises UnprintableAnswer for a value that is no tensor, KServeRefusal for an output that is not there,
-    that can't be sent in this form or that finds no room.
+    Raises UnprintableAnswer for a value that is no tensor. Raises KServeRefusal for an output that does not
+    exist, has no form in JSON or does not fit into its shared memory.
     """
     options = ResponseOptions(*response_options)
     tensors = list(_select_outputs(output, options, declared))
-    return _as_json(tensors, options, version, _answer_parameters(output, options)) + _for_shared_memory(
-        tensors, options
-    )
+    document = _as_json(tensors, options, version, _response_parameters(output, options))
+    return document + _for_shared_memory(tensors, options)
 
 
 def render_message(
     output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """The complete answer as a serialized ModelInferResponse; else as `render_json`."""
+    """Encode the response as a serialized ModelInferResponse, then parts as in `render_json`."""
     options = ResponseOptions(*response_options)
     tensors = list(_select_outputs(output, options, declared))
-    return _as_message(tensors, options, version, _answer_parameters(output, options)) + _for_shared_memory(
-        tensors, options
-    )
+    message = _as_message(tensors, options, version, _response_parameters(output, options))
+    return message + _for_shared_memory(tensors, options)
 
 
 def render_generated(
     output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """An object with each output as a flat list, or as its only element. Raises as `render_json` does."""
+    """Encode an object with each output as a flat list, or as its only element. Raises as `render_json`."""
     options = ResponseOptions(*response_options)
-    fields = {**_answer_parameters(output, options), "model_name": options.model, "model_version": version}
+    fields = {**_response_parameters(output, options), "model_name": options.model, "model_version": version}
     if options.request_id:
         fields["id"] = options.request_id
     members = {name: _json(value) for name, value in fields.items()}
     for tensor in _select_outputs(output, options, declared):
-        data = _data(tensor)
+        data = _json_data(tensor)
         members[tensor.name] = data[1:-1] if tensor.array.size == 1 else data
     return [b"{%b}" % b",".join(b"%b:%b" % (_json(name), value) for name, value in sorted(members.items()))]
 
 
-def _answer_parameters(output: Mapping[str, Any], options: ResponseOptions) -> Mapping[str, Any]:
-    """Return the parameters of the answer: those of the request, and those that the model has added."""
+def _response_parameters(output: Mapping[str, Any], options: ResponseOptions) -> Mapping[str, Any]:
+    """Return the parameters of the response: from the request options, and from the model."""
     model_parameters = getattr(output, "parameters", None)
     return {**options.parameters, **model_parameters} if model_parameters else options.parameters
 
@@ -82,7 +109,7 @@ def _answer_parameters(output: Mapping[str, Any], options: ResponseOptions) -> M
 def _select_outputs(
     output: Mapping[str, Any], options: ResponseOptions, specs: Sequence[TensorSpec]
 ) -> Iterator[Tensor]:
-    """The tensors that are asked for: of a declared model those that it declares, else all of the output."""
+    """Yield the requested tensors: declared ones, or all outputs of a model that declares none."""
     declared = {spec.name: spec for spec in specs}
     requested = (
         None
@@ -108,19 +135,19 @@ def _select_outputs(
 
 
 def classification(array: Array, classes: int, labels: Sequence[str], by_rows: bool) -> Array:
-    """The best classes of each row as "score:index" or "score:index:label": objects [rows, k] or [k]."""
+    """Return the best classes of each row, "score:index:label" or without label: objects [rows, k] or [k]."""
     rows = array.reshape(array.shape[0], -1) if by_rows and array.ndim else array.reshape(1, -1)
     if array.dtype.kind not in "iufb":
         raise KServeRefusal("class result not available for output due to unsupported type", "UNIMPLEMENTED")
     best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :classes]
     texts = [
-        [_class(row[at], int(at), labels) for at in order] for row, order in zip(rows, best, strict=True)
+        [_class_text(row[at], int(at), labels) for at in order] for row, order in zip(rows, best, strict=True)
     ]
     result = np.array(texts, object).reshape(best.shape)
     return result if by_rows else result[0]
 
 
-def _class(score: Any, index: int, labels: Sequence[str]) -> str:
+def _class_text(score: Any, index: int, labels: Sequence[str]) -> str:
     score_text = f"{score:d}" if isinstance(score, np.integer) else f"{float(score):f}"
     return f"{score_text}:{index}:{labels[index]}" if index < len(labels) else f"{score_text}:{index}"
 
@@ -142,7 +169,7 @@ def _as_json(
             parts.append(_raw(tensor))
             outputs.append(head + b'"parameters":{"binary_data_size":%d}}' % len(parts[-1]))
         else:
-            outputs.append(head + b'"data":%b}' % _data(tensor))
+            outputs.append(head + b'"data":%b}' % _json_data(tensor))
     request_id = b'{"id":%b,' % _json(options.request_id) if options.request_id else b"{"
     document = b'%b"model_name":%b,"model_version":%b,%b"outputs":[%b]}' % (
         request_id,
@@ -154,7 +181,7 @@ def _as_json(
     return [document, *parts]
 
 
-def _data(tensor: Tensor) -> bytes:
+def _json_data(tensor: Tensor) -> bytes:
     if tensor.datatype in RAW_ALONE:
         raise KServeRefusal(
             f"sending {tensor.datatype} data via JSON is not supported. Please use the binary data format "
@@ -176,7 +203,7 @@ def _data(tensor: Tensor) -> bytes:
 
 
 def _for_shared_memory(tensors: Iterable[Tensor], options: ResponseOptions) -> list[Part]:
-    """The bytes of outputs for shared memory, in the order asked for; empty where the model gave none."""
+    """Return the bytes of outputs for shared memory, in the requested order; empty for a missing output."""
     requested = [RequestedOutput(*how) for how in options.outputs or ()]
     parts: dict[str, Part] = {output.name: b"" for output in requested if output.room is not None}
     for tensor in tensors:
@@ -202,7 +229,7 @@ def _raw(tensor: Tensor) -> bytes:
 def _as_message(
     tensors: Iterable[Tensor], options: ResponseOptions, version: str, parameters: Mapping[str, Any]
 ) -> list[Part]:
-    """The serialized fields, the raw contents behind the others without protobuf's copies."""
+    """Serialize a ModelInferResponse. The raw contents are appended, which avoids protobuf's copies."""
     message = ModelInferResponse(model_name=options.model, model_version=version, id=options.request_id)
     for name, value in parameters.items():
         setattr(message.parameters[name], PARAMETERS[type(value)], value)
@@ -210,5 +237,5 @@ def _as_message(
     for tensor in tensors:
         message.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.array.shape)
         raw = _raw(tensor) if tensor.room is None else b""
-        raws += [_RAW_TAG, varint(len(raw)), raw]
+        raws += [_RAW_TAG, encode_varint(len(raw)), raw]
     return [b"".join([message.SerializeToString(), *raws])]

@@ -16,11 +16,9 @@ class KServeV2:
     name = "kserve_v2"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        from pipeline.dialects.kserve_v2 import openapi
-        from pipeline.dialects.kserve_v2.http_routes import HEALTH_PAGES, V2Http
+        from pipeline.dialects.kserve_v2.http_routes import HEALTH_PAGES, V2Http, openapi_paths
         from pipeline.dialects.kserve_v2.rpc_methods import APIS, HEALTH_CALLS, V2Rpc
-        from pipeline.dialects.kserve_v2.server import V2Server
-        from pipeline.dialects.kserve_v2.triton_metrics import HostMetrics, triton_metrics
+        from pipeline.dialects.triton_extensions.server import HostMetrics, V2Server, triton_metrics
 
         server = V2Server(scheduler, repository)
         scheduler.metrics.add(partial(triton_metrics, scheduler, server.models, HostMetrics()))
@@ -32,19 +30,19 @@ class KServeV2:
             open_pages=HEALTH_PAGES,
             open_methods=HEALTH_CALLS,
             open_files=server.memory.max_regions,
-            openapi=partial(openapi.paths, scheduler.app, server.models),
+            openapi=partial(openapi_paths, scheduler.app, server.models),
             close=server.close,
         )
 
     def worker(self) -> WorkerPart:
         from pipeline.dialects.kserve.unread import UnreadTensor
-        from pipeline.dialects.kserve_v2 import answers, response_options
+        from pipeline.dialects.kserve_v2 import answers
 
         return WorkerPart(
             forms={
-                response_options.JSON: Form(answers.render_json),
-                response_options.PROTO: Form(answers.render_message),
-                response_options.GENERATED: Form(answers.render_generated),
+                answers.JSON: Form(answers.render_json),
+                answers.PROTO: Form(answers.render_message),
+                answers.GENERATED: Form(answers.render_generated),
             },
             unread=(UnreadTensor,),
         )

@@ -6,12 +6,16 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
+from pipeline.api.app import App
+from pipeline.api.examples import v2_inputs
 from pipeline.api.restrictions import (
     HEALTH,
     INFERENCE,
@@ -24,20 +28,32 @@ from pipeline.api.restrictions import (
     TRACE,
 )
 from pipeline.config.config_file import Limits
-from pipeline.dialects.json_nesting import check_depth
-from pipeline.dialects.json_outline import Outline, outline_aside
+from pipeline.dialects.json_outline import Outline, check_depth, outline_aside
 from pipeline.dialects.kserve import json_fields
-from pipeline.dialects.kserve.compression import chosen, compressed, decompressed
-from pipeline.dialects.kserve.models import KServeModel, version_number
-from pipeline.dialects.kserve.refusals import KServeRefusal, error_body, for_clients
+from pipeline.dialects.kserve.models import (
+    ERROR,
+    KServeModel,
+    KServeModels,
+    describe_model,
+    describe_model_zh,
+    example_row,
+    get_parameter_schema,
+    parse_version,
+)
+from pipeline.dialects.kserve.refusals import KServeRefusal, describe_error, error_body
 from pipeline.dialects.kserve.unread import Written
-from pipeline.dialects.kserve_v2.http_infer import parse_infer, parse_raw
-from pipeline.dialects.kserve_v2.infer_request import InferRequest, InputTensor, refuse_in_json
-from pipeline.dialects.kserve_v2.repository_api import asks_for_ready_alone, index, parse_parameters
-from pipeline.dialects.kserve_v2.response_options import GENERATED
-from pipeline.dialects.kserve_v2.response_options import JSON as JSON_FORM
-from pipeline.dialects.kserve_v2.server import V2Server, log_settings_in, trace_settings_in
-from pipeline.errors import OUR_FAULT, Overloaded, ServingError
+from pipeline.dialects.kserve_v2.answers import GENERATED
+from pipeline.dialects.kserve_v2.answers import JSON as JSON_FORM
+from pipeline.dialects.kserve_v2.infer_request import (
+    InferRequest,
+    InputTensor,
+    parse_infer,
+    parse_raw,
+    refuse_in_json,
+)
+from pipeline.dialects.triton_extensions.repository_api import index, parse_parameters, parse_ready_only
+from pipeline.dialects.triton_extensions.server import V2Server, parse_log_settings, parse_trace_settings
+from pipeline.errors import OUR_FAULT, Overloaded, ServingError, TooLarge
 from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import (
@@ -50,7 +66,66 @@ from pipeline.front.http.http_handler import (
     refusal_headers,
     refuse_cross_site,
 )
+from pipeline.front.http.openapi import OBJECT, Schema, content, get, operation, refusals
 from pipeline.messages.values import Part
+from pipeline.models.dtypes import RAW_ALONE
+from pipeline.models.tensor_spec import Signature, TensorSpec
+
+_WINDOWS = {"gzip": 31, "deflate": 15}  # of zlib: deflate is its own format, as in RFC 9110
+_LEVEL = 1  # a front is short of time, not of bytes
+
+
+def decompressed(body: bytes, encoding: str, max_bytes: int) -> bytes:
+    """The body without its encoding; "" is none.
+
+    Raises KServeRefusal for an unknown encoding and for what is not in it, TooLarge over `most` bytes.
+    """
+    if encoding in ("", "identity"):
+        return body
+    window = _WINDOWS.get(encoding)
+    if window is None:
+        raise KServeRefusal("Unsupported compression type", "UNIMPLEMENTED")
+    stream = zlib.decompressobj(window)
+    try:
+        data = stream.decompress(body, max_bytes + 1)
+    except zlib.error as exc:
+        raise KServeRefusal(f"failed to decompress the request body as {encoding}: {exc}") from None
+    if len(data) > max_bytes:
+        raise TooLarge(
+            f"the body is over {max_bytes} bytes once decompressed; limits.body_bytes is {max_bytes}"
+        )
+    if not stream.eof:
+        raise KServeRefusal(f"failed to decompress the request body as {encoding}: it ends too early")
+    return data
+
+
+def chosen(accepted: str) -> str:
+    """The encoding that an Accept-Encoding header likes best of ours; "" for none."""
+    best, best_quality = "", 0.0
+    for option in accepted.lower().split(","):
+        name, _, parameter = option.partition(";")
+        name = name.strip()
+        if name not in _WINDOWS:
+            continue
+        quality = _quality(parameter)
+        if quality > best_quality:
+            best, best_quality = name, quality
+    return best
+
+
+def _quality(parameter: str) -> float:
+    key, _, value = parameter.strip().partition("=")
+    if key.strip() != "q":
+        return 1.0
+    try:
+        return float(value)
+    except ValueError:
+        return 0.0
+
+
+def compressed(body: Part, encoding: str) -> bytes:
+    stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOWS[encoding])
+    return stream.compress(body) + stream.flush()
 
 
 def parse_generate(
@@ -65,9 +140,9 @@ def parse_generate(
         body = outline.text
     elif body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
         check_depth(body, limits.json_depth)
-    document = json_fields.parse(body)
+    document = json_fields.parse_json(body)
     if not isinstance(document, dict):
-        raise json_fields.unparsed("document", "attempt to access JSON non-object as object")
+        raise json_fields.parse_error("document", "attempt to access JSON non-object as object")
     if len(document) > limits.tensors:
         raise KServeRefusal(f"{len(document)} members were given; limits.tensors is {limits.tensors}")
     infer_request = InferRequest()
@@ -80,7 +155,7 @@ def parse_generate(
             rows = [1] if model.signature.max_batch_size and name in in_rows else []
             infer_request.add_input(_json_tensor(name, datatype or "BYTES", value, rows))
         elif name == "id":
-            infer_request.request_id = json_fields.text(document, "id")
+            infer_request.request_id = json_fields.get_text(document, "id")
         elif name == "parameters":
             for parameter, parameter_value in json_fields.get_parameters(document).items():
                 infer_request.add_parameter(parameter, parameter_value)
@@ -164,9 +239,9 @@ class HttpExtensions:
             if kind == "system":
                 memory.unregister(name)
         elif kind == "system":
-            memory.register(name, *registered_in(json_fields.parse(request.body)))
+            memory.register(name, *parse_registration(json_fields.parse_json(request.body)))
         else:
-            _check_fields(json_fields.parse(request.body), "raw_handle", "byte_size", "device_id")
+            _check_fields(json_fields.parse_json(request.body), "raw_handle", "byte_size", "device_id")
             memory.refuse_cuda(name)
         return None
 
@@ -176,7 +251,7 @@ class HttpExtensions:
             raise KServeRefusal(f"Request for unknown model : {model}")
         if request.method == "POST":
             refuse_cross_site(request)
-            settings = trace_settings_in(json_fields.parse(request.body))
+            settings = parse_trace_settings(json_fields.parse_json(request.body))
             self._server.trace.update(settings, model)
         return self._server.trace.get_settings(model)
 
@@ -185,15 +260,15 @@ class HttpExtensions:
         settings = self._server.logging
         if request.method == "POST":
             refuse_cross_site(request)
-            settings.update(log_settings_in(json_fields.parse(request.body), settings.kinds()))
+            settings.update(parse_log_settings(json_fields.parse_json(request.body), settings.kinds()))
         return settings.get_settings()
 
 
-def registered_in(document: Any) -> tuple[str, int, int]:
+def parse_registration(document: Any) -> tuple[str, int, int]:
     """Key, offset and size of a JSON request. Raises KServeRefusal."""
     _check_fields(document, "key", "byte_size")
-    key = json_fields.as_text(document["key"])
-    offset, size = (json_fields.unsigned(document.get(name, 0), "") for name in ("offset", "byte_size"))
+    key = json_fields.check_text(document["key"])
+    offset, size = (json_fields.check_unsigned(document.get(name, 0), "") for name in ("offset", "byte_size"))
     return key, offset, size
 
 
@@ -290,7 +365,7 @@ class V2Http(HttpHandler):
             return self._about(match["model"], match["version"] or "", match["what"])
         if _INDEX.fullmatch(request.path):
             check_method(request, "POST")
-            return index(self._server.models, ready_alone=asks_for_ready_alone(request.body))
+            return index(self._server.models, ready_only=parse_ready_only(request.body))
         return self._extensions.document(request)
 
     def _readiness(self) -> None:
@@ -326,7 +401,7 @@ class V2Http(HttpHandler):
                 return self._server.config(name, version)
             return self._server.get_metadata(name, version)
         if version:
-            version_number(version)
+            parse_version(version)
         if not self._server.models.is_ready(name, version):
             raise KServeRefusal("Model version not ready")
         return None
@@ -435,7 +510,7 @@ class V2Http(HttpHandler):
 
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         self._access_log.refused(self.name, error, request.peer)
-        status, _, message = for_clients(error)
+        status, _, message = describe_error(error)
         if isinstance(error, Refused):
             message = error.phrase
         head += _content_type(request.path, error) + refusal_headers(error)
@@ -469,3 +544,122 @@ def _header_length(value: str, body: bytes) -> int | None:
     if not 0 <= length <= len(body):
         raise KServeRefusal(f"inference header size should be in range (0, {len(body)}), got: {length}")
     return length
+
+
+def openapi_paths(app: App, models: KServeModels) -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for model in models.all():
+        below = f"/v2/models/{quote(model.name)}"
+        paths[f"{below}/infer"] = {"post": _infer(app, model)}
+        if _may_generate(model):
+            paths[f"{below}/generate"] = {"post": _generate(app, model)}
+        name = model.name
+        paths[below] = get("v2", "Inputs and outputs of the model", "模型的输入与输出", model=name)
+        paths[f"{below}/ready"] = get("v2", "200 when the model is ready", "就绪时返回 200", None, model=name)
+        paths[f"{below}/config"] = get("v2", "Configuration of the model", "模型配置", model=name)
+        paths[f"{below}/stats"] = get("v2", "Statistics of the model", "模型统计", model=name)
+    return paths | {
+        "/v2": get("v2", "Name, version and extensions of the server", "服务器的名称、版本与扩展"),
+        "/v2/health/live": get("v2", "200 while the server answers", "服务器存活时返回 200", None),
+        "/v2/health/ready": get("v2", "200 when all models are ready", "全部模型就绪时返回 200", None),
+        "/v2/models/stats": get("v2", "Statistics of all models", "全部模型的统计"),
+        "/v2/repository/index": {"post": _index()},
+    }
+
+
+def _index() -> dict[str, Any]:
+    body = content(OBJECT, {})
+    index = operation("v2", "Models and their states", "模型及其状态", body, {"type": "array"})
+    index["responses"] |= refusals(ERROR)
+    return index
+
+
+def _infer(app: App, model: KServeModel) -> dict[str, Any]:
+    row = example_row(app, model)
+    inputs = v2_inputs(model.signature, row) if row else None
+    example = {"inputs": inputs} if inputs else None
+    if example is not None and not model.op:
+        example = app.examples.add_parameters(example)
+    body = content(_request(app, model), example)
+    summary, zh = f"Infer with {describe_model(model)}: tensors", f"用{describe_model_zh(model)}推理：张量"
+    infer = operation("v2", summary, zh, body, _answer(model.signature), model=model.name)
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    infer["responses"]["200"]["content"]["application/octet-stream"] = binary
+    infer["responses"] |= refusals(ERROR, as_text=True)  # Triton's errors have no content type
+    return infer
+
+
+def _may_generate(model: KServeModel) -> bool:
+    """Whether each input is one element or a flat list of them, with nothing but a batch in front."""
+    ranks = (1, 2) if model.signature.max_batch_size else (1,)
+    return all(len(spec.shape) in ranks for spec in model.signature.inputs)
+
+
+def _generate(app: App, model: KServeModel) -> dict[str, Any]:
+    row = example_row(app, model)
+    flat = row and all(
+        isinstance(element, str | int | float)
+        for value in row.values()
+        for element in (value if isinstance(value, list) else [value])
+    )
+    halves = any(spec.datatype in RAW_ALONE for spec in model.signature.inputs)
+    example = (
+        {**row, **({} if model.op else app.examples.parameters)} if row and flat and not halves else None
+    )
+    body = content(OBJECT, example)
+    summary = f"Infer with {describe_model(model)}: an element or a list of them for each input"
+    zh = f"用{describe_model_zh(model)}推理：每个输入一个元素或一个列表"
+    description = operation("v2", summary, zh, body, OBJECT, model=model.name)
+    description["responses"] |= refusals(ERROR)
+    return description
+
+
+def _request(app: App, model: KServeModel) -> Schema:
+    signature = model.signature
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "parameters": get_parameter_schema(app, model),
+            "inputs": {"type": "array", "items": _tensor(signature.inputs)},
+            "outputs": {
+                "type": "array",
+                "items": {"type": "object", "properties": {"name": _name(signature.outputs)}},
+            },
+        },
+        "required": ["inputs"],
+    }
+
+
+def _answer(signature: Signature) -> Schema:
+    return {
+        "type": "object",
+        "properties": {
+            "id": {"type": "string"},
+            "model_name": {"type": "string"},
+            "model_version": {"type": "string"},
+            "outputs": {"type": "array", "items": _tensor(signature.outputs)},
+        },
+    }
+
+
+def _tensor(specs: Sequence[TensorSpec]) -> Schema:
+    schema: Schema = {
+        "type": "object",
+        "properties": {
+            "name": _name(specs),
+            "datatype": {"type": "string"},
+            "shape": {"type": "array", "items": {"type": "integer"}},
+            "data": {"type": "array", "items": {}},
+        },
+        "required": ["name", "datatype", "shape"],
+    }
+    if specs:
+        schema["description"] = "; ".join(
+            f"{spec.name}: {spec.datatype} {list(spec.shape)}" for spec in specs
+        )
+    return schema
+
+
+def _name(specs: Sequence[TensorSpec]) -> Schema:
+    return {"type": "string", **({"enum": [spec.name for spec in specs]} if specs else {})}

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from pipeline.api.request_options import RequestOptions
-from pipeline.dialects.kserve.json_fields import checked_parameter, sendable
+from pipeline.config.config_file import Limits
+from pipeline.dialects.json_outline import Outline, check_depth
+from pipeline.dialects.kserve import json_fields
+from pipeline.dialects.kserve.json_fields import check_parameter, replace_surrogates
 from pipeline.dialects.kserve.models import KServeModel
-from pipeline.dialects.kserve.refusals import KServeRefusal, of_request
+from pipeline.dialects.kserve.refusals import KServeRefusal, request_refusal
 from pipeline.dialects.kserve.unread import UnreadTensor, Written, as_message, check_texts
-from pipeline.dialects.kserve_v2.response_options import RequestedOutput, ResponseOptions
-from pipeline.dialects.kserve_v2.shared_memory import Outputs, Span
+from pipeline.dialects.kserve_v2.answers import RequestedOutput, ResponseOptions
+from pipeline.dialects.triton_extensions.shared_memory import FindSpan, SharedMemoryOutputs, Span
 from pipeline.front.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.values import Part
@@ -65,7 +69,7 @@ class InferRequest(msgspec.Struct, eq=False):
     def add_input(self, tensor: InputTensor) -> None:
         """One more input. Raises KServeRefusal for one that is there already."""
         if self.inputs.setdefault(tensor.name, tensor) is not tensor:
-            raise of_request(self.request_id, f"input '{tensor.name}' already exists in request")
+            raise request_refusal(self.request_id, f"input '{tensor.name}' already exists in request")
 
     def add_shared_input(self, name: str, datatype: str, shape: list[int], span: Span) -> None:
         """An input that lies in shared memory. Raises KServeRefusal for one that is there already."""
@@ -91,17 +95,17 @@ class InferRequest(msgspec.Struct, eq=False):
         """Build the request for the scheduler; the caller sets its `deadline`. Raises KServeRefusal."""
         limits = scheduler.app.config.limits
         if self.shared_bytes > limits.body_bytes:
-            raise of_request(
+            raise request_refusal(
                 self.request_id,
                 f"the inputs in shared memory have {self.shared_bytes} bytes; limits.body_bytes is "
                 f"{limits.body_bytes}",
             )
         if len(self.inputs) > limits.tensors:
-            raise of_request(
+            raise request_refusal(
                 self.request_id, f"{len(self.inputs)} inputs were given; limits.tensors is {limits.tensors}"
             )
         if (self.correlation_id or self.flags) and not model.reads_sequences:
-            raise of_request(
+            raise request_refusal(
                 self.request_id,
                 f"model '{model.name}' keeps no sequences: send no sequence_id, sequence_start or "
                 "sequence_end",
@@ -111,7 +115,9 @@ class InferRequest(msgspec.Struct, eq=False):
         if model.signature.has_rows:  # also where they are no batch, so that `rows` is 1
             most_rows = max(rows, *(tensor.shape[0] for tensor in self.inputs.values() if tensor.shape), 0)
         if most_rows > limits.rows:
-            raise of_request(self.request_id, f"{most_rows} rows were given; limits.rows is {limits.rows}")
+            raise request_refusal(
+                self.request_id, f"{most_rows} rows were given; limits.rows is {limits.rows}"
+            )
         check_texts(values, limits)
         if model.takes_messages:
             values = as_message(model.name, values)
@@ -141,7 +147,7 @@ class InferRequest(msgspec.Struct, eq=False):
         request.priority = max(0, (self.priority or model.default_priority) - 1)
         if self.spans and self.outputs:
             spans = [self.spans[name] for name, output in self.outputs.items() if output.room is not None]
-            request.finish = Outputs(spans)
+            request.finish = SharedMemoryOutputs(spans)
         return request
 
     def _sequence_parameters(self) -> dict[str, Any]:
@@ -154,7 +160,7 @@ class InferRequest(msgspec.Struct, eq=False):
         if name in _NOT_FOR_HOOKS:
             return
         _refuse_reserved(name)
-        self.parameters[sendable(name)] = checked_parameter(name, value)
+        self.parameters[replace_surrogates(name)] = check_parameter(name, value)
 
 
 def _refuse_reserved(name: str) -> None:
@@ -220,7 +226,7 @@ def _checked_in_turn(
     newest_first = list(inputs.values())[::-1]  # the order in which Triton looks at them
     for tensor in newest_first:
         if len(tensor.shape) > max_rank:
-            raise of_request(
+            raise request_refusal(
                 request_id,
                 f"input '{tensor.name}' has {len(tensor.shape)} dimensions; limits.tensor_rank is {max_rank}",
             )
@@ -232,7 +238,7 @@ def _checked_in_turn(
         for tensor in newest_first:
             if tensor.datatype != expected[tensor.name].datatype:
                 datatype = tensor.datatype if tensor.datatype in BY_DATATYPE else "<invalid>"
-                raise of_request(
+                raise request_refusal(
                     request_id,
                     f"inference input '{tensor.name}' data-type is '{datatype}', but model '{model.name}' "
                     f"expects '{expected[tensor.name].datatype}'",
@@ -257,7 +263,7 @@ def _check_names(
         expected_count = f"{needed}" if needed == len(expected) else f"between {needed} and {len(expected)}"
         missing = ",".join(f"'{n}'" for n, spec in expected.items() if n not in names and not spec.optional)
         names_sent = ",".join(f"'{tensor.name}'" for tensor in inputs)
-        raise of_request(
+        raise request_refusal(
             request_id,
             f"expected {expected_count} inputs but got {len(inputs)} inputs for model '{model.name}'. Got "
             f"input(s) [{names_sent}], but missing required input(s) [{missing}]. Please provide all "
@@ -272,19 +278,21 @@ def _rows(model: KServeModel, request_id: str, inputs: Sequence[InputTensor]) ->
     rows = None
     for tensor in inputs:
         if not tensor.shape:
-            raise of_request(
+            raise request_refusal(
                 request_id,
                 f"input '{tensor.name}' has no shape but model requires batch dimension for '{model.name}'",
             )
         if rows is None:
             rows = tensor.shape[0]
         elif tensor.shape[0] != rows:
-            raise of_request(
+            raise request_refusal(
                 request_id, f"input '{tensor.name}' batch size does not match other inputs for '{model.name}'"
             )
     max_rows = model.signature.max_batch_size
     if rows is None or rows > max_rows:
-        raise of_request(request_id, f"inference request batch-size must be <= {max_rows} for '{model.name}'")
+        raise request_refusal(
+            request_id, f"inference request batch-size must be <= {max_rows} for '{model.name}'"
+        )
     return rows
 
 
@@ -301,7 +309,7 @@ def _check_shape(model: KServeModel, request_id: str, tensor: InputTensor, expec
         for declared, length in zip(expected, tensor.shape, strict=True)
     )
     if not fits:
-        raise of_request(
+        raise request_refusal(
             request_id,
             f"unexpected shape for input '{tensor.name}' for model '{model.name}'. Expected "
             f"{_text(expected)}, got {_text(tensor.shape)}.{_HINT if model.signature.max_batch_size else ''}",
@@ -314,9 +322,9 @@ def _text(shape: Sequence[int]) -> str:
 
 def _value(model: KServeModel, request_id: str, tensor: InputTensor) -> Any:
     if tensor.datatype not in BY_DATATYPE:
-        raise of_request(request_id, f"input '{tensor.name}' has the datatype '{tensor.datatype[:40]}'")
+        raise request_refusal(request_id, f"input '{tensor.name}' has the datatype '{tensor.datatype[:40]}'")
     if tensor.shape and not 0 <= min(tensor.shape) <= max(tensor.shape) <= _MAX_LENGTH:
-        raise of_request(request_id, f"input '{tensor.name}' has the shape {_text(tensor.shape)}")
+        raise request_refusal(request_id, f"input '{tensor.name}' has the shape {_text(tensor.shape)}")
     as_texts = tensor.datatype == "BYTES" and model.signature.open
     data = tensor.data
     if tensor.datatype == "BYTES" or tensor.written is not Written.RAW:
@@ -329,7 +337,7 @@ def _value(model: KServeModel, request_id: str, tensor: InputTensor) -> Any:
     expected = math.prod(tensor.shape) * dtype.itemsize
     size = data.size if isinstance(data, Span) else len(data)
     if size != expected:
-        raise of_request(
+        raise request_refusal(
             request_id,
             f"input byte size mismatch for input '{tensor.name}' for model '{model.name}'. Expected "
             f"{expected}, got {size}",
@@ -339,4 +347,242 @@ def _value(model: KServeModel, request_id: str, tensor: InputTensor) -> Any:
     try:
         return (np.frombuffer(data, dtype) if expected else np.empty(0, dtype)).reshape(tensor.shape)
     except ValueError:  # no elements in lengths beyond what an array may have
-        raise of_request(request_id, f"input '{tensor.name}' has the shape {_text(tensor.shape)}") from None
+        raise request_refusal(
+            request_id, f"input '{tensor.name}' has the shape {_text(tensor.shape)}"
+        ) from None
+
+
+_NO_DATA = msgspec.Raw()
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    data: msgspec.Raw = _NO_DATA  # a union with None would not be taken
+    given_parameters: dict[str, Any] | None = msgspec.field(default=None, name="parameters")
+
+    @property
+    def parameters(self) -> Mapping[str, Any]:
+        return self.given_parameters or {}
+
+
+class _Document(msgspec.Struct):
+    inputs: list[_Input]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+    outputs: list[dict[str, Any]] | None = None
+
+
+_decoder = msgspec.json.Decoder(_Document)
+
+
+def parse_infer(
+    body: bytes,
+    header_length: int | None,
+    model: KServeModel,
+    limits: Limits,
+    find: FindSpan,
+    outline: Outline | None = None,
+) -> InferRequest:
+    """Read a body of JSON and the raw bytes behind it.
+
+    header_length: bytes of the JSON document; None for all of the body. find: in shared memory. outline: of
+    a large document. Raises KServeRefusal, and TooLarge for a document that nests deeper than
+    limits.json_depth.
+    """
+    end = len(body) if header_length is None else header_length
+    binary = memoryview(body)[end:]
+    if outline is None:
+        outline = Outline(body[:end])
+        if body.count(b"[", 0, end) + body.count(b"{", 0, end) > limits.json_depth:  # a bracket for a level
+            check_depth(outline.text, limits.json_depth)
+    document = _parse_document(outline.text)
+    _check_counts(document, limits)
+    infer_request = InferRequest(document.id)
+    _take_parameters(infer_request, document.parameters)
+    at = 0
+    for tensor in document.inputs:
+        _check_source(tensor)
+        if "shared_memory_region" in tensor.parameters:
+            infer_request.add_shared_input(
+                tensor.name, tensor.datatype, tensor.shape, _span(tensor.parameters, find)
+            )
+            continue
+        size = _binary_size(tensor)
+        if size is None:
+            refuse_in_json(tensor.name, tensor.datatype)
+            data = outline.restore(tensor.data)
+            infer_request.add_input(
+                InputTensor(tensor.name, tensor.datatype, tensor.shape, data, Written.JSON)
+            )
+            continue
+        if size > len(binary) - at:
+            raise KServeRefusal(
+                f"unexpected size for input '{tensor.name}', expecting {size - len(binary) + at} additional "
+                f"bytes for model '{model.name}'"
+            )
+        raw = InputTensor(tensor.name, tensor.datatype, tensor.shape, binary[at : at + size], Written.RAW)
+        infer_request.add_input(raw)
+        at += size
+    if at != len(binary):
+        raise KServeRefusal(f"unexpected additional input data for model '{model.name}'")
+    for output in document.outputs or ():
+        parameters = json_fields.get_tensor_parameters(output) if isinstance(output, dict) else {}
+        shared = "shared_memory_region" in parameters
+        requested = _requested_output(output)
+        infer_request.add_output(requested, _output_span(requested, parameters, find) if shared else None)
+    return infer_request
+
+
+def parse_raw(body: bytes, model: KServeModel) -> InferRequest:
+    """The whole body is the one input's raw bytes; its shape follows from the model. Raises KServeRefusal."""
+    specs = model.signature.inputs
+    if len(specs) != 1:
+        raise request_refusal(
+            "",
+            f"Raw request must only have 1 input (found 1) to be deduced but got {len(specs)} inputs in "
+            f"'{model.name}' model configuration",
+        )
+    (spec,) = specs
+    batched = model.signature.max_batch_size > 0
+    dims = list(spec.shape[1:] if batched else spec.shape)
+    if spec.datatype == "BYTES":
+        if dims not in ([1], []):
+            raise request_refusal(
+                "", f"For BYTE datatype raw input '{spec.name}', the model must have input shape [1]"
+            )
+        data = len(body).to_bytes(4, "little") + body
+    else:
+        data = body
+        if dims.count(-1) > 1:
+            raise request_refusal(
+                "",
+                f"The shape of the raw input '{spec.name}' can not be deduced because there are more than "
+                "one variable-sized dimension",
+            )
+        fixed = (
+            math.prod(length for length in dims if length != -1) * BY_DATATYPE[spec.datatype].numpy.itemsize
+        )
+        dims = [len(body) // max(1, fixed) if length == -1 else length for length in dims]
+    shape = [1, *dims] if batched else dims
+    infer_request = InferRequest(binary=True)
+    infer_request.inputs[spec.name] = InputTensor(spec.name, spec.datatype, shape, data, Written.RAW)
+    return infer_request
+
+
+def _parse_document(document: bytes) -> _Document:
+    try:
+        decoded = _decoder.decode(document)
+        if all(length >= 0 for tensor in decoded.inputs for length in tensor.shape):
+            return decoded
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    return _read_slowly(json_fields.parse_json(document))
+
+
+def _read_slowly(document: Any) -> _Document:
+    read = _Document([])
+    inputs = json_fields.get_array(document, "inputs")
+    if "id" in document:
+        read.id = json_fields.get_text(document, "id")
+    read.parameters = dict(json_fields.get_parameters(document))
+    for tensor in inputs:
+        if not isinstance(tensor, dict):
+            raise KServeRefusal(
+                f"Unable to parse 'inputs': one is {json.dumps(tensor)[:40]}, and no object with name, "
+                "shape, datatype and data"
+            )
+        name = json_fields.get_text(tensor, "name")
+        shape = [json_fields.check_unsigned(dim, "shape") for dim in json_fields.get_array(tensor, "shape")]
+        datatype = json_fields.get_text(tensor, "datatype")
+        data = _NO_DATA
+        if "data" in tensor:
+            data = msgspec.Raw(json.dumps(json_fields.get_array(tensor, "data")).encode())
+        read.inputs.append(
+            _Input(name, shape, datatype, data, dict(json_fields.get_tensor_parameters(tensor)))
+        )
+    if "outputs" in document:
+        read.outputs = json_fields.get_array(document, "outputs")
+    return read
+
+
+def _check_counts(document: _Document, limits: Limits) -> None:
+    counts = {
+        "inputs": len(document.inputs),
+        "outputs": len(document.outputs or ()),
+        "parameters": len(document.parameters) + sum(len(tensor.parameters) for tensor in document.inputs),
+    }
+    for name, count in counts.items():
+        if count > limits.tensors:
+            raise request_refusal(
+                document.id, f"{count} {name} were given; limits.tensors is {limits.tensors}"
+            )
+
+
+def _take_parameters(infer_request: InferRequest, parameters: Mapping[str, Any]) -> None:
+    for name, value in parameters.items():
+        if name == "priority":
+            infer_request.priority = json_fields.check_unsigned(value, name)
+        elif name == "timeout":
+            infer_request.timeout_us = json_fields.check_unsigned(value, name)
+        elif name == "sequence_id":
+            if type(value) is not str and (type(value) is not int or value not in range(1 << 64)):
+                raise json_fields.parse_error(name, "attempt to access JSON non-string as string")
+            infer_request.correlation_id = value
+        elif name in SEQUENCE_FLAGS:
+            infer_request.flags |= SEQUENCE_FLAGS[name] * json_fields.check_boolean(value, name)
+        elif name == "binary_data_output":
+            infer_request.binary = json_fields.check_boolean(value, name)
+        else:
+            infer_request.add_parameter(name, value)
+
+
+def _check_source(tensor: _Input) -> None:
+    """Raises KServeRefusal for data in two places or in none, and for an unknown datatype."""
+    sources = ["data"] if len(memoryview(tensor.data)) else []
+    sources += [name for name in ("binary_data_size", "shared_memory_region") if name in tensor.parameters]
+    if len(sources) != 1:
+        found_sources = f"set {' '.join(map(repr, sources))}" if sources else "no field is set"
+        raise KServeRefusal(
+            "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+            f"'shared_memory_region' in 'parameters'. But {found_sources}"
+        )
+    if tensor.datatype not in BY_DATATYPE:
+        raise KServeRefusal(f"invalid datatype for input {tensor.name}")
+
+
+def _binary_size(tensor: _Input) -> int | None:
+    """Bytes of this input behind the document; None where its data is in it. Raises KServeRefusal."""
+    if "binary_data_size" in tensor.parameters:
+        return json_fields.check_unsigned(tensor.parameters["binary_data_size"], "binary_data_size")
+    return None
+
+
+def _span(parameters: Mapping[str, Any], find: FindSpan) -> Span:
+    region = json_fields.get_text(parameters, "shared_memory_region")
+    names = "shared_memory_offset", "shared_memory_byte_size"
+    offset, size = (json_fields.check_unsigned(parameters.get(name, 0), name) for name in names)
+    return find(region, offset, size)
+
+
+def _output_span(requested: RequestedOutput, parameters: Mapping[str, Any], find: FindSpan) -> Span:
+    for name, is_set in (
+        ("classification", "classification" in parameters),
+        ("binary_data", requested.binary),
+    ):
+        if is_set:
+            raise KServeRefusal(f"Output can't set both 'shared_memory_region' and '{name}'")
+    return _span(parameters, find)
+
+
+def _requested_output(output: Mapping[str, Any]) -> RequestedOutput:
+    """An output that the request lists; its `binary_data_output` holds for those that it does not list."""
+    name = json_fields.get_text(output, "name")
+    parameters = json_fields.get_tensor_parameters(output)
+    classes, binary = 0, False
+    if "classification" in parameters:
+        classes = json_fields.check_unsigned(parameters["classification"], "classification", verb="set")
+    if "binary_data" in parameters:
+        binary = json_fields.check_boolean(parameters["binary_data"], "binary_data")
+    return RequestedOutput(name, binary, classes)

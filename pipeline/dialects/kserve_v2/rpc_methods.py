@@ -34,15 +34,15 @@ from pipeline.api.restrictions import (
     TRACE,
 )
 from pipeline.config.config_file import Limits
-from pipeline.dialects.kserve.models import KServeModel, version_number
-from pipeline.dialects.kserve.refusals import KServeRefusal, for_clients
+from pipeline.dialects.kserve.models import KServeModel, parse_version
+from pipeline.dialects.kserve.refusals import KServeRefusal, describe_error
 from pipeline.dialects.kserve.unread import Written
+from pipeline.dialects.kserve_v2.answers import PROTO, RequestedOutput
 from pipeline.dialects.kserve_v2.infer_request import SEQUENCE_FLAGS, InferRequest, InputTensor
-from pipeline.dialects.kserve_v2.repository_api import index
-from pipeline.dialects.kserve_v2.response_options import PROTO, RequestedOutput
-from pipeline.dialects.kserve_v2.server import LOG_FORMATS, V2Server
-from pipeline.dialects.kserve_v2.shared_memory import FindSpan, Span
-from pipeline.dialects.message_fields import LargeMessage, check_nested, split, varint
+from pipeline.dialects.message_fields import LargeMessage, check_nested, cut_fields, encode_varint
+from pipeline.dialects.triton_extensions.repository_api import index
+from pipeline.dialects.triton_extensions.server import LOG_FORMATS, V2Server
+from pipeline.dialects.triton_extensions.shared_memory import FindSpan, Span
 from pipeline.errors import OUR_FAULT, DeadlineExceeded, ServingError, TooLarge
 from pipeline.front.dag_run import Answer, DagRun, Request
 from pipeline.front.grpc.call_context import CallContext
@@ -94,7 +94,7 @@ class InferMessage(NamedTuple):
 
 def infer_message(data: bytes, limits: Limits) -> InferMessage:
     """Parse a serialized ModelInferRequest. Raises KServeRefusal for other bytes, and TooLarge."""
-    rest, raws = split(data, _RAWS, limits)
+    rest, raws = cut_fields(data, _RAWS, limits)
     rest, large = check_nested(rest, _INPUTS, limits, cut=(_CONTENTS,), short=_SHAPE)
     check_nested(rest, _OUTPUTS, limits)
     try:
@@ -431,7 +431,7 @@ class V2Rpc(RpcHandler):
 
     def _model_ready(self, request: messages.ModelReadyRequest) -> Message:
         if request.version:
-            version_number(request.version)
+            parse_version(request.version)
         return messages.ModelReadyResponse(ready=self._server.models.is_ready(request.name, request.version))
 
     def _model_metadata(self, request: messages.ModelMetadataRequest) -> Message:
@@ -448,7 +448,7 @@ class V2Rpc(RpcHandler):
 
     def _index(self, request: messages.RepositoryIndexRequest) -> Message:
         _refuse_named_repository(request)
-        rows = index(self._server.models, ready_alone=request.ready)
+        rows = index(self._server.models, ready_only=request.ready)
         return ParseDict({"models": rows}, messages.RepositoryIndexResponse())
 
     # Loading and unloading, which go on when the caller leaves:
@@ -493,7 +493,7 @@ class V2Rpc(RpcHandler):
         if infer_request.timeout_us:
             timeout_s = min(timeout_s, infer_request.deadline_s(model))
         request.deadline = self._scheduler.deadline(timeout_s)
-        request.version = fields.model_version and str(version_number(fields.model_version))
+        request.version = fields.model_version and str(parse_version(fields.model_version))
         return request
 
     def _span(self, context: CallContext, region: str, offset: int, size: int) -> Span:
@@ -507,7 +507,7 @@ class V2Rpc(RpcHandler):
         return await self._refuse(context, error)
 
     async def _refuse(self, context: CallContext, error: ServingError) -> bytes:
-        _, code, message = for_clients(error)
+        _, code, message = describe_error(error)
         if isinstance(error, DeadlineExceeded) and context.time_remaining() == 0:
             code, message = "DEADLINE_EXCEEDED", "Deadline Exceeded"  # as gRPC tells the call's own
         await self._end(context, error, code, message)
@@ -579,7 +579,7 @@ class Stream:
                         break  # reading ends before the last answer only where the client has left
                 answer = place.result()
                 if isinstance(answer, ServingError):
-                    _, code, message = for_clients(answer)
+                    _, code, message = describe_error(answer)
                     await self._context.abort(getattr(grpc.StatusCode, code), message)
                 else:
                     await self._context.write(answer)
@@ -646,13 +646,13 @@ class Stream:
             if self._strict:
                 self._fill(place, answer)
                 return
-            refusal = ModelStreamInferResponse(error_message=for_clients(answer)[2])
+            refusal = ModelStreamInferResponse(error_message=describe_error(answer)[2])
             refusal.infer_response.id = request_id
             self._fill(place, refusal.SerializeToString())
             return
         self._scheduler.access_log.answered(self._door)
         size = len(answer[0]) + len(_FINAL_BYTES)
-        parts = [_INFER_RESPONSE, varint(size), answer[0], _FINAL_BYTES]
+        parts = [_INFER_RESPONSE, encode_varint(size), answer[0], _FINAL_BYTES]
         self._fill(place, b"".join(parts))
 
     def _fill(self, place: Place, answer: bytes | ServingError) -> None:

@@ -1,20 +1,28 @@
-"""WORKER PROCESS: encodes responses of `/v1/embeddings`."""
+"""WORKER PROCESS: responses of `/v1/embeddings`, with the options that the front sends."""
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from pipeline.dialects.openai.response_options import BASE64, EmbeddingOptions
-from pipeline.dialects.vectors import vectors_in
+from pipeline.dialects.text_values import vectors_in
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import TensorSpec
 
-_LITTLE = np.dtype("<f4")
+EMBEDDINGS = "openai.embeddings"  # response form {"object": "list", "data": [...], "usage": {...}}
+FLOAT, BASE64 = "float", "base64"  # encodings of the vectors
+_LITTLE_ENDIAN = np.dtype("<f4")
+
+
+class EmbeddingOptions(NamedTuple):
+    """The options of an embeddings response."""
+
+    encoding: str  # encoding of the vectors: FLOAT or BASE64
+    model: str  # name of the model in the response
 
 
 def render(
@@ -25,7 +33,7 @@ def render(
     vectors, tokens = vectors_in(output)
     embeddings: list[Any] = vectors.tolist()
     if options.encoding == BASE64:
-        embeddings = [base64.b64encode(row.tobytes()).decode() for row in vectors.astype(_LITTLE)]
+        embeddings = [base64.b64encode(row.tobytes()).decode() for row in vectors.astype(_LITTLE_ENDIAN)]
     data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(embeddings)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     answer = {"object": "list", "data": data, "model": options.model, "usage": usage}

@@ -27,10 +27,10 @@ class OpenAI:
         )
 
     def worker(self) -> WorkerPart:
-        from pipeline.dialects.openai import answers, response_options
-        from pipeline.dialects.unread_texts import UnreadTexts
+        from pipeline.dialects.openai import answers
+        from pipeline.dialects.text_values import UnreadTexts
 
-        return WorkerPart(forms={response_options.EMBEDDINGS: Form(answers.render)}, unread=(UnreadTexts,))
+        return WorkerPart(forms={answers.EMBEDDINGS: Form(answers.render)}, unread=(UnreadTexts,))
 
 
 DIALECT: Dialect = OpenAI()

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from pipeline.config.config_file import Limits
-from pipeline.dialects.openai.response_options import BASE64, EMBEDDINGS, FLOAT, EmbeddingOptions
+from pipeline.dialects.openai.answers import BASE64, EMBEDDINGS, FLOAT, EmbeddingOptions
 from pipeline.dialects.text_models import EMBEDDINGS as KIND
 from pipeline.dialects.text_models import TextHttp, TextModels, decode_body
 from pipeline.errors import InvalidInput, ServingError

@@ -1,23 +1,33 @@
-"""WORKER PROCESS: encodes responses of `/embed`, `/similarity`, `/rerank` and `/predict`."""
+"""WORKER PROCESS: responses of TEI's paths, with the options that the front sends."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.dialects.tei.response_options import TeiResponseOptions
-from pipeline.dialects.vectors import vectors_in
+from pipeline.dialects.text_values import vectors_in
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.values import Part
 from pipeline.models.tensor_spec import TensorSpec
 
-_json = msgspec.json
+# Response forms, one for each path:
+EMBED, SIMILARITY, RERANK, PREDICT = "tei.embed", "tei.similarity", "tei.rerank", "tei.predict"
+EMBED_ALL, TOKENIZE = "tei.embed_all", "tei.tokenize"
+
 Output = Mapping[str, Any]
 Declared = Sequence[TensorSpec]
+_json = msgspec.json
+
+
+class TeiResponseOptions(NamedTuple):
+    """The options of a TEI response."""
+
+    many: bool = True  # whether the response is a list with an element for each text, not its only element
+    texts: bytes = b""  # JSON list of the texts to return with their ranks; empty to return none
 
 
 def embed(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:

@@ -28,16 +28,16 @@ class Tei:
         )
 
     def worker(self) -> WorkerPart:
-        from pipeline.dialects.tei import answers, response_options
-        from pipeline.dialects.unread_texts import UnreadTexts
+        from pipeline.dialects.tei import answers
+        from pipeline.dialects.text_values import UnreadTexts
 
         forms = {
-            response_options.EMBED: Form(answers.embed),
-            response_options.SIMILARITY: Form(answers.similarity),
-            response_options.RERANK: Form(answers.rerank),
-            response_options.PREDICT: Form(answers.predict),
-            response_options.EMBED_ALL: Form(answers.embed_all),
-            response_options.TOKENIZE: Form(answers.tokenize),
+            answers.EMBED: Form(answers.embed),
+            answers.SIMILARITY: Form(answers.similarity),
+            answers.RERANK: Form(answers.rerank),
+            answers.PREDICT: Form(answers.predict),
+            answers.EMBED_ALL: Form(answers.embed_all),
+            answers.TOKENIZE: Form(answers.tokenize),
         }
         return WorkerPart(forms=forms, unread=(UnreadTexts,))
 

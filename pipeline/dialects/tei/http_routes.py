@@ -10,7 +10,7 @@ import msgspec
 from pipeline import __version__
 from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA
 from pipeline.config.config_file import DEFAULT_BATCH_TOKENS, Limits, OpConfig
-from pipeline.dialects.tei.response_options import (
+from pipeline.dialects.tei.answers import (
     EMBED,
     EMBED_ALL,
     PREDICT,
@@ -29,7 +29,7 @@ from pipeline.dialects.text_models import (
     TextModels,
     decode_body,
 )
-from pipeline.dialects.unread_texts import UnreadTexts
+from pipeline.dialects.text_values import UnreadTexts
 from pipeline.errors import InvalidInput, ServingError, UnknownService
 from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest

@@ -1,29 +1,33 @@
-"""V2Server: what HTTP and gRPC answer from: models, orders to load them, shared memory, settings, figures."""
+"""FRONT PROCESS: V2Server: the state behind HTTP and gRPC of KServe v2, with Triton's extensions.
+
+It has the models, their configuration and statistics, shared memory, and trace and log settings.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from pipeline import __version__
 from pipeline.config.config_file import OpConfig, ServiceConfig
 from pipeline.dialects.kserve import json_fields
-from pipeline.dialects.kserve.models import KServeModel, KServeModels, version_number
+from pipeline.dialects.kserve.models import KServeModel, KServeModels, parse_version
 from pipeline.dialects.kserve.refusals import KServeRefusal
-from pipeline.dialects.kserve_v2.repository_api import Control
-from pipeline.dialects.kserve_v2.shared_memory import SharedMemory
+from pipeline.dialects.triton_extensions.repository_api import ModelControl
+from pipeline.dialects.triton_extensions.shared_memory import SharedMemory
 from pipeline.errors import UnknownVersion
 from pipeline.front.metrics.metrics import OpFigures, RunFigures
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.tensor_spec import TensorSpec
 
-_CHANNELS = (1, 3)  # of grey and coloured images
+_CHANNELS = (1, 3)  # grey and colour images
 
 
 def model_config(model: KServeModel, config: ServiceConfig, answering_op: str) -> dict[str, Any]:
-    """ModelConfig as JSON; `answering_op` stands for the service where the model is the service."""
+    """Return Triton's ModelConfig as JSON. answering_op: the Op that represents the service."""
     op = config.op[model.op or answering_op]
     max_batch_size = model.signature.max_batch_size
     document: dict[str, Any] = {
@@ -85,8 +89,8 @@ def _version_policy(op: OpConfig) -> dict[str, Any]:
 def _input(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:
     return {
         "name": spec.name,
-        "data_type": _type(spec),
-        "format": _format(spec, max_batch_size),
+        "data_type": _data_type(spec),
+        "format": _image_format(spec, max_batch_size),
         "dims": _dims(spec, max_batch_size),
         "is_shape_tensor": False,
         "allow_ragged_batch": False,
@@ -98,7 +102,7 @@ def _input(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:
 def _output(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:
     return {
         "name": spec.name,
-        "data_type": _type(spec),
+        "data_type": _data_type(spec),
         "dims": _dims(spec, max_batch_size),
         "label_filename": "labels.txt" if spec.labels else "",
         "is_shape_tensor": False,
@@ -106,8 +110,8 @@ def _output(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:
     }
 
 
-def _format(spec: TensorSpec, max_batch_size: int) -> str:
-    """How pixels lie in what looks like an image: clients of image models don't go on with FORMAT_NONE."""
+def _image_format(spec: TensorSpec, max_batch_size: int) -> str:
+    """Return the layout of an input that looks like an image: image clients reject FORMAT_NONE."""
     dims = _dims(spec, max_batch_size)
     if len(dims) != 3 or spec.datatype == "BYTES":
         return "FORMAT_NONE"
@@ -121,18 +125,18 @@ def _dims(spec: TensorSpec, max_batch_size: int) -> list[int]:
     return list(spec.shape[1:] if max_batch_size else spec.shape)
 
 
-def _type(spec: TensorSpec) -> str:
+def _data_type(spec: TensorSpec) -> str:
     return "TYPE_STRING" if spec.datatype == "BYTES" else f"TYPE_{spec.datatype}"
 
 
 def model_stats(
     scheduler: Scheduler, models: KServeModels, name: str = "", version: str = ""
 ) -> dict[str, Any]:
-    """The statistics of one model, or of all that are loaded. Raises KServeRefusal, in words of its own."""
+    """Return the statistics of a model, or of all loaded models. Raises KServeRefusal."""
     if not name:
         return {"model_stats": [statistics(scheduler, models, model) for model in models.loaded()]}
     if version:
-        version_number(version)
+        parse_version(version)
     try:
         model = models.find(name, version)
     except UnknownVersion:
@@ -143,10 +147,10 @@ def model_stats(
 
 
 def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -> dict[str, Any]:
-    """One element of `model_stats`."""
+    """Return the statistics of a model: an element of `model_stats`."""
     of_ops, requests = scheduler.metrics.of_ops, scheduler.requests(model.key)
     if requests is None:
-        return _of_op(model, of_ops[model.op])
+        return _op_statistics(model, of_ops[model.op])
     answering, ops = of_ops[models.answering_op(model)], [of_ops[op] for op in models.ops(model)]
     total = RunFigures()
     for op in ops:
@@ -173,7 +177,7 @@ def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -
     }
 
 
-def _of_op(model: KServeModel, op: OpFigures) -> dict[str, Any]:
+def _op_statistics(model: KServeModel, op: OpFigures) -> dict[str, Any]:
     shares = op.shares
     succeeded = shares.count - op.failed
     took_ns = op.queued_ns + shares.input_ns + shares.infer_ns + shares.output_ns
@@ -217,7 +221,7 @@ def _batches(op: OpFigures) -> list[dict[str, Any]]:
 
 _NUMBER = re.compile(r"\s*([+-]?\d{1,20})")
 _INT32_MAX, _UINT32_MAX = (1 << 31) - 1, (1 << 32) - 1
-_RANGES = {  # of the trace settings that are numbers
+_RANGES = {  # of numeric trace settings
     "trace_rate": (0, _UINT32_MAX),
     "trace_count": (-1, _INT32_MAX),
     "log_frequency": (0, _UINT32_MAX),
@@ -229,14 +233,14 @@ TraceValue = str | list[str]
 
 
 class TraceSettings:
-    """Trace settings of all models and of each model. They are only stored: no traces go to files."""
+    """Triton's trace settings, of all models and of each. The server stores them and writes no traces."""
 
     def __init__(self) -> None:
         self._of_all: dict[str, TraceValue] = {}
         self._of_model: dict[str, dict[str, TraceValue]] = {}
 
     def get_settings(self, model: str = "") -> dict[str, TraceValue]:
-        """The settings as Triton's HTTP writes them, numbers as texts; a model's before those of all."""
+        """Return the settings, with numbers as texts. Settings of the model override those of all models."""
         start: dict[str, TraceValue] = {
             "trace_level": ["OFF"],
             "trace_rate": "1000",
@@ -248,9 +252,9 @@ class TraceSettings:
         return {**start, **self._of_all, **self._of_model.get(model, {})}
 
     def update(self, settings: Mapping[str, list[str] | None], model: str = "") -> None:
-        """Change settings; None takes one back. model: one that there is, or empty for all.
+        """Change settings of a model, or of all models for an empty name. None resets a setting.
 
-        Raises KServeRefusal, and then nothing is changed; a setting that Triton does not know is passed over.
+        Unknown settings are ignored. Raises KServeRefusal without a change.
         """
         if "trace_file" in settings:
             raise KServeRefusal(
@@ -263,7 +267,7 @@ class TraceSettings:
         for name in _RANGES:
             texts = settings.get(name)
             if texts is not None:
-                values[name] = _number(name, texts)
+                values[name] = _parse_trace_number(name, texts)
         changed = dict(self._of_model.get(model, {}) if model else self._of_all)
         changed.update(values)
         for name in _RANGES:
@@ -282,7 +286,7 @@ def _check_levels(levels: list[str]) -> None:
         raise KServeRefusal("Attempting to set invalid trace setting :trace file name is not given")
 
 
-def _number(name: str, texts: list[str]) -> str:
+def _parse_trace_number(name: str, texts: list[str]) -> str:
     if len(texts) > 1:
         raise KServeRefusal(f"expect only 1 value for '{name}'")
     text = texts[0]
@@ -298,7 +302,7 @@ def _number(name: str, texts: list[str]) -> str:
 
 
 class LogSettings:
-    """Log settings of Triton. They are stored only: this server does not log by them."""
+    """Triton's log settings. The server stores them, and its log ignores them."""
 
     def __init__(self) -> None:
         self._settings: dict[str, bool | int | str] = {
@@ -314,11 +318,11 @@ class LogSettings:
         return dict(self._settings)
 
     def kinds(self) -> dict[str, type]:
-        """The type of each setting's value."""
+        """Return the type of each setting."""
         return {name: type(value) for name, value in self._settings.items()}
 
     def update(self, settings: Mapping[str, bool | int | str]) -> None:
-        """Change settings to values of the right types. Raises KServeRefusal, and then nothing is changed."""
+        """Change settings to values of their types. Raises KServeRefusal without a change."""
         if "log_file" in settings:
             raise KServeRefusal(
                 "log file location can not be updated through network protocol", "UNIMPLEMENTED"
@@ -332,46 +336,48 @@ class LogSettings:
         self._settings.update({name: value for name, value in settings.items() if name in self._settings})
 
 
-def trace_settings_in(document: Any) -> dict[str, list[str] | None]:
-    """The settings in a JSON request, for `TraceSettings.update`. Raises KServeRefusal for other types."""
+def parse_trace_settings(document: Any) -> dict[str, list[str] | None]:
+    """Parse the JSON document of `TraceSettings.update`. Raises KServeRefusal for other types."""
     if not isinstance(document, dict):
-        raise json_fields.unparsed("", "attempt to access JSON non-object as object")
+        raise json_fields.parse_error("", "attempt to access JSON non-object as object")
     settings: dict[str, list[str] | None] = {}
     for name, value in document.items():
         if value is None:
             settings[name] = None
         elif name == "trace_level":
-            settings[name] = [json_fields.as_text(level) for level in json_fields.array(document, name)]
+            settings[name] = [
+                json_fields.check_text(level) for level in json_fields.get_array(document, name)
+            ]
         elif name in _RANGES:
-            settings[name] = [json_fields.as_text(value)]
+            settings[name] = [json_fields.check_text(value)]
         else:
             settings[name] = []
     return settings
 
 
-def log_settings_in(document: Any, kinds: Mapping[str, type]) -> dict[str, bool | int | str]:
-    """The settings in a JSON request, for `LogSettings.update`. Raises KServeRefusal for other types."""
+def parse_log_settings(document: Any, kinds: Mapping[str, type]) -> dict[str, bool | int | str]:
+    """Parse the JSON document of `LogSettings.update`. Raises KServeRefusal for other types."""
     if not isinstance(document, dict):
-        raise json_fields.unparsed("", "attempt to access JSON non-object as object")
+        raise json_fields.parse_error("", "attempt to access JSON non-object as object")
     settings: dict[str, bool | int | str] = {}
     for name, kind in kinds.items():
         value = document.get(name)
         if value is None:
             continue
         if kind is bool:
-            settings[name] = json_fields.boolean(value, "")
+            settings[name] = json_fields.check_boolean(value, "")
         elif kind is int:
-            settings[name] = json_fields.unsigned(value, "")
+            settings[name] = json_fields.check_unsigned(value, "")
         else:
-            settings[name] = json_fields.as_text(value)
+            settings[name] = json_fields.check_text(value)
     return settings
 
 
-SERVER_NAME = "triton"  # its own example programs stop at any other name
-_NO_SHARED_MEMORY = (  # as Triton says it
+SERVER_NAME = "triton"  # Triton's example programs reject other names
+_NO_SHARED_MEMORY = (  # Triton's message
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 )
-_NAMES = (
+_EXTENSIONS = (
     "classification",
     "model_repository",
     "schedule_policy",
@@ -387,14 +393,14 @@ _NAMES = (
 
 
 class V2Server:
-    """The service as a server of KServe v2, one for both doors."""
+    """The service as a server of KServe v2, shared by HTTP and gRPC."""
 
     def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
         config = scheduler.app.config
         self.scheduler = scheduler
         self.limits = config.limits
         self.models = KServeModels(scheduler, repository)
-        self.control = Control(self.models, repository, explicit=config.v2.model_control == "explicit")
+        self.control = ModelControl(self.models, repository, explicit=config.v2.model_control == "explicit")
         if scheduler.app.repository is None:
             self.memory = SharedMemory(config.v2.shared_memory)
         else:
@@ -404,11 +410,11 @@ class V2Server:
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of the server."""
-        offered = [name for name in _NAMES if self.memory.offered or not name.endswith("shared_memory")]
+        offered = [name for name in _EXTENSIONS if self.memory.offered or not name.endswith("shared_memory")]
         name, app = SERVER_NAME, self.scheduler.app
         if app.repository is not None:
             offered.insert(offered.index("model_repository") + 1, "model_repository(unload_dependents)")
-            name = app.name  # as --id says it
+            name = app.name  # from the option --id
         return {"name": name, "version": __version__, "extensions": offered}
 
     def get_metadata(self, name: str, version: str) -> dict[str, Any]:
@@ -416,7 +422,7 @@ class V2Server:
         return self.models.find(name, version).metadata(() if version else self.models.versions(name))
 
     def config(self, name: str, version: str) -> dict[str, Any]:
-        """The configuration of a model. Raises KServeRefusal and UnknownVersion."""
+        """Return the configuration of a model. Raises KServeRefusal and UnknownVersion."""
         app = self.scheduler.app
         model = self.models.find(name, version)
         if model.config is not None:
@@ -424,9 +430,141 @@ class V2Server:
         return model_config(model, app.config, self.models.answering_op(model))
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
-        """The statistics of a model, or of all that are loaded. Raises KServeRefusal."""
+        """Return the statistics of a model, or of all loaded models. Raises KServeRefusal."""
         return model_stats(self.scheduler, self.models, name, version)
 
     def close(self) -> None:
-        """Give back what clients have left registered."""
+        """Close the shared memory that clients have registered."""
         self.memory.unregister()
+
+
+Stats = dict[str, Any]  # an element of `model_stats`
+
+_COUNTERS: dict[str, tuple[str, Callable[[Stats], int]]] = {
+    "nv_inference_request_success": (
+        "Number of successful inference requests, all batch sizes",
+        lambda stats: stats["inference_stats"]["success"]["count"],
+    ),
+    "nv_inference_count": (
+        "Number of inferences performed (does not include cached requests)",
+        lambda stats: stats["inference_count"],
+    ),
+    "nv_inference_exec_count": (
+        "Number of model executions performed (does not include cached requests)",
+        lambda stats: stats["execution_count"],
+    ),
+    "nv_inference_request_duration_us": (
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        lambda stats: stats["inference_stats"]["success"]["ns"] // 1000,
+    ),
+    "nv_inference_queue_duration_us": (
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        lambda stats: stats["inference_stats"]["queue"]["ns"] // 1000,
+    ),
+    "nv_inference_compute_input_duration_us": (
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        lambda stats: stats["inference_stats"]["compute_input"]["ns"] // 1000,
+    ),
+    "nv_inference_compute_infer_duration_us": (
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        lambda stats: stats["inference_stats"]["compute_infer"]["ns"] // 1000,
+    ),
+    "nv_inference_compute_output_duration_us": (
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        lambda stats: stats["inference_stats"]["compute_output"]["ns"] // 1000,
+    ),
+}
+_FAILURES = "nv_inference_request_failure", "Number of failed inference requests, all batch sizes"
+_REASONS = {"OTHER": "other", "CANCELED": "canceled", "REJECTED": "rejected", "BACKEND": "broken"}
+_STEP_FAILURES = (
+    "paddlewheel_ensemble_step_failures_total",
+    "Requests of an ensemble that failed, by the step where they did.",
+)
+_PENDING = (
+    "nv_inference_pending_request_count",
+    "Instantaneous number of pending requests awaiting execution per-model.",
+)
+_HOST_GAUGES = {
+    "nv_cpu_utilization": "CPU utilization rate [0.0 - 1.0]",
+    "nv_cpu_memory_total_bytes": "CPU total memory (RAM), in bytes",
+    "nv_cpu_memory_used_bytes": "CPU used memory (RAM), in bytes",
+}
+_IDLE = slice(3, 5)  # columns of /proc/stat: idle and iowait
+
+
+def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics) -> bytes:
+    """Return Triton's metrics of each model and of the machine, in Prometheus' text format."""
+    stats_by_model = [(model, statistics(scheduler, models, model)) for model in models.all()]
+    lines: list[str] = []
+    for name, (description, get_count) in _COUNTERS.items():
+        rows = ((_labels(model), get_count(stats)) for model, stats in stats_by_model)
+        lines += _family(name, description, "counter", rows)
+    failed = (
+        (_labels(model, reason=reason), getattr(scheduler.failures(model.key), kind))
+        for model, _ in stats_by_model
+        for reason, kind in _REASONS.items()
+    )
+    lines += _family(*_FAILURES, "counter", failed)
+    steps = (
+        (_labels(model, step=step, step_model=name, step_version=version), count)
+        for model, _ in stats_by_model
+        for (step, op), count in scheduler.failures(model.key).steps.items()
+        for name, _, version in (op.rpartition(":"),)
+    )
+    lines += _family(*_STEP_FAILURES, "counter", steps)
+    pending = ((_labels(model), _pending(scheduler, model)) for model, _ in stats_by_model)
+    lines += _family(*_PENDING, "gauge", pending)
+    return "".join([*lines, host.text()]).encode()
+
+
+def _pending(scheduler: Scheduler, model: KServeModel) -> int:
+    return scheduler.waiting(model.op) if model.op else scheduler.pending
+
+
+def _family(name: str, description: str, kind: str, rows: Iterator[tuple[str, int]]) -> Iterator[str]:
+    yield f"# HELP {name} {description}\n# TYPE {name} {kind}\n"
+    for labels, value in rows:
+        yield f"{name}{labels} {value}\n"
+
+
+def _labels(model: KServeModel, **more: str) -> str:
+    labels = {"model": model.name, **more, "version": model.version}
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+class HostMetrics:
+    """CPU and memory metrics of the machine.
+
+    The CPU utilization covers the time since the previous call, at first since the start of the machine.
+    """
+
+    def __init__(self) -> None:
+        self._before = 0, 0
+
+    def text(self) -> str:
+        """Return the gauges in Prometheus' text format; empty if the kernel does not provide them."""
+        try:
+            gauges = dict(zip(_HOST_GAUGES, self._values(), strict=True))
+        except (OSError, LookupError, ValueError):
+            return ""
+        return "".join(
+            f"# HELP {name} {_HOST_GAUGES[name]}\n# TYPE {name} gauge\n{name} {value}\n"
+            for name, value in gauges.items()
+        )
+
+    def _values(self) -> Iterator[float]:
+        times = [int(ticks) for ticks in Path("/proc/stat").read_text("ascii").splitlines()[0].split()[1:9]]
+        idle, total = sum(times[_IDLE]), sum(times)
+        idle_before, total_before = self._before
+        self._before = idle, total
+        passed = total - total_before
+        busy = 1 - (idle - idle_before) / passed if passed else 0.0
+        yield min(max(0.0, busy), 1.0)  # the iowait counter of the kernel may decrease
+        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
+        memory = {name: int(value.split()[0]) * 1024 for name, value in (line.split(":") for line in lines)}
+        yield memory["MemTotal"]
+        yield memory["MemTotal"] - memory["MemAvailable"]

@@ -1,4 +1,4 @@
-"""Key/value for the models of a repository: which takes a message, and its values as its tensors."""
+"""FRONT PROCESS: key/value requests to the models of a repository: the model, and values as its tensors."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.models.tensor_spec import Signature, TensorSpec
 from pipeline.wire.paddle_tensors import STRING
 
-TEXT = "text"  # of an example
+_EXAMPLE_TEXT = "text"
 
 
-class DeclaredModels:
-    """Makes of a message a request to the model that it names, the newest of its versions."""
+class RepositoryModels:
+    """Addresses key/value requests to the newest version of the model that they name."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
     def address(self, request: Request, model: ServedModel) -> None:
-        """Have the request ask the model, with the tensors that it declares. Raises BadPackage."""
-        assert model.signature is not None  # of a repository each has one
+        """Set the model of a request, and its inputs as declared tensors. Raises BadPackage and TooLarge."""
+        assert model.signature is not None  # each model of a repository has a signature
         limits = self._scheduler.app.config.limits
         request.inputs, request.rows = match_inputs(model.name, model.signature, request.inputs, limits)
         if request.rows > limits.rows:
             raise TooLarge(f"{request.rows} rows were sent; limits.rows is {limits.rows}")
         request.service, request.model, request.model_version = model.name, model.key, model.version
-        request.wish = True  # BYTES as texts
+        request.wish = True  # the response has BYTES as texts
 
-    def named(self, name: str) -> ServedModel:
-        """The model of this name; the only one for no name. Raises UnknownService."""
+    def find(self, name: str) -> ServedModel:
+        """Return the model of this name; the only model for an empty name. Raises UnknownService."""
         models_by_name = {
             model.name: model for model in self._scheduler.app.models if self._is_offered(model)
         }
@@ -63,34 +63,34 @@ class DeclaredModels:
 
 
 def get_text_example(model: ServedModel) -> Mapping[str, str]:
-    """A text under each key, for a model of a repository that takes nothing else; empty for another."""
+    """Return an example with a text for each input; empty for a model that takes other tensors."""
     if model.config is None or model.signature is None:
         return {}
     needed = [spec for spec in model.signature.inputs if not spec.optional]
-    if not needed or any(spec.datatype != "BYTES" or _of_one(spec) is None for spec in needed):
+    if not needed or any(spec.datatype != "BYTES" or _single_element_shape(spec) is None for spec in needed):
         return {}
-    return {spec.name: TEXT for spec in needed}
+    return {spec.name: _EXAMPLE_TEXT for spec in needed}
 
 
 def match_inputs(
     model: str, signature: Signature, inputs: Mapping[str, Any], limits: Limits
 ) -> tuple[dict[str, Any], int]:
-    """The values of a message as the inputs that the model declares, and their rows. Raises BadPackage.
+    """Return the values of a message as declared inputs, and the number of rows. Raises BadPackage.
 
-    Where a model takes one input, and one is given, the key may be any.
+    A single value matches the only input of a model under any key.
     """
     specs = {spec.name: spec for spec in signature.inputs}
     if len(specs) == len(inputs) == 1:
         inputs = dict(zip(specs, inputs.values(), strict=True))
-    strange = [name for name in inputs if name not in specs]
+    unknown = [name for name in inputs if name not in specs]
     missing = [spec.name for spec in signature.inputs if spec.name not in inputs and not spec.optional]
-    if strange or missing:
-        wrong = f"takes no {strange[0]!r}" if strange else f"needs {missing[0]!r}"
+    if unknown or missing:
+        wrong = f"takes no {unknown[0]!r}" if unknown else f"needs {missing[0]!r}"
         signature_text = ", ".join(
             f"{spec.name} {spec.datatype} {list(spec.shape)}" for spec in signature.inputs
         )
         raise BadPackage(f"model {model!r} {wrong}; its inputs are {signature_text}")
-    tensors = {name: _tensor(model, specs[name], value, limits) for name, value in inputs.items()}
+    tensors = {name: _to_tensor(model, specs[name], value, limits) for name, value in inputs.items()}
     if not signature.max_batch_size:
         return tensors, 1
     rows = {name: tensor.shape[0] for name, tensor in tensors.items()}
@@ -102,7 +102,7 @@ def match_inputs(
     return tensors, count
 
 
-def _tensor(model: str, spec: TensorSpec, value: Any, limits: Limits) -> Any:
+def _to_tensor(model: str, spec: TensorSpec, value: Any, limits: Limits) -> Any:
     expected = f"input {spec.name!r} of model {model!r} is {spec.datatype} {list(spec.shape)}"
     if isinstance(value, UnreadTensor):
         return _unread_tensor(spec, value, expected, limits)
@@ -110,7 +110,7 @@ def _tensor(model: str, spec: TensorSpec, value: Any, limits: Limits) -> Any:
         value.shape = list(_shape_of_text(spec, expected))
         return value
     if isinstance(value, str):
-        return _texts([value], _shape_of_text(spec, expected))
+        return _to_texts([value], _shape_of_text(spec, expected))
     array = np.asarray(value)
     dtype = "BYTES" if array.dtype.kind in "SU" else array.dtype.name
     _check_type(spec, dtype, array.shape, expected)
@@ -119,7 +119,7 @@ def _tensor(model: str, spec: TensorSpec, value: Any, limits: Limits) -> Any:
     texts = [
         text if isinstance(text, str) else text.decode("utf-8", "replace") for text in array.ravel().tolist()
     ]
-    return _texts(texts, array.shape)
+    return _to_texts(texts, array.shape)
 
 
 def _unread_tensor(spec: TensorSpec, value: UnreadTensor, expected: str, limits: Limits) -> UnreadTensor:
@@ -127,7 +127,7 @@ def _unread_tensor(spec: TensorSpec, value: UnreadTensor, expected: str, limits:
     dtype, shape = value.find_type(limits)
     if any(length < 0 for length in shape):
         raise BadPackage(f"{expected}; the shape {shape} was given: send all lengths of a large tensor")
-    if value.elem_type == STRING and math.prod(shape) == 1:  # its texts are joined
+    if value.elem_type == STRING and math.prod(shape) == 1:  # str_data is a single joined text
         shape = list(_shape_of_text(spec, expected))
     _check_type(spec, dtype, shape, expected)
     value.shape, value.as_bytes = shape, dtype == "BYTES"
@@ -146,19 +146,18 @@ def _check_type(spec: TensorSpec, dtype: str, shape: Sequence[int], expected: st
 
 def _shape_of_text(spec: TensorSpec, expected: str) -> tuple[int, ...]:
     """Return the shape of a single text. Raises BadPackage for an input that is more than one."""
-    shape = _of_one(spec)
+    shape = _single_element_shape(spec)
     if spec.datatype != "BYTES" or shape is None:
         raise BadPackage(f"{expected}: send it under 'tensors', not as a text")
     return shape
 
 
-def _texts(texts: Sequence[str], shape: Sequence[int]) -> DeclaredTexts:
-    valid_texts = [
-        text.encode("utf-8", "replace").decode() for text in texts
-    ]  # JSON may have half a character
+def _to_texts(texts: Sequence[str], shape: Sequence[int]) -> DeclaredTexts:
+    # JSON may contain half of a surrogate pair, which msgspec can't encode.
+    valid_texts = [text.encode("utf-8", "replace").decode() for text in texts]
     return DeclaredTexts(msgspec.json.encode(valid_texts), list(shape))
 
 
-def _of_one(spec: TensorSpec) -> tuple[int, ...] | None:
-    """The shape of a tensor of one element; None where it has more."""
+def _single_element_shape(spec: TensorSpec) -> tuple[int, ...] | None:
+    """Return the shape of a tensor with a single element; None for a tensor that has more."""
     return (1,) * len(spec.shape) if all(length in (-1, 1) for length in spec.shape) else None

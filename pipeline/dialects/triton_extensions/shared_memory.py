@@ -1,6 +1,6 @@
-"""System shared memory of KServe v2: regions of files in /dev/shm that clients name, read and written.
+"""FRONT PROCESS: system shared memory: clients register regions of files in /dev/shm for inputs and outputs.
 
-Nothing is mapped: a client that truncates its file gets a refusal, where a mapping would kill the server.
+Files are read and written, not mapped: a client that truncates a mapped file would kill the server.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import ServingError
 from pipeline.messages.values import Part
 
-FOLDER = "/dev/shm"  # where shm_open has its objects on Linux
-MAX_REGIONS = 512  # a file descriptor each
+FOLDER = "/dev/shm"  # folder of shm_open on Linux
+MAX_REGIONS = 512  # each has a file descriptor
 _MAX_NAME_BYTES = 255
 
 
 class Region:
-    """Bytes [offset, offset + byte_size) of the file behind `key`, open while registered or in use."""
+    """Bytes [offset, offset + byte_size) of the file `key`, which is open while registered or in use."""
 
     def __init__(self, name: str, key: str, offset: int, byte_size: int, fd: int) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class Region:
         self._close_unused()
 
     def acquire(self) -> None:
-        """A request is going to write here; `release` ends that."""
+        """Keep the file open for a request, until `release`."""
         self._users += 1
 
     def release(self) -> None:
@@ -60,7 +60,7 @@ class Region:
 
 
 class Span:
-    """The bytes of one tensor: `size` from `offset` of a region."""
+    """The bytes of a tensor: `size` bytes at `offset` of a region."""
 
     __slots__ = ("_offset", "region", "size")
 
@@ -70,7 +70,7 @@ class Span:
         self.size = size
 
     def read_bytes(self) -> bytes:
-        """Raises KServeRefusal where the file has become shorter."""
+        """Read the bytes. Raises KServeRefusal if the file is too short."""
         try:
             data = os.pread(self.region.fd, self.size, self._offset)
         except OSError as exc:
@@ -106,13 +106,13 @@ class Span:
         )
 
 
-FindSpan = Callable[[str, int, int], Span]  # a region's name, offset and size in it
+FindSpan = Callable[[str, int, int], Span]  # arguments: name of the region, offset, size
 
 
 class SharedMemory:
-    """The regions that clients have registered, each in one file that no other region has.
+    """The regions that clients have registered. Each file has at most one region.
 
-    One that is unregistered under a request stays until that has its outputs, as in Triton from 2.52 on.
+    A region that is unregistered during a request stays until the request ends, as in Triton since 2.52.
     """
 
     def __init__(self, allowed: str, hint: str = "v2.shared_memory is off") -> None:
@@ -120,18 +120,18 @@ class SharedMemory:
         self._allowed = allowed
         self._hint = hint
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # Of few files, connections and workers need the greater part.
+        # Connections and workers need most of a small limit.
         max_regions = MAX_REGIONS if files == resource.RLIM_INFINITY else min(MAX_REGIONS, files // 8)
         self.max_regions = 0 if allowed == "off" else max_regions
         self._regions: dict[str, Region] = {}
-        self._leaving: list[Region] = []  # unregistered while requests were going to write there
+        self._leaving: list[Region] = []  # unregistered regions with requests in flight
 
     @property
     def offered(self) -> bool:
         return self._allowed != "off"
 
     def admit(self, peer: str) -> None:
-        """peer: the client's address, as HTTP has it or as gRPC writes it. Raises KServeRefusal."""
+        """Check the address of a client, in the form of HTTP or gRPC. Raises KServeRefusal."""
         if self._allowed == "always" or (self._allowed == "loopback" and is_loopback(peer)):
             return
         if self._allowed == "off":
@@ -143,7 +143,7 @@ class SharedMemory:
         )
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Raises KServeRefusal for a name or file that is registered, and bytes that the file has not."""
+        """Register a region. Raises KServeRefusal for a registered name or file, and for a file too short."""
         if not name:
             raise KServeRefusal("'region name' is necessary to register system shared memory region")
         if name in self._regions:
@@ -161,7 +161,7 @@ class SharedMemory:
                 f"{self.max_regions} shared memory regions are registered, the most there may be",
                 "UNAVAILABLE",
             )
-        fd = _open(key)
+        fd = _open_shared_memory(key)
         try:
             if not 0 < byte_size <= os.fstat(fd).st_size - offset:
                 raise KServeRefusal(f"failed to register shared memory region '{name}': invalid args")
@@ -171,7 +171,7 @@ class SharedMemory:
         self._regions[name] = Region(name, key, offset, byte_size, fd)
 
     def unregister(self, name: str = "") -> None:
-        """One region, or all; one that is not there is no mistake."""
+        """Unregister a region, or all for an empty name. Unknown names are ignored."""
         for each in [name] if name else list(self._regions):
             region = self._regions.pop(each, None)
             if region is not None:
@@ -182,7 +182,7 @@ class SharedMemory:
     def status(self, name: str = "") -> list[dict[str, Any]]:
         """List the regions that are registered or still in use, by name.
 
-        Raises KServeRefusal for a name that is not there.
+        Raises KServeRefusal for an unknown name.
         """
         regions = {region.name: region for region in self._leaving if region.is_open} | self._regions
         if not name:
@@ -192,7 +192,7 @@ class SharedMemory:
         return [regions[name].document()]
 
     def span(self, peer: str, name: str, offset: int, size: int) -> Span:
-        """Raises KServeRefusal for a region that is not there and for bytes outside of it."""
+        """Return bytes of a region. Raises KServeRefusal for an unknown region and bytes outside of it."""
         self.admit(peer)
         region = self._regions.get(name)
         if region is None:
@@ -203,10 +203,8 @@ class SharedMemory:
             raise KServeRefusal(f"Invalid offset + byte size for shared memory region: '{name}'")
         return Span(region, offset, size)
 
-    # Without a GPU there is no CUDA shared memory to register:
-
     def refuse_cuda(self, name: str) -> None:
-        """Raises KServeRefusal as Triton does where it finds no GPU."""
+        """Raise the KServeRefusal of a Triton without a GPU."""
         if not name:
             raise KServeRefusal("'region name' is necessary to register cuda shared memory region")
         if name in self._regions:
@@ -224,8 +222,8 @@ class SharedMemory:
         return []
 
 
-class Outputs:
-    """A request's outputs in shared memory, written when it ends; `Request.finish`."""
+class SharedMemoryOutputs:
+    """The outputs of a request in shared memory, as `Request.finish`: written at the end of the request."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = spans
@@ -235,7 +233,7 @@ class Outputs:
             span.region.acquire()
 
     def end(self, answer: Sequence[Part] | ServingError | None) -> Sequence[Part] | ServingError | None:
-        """The answer without its last parts, one for each span, or why they can't be written there."""
+        """Write the last parts of the response to the spans. Return the other parts, or an error."""
         try:
             if answer is None or isinstance(answer, ServingError):
                 return answer
@@ -250,7 +248,7 @@ class Outputs:
 
 
 def is_loopback(peer: str) -> bool:
-    """Whether an address is a loopback address: 127.0.0.1, ::1, or as gRPC has it, ipv4:127.0.0.1:5000."""
+    """Return whether an address is a loopback address: 127.0.0.1, ::1, or ipv4:127.0.0.1:5000 (gRPC)."""
     host = urllib.parse.unquote(peer)
     kind, colon, rest = host.partition(":")
     if colon and kind in ("ipv4", "ipv6"):
@@ -263,8 +261,8 @@ def is_loopback(peer: str) -> bool:
     return address.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
-def _open(key: str) -> int:
-    """The descriptor of the file that shm_open would open. Raises KServeRefusal."""
+def _open_shared_memory(key: str) -> int:
+    """Open the file of a shared memory key, and return its descriptor. Raises KServeRefusal."""
     name = key.lstrip("/")
     failed = KServeRefusal(
         f"Unable to open shared memory region: '{key[:_MAX_NAME_BYTES]}'; it must exist in {FOLDER} and "
@@ -274,12 +272,12 @@ def _open(key: str) -> int:
     if name in ("", ".", "..") or "/" in name or "\0" in name:
         raise failed
     try:
-        # A FIFO must not make us wait; a link could lead anywhere.
+        # O_NONBLOCK: opening a FIFO would wait. O_NOFOLLOW: a link could lead anywhere.
         fd = os.open(f"{FOLDER}/{name}", os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, UnicodeEncodeError):
         raise failed from None
     status = os.fstat(fd)
-    # A server that runs as root could open the files of every user.
+    # Otherwise a server that runs as root would open the files of every user.
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
         os.close(fd)
         raise failed

@@ -1,30 +1,32 @@
-"""UnreadTexts: texts of a request as the client wrote them, for the worker to read."""
+"""WORKER PROCESS: values of text models: the undecoded texts of a request, the vectors of a response."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from pipeline.errors import InvalidInput, TooLarge
+from pipeline.errors import InvalidInput, TooLarge, UnprintableAnswer
 from pipeline.messages.values import Unread
 
 _decoder = msgspec.json.Decoder()
 _elements = msgspec.json.Decoder(list[msgspec.Raw])
-_START = re.compile(rb"\s*\[\s*(.)")  # of a list, with the first character of its first element
+_START = re.compile(rb"\s*\[\s*(.)")  # start of a list, with the first character of its first element
 
 
 class UnreadTexts(Unread, eq=False):
-    """Texts as a client wrote them in JSON: one, a list, or a list of token ids or of lists of these."""
+    """Undecoded texts of a request, in JSON: a text, texts, the token ids of a text, or lists of ids."""
 
     kind = "texts.json"
-    name: str  # of the field, for error messages
+    name: str  # name of the field, for error messages
     max_texts: int
-    max_chars: int  # of each text
+    max_chars: int  # maximum length of each text
     width: int = 0  # texts in each element of TEI's lists of texts and pairs; 0: `data` is no such list
-    part: int = 0  # number of the text to take from each pair
+    part: int = 0  # index of the text in each pair
     as_tensor: bool = False  # for a model that takes a tensor of BYTES, and no token ids
 
     def count(self) -> int:
@@ -40,7 +42,7 @@ class UnreadTexts(Unread, eq=False):
         return count
 
     def decode(self) -> Any:
-        """The texts, or lists of token ids; as a tensor an array of `bytes` objects.
+        """Decode the texts, or lists of token ids. With `as_tensor`, return an array of `bytes` objects.
 
         Raises InvalidInput and TooLarge that name the field.
         """
@@ -98,7 +100,7 @@ class UnreadTexts(Unread, eq=False):
 
 
 def _sequences(value: Any, name: str) -> list[list[str]]:
-    """Texts and pairs as TEI's clients write them: "a", ["a"], ["a", "b"], [["a"], ["b", "c"]]."""
+    """Return texts and pairs as lists. TEI clients send "a", ["a"], ["a", "b"] or [["a"], ["b", "c"]]."""
     if isinstance(value, str):
         return [[value]]
     if isinstance(value, list) and value:
@@ -108,3 +110,18 @@ def _sequences(value: Any, name: str) -> list[list[str]]:
         ):
             return sequences
     raise InvalidInput(f"'{name}' is no text, no pair of texts, and no list of such lists")
+
+
+EMBEDDING, TOKENS = "embedding", "tokens"
+
+
+def vectors_in(output: Mapping[str, Any]) -> tuple[npt.NDArray[np.float32], int]:
+    """Return the vectors, a row for each text, and the number of tokens; 0 if the Op does not count tokens.
+
+    Raises UnprintableAnswer.
+    """
+    vectors = output.get(EMBEDDING)
+    if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.dtype.kind != "f":
+        raise UnprintableAnswer(f"the service gives no {EMBEDDING!r} with a row for each text")
+    tokens = output.get(TOKENS)
+    return vectors.astype(np.float32, copy=False), 0 if tokens is None else int(np.sum(tokens))
