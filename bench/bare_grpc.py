@@ -16,7 +16,7 @@ import uvloop
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from pipeline.config.config_file import Limits
 from pipeline.front.grpc.fast_server import FastServer
-from pipeline.front.grpc.method_handlers import MethodHandlers
+from pipeline.front.grpc.rpc_handler import MethodHandlers
 from pipeline.front.grpc.slow_clients import ClientBounds
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.metrics.metrics import Metrics

@@ -20,17 +20,16 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.messages import frames as wire
-from pipeline.messages import values
 from pipeline.messages.frames import (
     Arena,
     FrameReader,
+    Part,
     create_arena_fd,
     frame,
     reply_region,
     request_region,
 )
 from pipeline.messages.messages import Outcome, Reply, Settled, Stowed, Timings
-from pipeline.messages.values import Part
 
 KIB = 1024
 TAIL_KIB = (4, 8, 16, 32, 64, 128, 256, 600, 2048)
@@ -132,7 +131,7 @@ def round_trips(console: Console, seconds: float) -> None:
 
 def encodings(console: Console, seconds: float) -> None:
     table = Table(
-        title=f"encode, stow, unstow and decode one array, us (now: a part from {values.INLINE_BYTES} B)"
+        title=f"encode, stow, unstow and decode one array, us (now: a part from {wire.INLINE_BYTES} B)"
     )
     for heading in ("bytes", "in the tree p50", "as a part p50", "in the tree min", "as a part min"):
         table.add_column(heading, justify="right")
@@ -140,10 +139,7 @@ def encodings(console: Console, seconds: float) -> None:
         array = np.zeros(size // 4, np.float32)
         timed = []
         for threshold in (_NEVER, 0):
-            with (
-                patch.object(values, "INLINE_BYTES", threshold),
-                patch.object(wire, "INLINE_BYTES", threshold),
-            ):
+            with patch.object(wire, "INLINE_BYTES", threshold):
                 timed.append(best_us(partial(_encoded_and_back, array), seconds))
         pairs = zip(*timed, strict=True)
         table.add_row(str(size), *(f"{us:.2f}" for pair in pairs for us in pair))
@@ -152,10 +148,10 @@ def encodings(console: Console, seconds: float) -> None:
 
 def _encoded_and_back(array: np.ndarray[Any, Any]) -> object:
     tail: list[Part] = []
-    stowed = wire.stow(values.encode({"logits": array}, allow_pickle=False), tail)
+    stowed = wire.stow(wire.encode({"logits": array}, allow_pickle=False), tail)
     buffers = frame(_reply(stowed), tail)
     (received,) = FrameReader(None).feed(b"".join(buffers))
-    return values.decode(received.tail.unstow(_parts_of(received)), allow_pickle=False)
+    return wire.decode(received.tail.unstow(_parts_of(received)), allow_pickle=False)
 
 
 def main() -> int:

@@ -28,9 +28,8 @@ from pipeline.api.examples import collect_examples
 from pipeline.api.op import REQUEST_OP
 from pipeline.api.served_models import ScriptModels, collect_models
 from pipeline.dialects.key_value.answers import JSON
-from pipeline.messages.frames import create_arena_fd, frame, stow
+from pipeline.messages.frames import Part, create_arena_fd, encode, frame, stow
 from pipeline.messages.messages import CallMessage, DispatchMessage
-from pipeline.messages.values import Part, encode
 from pipeline.plugins import DIALECTS, find
 from pipeline.process.environment import set_variables, settle_memory
 from pipeline.process.log import set_up_logging

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.errors import ConfigError
-from pipeline.messages.values import Part, Unread, will_read
+from pipeline.messages.frames import Part, Unread, will_read
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.plugins import Plugin, call_plugin, load
 

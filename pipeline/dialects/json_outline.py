@@ -21,7 +21,7 @@ from pipeline.errors import TooLarge
 from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import HttpHandler
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 from pipeline.process.isolation import log_fault
 
 ELEMENTS_PER_TENSOR = 64  # maximum number of brackets, commas and colons of a tensor, without its data

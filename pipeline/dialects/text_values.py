@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline.errors import InvalidInput, TooLarge, UnprintableAnswer
-from pipeline.messages.values import Unread
+from pipeline.messages.frames import Unread
 
 _decoder = msgspec.json.Decoder()
 _elements = msgspec.json.Decoder(list[msgspec.Raw])

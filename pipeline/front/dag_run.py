@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable, Collection, Container, Mapping
+import sys
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -16,11 +19,9 @@ from pipeline.api.dag import Dag
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
 from pipeline.api.request_options import LogId, RequestOptions
 from pipeline.errors import DeadlineExceeded, HookFailed, ServingError, get_error_text
-from pipeline.front.metrics.metrics import Failures, RequestFigures
-from pipeline.front.metrics.timings import Timings
-from pipeline.messages.frames import stow
+from pipeline.front.metrics.metrics import Failures, RequestFigures, RequestTimings
+from pipeline.messages.frames import Part, encode, stow
 from pipeline.messages.messages import REFUSAL, CallMessage, Outcome, Refusal
-from pipeline.messages.values import Part, encode
 from pipeline.process.isolation import log_fault, run_isolated
 
 
@@ -66,7 +67,7 @@ class Request(msgspec.Struct, eq=False):
     form: str = ""  # name of the response's form in the dialect
     deadline: float = math.inf  # instant of time.monotonic(); math.inf for none
     priority: int = 0  # smaller values are served first
-    timings: Timings | None = None  # for the response; None without dag.use_profile
+    timings: RequestTimings | None = None  # for the response; None without dag.use_profile
     model: str = ""  # name of the requested model; empty for the service's first
     rows: int = 1  # rows that statistics count
     version: str = ""  # requested version of the model; empty for the served one
@@ -435,3 +436,166 @@ def lost_with(dag: Dag, failed: Container[str], started: Container[str]) -> set[
         if name in failed or (name not in started and all(source in lost for source in inputs)):
             lost.add(name)
     return lost
+
+
+_PLACE = attrgetter("place")
+_EMPTY: Any = None  # slot of a served task
+_LAST_TURN = sys.maxsize
+_SWEPT_FROM = 128  # a queue with fewer tasks is not searched for cancelled tasks
+
+
+class TaskQueue:
+    """Tasks in order of priority, then of turn, then of arrival.
+
+    A cancelled task stays until it reaches either end, or until the queue has doubled. Places are found by
+    bisection. Inserting moves the 8-byte references behind the place, but most tasks come last. Serving a
+    task leaves an empty slot. The list is compacted when half of its slots are empty.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0  # of the queued tasks
+        self._tasks: list[Task] = []
+        self._served = 0  # empty slots at the beginning of the list
+        self._sweep_at = _SWEPT_FROM
+
+    def __len__(self) -> int:
+        """Return the number of queued tasks, cancelled tasks included."""
+        return len(self._tasks) - self._served
+
+    def __iter__(self) -> Iterator[Task]:
+        """Iterate over the queued tasks in order, cancelled tasks included."""
+        return itertools.islice(self._tasks, self._served, None)
+
+    def add(self, task: Task) -> None:
+        """Queue a task at its place; a late task behind all others of its priority."""
+        request, tasks = task.dag_run.request, self._tasks
+        place = task.place = request.priority, _LAST_TURN if task.late else request.turn, task.number
+        self.rows += task.rows
+        if not tasks or tasks[-1].place < place:
+            tasks.append(task)
+        else:
+            insort(tasks, task, lo=self._served, key=_PLACE)
+        if len(tasks) >= self._sweep_at:
+            self._sweep()
+
+    def first(self) -> Task | None:
+        """Return the task that is served next; None without one."""
+        tasks = self._tasks
+        while len(tasks) > self._served:
+            task = tasks[self._served]
+            if task.wanted:
+                return task
+            self._remove_first()
+        return None
+
+    def pop_tasks(self, max_tasks: int) -> list[Task]:
+        """Remove and return the tasks that are served next."""
+        tasks: list[Task] = []
+        while len(tasks) < max_tasks and (task := self.first()) is not None:
+            tasks.append(task)
+            self._remove_first()
+        return tasks
+
+    def last(self) -> Task | None:
+        """Return the task that is served last; None without one."""
+        tasks = self._tasks
+        while len(tasks) > self._served:
+            task = tasks[-1]
+            if task.wanted:
+                return task
+            tasks.pop()
+            self._record_departure(task)
+        tasks.clear()  # of empty slots
+        self._served = 0
+        return None
+
+    def before(self, place: tuple[int, int]) -> int:
+        """Return how many tasks are served before this priority and turn, without tasks of the same turn."""
+        return bisect_left(self._tasks, place, lo=self._served, key=_PLACE) - self._served
+
+    def rows_before(self, place: tuple[int, int]) -> int:
+        """Return the rows of the tasks that are served before this priority and turn."""
+        tasks = self.before(place)
+        if self.rows == len(self):
+            return tasks
+        return sum(task.rows for task in self._tasks[self._served : self._served + tasks])
+
+    def count_priority(self, priority: int) -> int:
+        """Return how many tasks of this priority are queued."""
+        return self.before((priority + 1, -1)) - self.before((priority, -1))
+
+    def clear(self) -> list[Task]:
+        """Remove and return all tasks."""
+        tasks = list(self)
+        self._tasks.clear()
+        self._served = 0
+        for task in tasks:
+            self._record_departure(task)
+        return tasks
+
+    def _remove_first(self) -> None:
+        self._record_departure(self._tasks[self._served])
+        self._tasks[self._served] = _EMPTY
+        self._served += 1
+        if 2 * self._served >= len(self._tasks):
+            del self._tasks[: self._served]
+            self._served = 0
+
+    def _record_departure(self, task: Task) -> None:
+        self.rows -= task.rows
+        task.cancel_wait_limit()
+
+    def _sweep(self) -> None:
+        """Remove empty slots and cancelled tasks. The next sweep comes when twice as many tasks wait."""
+        tasks, self._tasks = self._tasks[self._served :], []
+        for task in tasks:
+            if task.wanted:
+                self._tasks.append(task)
+            else:
+                self._record_departure(task)
+        self._served = 0
+        self._sweep_at = max(_SWEPT_FROM, 2 * len(self._tasks))
+
+
+class FairQueue:
+    """Fair order of requests: while several clients wait, each has one request in every turn.
+
+    A client's next request stands one turn behind its last, and never behind the turn that is being served. A
+    client with few requests goes ahead of the queue of a flooding client. A single client is served in order
+    of arrival.
+    """
+
+    __slots__ = ("clients", "latest", "now")
+
+    def __init__(self) -> None:
+        self.now = 0  # turn of the latest dispatch
+        self.latest = 0  # turn of the last request in the queue
+        self.clients = 0  # with pending requests
+
+    def next(self, client: Client) -> int:
+        """Return the turn that the next request of this client gets.
+
+        Turns of requests that were cancelled in the queue do not count once the client has nothing pending.
+        """
+        return (client.turn if client.pending and client.turn > self.now else self.now) + 1
+
+    def admit(self, client: Client) -> int:
+        """Count a pending request of this client. Return its turn."""
+        turn = client.turn = self.next(client)
+        if turn > self.latest:
+            self.latest = turn
+        if not client.pending:
+            self.clients += 1
+        client.pending += 1
+        return turn
+
+    def serve(self, turn: int) -> None:
+        """Advance to the turn of a dispatched request."""
+        if turn > self.now:
+            self.now = turn
+
+    def end(self, client: Client) -> None:
+        """Count a request of this client that has ended."""
+        client.pending -= 1
+        if not client.pending:
+            self.clients -= 1

@@ -26,10 +26,9 @@ from pipeline.config.value_types import is_loopback
 from pipeline.errors import ConfigError, NotReady, StartFailed
 from pipeline.front.listeners import Dialects, Listeners
 from pipeline.front.metrics.metrics import Metrics
-from pipeline.front.model_loader import ModelLoader
 from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.plan import placement, wants_processes, wants_threads
-from pipeline.front.repository import Repository
+from pipeline.front.repository import ModelLoader, Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find
 from pipeline.process import recording, start_signals

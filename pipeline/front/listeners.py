@@ -17,9 +17,9 @@ from pipeline.dialects.dialect import Dialect, FrontPart
 from pipeline.errors import ConfigError
 from pipeline.front.grpc.grpc_server import RpcServer
 from pipeline.front.http.connection import path_of_url
-from pipeline.front.http.guard import HttpGuard
 from pipeline.front.http.http_handler import HEALTH_PAGES, HttpApp, HttpHandler, MetricsApp, Routes
 from pipeline.front.http.http_server import HttpServer
+from pipeline.front.http.request_head import HttpGuard
 from pipeline.front.metrics.metrics import serving_metrics
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler

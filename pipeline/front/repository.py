@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from pipeline.api.app import App, RepositoryPlace
+from pipeline.api.served_models import ServedModel
+from pipeline.config.config_file import OpConfig
 from pipeline.errors import ConfigError, NotReady, ServingError, StartFailed
-from pipeline.front.pool.plan import Plan, plan
+from pipeline.front.pool.plan import FileState, Plan, plan
 from pipeline.front.pool.worker_pool import WorkerPool
+from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.process.helper_process import cancel_helpers
+from pipeline.triton.config_file import Defaults
+from pipeline.triton.ensemble import rebuild_ensembles
+from pipeline.triton.override import Override, OverrideFolders
+from pipeline.triton.repository import ModelRepository, RepositoryContent, UnavailableModel
 
 log = logging.getLogger(__name__)
 
@@ -196,3 +206,338 @@ class Repository:
             return await asyncio.to_thread(plan, self._scheduler.app, op)
         except (ConfigError, OSError) as exc:
             raise LoadFailed(op, "", str(exc)) from exc
+
+
+_PATIENCE_S = 2.0  # for a model that polling looks at, before it looks at the next one
+
+
+class NotPolled(LoadFailed):
+    """There is no such model in the repository, or its configuration can't be used."""
+
+
+class ModelLoader(Repository):
+    """A model of the repository is loaded with those that its steps need.
+
+    Orders are followed one at a time. Orders for other models go on while an order reads the disk, starts
+    workers or waits for their end: `auto_complete_config` may hang, and `initialize` may give orders itself.
+    """
+
+    def __init__(self, scheduler: Scheduler, place: RepositoryPlace) -> None:
+        super().__init__(scheduler)
+        self._poll_s = place.poll_s
+        self._changes = 0  # counts the loads
+        self._last_change: dict[str, int] = {}  # the number of a model's last load
+        self._useless: dict[str, tuple[str, str]] = {}  # on disk: the version, and why it can't be served
+        # What was on disk when polling last loaded it, so that a load that fails is not tried at each look.
+        self._polled: dict[str, _OnDisk] = {}
+        self._overrides = OverrideFolders()
+        folders, defaults = tuple(map(Path, place.folders)), Defaults(*place.defaults)
+        self._source = ModelRepository(
+            folders, place.strict, place.strict_devices, place.install_requirements, defaults
+        )
+
+    def names(self) -> list[str]:
+        """The names of all that may be a model."""
+        try:
+            return self._source.names()
+        except ConfigError as exc:
+            log.error("%s", exc.message)
+            return []
+
+    def count_later_workers(self) -> int:
+        """Return how many workers the models that are not served yet have once they are loaded."""
+        served = {model.name for model in self._scheduler.app.models}
+        return sum(map(self._source.count_workers, set(self.names()) - served))
+
+    async def load_model(self, name: str, override: Override | None = None) -> None:
+        """Serve what is on disk now. Raises NotReady and LoadFailed, and all is as before."""
+        async with self._changing:
+            self._scheduler.check_settled()
+            work = self._overrides.make_folder()
+            try:
+                source = self._source if override is None else override.apply_to(self._source, work)
+                served = await self._read_models(name, source)
+                await self._serve(name, served)
+            except LoadFailed as exc:
+                log.error("Model %s is not loaded: %s", name, exc.message)
+                if not self._serves(name):
+                    self._note_unavailable(name, exc)
+                raise
+            finally:
+                self._overrides.release(work)
+                await self._remove_unused_overrides()
+            log.info("%s", "\n".join([*served.lines, f"Model {name} is loaded"]))
+
+    async def unload_model(self, name: str, *, dependents: bool = False) -> None:
+        """Refuse further requests, answer those that were admitted, and end the workers. dependents: the
+        models of an ensemble's steps, too."""
+        async with self._changing:
+            self._scheduler.check_settled()
+            models, ops = self._unloaded_with(name, dependents)
+            while await self._wait_until_idle(_models_in(name, ops)):
+                models, ops = self._unloaded_with(name, dependents)
+            for part in (*ops, *(model.key for model in models)):
+                if self._scheduler.start_failures.pop(part, None) and part in self._standings:
+                    self._standings[part] = Standing("UNAVAILABLE", "unloaded")
+            if any(not model.op for model in models):
+                await self._scheduler.withdraw([model.key for model in models], 0.0)
+                self._standings |= {model.key: Standing("UNAVAILABLE", "unloaded") for model in models}
+            await self._unload(ops, _models_in(name, ops))
+            await self._remove_unused_overrides()
+
+    async def _remove_unused_overrides(self) -> None:
+        """Remove the files of clients that no loaded model has."""
+        models = self._scheduler.app.models
+        used = {Path(model.folder).parent for model in models if not self._scheduler.has_unloaded(model.key)}
+        await asyncio.to_thread(self._overrides.remove_all_but, used)
+
+    async def _read_models(self, name: str, source: ModelRepository) -> RepositoryContent:
+        """Read a model and those that it needs, while orders for other models go on. Raises NotReady."""
+        while True:
+            await self._wait_until_idle({name})
+            changes = self._changes
+            async with self._others_go_on({name}):
+                served = await asyncio.to_thread(source.read_models, [name])
+            self._scheduler.check_settled()
+            names = _names_in(name, served)
+            waited = await self._wait_until_idle(names)
+            if not waited and all(self._last_change.get(model, 0) <= changes for model in names):
+                return served  # else the disk may have changed since it was read
+
+    def _unloaded_with(self, name: str, dependents: bool) -> tuple[list[ServedModel], list[str]]:
+        """The versions of a model, and the Ops that are unloaded with it."""
+        models = [model for model in self._scheduler.app.models if model.name == name]
+        return models, [op for model in models for op in model.graph.ops if model.op or dependents]
+
+    async def poll(self) -> None:
+        """Load what has changed, or come, and unload what has gone, every `poll_s` seconds.
+
+        A model that takes long does not hold up the others: they are looked at meanwhile.
+        """
+        errors: dict[str, str] = {}  # of a model the last unforeseen error, which is logged once
+        slow: dict[str, asyncio.Task[None]] = {}  # models that an earlier look is not through with
+        try:
+            while True:
+                await asyncio.sleep(self._poll_s)
+                names_on_disk = self.names()
+                served = {model.name for model in self._scheduler.app.models}
+                self._forget_all_but(names_on_disk)
+                slow = {name: task for name, task in slow.items() if not task.done()}
+                for name in (*names_on_disk, *served.difference(names_on_disk)):
+                    if name in slow:
+                        continue
+                    task = asyncio.create_task(
+                        self._follow_safely(name, errors, exists=name in names_on_disk)
+                    )
+                    slow[name] = task
+                    await asyncio.wait({task}, timeout=_PATIENCE_S)
+        finally:
+            for task in slow.values():
+                task.cancel()
+
+    async def _follow_safely(self, name: str, errors: dict[str, str], *, exists: bool) -> None:
+        """Serve what the disk has of a model. An error is logged, and ends nothing."""
+        try:
+            await self._follow(name, exists=exists)
+        except (LoadFailed, NotReady):  # logged where it was met
+            return
+        except Exception as exc:  # what is done for one model must not end it for all
+            if errors.get(name) != repr(exc):
+                log.exception("What was changed of model %s is not served", name)
+            errors[name] = repr(exc)
+        else:
+            errors.pop(name, None)
+
+    def _forget_all_but(self, names: Collection[str]) -> None:
+        """Have a model that was taken away and comes again be new."""
+        for table in (self._useless, self._polled):
+            for name in table.keys() - set(names):
+                del table[name]
+
+    async def _follow(self, name: str, *, exists: bool) -> None:
+        """Serve what the disk has of a model now. Raises NotReady and LoadFailed."""
+        if not exists:
+            await self.unload_model(name)
+        elif await self._differs(name):
+            try:
+                await self.load_model(name)
+            except NotReady:
+                self._polled.pop(name, None)  # it was not tried
+                raise
+
+    async def _differs(self, name: str) -> bool:
+        """Whether the disk has another model of this name than is served, or was found to be of no use, or
+        could not be loaded."""
+        served = await asyncio.to_thread(self._source.read_models, [name])
+        if why := served.unavailable.get(name):
+            last_reason = self._useless.get(name, self._scheduler.app.unavailable.get(name))
+            self._useless[name] = (why.version, why.reason)
+            return last_reason != self._useless[name]
+        self._useless.pop(name, None)
+        app = merged(self._scheduler.app, name, served)
+        keys = {model.key for model in self._scheduler.app.models if model.name == name}
+        if keys == {m.key for m in served.models if m.name == name} and not self._changed(app, served):
+            self._polled.pop(name, None)
+            return False
+        tried, self._polled[name] = self._polled.get(name), _on_disk(app, served)
+        return tried != self._polled[name]
+
+    @contextlib.asynccontextmanager
+    async def polling(self) -> AsyncIterator[None]:
+        """Poll the repository until the block is left, where polling is on."""
+        task = asyncio.create_task(self.poll(), name="poll") if self._poll_s else None
+        try:
+            yield
+        finally:
+            if task is not None:
+                task.cancel()
+
+    def table(self) -> str:
+        """The models with their versions and states, as lines of a log."""
+        app = self._scheduler.app
+        rows = [("Model", "Version", "Status")]
+        for model in app.models:
+            parts = [self.standing(part) for part in model.graph.ops]
+            worst = next((standing for standing in parts if standing.state != "READY"), parts[0])
+            status = worst.state if not worst.reason else f"{worst.state}: {worst.reason.splitlines()[0]}"
+            rows.append((model.name, model.version, status))
+        rows += [(n, v, f"UNAVAILABLE: {why.splitlines()[0]}") for n, (v, why) in app.unavailable.items()]
+        rows[1:] = sorted(rows[1:])
+        name, version = (max(len(row[at]) for row in rows) for at in (0, 1))
+        return "\n".join(f"{row[0]:<{name}}  {row[1]:<{version}}  {row[2]}" for row in rows)
+
+    def standing(self, op: str) -> Standing:
+        return self._standings.get(op) or super().standing(op)
+
+    def _serves(self, name: str) -> bool:
+        models = self._scheduler.app.models
+        return any(m.name == name and not self._scheduler.has_unloaded(m.key) for m in models)
+
+    async def _serve(self, name: str, served: RepositoryContent) -> None:
+        _check_available(name, served)
+        app = merged(self._scheduler.app, name, served)
+        changed = self._changed(app, served)
+        async with self._others_go_on(_names_in(name, served)):
+            batchers = await self._unless_stopped(self._started(name, app, changed))
+        app = merged(self._scheduler.app, name, served)  # with what others have changed meanwhile
+        former = await self._scheduler.replace_app(app, batchers)
+        self._changes += 1
+        self._last_change |= dict.fromkeys(_names_in(name, served), self._changes)
+        for model in served.models:
+            self._scheduler.offer(model.key)
+            for part in (model.key, *model.graph.ops):
+                self._standings.pop(part, None)
+        if former:
+            async with self._others_go_on(_names_in(name, served)):
+                await self._scheduler.retire(former, app.config.dag.drain_timeout)
+
+    def _changed(self, app: App, served: RepositoryContent) -> list[str]:
+        """The Ops that other files, or another configuration, are to run than those that run now."""
+        config, pools = self._scheduler.app.config, self._scheduler.pools
+        loaded = {op for op in served.sections if op in pools and op not in self._standings}
+        configs = {model.op: model.config for model in self._scheduler.app.models}
+        new_configs = {model.op: model.config for model in served.models}
+        return [
+            op
+            for op in served.sections
+            if op not in loaded
+            or op in self._scheduler.start_failures
+            or config.op[op] != app.config.op[op]
+            or configs.get(op) != new_configs[op]
+            or _has_other_files(app, op, pools[op])
+        ]
+
+    async def _started(self, name: str, app: App, ops: Iterable[str]) -> dict[str, Batcher]:
+        """Batchers with workers that are ready. Raises LoadFailed, and none of them is left."""
+        batchers: dict[str, Batcher] = {}
+        try:
+            for op in ops:
+                batchers[op] = self._scheduler.batcher(op, app)
+                await batchers[op].pool.reload(batchers[op].pool.plan)
+        except (StartFailed, ConfigError, OSError) as exc:
+            await asyncio.gather(*(batcher.pool.unload() for batcher in batchers.values()))
+            version = op.rpartition(":")[2] if op.startswith(f"{name}:") else ""
+            message = str(exc) if isinstance(exc, OSError) else exc.message
+            _, _, why = message.partition(" did not start: ")
+            raise LoadFailed(name, version, why or message) from exc
+        except asyncio.CancelledError:
+            await asyncio.gather(*(batcher.pool.stop(0.0) for batcher in batchers.values()))
+            raise
+        return batchers
+
+    def _note_unavailable(self, name: str, exc: LoadFailed) -> None:
+        """Tell why a model is not served: one that was unloaded, or was not there."""
+        app = self._scheduler.app
+        unloaded = [part for m in app.models if m.name == name for part in (m.key, *m.graph.ops)]
+        for part in self._standings.keys() & unloaded:
+            self._standings[part] = Standing("UNAVAILABLE", exc.message)
+            self._scheduler.start_failures[part] = exc.message
+        if unloaded or name not in self.names():
+            return
+        unavailable = {**app.unavailable, name: (exc.version, exc.message)}
+        self._scheduler.app = replace(app, unavailable=unavailable)
+
+
+def _names_in(name: str, served: RepositoryContent) -> set[str]:
+    """The models that are loaded by an order for this one."""
+    return {name, *(model.name for model in served.models)}
+
+
+def _models_in(name: str, ops: Iterable[str]) -> set[str]:
+    """The models that an order about this one unloads."""
+    return {name, *(op.rpartition(":")[0] for op in ops)}
+
+
+def _has_other_files(app: App, op: str, pool: WorkerPool) -> bool:
+    """Whether the Op would run other files now than its workers do."""
+    files = _files(app, op)
+    return files is None or files != pool.plan.files  # without any, starting it tells what is wrong
+
+
+def _files(app: App, op: str) -> frozenset[FileState] | None:
+    """The files that the Op would run now; None where that can't be told."""
+    try:
+        return plan(app, op).files
+    except (ConfigError, OSError):
+        return None
+
+
+class _OnDisk(NamedTuple):
+    """State on disk of a model and of those that it needs: versions with configurations, and files."""
+
+    models: Mapping[str, object]
+    files: Mapping[str, frozenset[FileState] | None]
+
+
+def _on_disk(app: App, served: RepositoryContent) -> _OnDisk:
+    models = {model.key: model.config for model in served.models}
+    return _OnDisk(models, {op: _files(app, op) for op in served.sections})
+
+
+def _check_available(name: str, served: RepositoryContent) -> None:
+    """Raise LoadFailed where the requested model, or one that it needs, can't be served."""
+    why: UnavailableModel | None = served.unavailable.get(name)
+    if why is None:
+        return
+    kind = NotPolled if why.polled else LoadFailed
+    raise kind(name, why.version, why.reason)
+
+
+def merged(app: App, name: str, served: RepositoryContent) -> App:
+    """Return the app with these models in place of its models of the same names."""
+    renewed = {model.name for model in served.models} | {name}
+    unchanged = [model for model in app.models if model.name not in renewed]
+    models = rebuild_ensembles([*unchanged, *served.models], name)
+    sections = {op: OpConfig.model_validate(keys, by_alias=True) for op, keys in served.sections.items()}
+    needed = _op_names(models)
+    ops = {op: section for op, section in {**app.config.op, **sections}.items() if op in needed}
+    unavailable: Mapping[str, tuple[str, str]] = {
+        model: reason for model, reason in app.unavailable.items() if model not in renewed
+    }
+    config = app.config.model_copy(update={"op": ops})
+    choices = {op: choice for op, choice in {**app.choices, **served.choices}.items() if op in needed}
+    return replace(app, models=tuple(models), config=config, unavailable=unavailable, choices=choices)
+
+
+def _op_names(models: Collection[ServedModel]) -> set[str]:
+    return {node.op for model in models for node in model.graph.nodes.values()}

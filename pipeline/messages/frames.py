@@ -1,4 +1,9 @@
-"""Frames and shared memory: how messages travel between the front process and one instance in a worker.
+"""Wire format between the front process and one instance in a worker: values, frames and shared memory.
+
+A value is encoded as a msgpack tree with its large arrays beside it. str, bytes, numbers, bool, None, lists,
+tuples, dicts, ndarrays and NumPy scalars keep their type. Other objects are pickled, if `allow_pickle` says
+that a worker of ours made them. The front encodes the values of clients without pickle, so no byte from
+outside is ever unpickled.
 
 A frame is a header, a message of `pipeline.messages.messages` and a tail of large parts. The tail follows on
 the socket, or lies in the instance's memfd when it is over `ARENA_BYTES_FROM` and fits there. The memfd has
@@ -11,34 +16,224 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import mmap
 import os
+import pickle
 import socket
 import struct
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
 
+import msgpack
 import msgspec
+import numpy as np
+from msgspec.structs import astuple
 
+from pipeline.api import app, dag, request_options, served_models
+from pipeline.messages import messages
 from pipeline.messages.messages import KINDS, Message, Stowed
-from pipeline.messages.values import INLINE_BYTES, Part
+from pipeline.models import tensor_spec
 
 if TYPE_CHECKING:
     import asyncio  # workers send in blocking mode, and do without asyncio
+
+
+Part: TypeAlias = bytes | bytearray | memoryview
+
+INLINE_BYTES = 4096  # smaller arrays stay in the tree: a part of its own costs about as much as copying 4 KB
+_MAX_NESTED = 32  # tuples in one another: `decode` takes 40 KB of the stack for each
+
+_TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE, _UNREAD = 1, 2, 3, 4, 5, 6
+
+
+class NotEncodable(TypeError):
+    """A value has no typed encoding and can't be pickled either; the message names its type."""
+
+
+class Unread(msgspec.Struct, eq=False):
+    """A value that the worker decodes, so that the front need not.
+
+    Dialects derive their own classes, whose further fields are plain values.
+    """
+
+    data: Part  # as the client wrote it
+    kind: ClassVar[str]  # name of the class in messages
+
+    def decode(self) -> Any:
+        """Return the value. Raises InvalidInput for data that can't be decoded."""
+        raise NotImplementedError
+
+
+_unread: dict[str, type[Unread]] = {}
+
+
+def will_read(kinds: Iterable[type[Unread]]) -> None:
+    """Register kinds of values that `decode` decodes. A worker calls it before its first request."""
+    _unread.update((kind.kind, kind) for kind in kinds)
+
+
+def encode(value: object, *, allow_pickle: bool) -> list[Part]:
+    """Encode a value as parts: first the tree, then the arrays over `INLINE_BYTES`, not copied.
+
+    Raises NotEncodable for a value without an encoding.
+    """
+    return _thread_state.encoding.encode(value, allow_pickle)
+
+
+def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
+    """Decode a value. Arrays are views of the parts, and writable if the parts are.
+
+    Decodes each `Unread` as well. Raises ValueError for bytes that `encode` did not make, and for an `Unread`
+    of a kind that is not registered; raises InvalidInput for an `Unread` that can't be decoded.
+    """
+    return _Decoding(parts, allow_pickle).unpack(parts[0])
+
+
+class _Decoding:
+    """Decoder of one value."""
+
+    __slots__ = ("allow_pickle", "parts")
+
+    def __init__(self, parts: Sequence[Part], allow_pickle: bool) -> None:
+        self.parts = parts
+        self.allow_pickle = allow_pickle
+
+    def unpack(self, data: Part) -> Any:
+        return msgpack.unpackb(
+            data,
+            ext_hook=self._extension,
+            strict_map_key=False,
+            unicode_errors="surrogatepass",
+            use_list=True,
+        )
+
+    def _extension(self, code: int, data: bytes) -> Any:
+        unpack, part = self.unpack, self._part
+        if code == _TUPLE:
+            return tuple(unpack(data))
+        if code == _ARRAY:
+            dtype, shape, raw = unpack(data)
+            return np.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+        if code == _ARRAY_PART:
+            dtype, shape, index = unpack(data)
+            return np.frombuffer(part(index), dtype=dtype).reshape(shape)
+        if code == _SCALAR:
+            dtype, raw = unpack(data)
+            return np.frombuffer(raw, dtype=dtype)[0]
+        if code == _UNREAD:
+            index, kind, *fields = unpack(data)
+            if kind not in _unread:
+                raise ValueError(f"a value is of the kind {kind!r}, which nothing here reads")
+            return _unread[kind](part(index), *fields).decode()
+        if code == _PICKLE and self.allow_pickle:
+            return pickle.loads(data)  # noqa: S301 - made by a worker of ours, see the module's docstring
+        raise ValueError(f"unknown extension {code} in a value")
+
+    def _part(self, index: int) -> Part:
+        if not 0 < index < len(self.parts):
+            raise ValueError(f"a value points to part {index} of {len(self.parts)}")
+        return self.parts[index]
+
+
+class _Encoding:
+    """Encoder of values, one after the other. It keeps no part of a value."""
+
+    __slots__ = ("_allow_pickle", "_depth", "_pack", "_pack_plain", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+        self._allow_pickle = False
+        self._depth = 0  # nesting depth of tuples
+        self._pack = _packer(self._extension).pack
+        self._pack_plain = _packer(None).pack  # of what an extension holds: `_pack` is busy
+
+    def encode(self, value: object, allow_pickle: bool) -> list[Part]:
+        self._allow_pickle = allow_pickle
+        parts: list[Part] = [b""]
+        self._parts = parts
+        try:
+            parts[0] = self._pack(value)
+        except (OverflowError, ValueError, RecursionError) as exc:  # ints over 64 bits, deep nesting
+            if not allow_pickle:
+                raise NotEncodable(f"a {type(value).__name__} can't be passed on: {exc}") from exc
+            return [_pack_ext(_PICKLE, _pickled(value))]
+        finally:
+            self._parts = []
+        return parts
+
+    def _extension(self, value: object) -> msgpack.ExtType:
+        parts, plain = self._parts, self._pack_plain
+        if type(value) is tuple:
+            return msgpack.ExtType(_TUPLE, self._pack_nested(list(value)))
+        if type(value) is np.ndarray and value.dtype.kind not in "OV":
+            flat = np.ascontiguousarray(value)
+            if flat.nbytes < INLINE_BYTES:
+                return msgpack.ExtType(_ARRAY, plain([flat.dtype.str, list(value.shape), flat.tobytes()]))
+            parts.append(flat.reshape(-1).view(np.uint8).data)
+            return msgpack.ExtType(_ARRAY_PART, plain([flat.dtype.str, list(value.shape), len(parts) - 1]))
+        if isinstance(value, np.generic) and value.dtype.kind not in "OV" and value.dtype.itemsize:
+            return msgpack.ExtType(_SCALAR, plain([value.dtype.str, value.tobytes()]))
+        if isinstance(value, Unread):
+            data, *fields = astuple(value)
+            parts.append(data)
+            return msgpack.ExtType(_UNREAD, plain([len(parts) - 1, value.kind, *fields]))
+        if self._allow_pickle:
+            return msgpack.ExtType(_PICKLE, _pickled(value))
+        raise NotEncodable(f"a {type(value).__name__} can't be passed on")
+
+    def _pack_nested(self, values: list[object]) -> bytes:
+        if self._depth == _MAX_NESTED:
+            raise ValueError(f"tuples are nested over {_MAX_NESTED} deep")
+        self._depth += 1
+        try:
+            packed: bytes = _packer(self._extension).pack(values)
+        finally:
+            self._depth -= 1
+        return packed
+
+
+def _packer(default: Callable[[object], msgpack.ExtType] | None) -> msgpack.Packer:
+    return msgpack.Packer(default=default, strict_types=True, unicode_errors="surrogatepass")
+
+
+class _ThreadState(threading.local):
+    """The encoder of a thread. Threads that shared a packer would mix their values."""
+
+    def __init__(self) -> None:
+        self.encoding = _Encoding()
+
+
+_thread_state = _ThreadState()
+
+
+def _pickled(value: object) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception as exc:  # pickle raises whatever the object's own methods raise
+        raise NotEncodable(f"a {type(value).__name__} can't be passed between Ops: {exc}") from exc
+
+
+def _pack_ext(code: int, data: bytes) -> bytes:
+    packed: bytes = msgpack.packb(msgpack.ExtType(code, data))
+    return packed
+
 
 ARENA_BYTES_FROM = INLINE_BYTES  # the memfd beats the socket at every size (bench/transport.py)
 REGION_BYTES = 16 * 1024 * 1024  # sparse: only touched pages cost memory
 DISPATCHES_IN_FLIGHT = 2
 ARENA_BYTES = 2 * DISPATCHES_IN_FLIGHT * REGION_BYTES
 FRAME_LIMIT = 2**31
-_REQUEST_BITS = 20  # of the count of what has begun: the requests of a dispatch, below those of dispatches
+_REQUEST_BITS = 20  # low bits of the count of begun work: requests of a dispatch, below the dispatches
 _ALL_REQUESTS = 2**_REQUEST_BITS - 1
 
 _ARENA_NAME = "paddlewheel"
-# Behind the regions: how many dispatches the instance has begun, and requests of the latest, and up to which
-# dispatch the front takes back what has not begun. Then the instance's thread, by which /proc knows it.
+# Behind the regions: the numbers of begun dispatches and of begun requests of the latest dispatch; the number
+# of the dispatch up to which the front recalls requests that have not begun; the instance's thread in /proc.
 _COUNT = struct.Struct("<q")
 _BEGUN_AT, _TAKEN_BACK_AT = ARENA_BYTES, ARENA_BYTES + _COUNT.size
 _THREAD_AT = _TAKEN_BACK_AT + _COUNT.size
@@ -66,11 +261,11 @@ class Arena:
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, _MAPPED_BYTES)
-        self._map.madvise(mmap.MADV_DONTFORK)  # a hook's children have no part in it, and can't keep it alive
+        self._map.madvise(mmap.MADV_DONTFORK)  # children of a hook must not keep the memory alive
         self.view = memoryview(self._map)
 
     def write(self, parts: Sequence[Part], region: Region) -> int:
-        """Copy the parts into the region; their offset in the arena, or -1 when they don't fit."""
+        """Copy the parts into the region. Return their offset in the arena, or -1 if they don't fit."""
         size = sum(map(len, parts))
         offset = region.allocate(size)
         at = offset
@@ -80,18 +275,18 @@ class Arena:
         return offset
 
     def note_begin(self, dispatch_id: int, requests: int = _ALL_REQUESTS) -> None:
-        """Tell the front that this instance has begun with so many requests of the dispatch.
+        """Publish how many requests of the dispatch this instance has begun.
 
-        The front reads it when the process dies, and when other instances can take what has not begun.
+        The front reads the number when the process dies, and before other instances get the other requests.
         """
         _COUNT.pack_into(self._map, _BEGUN_AT, ((dispatch_id + 1) << _REQUEST_BITS) + requests)
 
     def begun(self, dispatch_id: int) -> bool:
-        """Whether the instance has begun with the dispatch; a dead one may not even have read it."""
+        """Whether the instance has begun the dispatch."""
         return bool(_COUNT.unpack_from(self._map, _BEGUN_AT)[0] >> _REQUEST_BITS > dispatch_id)
 
     def begun_requests(self, dispatch_id: int) -> int:
-        """Return how many requests of the dispatch the instance has begun; for all, the number is larger."""
+        """Return how many requests of the dispatch have begun; a larger number than there are if all have."""
         count: int = _COUNT.unpack_from(self._map, _BEGUN_AT)[0]
         latest = (count >> _REQUEST_BITS) - 1
         if latest != dispatch_id:
@@ -100,24 +295,24 @@ class Arena:
         return requests
 
     def take_back(self, dispatch_id: int) -> None:
-        """Have the instance begin with nothing more of the dispatches up to this one.
+        """Recall the requests of this and earlier dispatches that the instance has not begun.
 
-        Each side writes its count before it reads that of the other, so no request is both begun and taken
-        back. Where both happen in one moment, the instance declines the request, though it counts as begun.
+        Each side writes its count before it reads the count of the other side, so no request is both begun
+        and recalled. If both happen at the same moment, the instance declines the request.
         """
         _COUNT.pack_into(self._map, _TAKEN_BACK_AT, dispatch_id + 1)
 
     def taken_back(self, dispatch_id: int) -> bool:
-        """Whether the front wants back what has not begun of a dispatch."""
+        """Whether the front has recalled the requests of a dispatch that have not begun."""
         return bool(_COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0] > dispatch_id)
 
     def name_thread(self, thread_id: int) -> None:
-        """Tell the front which thread runs the instance."""
+        """Publish the thread that runs the instance."""
         _COUNT.pack_into(self._map, _THREAD_AT, thread_id)
 
     @property
     def thread_id(self) -> int:
-        """The thread that runs the instance; 0 before it has begun."""
+        """Id of the thread that runs the instance; 0 before its start."""
         thread_id: int = _COUNT.unpack_from(self._map, _THREAD_AT)[0]
         return thread_id
 
@@ -127,7 +322,7 @@ class Arena:
 
 
 class Region:
-    """The part of an arena for one direction of one dispatch: filled from its start, emptied as a whole."""
+    """Part of an arena for one direction of one dispatch. Filled from its start, emptied at once."""
 
     def __init__(self, number: int) -> None:
         self._start = number * REGION_BYTES
@@ -153,9 +348,9 @@ def reply_region(dispatch_id: int) -> Region:
 
 
 def create_arena_fd() -> int:
-    """A memfd, inheritable by name only; the caller owns and closes it.
+    """Create a memfd that children do not inherit by default. The caller closes it.
 
-    Its size is sealed: where a worker made it shorter, the next look at it would kill the front (SIGBUS).
+    Its size is sealed: if a worker could shorten it, the next access would kill the front with SIGBUS.
     """
     fd = os.memfd_create(_ARENA_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, _MAPPED_BYTES)
@@ -164,7 +359,7 @@ def create_arena_fd() -> int:
 
 
 def arena_fds() -> list[int]:
-    """Every descriptor of an arena that this process has; a mapping keeps one of its own."""
+    """Return the descriptors of arenas that this process has open. A mapping keeps its own descriptor."""
     fds = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the descriptor that listed them
@@ -174,7 +369,7 @@ def arena_fds() -> list[int]:
 
 
 def stow(parts: Sequence[Part], tail: list[Part]) -> Stowed:
-    """Parts as they go into a message: small ones themselves, of large ones the length (`tail` gets them)."""
+    """Return the parts for a message: small parts, and the lengths of large parts, which `tail` gets."""
     stowed: list[Any] = []
     for part in parts:
         if len(part) < INLINE_BYTES:
@@ -186,7 +381,7 @@ def stow(parts: Sequence[Part], tail: list[Part]) -> Stowed:
 
 
 class Tail:
-    """The large parts of a frame, handed out in the order in which `stow` put them there."""
+    """Large parts of a frame, in the order in which `stow` added them."""
 
     __slots__ = ("_at", "_copy", "_data")
 
@@ -200,7 +395,7 @@ class Tail:
         return len(self._data)
 
     def unstow(self, stowed: Stowed) -> list[Part]:
-        """The parts that `stow` was given; the large ones are copies."""
+        """Return the parts that `stow` got. Large parts are copies."""
         return [self._next(part) if isinstance(part, int) else part for part in stowed]
 
     def _next(self, size: int) -> bytes | bytearray:
@@ -220,7 +415,7 @@ def frame(
     arena: Arena | None = None,
     region: Region | None = None,
 ) -> list[Part]:
-    """The buffers of one frame, to be written to the socket in order."""
+    """Return the buffers of one frame, in the order in which they are written to the socket."""
     packed = _encode(message)
     size = sum(map(len, tail)) if tail else 0
     offset = -1
@@ -233,12 +428,10 @@ def frame(
 
 
 class FrameReader:
-    """Cuts the bytes of a socket into frames.
-
-    writable: whether large parts may be written to, as a worker's arrays; the front only passes them on.
-    """
+    """Splits the bytes of a socket into frames."""
 
     def __init__(self, arena: Arena | None, *, writable: bool = True, decoders: Decoders = _DECODERS) -> None:
+        """writable: whether hooks may write to large parts; the front only passes them on."""
         self._decoders = decoders
         self._arena = arena
         self._writable = writable
@@ -246,11 +439,11 @@ class FrameReader:
 
     @property
     def halfway(self) -> bool:
-        """Whether the bytes so far end within a frame."""
+        """Whether the last frame is incomplete."""
         return bool(self._buffer)
 
     def feed(self, data: Part) -> Iterator[Frame]:
-        """The frames that these bytes complete; unstow a frame's tail before asking for the next.
+        """Yield the frames that these bytes complete. Unstow the tail of a frame before the next frame.
 
         Raises ValueError for bytes that are no frame.
         """
@@ -343,3 +536,30 @@ class Outbox:
     def _shut_down(self) -> None:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
+
+
+# Modules that define the messages between front and workers.
+DEFINITIONS = (
+    sys.modules[__name__], messages, request_options, tensor_spec, dag, app, served_models,
+)  # fmt: skip
+
+# The status of a worker that refuses to serve, for its package is of another version than the front. It must
+# not change: a front of any version has to know it.
+OTHER_VERSION = os.EX_PROTOCOL
+PACKAGE_CHANGED = (
+    "the installed package has changed since this service was started; running workers serve on, but new "
+    "ones can't: restart the service"
+)
+
+
+def _hash_definitions() -> str:
+    digest = hashlib.sha256()
+    for module in DEFINITIONS:
+        digest.update(Path(str(module.__file__)).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+# A package that is upgraded under a running service starts workers that read other messages than the front
+# writes. Front and worker compare this hash before their first message. It is computed at the import: later
+# the files may be those of another version.
+PROTOCOL_VERSION = _hash_definitions()

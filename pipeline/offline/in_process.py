@@ -23,9 +23,8 @@ from pipeline.dialects.kserve_v1.answers import JSON, V1ResponseOptions
 from pipeline.dialects.kserve_v1.instances import parse_instances
 from pipeline.errors import ConfigError, ServingError
 from pipeline.front.pool.plan import plan
-from pipeline.messages.frames import Tail, stow
+from pipeline.messages.frames import Part, Tail, encode, stow
 from pipeline.messages.messages import Outcome, Settled, Timings
-from pipeline.messages.values import Part, encode
 from pipeline.models.serving_model import choose_version, load_serving_model
 from pipeline.models.tensor_spec import Signature
 from pipeline.offline.script_service import script_in, service_of_script

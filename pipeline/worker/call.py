@@ -12,9 +12,8 @@ from pipeline.api.dag import FEED, Names
 from pipeline.api.op import REQUEST_OP, Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestInputs, RequestOptions
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, get_error_text
-from pipeline.messages.frames import Tail
+from pipeline.messages.frames import Tail, decode
 from pipeline.messages.messages import CallMessage, DispatchMessage
-from pipeline.messages.values import decode
 from pipeline.models.tensor_spec import BatchAxis, adapt_array
 
 

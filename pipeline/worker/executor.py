@@ -13,9 +13,8 @@ from pipeline.api.op import Op, OpRequest
 from pipeline.api.served_models import ServedModel
 from pipeline.dialects.dialect import Form
 from pipeline.errors import HookFailed, RemoteRefused, ServingError, described, is_servers
-from pipeline.messages.frames import Tail, stow
+from pipeline.messages.frames import NotEncodable, Part, Tail, encode, stow
 from pipeline.messages.messages import Outcome, Refusal, Settled, Timings
-from pipeline.messages.values import NotEncodable, Part, encode
 from pipeline.models.tensor_spec import TensorSpec, adapt_array
 from pipeline.paddle_serving.packages import unpack_outputs
 from pipeline.process.isolation import isolated, log_fault

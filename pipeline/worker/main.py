@@ -29,9 +29,13 @@ from pipeline.api.served_models import read_models
 from pipeline.dialects.dialect import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.messages.frames import (
+    OTHER_VERSION,
+    PACKAGE_CHANGED,
+    PROTOCOL_VERSION,
     Arena,
     Frame,
     FrameReader,
+    Part,
     Region,
     arena_fds,
     create_decoders,
@@ -53,8 +57,6 @@ from pipeline.messages.messages import (
     Start,
     Timings,
 )
-from pipeline.messages.protocol_version import OTHER_VERSION, PACKAGE_CHANGED, PROTOCOL_VERSION
-from pipeline.messages.values import Part
 from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
 from pipeline.process.app_modules import lead_import_path

@@ -19,7 +19,7 @@ from pipeline.dialects.key_value.front import parse_http, parse_proto, pass_http
 from pipeline.dialects.key_value.repository_models import match_inputs
 from pipeline.dialects.key_value.unread import DeclaredTexts, UnreadMessage, UnreadTensor, UnreadText
 from pipeline.errors import BadPackage, MalformedBody, ServingError
-from pipeline.messages.values import decode, encode, will_read
+from pipeline.messages.frames import decode, encode, will_read
 from pipeline.models.tensor_spec import Signature, TensorSpec
 from pipeline.wire.paddle_tensors import to_message, to_npy
 from tests.support.key_value_messages import LIMITS

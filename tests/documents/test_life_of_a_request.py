@@ -28,7 +28,7 @@ AMPLE_S = 24 * 3600.0
 ROW = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_mask": "[[1, 1, 1]]"}
 
 # Left out: it is told of requests, and on the way of none. Isolation only stands around other calls.
-TELEMETRY = ("front/metrics/", "front/scheduler/gauges.py", "front/pool/outputs.py", "output/")
+TELEMETRY = ("front/metrics/", "front/scheduler/gauges.py", "front/pool/outputs.py", "output.py")
 ISOLATION = "process/isolation.py"
 READER = "output"  # the process that only makes lines of what others print
 LEFT_OUT = {  # calls, with all that they call in turn, for they come when they like

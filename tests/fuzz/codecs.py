@@ -43,9 +43,8 @@ from pipeline.dialects.triton_extensions.server import (
 from pipeline.dialects.triton_extensions.shared_memory import SharedMemory, Span
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.front.dag_run import Request
-from pipeline.messages.frames import FrameReader, frame, stow
+from pipeline.messages.frames import FrameReader, decode, encode, frame, stow, will_read
 from pipeline.messages.messages import CallMessage, DispatchMessage
-from pipeline.messages.values import decode, encode, will_read
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.models.protobuf_text import format_message, parse_message
 from pipeline.models.tensor_spec import Signature, TensorSpec

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.messages.frames import frame, stow
+from pipeline.messages.frames import encode, frame, stow
 from pipeline.messages.messages import CallMessage, DispatchMessage, Reply, Timings
-from pipeline.messages.values import encode
 from pipeline.wire.paddle_tensors import to_npy
 from tests.fuzz import messages
 

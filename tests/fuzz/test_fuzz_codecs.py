@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request
-from pipeline.messages.values import decode, encode
+from pipeline.messages.frames import decode, encode
 from pipeline.wire.paddle_tensors import from_npy, to_npy
 from tests.fuzz.codecs import CODECS, LIMITS, Codec
 from tests.fuzz.messages import kept

@@ -23,9 +23,8 @@ from pipeline.api.op import REQUEST_OP
 from pipeline.api.served_models import ServedModel
 from pipeline.dialects.dialect import load_forms
 from pipeline.engines.feeds import check_feeds, check_forms
-from pipeline.messages.frames import FrameReader, Tail, frame, stow
+from pipeline.messages.frames import FrameReader, Part, Tail, decode, encode, frame, stow
 from pipeline.messages.messages import Outcome, Reply, Settled, Timings
-from pipeline.messages.values import Part, decode, encode
 from pipeline.models.additions import FeedPadding, Padding
 from pipeline.models.signature import Variable
 from pipeline.plugins import DIALECTS, find

@@ -17,7 +17,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from pipeline.messages.values import INLINE_BYTES, NotEncodable, Part, Unread, decode, encode, will_read
+from pipeline.messages.frames import INLINE_BYTES, NotEncodable, Part, Unread, decode, encode, will_read
 
 
 @dataclass

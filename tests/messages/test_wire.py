@@ -16,15 +16,17 @@ import msgspec
 import pytest
 
 from pipeline.errors import InvalidInput, MalformedBody, ServingError
-from pipeline.messages import protocol_version
+from pipeline.messages import frames as wire
 from pipeline.messages.frames import (
     ARENA_BYTES,
     ARENA_BYTES_FROM,
     FRAME_LIMIT,
+    INLINE_BYTES,
     REGION_BYTES,
     Arena,
     Frame,
     FrameReader,
+    Part,
     Tail,
     arena_fds,
     create_arena_fd,
@@ -34,7 +36,6 @@ from pipeline.messages.frames import (
     stow,
 )
 from pipeline.messages.messages import CallMessage, DispatchMessage, Probed, Refusal
-from pipeline.messages.values import INLINE_BYTES, Part
 
 SIZES = [
     0, 1, INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, ARENA_BYTES_FROM - 1, ARENA_BYTES_FROM,
@@ -311,11 +312,11 @@ def test_a_refusal_keeps_the_kind_that_an_error_has_and_whether_it_is_logged() -
 def test_the_protocol_version_is_a_digest_of_the_files_that_define_the_messages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert re.fullmatch("[0-9a-f]{16}", protocol_version._hash_definitions())
-    assert protocol_version._hash_definitions() == protocol_version.PROTOCOL_VERSION
+    assert re.fullmatch("[0-9a-f]{16}", wire._hash_definitions())
+    assert wire._hash_definitions() == wire.PROTOCOL_VERSION
     first, second = tmp_path / "first.py", tmp_path / "second.py"
     first.write_bytes(b"x = 1\n")
     second.write_bytes(b"y = 2\n")
     files = tuple(SimpleNamespace(__file__=str(path)) for path in (first, second))
-    monkeypatch.setattr(protocol_version, "DEFINITIONS", files)
-    assert protocol_version._hash_definitions() == hashlib.sha256(b"x = 1\ny = 2\n").hexdigest()[:16]
+    monkeypatch.setattr(wire, "DEFINITIONS", files)
+    assert wire._hash_definitions() == hashlib.sha256(b"x = 1\ny = 2\n").hexdigest()[:16]

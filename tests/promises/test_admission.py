@@ -15,7 +15,7 @@ import tritonclient.http as v2_http
 from tritonclient.utils import InferenceServerException
 
 from client.protos.pipeline_service_pb2 import Request
-from pipeline.front.scheduler.batching import Pace
+from pipeline.front.scheduler.batcher import Pace
 from tests.support.service_process import APPS, RPC_METHOD, HttpAnswer, ServiceProcess, key_value, wait_until
 
 NAP_S = 0.05

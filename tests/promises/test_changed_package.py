@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from pipeline.messages.frames import DEFINITIONS, PACKAGE_CHANGED
 from pipeline.messages.messages import KINDS
-from pipeline.messages.protocol_version import DEFINITIONS, PACKAGE_CHANGED
 from tests.support.service_process import APPS, ROOT, ServiceProcess
 
 READY = "paddlewheel_op_ready_instances"

@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.support.service_process import APPS, ROOT, ServiceProcess
 
 BROKEN = """
-from pipeline.front.metrics import access_log, metrics, timings, tracer
-from pipeline.front.scheduler import batching, gauges
+from pipeline.front.metrics import access_log, metrics
+from pipeline.front.scheduler import batcher, gauges
 from pipeline.worker import executor, hooks
 
 
@@ -18,9 +18,9 @@ def broken(*args, **kwargs):
 
 
 metrics.bisect_left = metrics.RunFigures.add = metrics.is_clients = broken
-access_log.one_line = batching.Pace.record = gauges.resident_bytes = broken
-timings._NO_TOKEN = None
-tracer._mean_ms = hooks.format_user_traceback = executor.max = broken
+access_log.one_line = batcher.Pace.record = gauges.resident_bytes = broken
+metrics._NO_TOKEN = None
+access_log._mean_ms = hooks.format_user_traceback = executor.max = broken
 """
 LEFT_OUT = (  # by the front, then by the worker
     "Scheduler._record_end",
@@ -29,7 +29,7 @@ LEFT_OUT = (  # by the front, then by the worker
     "Failures.count",
     "AccessLog.refused",
     "AccessLog.log_request",
-    "Timings.header",
+    "RequestTimings.header",
     "Batcher._note_pace",
     "_Watched._families",
     "Tracer._log_growth",

@@ -11,9 +11,8 @@ import grpc
 import pytest
 
 from client.protos.pipeline_service_pb2 import Request, Response
-from pipeline.front.dag_run import Client
+from pipeline.front.dag_run import Client, FairQueue
 from pipeline.front.scheduler.admission import MAX_PEERS, Peers
-from pipeline.front.scheduler.batching import FairQueue
 from tests.support.service_process import (
     APPS,
     PATIENCE_S,

@@ -14,7 +14,7 @@ import pytest
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request
-from pipeline.front.grpc.sockets import ClientConnection
+from pipeline.front.grpc.slow_clients import ClientConnection
 from tests.fuzz import http2
 from tests.support.kernel_connections import is_connected
 from tests.support.service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, wait_until

@@ -11,9 +11,9 @@ import pytest
 
 from pipeline.api.dag import Dag, Edge, Node
 from pipeline.errors import DeadlineExceeded, Overloaded, ServingError
-from pipeline.front.dag_run import Client
+from pipeline.front.dag_run import Client, FairQueue
 from pipeline.front.scheduler.admission import Admission
-from pipeline.front.scheduler.batching import FairQueue, Pace
+from pipeline.front.scheduler.batcher import Pace
 from tests.scheduler.conftest import Clock
 
 CHAIN = Dag((Node("a", "a", (Edge("@request"),)), Node("b", "b", (Edge("a"),))), "b", source="@request")

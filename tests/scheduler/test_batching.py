@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pipeline.front.scheduler.batching import (
+from pipeline.front.scheduler.batcher import (
     FAST_DISPATCH_S,
     REST_S,
     BatchPolicy,

@@ -14,7 +14,7 @@ from pipeline.config.api_keys import ApiKey
 from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import ConfigError, Overloaded, RestrictedApi, Unauthenticated
 from pipeline.front.dag_run import Client
-from pipeline.front.http.guard import HttpGuard
+from pipeline.front.http.request_head import HttpGuard
 from pipeline.front.scheduler.admission import (
     CALLER,
     MAX_PEERS,

@@ -13,8 +13,8 @@ from pipeline.api.served_models import ServedModel
 from pipeline.errors import DeadlineExceeded, HookFailed, InvalidInput, ServingError
 from pipeline.front.dag_run import DagRun, Entry, InOrder, OpQueue, Request, Task, lost_with, superfluous
 from pipeline.front.metrics.metrics import Failures
+from pipeline.messages.frames import INLINE_BYTES, NotEncodable, decode, encode
 from pipeline.messages.messages import REFUSAL, Outcome
-from pipeline.messages.values import INLINE_BYTES, NotEncodable, decode, encode
 from pipeline.models.tensor_spec import BatchAxis
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.front.scheduler.hung_runs import (
+from pipeline.front.scheduler.worker_faults import (
     LATE_S,
     LOOK_S,
     STOPPED_LIMIT_S,

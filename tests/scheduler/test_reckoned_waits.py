@@ -9,11 +9,10 @@ from typing import Any, cast
 import pytest
 
 from pipeline.errors import Overloaded
-from pipeline.front.dag_run import Client
+from pipeline.front.dag_run import Client, TaskQueue
 from pipeline.front.http.http_handler import retry_after
 from pipeline.front.scheduler.admission import Admission
-from pipeline.front.scheduler.batcher import Batcher, TaskQueue
-from pipeline.front.scheduler.batching import Pace
+from pipeline.front.scheduler.batcher import Batcher, Pace
 from tests.scheduler.conftest import Clock
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 from typing import cast
 
-from pipeline.front.dag_run import Task
-from pipeline.front.scheduler.batcher import TaskQueue
+from pipeline.front.dag_run import Task, TaskQueue
 
 
 class Waiting:

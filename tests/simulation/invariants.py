@@ -15,7 +15,7 @@ from pipeline.front.dag_run import Answer, Task
 from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.pool.worker_process import Instance
 from pipeline.front.scheduler.batcher import LONE_DEATHS, UNSEEN_DEATHS, Batcher
-from pipeline.front.scheduler.hung_runs import STUCK_RUNS
+from pipeline.front.scheduler.worker_faults import STUCK_RUNS
 from pipeline.messages.frames import arena_fds
 from tests.simulation.clients import FILLS, Death, Order, Sent
 from tests.simulation.workers import REFUSAL, Worker, answer_body

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from pipeline.front.dag_run import DagRun, InOrder, Task
+from pipeline.front.dag_run import DagRun, FairQueue, InOrder, Task, TaskQueue
 from pipeline.front.pool import worker_pool, worker_process
 from pipeline.front.pool.upkeep import Upkeep
 from pipeline.front.pool.worker_pool import BackOff, Starts, WorkerPool
 from pipeline.front.pool.worker_process import Instance, WorkerProcess
 from pipeline.front.scheduler import batcher
-from pipeline.front.scheduler.batcher import Batcher, TaskQueue
-from pipeline.front.scheduler.batching import FairQueue
+from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Deadlines, Scheduler
 from pipeline.messages.frames import FrameReader, Outbox
 from tests.simulation.run import simulate

@@ -16,7 +16,17 @@ from functools import partial
 from typing import Any, Protocol
 
 from pipeline.errors import InvalidInput
-from pipeline.messages.frames import Arena, Frame, FrameReader, frame, reply_region, stow
+from pipeline.messages.frames import (
+    Arena,
+    Frame,
+    FrameReader,
+    Part,
+    decode,
+    encode,
+    frame,
+    reply_region,
+    stow,
+)
 from pipeline.messages.messages import (
     CallMessage,
     DispatchMessage,
@@ -32,7 +42,6 @@ from pipeline.messages.messages import (
     Start,
     Timings,
 )
-from pipeline.messages.values import Part, decode, encode
 from pipeline.process.processes import Activity
 from tests.simulation.kernel import Process, Socket
 

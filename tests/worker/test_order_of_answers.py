@@ -11,9 +11,8 @@ import pytest
 
 from pipeline import Op
 from pipeline.api.op import REQUEST_OP
-from pipeline.messages.frames import Tail, stow
+from pipeline.messages.frames import Part, Tail, encode, stow
 from pipeline.messages.messages import Settled, Timings
-from pipeline.messages.values import Part, encode
 from pipeline.models.additions import FeedPadding, Padding
 from pipeline.models.signature import Variable
 from pipeline.worker.call import Call

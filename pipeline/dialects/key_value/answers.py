@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.api.request_options import Answer
 from pipeline.errors import ServingError
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.wire.value_texts import build_message, format_outputs, format_value, unencodable
 

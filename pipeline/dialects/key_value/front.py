@@ -57,8 +57,7 @@ from pipeline.errors import (
     UnknownService,
 )
 from pipeline.front.dag_run import Request
-from pipeline.front.grpc.call_context import CallContext
-from pipeline.front.grpc.rpc_handler import RpcHandler
+from pipeline.front.grpc.rpc_handler import CallContext, RpcHandler
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import (
     JSON,
@@ -72,7 +71,7 @@ from pipeline.front.http.http_handler import (
 from pipeline.front.http.openapi import Schema, content, operation, refusals
 from pipeline.front.scheduler.admission import CALLER
 from pipeline.front.scheduler.scheduler import TICKS_PER_S, Scheduler
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 from pipeline.wire.paddle_tensors import (
     NUMERIC,
     STRING,

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from client.protos.pipeline_service_pb2 import Request, Tensor
 from pipeline.errors import BadPackage, MalformedBody, TooLarge
-from pipeline.messages.values import Part, Unread
+from pipeline.messages.frames import Part, Unread
 from pipeline.wire.paddle_tensors import (
     BYTES,
     NUMERIC,

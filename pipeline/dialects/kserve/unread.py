@@ -17,7 +17,7 @@ from pipeline.config.config_file import Limits
 from pipeline.dialects.kserve.json_fields import replace_surrogates
 from pipeline.dialects.kserve.refusals import KServeRefusal, request_refusal
 from pipeline.errors import InvalidInput, TooLarge, UnprintableAnswer
-from pipeline.messages.values import Unread
+from pipeline.messages.frames import Unread
 from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.wire.paddle_tensors import to_message

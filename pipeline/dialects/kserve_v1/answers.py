@@ -11,7 +11,7 @@ import msgspec
 from pipeline.api.request_options import Answer
 from pipeline.dialects.kserve.unread import convert_output
 from pipeline.errors import UnprintableAnswer
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.wire.v2_tensors import BYTES
 

@@ -17,7 +17,7 @@ from pipeline.dialects.kserve.unread import check_texts
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.errors import InvalidInput, TooLarge
 from pipeline.front.http.http_handler import sniff_format
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
 MAX_VALUES = 1 << 18  # maximum number of instances and of their fields: each is a Python object in the front

@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.dialects.kserve.unread import parse_nullable
 from pipeline.errors import InvalidInput
-from pipeline.messages.values import Unread
+from pipeline.messages.frames import Unread
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.wire.v2_tensors import objects
 

@@ -15,7 +15,7 @@ from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve.unread import convert_output, no_tensor
 from pipeline.dialects.message_fields import encode_varint
 from pipeline.errors import UnprintableAnswer
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.wire.v2_tensors import BYTES, PARAMETERS, Array, to_raw

@@ -67,7 +67,7 @@ from pipeline.front.http.http_handler import (
     refuse_cross_site,
 )
 from pipeline.front.http.openapi import OBJECT, Schema, content, get, operation, refusals
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 from pipeline.models.dtypes import RAW_ALONE
 from pipeline.models.tensor_spec import Signature, TensorSpec
 

@@ -22,7 +22,7 @@ from pipeline.dialects.kserve_v2.answers import RequestedOutput, ResponseOptions
 from pipeline.dialects.triton_extensions.shared_memory import FindSpan, SharedMemoryOutputs, Span
 from pipeline.front.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 from pipeline.models.dtypes import BY_DATATYPE, DTYPES, RAW_ALONE
 from pipeline.models.tensor_spec import Signature, TensorSpec
 

@@ -45,11 +45,10 @@ from pipeline.dialects.triton_extensions.server import LOG_FORMATS, V2Server
 from pipeline.dialects.triton_extensions.shared_memory import FindSpan, Span
 from pipeline.errors import OUR_FAULT, DeadlineExceeded, ServingError, TooLarge
 from pipeline.front.dag_run import Answer, DagRun, Request
-from pipeline.front.grpc.call_context import CallContext
-from pipeline.front.grpc.rpc_handler import RpcHandler
+from pipeline.front.grpc.rpc_handler import CallContext, RpcHandler
 from pipeline.front.scheduler.admission import CALLER, caller
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.wire.v2_tensors import BYTES, CONTENTS, LENGTH, from_contents
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from pipeline.dialects.text_values import vectors_in
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 from pipeline.models.tensor_spec import TensorSpec
 
 EMBEDDINGS = "openai.embeddings"  # response form {"object": "list", "data": [...], "usage": {...}}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pipeline.dialects.text_values import vectors_in
 from pipeline.errors import UnprintableAnswer
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 from pipeline.models.tensor_spec import TensorSpec
 
 # Response forms, one for each path:

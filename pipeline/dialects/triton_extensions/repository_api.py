@@ -11,8 +11,7 @@ from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import ConfigError
-from pipeline.front.model_loader import ModelLoader, NotPolled
-from pipeline.front.repository import LoadFailed, Repository
+from pipeline.front.repository import LoadFailed, ModelLoader, NotPolled, Repository
 from pipeline.triton.override import FILE, parse_override
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import ServingError
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 
 FOLDER = "/dev/shm"  # folder of shm_open on Linux
 MAX_REGIONS = 512  # each has a file descriptor

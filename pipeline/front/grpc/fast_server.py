@@ -35,8 +35,7 @@ from grpc._cython.cygrpc import (  # type: ignore[import-not-found]
 )
 from grpc.aio._server import Server
 
-from pipeline.front.grpc.call_context import CallContext
-from pipeline.front.grpc.method_handlers import MethodHandlers
+from pipeline.front.grpc.rpc_handler import CallContext, MethodHandlers
 
 log = logging.getLogger(__name__)
 

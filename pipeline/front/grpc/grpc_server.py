@@ -15,10 +15,8 @@ from pipeline.api.restrictions import RestrictedApis
 from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates, Pem
 from pipeline.errors import StartFailed
-from pipeline.front.grpc.guard import RpcGuard
-from pipeline.front.grpc.method_handlers import MethodHandlers, Methods
-from pipeline.front.grpc.slow_clients import ClientBounds
-from pipeline.front.grpc.sockets import ListeningSocket
+from pipeline.front.grpc.rpc_handler import MethodHandlers, Methods, RpcGuard
+from pipeline.front.grpc.slow_clients import ClientBounds, ListeningSocket
 from pipeline.front.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)

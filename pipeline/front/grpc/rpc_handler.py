@@ -1,22 +1,325 @@
-"""RpcHandler: the gRPC methods of a dialect. Runs predictions and logs their outcome."""
+"""gRPC methods of the dialects: the context of a call, the guard, and the base class of the handlers."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import string
 import time
+import urllib.parse
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import ClassVar, Never
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
+from typing import Any, ClassVar, Never
 
 import grpc
+import grpc.aio
 
-from pipeline.errors import OUR_FAULT, Overloaded, ServingError, detach
+from pipeline.api.restrictions import RestrictedApis
+from pipeline.errors import OUR_FAULT, Overloaded, RestrictedApi, ServingError, Unauthenticated, detach
 from pipeline.front.dag_run import Answer, Request
-from pipeline.front.grpc.call_context import CallContext
-from pipeline.front.scheduler.admission import CALLER, caller, named
+from pipeline.front.grpc.slow_clients import ClientBounds
+from pipeline.front.metrics.access_log import AccessLog
+from pipeline.front.scheduler.admission import CALLER, KeyRing, caller, named, shown_key
 from pipeline.front.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
+
+
+# gRPC sends the text of a status percent-encoded in a header. Clients reject headers over 8 KiB.
+_MAX_DETAILS_BYTES = 4096
+_UNESCAPED = string.digits + string.ascii_letters + string.punctuation.replace("%", "") + " "
+
+
+class CallContext:
+    """Wraps the grpc.aio context of a call, and counts its buffered bytes against the bounds of the server.
+
+    Compared by identity. Attributes that are not defined here are those of `grpc.aio.ServicerContext`.
+    """
+
+    on_stop: Callable[[], None] | None = None  # called when the server stops; set by streams
+    _slow = False  # a unary call that takes longer than 20 ms
+    _finished = False
+    _reader: asyncio.Task[Any] | None = None  # waits for the message of a unary call
+    _timed_out = False
+    _response_bytes: int | None = None  # of the last message, while gRPC sends it
+    _queued_bytes = 0  # messages of a stream that are not written yet
+    _writing = False
+
+    def __init__(self, context: grpc.aio.ServicerContext[bytes, bytes], bounds: ClientBounds) -> None:
+        self._context = context
+        self._bounds = bounds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._context, name)
+
+    def peer(self) -> str:
+        """Return the address of the client as gRPC writes it."""
+        return self._context.peer()
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the deadline of the client; None without a deadline."""
+        return self._context.time_remaining()
+
+    async def read_unary(self) -> bytes:
+        """Return the message of a unary call. Aborts the call if no message arrives in time."""
+        self._reader = asyncio.current_task()
+        try:
+            message = await self._context.read()
+        except asyncio.CancelledError:
+            if not self._timed_out or self._reader is None:
+                raise
+            self._reader.uncancel()
+            await self.abort(
+                grpc.StatusCode.DEADLINE_EXCEEDED, "the message did not arrive within limits.body_timeout_s"
+            )
+        finally:
+            self._reader = None
+            if self._slow:
+                self._bounds.messages.remove(self)
+        if message is grpc.aio.EOF:  # type: ignore[attr-defined]
+            await self.abort(grpc.StatusCode.INTERNAL, "the call has no message")
+        return message
+
+    def become_slow(self) -> None:
+        """Count the message or the response of a unary call from now on."""
+        self._slow = True
+        if self._reader is not None:
+            self._bounds.messages.add(self, unary=True)
+        elif self._response_bytes is not None:
+            self._bounds.responses.add(self, self._response_bytes)
+
+    def time_out_message(self) -> None:
+        """End the wait of `read_unary`."""
+        if self._reader is not None:
+            self._timed_out = True
+            self._reader.cancel()
+
+    async def read(self) -> Any:
+        """Return the next message of a stream, `grpc.aio.EOF` after the last."""
+        self._bounds.messages.add(self, unary=False)
+        try:
+            return await self._context.read()
+        finally:
+            self._bounds.messages.remove(self)
+
+    def queue_message(self, size: int) -> None:
+        """Count a message of a stream that waits for its `write`."""
+        self._queued_bytes += size
+        if self._writing:
+            self._bounds.responses.add(self, size)
+
+    async def write(self, message: bytes) -> None:
+        """Send a message of a stream."""
+        self._writing = True
+        self._bounds.responses.add(self, self._queued_bytes)
+        try:
+            await self._context.write(message)
+        finally:
+            self._writing = False
+            self._queued_bytes -= len(message)
+            self._bounds.responses.remove(self)
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> Never:
+        """End the call with a status. Raises grpc.aio.AbortError."""
+        self._bounds.responses.add(self, 0)
+        try:
+            await self._context.abort(code, _truncate(details))
+        finally:
+            self._bounds.responses.remove(self)
+        raise AssertionError("abort raises AbortError")
+
+    def begin_unary(self) -> None:
+        """Watch whether the call becomes slow, until `finish`."""
+        self._bounds.slow_calls.add(self)
+
+    def begin_last_response(self, size: int) -> None:
+        """Count the last message and the status, if the call is or becomes slow, until `finish`."""
+        self._response_bytes = size
+        if self._slow:
+            self._bounds.responses.add(self, size)
+
+    def begin_status(self) -> None:
+        """Count the status of a stream until `finish`."""
+        if not self._finished:
+            self._bounds.responses.add(self, 0)
+
+    def finish(self) -> None:
+        """Stop counting: the call is over."""
+        self._finished = True
+        self._bounds.slow_calls.remove(self)
+        self._bounds.responses.remove(self)
+
+
+def _truncate(details: str) -> str:
+    text = details[:_MAX_DETAILS_BYTES]
+    while len(urllib.parse.quote(text, safe=_UNESCAPED)) > _MAX_DETAILS_BYTES:
+        text = text[: len(text) // 2]
+    return text if len(text) == len(details) else f"{text}..."
+
+
+class RpcGuard:
+    """Checks the API key and the restricted API of each call.
+
+    open_methods: methods that need no key. apis: the API of each method.
+    """
+
+    def __init__(
+        self,
+        keys: KeyRing | None,
+        restricted: RestrictedApis,
+        apis: Mapping[str, str],
+        access_log: AccessLog,
+        open_methods: Collection[str],
+    ) -> None:
+        self._keys = keys
+        self._restricted = restricted
+        self._apis = apis
+        self._access_log = access_log
+        self._open_methods = open_methods
+
+    def receives(self, method: str) -> bool:
+        """Return whether messages of the method are received: unauthenticated clients must not use memory."""
+        return self._keys is None or method not in self._open_methods
+
+    def refusal(self, method: str, context: CallContext) -> ServingError | None:
+        """Return the error of a call that is not allowed, or None. Sets `CALLER` for the handler."""
+        headers = [(_bytes(key), _bytes(value)) for key, value in context.invocation_metadata() or ()]
+        CALLER.set(None)
+        try:
+            if self._keys is not None and method not in self._open_methods:
+                CALLER.set(self._keys.find(shown_key(headers)))
+            self._restricted.check(self._apis[method], headers)
+        except (Unauthenticated, RestrictedApi) as error:
+            self._access_log.refused("grpc", error, caller(context.peer()))
+            return error
+        return None
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
+Methods = Mapping[str, "grpc.RpcMethodHandler[bytes, bytes]"]  # by full name
+GrpcContext = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class UnaryMethod:
+    """Serves the calls of a unary method."""
+
+    def __init__(
+        self,
+        name: str,
+        handler: Callable[[bytes, CallContext], Awaitable[bytes]],
+        guard: RpcGuard | None,
+        bounds: ClientBounds,
+    ) -> None:
+        self._name = name
+        self._handler = handler
+        self._guard = guard
+        self._receives = guard is None or guard.receives(name)  # else the handler gets an empty message
+        self._bounds = bounds
+
+    async def serve(self, _: Any, grpc_context: GrpcContext) -> bytes:
+        """Serve a call of grpc.aio. Registered as stream-unary: unary handlers start after the message."""
+        context = CallContext(grpc_context, self._bounds)
+        context.begin_unary()
+        _call_when_sent(context.finish)
+        try:
+            return await self.respond(context)
+        except grpc.aio.InternalError:
+            raise asyncio.CancelledError from None  # the client has left; grpc.aio would log an error
+
+    async def respond(self, context: CallContext) -> bytes:
+        """Return the response of a call. Raises grpc.aio.AbortError when the call has ended with a status."""
+        if self._guard is not None:
+            await _check_guard(self._guard, self._name, context)
+        message = await context.read_unary() if self._receives else b""
+        handling = self._handler(message, context)
+        message = b""  # grpcio keeps an AbortError, and with it the variables of the frames it passed
+        try:
+            response = await handling
+        except grpc.aio.BaseError:
+            raise
+        except Exception:
+            log.exception("A fault of ours in a gRPC method")
+            await context.abort(grpc.StatusCode.INTERNAL, OUR_FAULT.message)
+        context.begin_last_response(len(response))
+        return response
+
+
+class StreamMethod:
+    """Serves the calls of a bidirectional stream."""
+
+    def __init__(
+        self,
+        name: str,
+        handler: Callable[[Any, CallContext], Awaitable[None]],
+        guard: RpcGuard | None,
+        bounds: ClientBounds,
+        open_streams: set[CallContext],
+    ) -> None:
+        self._name = name
+        self._handler = handler
+        self._guard = guard
+        self._bounds = bounds
+        self._open_streams = open_streams
+
+    async def serve(self, requests: Any, grpc_context: GrpcContext) -> None:
+        """Serve a call of grpc.aio."""
+        context = CallContext(grpc_context, self._bounds)
+        _call_when_sent(partial(self._finish, context))
+        if self._guard is not None:
+            await _check_guard(self._guard, self._name, context)
+        self._open_streams.add(context)
+        await self._handler(requests, context)
+        context.begin_status()
+
+    def _finish(self, context: CallContext) -> None:
+        self._open_streams.discard(context)
+        context.on_stop = None  # breaks the cycle of stream and context
+        context.finish()
+
+
+def _call_when_sent(callback: Callable[[], None]) -> None:
+    """Call back when grpc.aio has sent the status of the current call: its task ends then.
+
+    `add_done_callback` of the context would do the same, but leaves a reference cycle for each call.
+    """
+    task: asyncio.Task[Any] = asyncio.current_task()  # type: ignore[assignment]
+    task.add_done_callback(lambda _: callback())
+
+
+async def _check_guard(guard: RpcGuard, method: str, context: CallContext) -> None:
+    error = guard.refusal(method, context)
+    if error is not None:
+        await context.abort(getattr(grpc.StatusCode, error.grpc_code), error.message)
+
+
+class MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not subscriptable at run time
+    """The handlers of all methods, found by the path of a call."""
+
+    def __init__(self, methods: Methods, guard: RpcGuard | None, bounds: ClientBounds) -> None:
+        self.bounds = bounds
+        self.open_streams: set[CallContext] = set()
+        self.unary: dict[str, UnaryMethod] = {}
+        self.streams: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
+        self.by_name: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
+        for name, method in methods.items():
+            handler: Any
+            if method.request_streaming:
+                handler = method.stream_stream
+                stream = StreamMethod(name, handler, guard, bounds, self.open_streams)
+                self.streams[name] = self.by_name[name] = grpc.stream_stream_rpc_method_handler(stream.serve)
+            else:
+                handler = method.unary_unary
+                unary = self.unary[name] = UnaryMethod(name, handler, guard, bounds)
+                self.by_name[name] = grpc.stream_unary_rpc_method_handler(unary.serve)
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        return self.by_name.get(handler_call_details.method)
 
 
 class RpcHandler(ABC):

@@ -44,7 +44,7 @@ from pipeline.front.http.request_head import (
     too_slow,
 )
 from pipeline.front.scheduler.admission import named
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 
 log = logging.getLogger(__name__)
 

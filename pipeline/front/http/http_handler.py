@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import math
+import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -28,16 +31,57 @@ from pipeline.errors import (
     detach,
 )
 from pipeline.front.dag_run import Answer, Request
-from pipeline.front.http import docs_page
 from pipeline.front.http.connection import HttpApplication, HttpRequest
-from pipeline.front.http.metrics_page import MetricsPage
 from pipeline.front.http.multipart import FORM, FormPart, parse_form
-from pipeline.front.http.openapi import model_cards, openapi
+from pipeline.front.http.openapi import docs_page, model_cards, openapi
 from pipeline.front.metrics.access_log import UNREAD
+from pipeline.front.metrics.metrics import CONTENT_TYPE, Metrics
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.messages.values import Part
+from pipeline.messages.frames import Part
 
 log = logging.getLogger(__name__)
+
+_HEAD = b"content-type: %b\r\n" % CONTENT_TYPE.encode()
+_ANSWERS_A_TURN = 32  # of the loop: each is copied into its connection
+
+
+class MetricsPage:
+    """Answers requests for /metrics: at once, or after `interval_s` since the last rendering.
+
+    Requests that wait share the next rendering, so no answer is older than its request.
+    """
+
+    def __init__(self, metrics: Metrics, interval_s: float) -> None:
+        self._metrics = metrics
+        self._interval_s = interval_s
+        self._rendered_at = -math.inf
+        self._waiting: deque[HttpRequest] = deque()
+
+    def answer(self, request: HttpRequest) -> None:
+        now = time.monotonic()
+        if not self._waiting and now >= self._rendered_at + self._interval_s:
+            request.respond(200, _HEAD, self._render())
+            return
+        if not self._waiting:
+            wait_s = self._rendered_at + self._interval_s - now
+            asyncio.get_running_loop().call_later(wait_s, self._answer_waiting)
+        self._waiting.append(request)
+
+    def _render(self) -> bytes:
+        self._rendered_at = time.monotonic()
+        return self._metrics.text()
+
+    def _answer_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        _answer_some(waiting, self._render())
+
+
+def _answer_some(waiting: deque[HttpRequest], text: bytes) -> None:
+    for _ in range(min(_ANSWERS_A_TURN, len(waiting))):
+        waiting.popleft().respond(200, _HEAD, text)
+    if waiting:
+        asyncio.get_running_loop().call_soon(_answer_some, waiting, text)
+
 
 JSON = b"content-type: application/json\r\n"
 HEALTH_PAGES = (b"/health/live", b"/health/ready")
@@ -105,7 +149,7 @@ class HttpApp(HttpApplication):
             "/health/live": lambda: (200, JSON, b'{"live":true}'),
             "/health/ready": self._readiness,
             "/openapi.json": self._openapi,
-            DOCS: lambda: (200, *docs_page.page()),
+            DOCS: lambda: (200, *docs_page()),
         }
         self._metrics_page = MetricsPage(scheduler.metrics, scheduler.app.config.limits.metrics_interval_s)
 

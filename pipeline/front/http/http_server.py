@@ -15,8 +15,8 @@ from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates
 from pipeline.errors import StartFailed
 from pipeline.front.http.connection import Connection, HttpApplication
-from pipeline.front.http.guard import HttpGuard
 from pipeline.front.http.listener import Listener
+from pipeline.front.http.request_head import HttpGuard
 
 log = logging.getLogger(__name__)
 

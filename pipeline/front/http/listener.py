@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from pipeline.config.config_file import Limits
 from pipeline.errors import ServingError
-from pipeline.front.http.guard import HttpGuard
+from pipeline.front.http.request_head import HttpGuard
 
 MAX_REQUESTS_PER_TURN = 128  # begun in one turn of the event loop
 MAX_TURN_S = 0.005  # time for beginning requests in one turn of the event loop

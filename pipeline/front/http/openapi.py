@@ -1,9 +1,12 @@
-"""The OpenAPI document of a running service: its dialects' paths and its own, with requests that go well."""
+"""Description of a running service for people: the OpenAPI document, and the page at /docs."""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pipeline import __version__
@@ -155,3 +158,47 @@ def _described(model: ServedModel, scheduler: Scheduler) -> dict[str, Any]:
         return {}
     inputs = {name: description for op in takers for name, description in described[op]["inputs"].items()}
     return {"inputs": inputs, "outputs": described[model.answering_op]["outputs"]}
+
+
+_FOLDER = Path(__file__).with_name("docs_page")
+# Joined in this order: each file uses definitions of the files before it.
+_SCRIPTS = (
+    "words",
+    "elements",
+    "kept",
+    "requests",
+    "inputs",
+    "answers",
+    "card",
+    "doors",
+    "repository",
+    "page",
+)
+
+
+@cache
+def docs_page() -> tuple[bytes, bytes]:
+    """Return header lines and body of the page at /docs.
+
+    The page is one document that loads no other file, and its policy lets the browser run nothing else. It
+    reads /openapi.json and /health/ready.
+    """
+    script = b"\n".join((_FOLDER / f"{name}.js").read_bytes() for name in _SCRIPTS)
+    style = (_FOLDER / "page.css").read_bytes()
+    body = (_FOLDER / "page.html").read_bytes().replace(b"@style@", style).replace(b"@script@", script)
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    head = (
+        "content-type: text/html; charset=utf-8\r\n"
+        f"content-security-policy: {policy}\r\n"
+        "x-content-type-options: nosniff\r\n"
+        "referrer-policy: no-referrer\r\n"
+        "cache-control: no-cache\r\n"
+    )
+    return head.encode(), body
+
+
+def _hash(text: bytes) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"

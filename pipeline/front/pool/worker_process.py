@@ -28,9 +28,13 @@ from pipeline.front.pool.outputs import Output, Outputs
 from pipeline.front.pool.plan import shares_process
 from pipeline.messages.frames import (
     DISPATCHES_IN_FLIGHT,
+    OTHER_VERSION,
+    PACKAGE_CHANGED,
+    PROTOCOL_VERSION,
     Arena,
     FrameReader,
     Outbox,
+    Part,
     Tail,
     create_arena_fd,
     frame,
@@ -51,8 +55,6 @@ from pipeline.messages.messages import (
     Settled,
     Start,
 )
-from pipeline.messages.protocol_version import OTHER_VERSION, PACKAGE_CHANGED, PROTOCOL_VERSION
-from pipeline.messages.values import Part
 from pipeline.process.control_group import oom_kills
 from pipeline.process.environment import MODEL_PROCESS
 from pipeline.process.isolation import run_isolated

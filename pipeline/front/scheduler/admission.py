@@ -13,9 +13,8 @@ from pipeline.api.dag import Dag
 from pipeline.config.api_keys import ApiKey, hash_key, is_readable_by_others, read_api_keys
 from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import DeadlineExceeded, Overloaded, Unauthenticated
-from pipeline.front.dag_run import Client, Request
+from pipeline.front.dag_run import Client, FairQueue, Request
 from pipeline.front.scheduler.batcher import Batcher
-from pipeline.front.scheduler.batching import FairQueue
 
 MARGIN = 1.5  # run times vary, and an optimistic estimate admits requests that miss their deadline
 MAX_PAUSE_S, SHORTEST_PAUSE_S = 60.0, 0.1

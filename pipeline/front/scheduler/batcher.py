@@ -1,4 +1,7 @@
-"""Batcher: the queue in front of one Op. It gathers tasks into dispatches for instances with capacity."""
+"""Batcher: gathers the queued tasks of one Op into dispatches, and decides when they leave.
+
+The decisions are pure functions of queue, policy and current time, see `dispatch_size`.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,11 @@ import asyncio
 import itertools
 import logging
 import math
-import sys
 import time
-from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
 
 from pipeline.api.queue_policy import QueuePolicies
 from pipeline.api.request_options import NO_OPTIONS
@@ -21,13 +22,11 @@ from pipeline.errors import (
     DeadlineExceeded,
     NotReady,
     Overloaded,
-    PoisonRequest,
     ServingError,
     UnknownVersion,
-    WorkerLost,
     get_error_text,
 )
-from pipeline.front.dag_run import DagRun, InOrder, Inputs, Task
+from pipeline.front.dag_run import DagRun, FairQueue, InOrder, Inputs, Task, TaskQueue
 from pipeline.front.metrics.metrics import OpFigures
 from pipeline.front.pool.plan import Plan
 from pipeline.front.pool.worker_pool import PoolServices, WorkerPool
@@ -39,215 +38,180 @@ from pipeline.front.pool.worker_process import (
     WorkerProcess,
     time_limits,
 )
-from pipeline.front.scheduler.batching import (
-    BatchPolicy,
-    FairQueue,
-    Pace,
-    dispatch_size,
-    gathered_in,
-    may_follow,
-    may_queue_behind,
-    ripe_in,
-)
-from pipeline.front.scheduler.hung_runs import (
+from pipeline.front.scheduler.worker_faults import (
     STOPPED_LIMIT_S,
     STUCK_AFTER_S,
     STUCK_RUNS,
     HungRuns,
+    RunTimes,
     Verdict,
+    refuse_blamed,
+    tried_again,
 )
+from pipeline.messages.frames import Part
 from pipeline.messages.messages import Reply
-from pipeline.messages.values import Part
 from pipeline.process.isolation import isolated, run_isolated
 
-LONE_DEATHS = 2  # a request is refused when this many workers died while they ran only this request
-UNSEEN_DEATHS = 5  # deaths before the first request began; above this, reading the dispatch may be the cause
-
-
-def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Task]:
-    """Yield the tasks of a dying process that are queued again. Possible causes of its death become suspects.
-
-    Tasks that must not run again go to `process.refused` until the cause of the death is known.
-    """
-    causes = {task for instance in process.instances for task in _find_causes(instance)}
-    for instance in process.instances:
-        for dispatch in instance.in_flight:
-            for task in dispatch.open_tasks():
-                if task.moved:  # another instance has a copy
-                    continue
-                if task in causes and _is_refused(task, crash_retry, alone=len(causes) == 1):
-                    process.refused.append(task)
-                elif task.wanted:
-                    yield task
-        instance.in_flight.clear()
-
-
-def _find_causes(instance: Instance) -> list[Task]:
-    """Return the tasks of an instance that may have killed its process."""
-    if not instance.in_flight:
-        return []
-    dispatch = instance.in_flight[0]
-    if instance.began(dispatch):
-        return instance.begun_tasks(dispatch)
-    unseen = dispatch.open_tasks()
-    for task in unseen:
-        task.unseen_deaths += 1
-    return [task for task in unseen if task.unseen_deaths > UNSEEN_DEATHS]
-
-
-def _is_refused(task: Task, crash_retry: bool, *, alone: bool) -> bool:
-    """Blame a task for a death. Return whether the task must not run again.
-
-    A death counts only if the process ran no other task. An operator may kill a worker with a whole batch,
-    and then the worker that retries one of its requests. The request must survive this.
-    """
-    if not crash_retry:
-        return True
-    task.suspect = True
-    task.lone_deaths += alone
-    return task.lone_deaths >= LONE_DEATHS
-
-
-def refuse_blamed(process: WorkerProcess) -> None:
-    """Refuse the tasks that are not retried, with the cause of the death."""
-    why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
-    for task in process.refused:
-        if task.suspect:
-            error: ServingError = PoisonRequest(
-                f"{why} for the second time, and nothing else ran there; it is not tried again"
-            )
-        else:
-            error = WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again")
-        run_isolated(task.fail, error)
-    process.refused.clear()  # other objects may refer to the process for longer
-
-
 log = logging.getLogger(__name__)
+
+FAST_DISPATCH_S = 0.010  # below this, waiting for the front between two dispatches is a visible loss
+BATCHES_WHEN_FAST = 4
+BATCHES_WHEN_SLOW = 2
+SLOW_DISPATCH_S = 0.5  # above this, send fewer batches per dispatch so that new requests wait less
+MIN_RUNS = 2  # minimum of runs in a slow dispatch: fewer would hide how many tasks share a run
+GATHER_SHARE = 0.5  # of a usual run: maximum wait of an idle instance for its previous callers
+GATHER_MOST_S = 0.005
+REST_S = 0.006  # of a dispatch that is answered in part: behind a shorter rest the next one may wait
+_SMOOTHING = 0.2  # weight of the latest dispatch in `Pace.usual_s`
+_MEMORY = 0.95  # weight of the earlier tasks in the means of `Pace`, for each further task
+_MIN_MEMORY = 0.7  # the same for a dispatch with many tasks: about three dispatches count
+
 
 HANGS = {
     Verdict.HUNG: "seems to hang: its run makes no progress and uses no CPU",
     Verdict.STOPPED: "is stopped (SIGSTOP) in a run",
 }
 _IDLE_SINCE = attrgetter("idle_since")
-_PLACE = attrgetter("place")
-_EMPTY: Any = None  # slot of a served task
 _READY = State.READY
 _numbers = itertools.count()
-_LAST_TURN = sys.maxsize
-_SWEPT_FROM = 128  # a queue with fewer tasks is not searched for cancelled tasks
 
 
-class TaskQueue:
-    """Tasks in order of priority, then of turn, then of arrival.
+@dataclass(frozen=True)
+class BatchPolicy:
+    """Settings of an Op that decide when a dispatch leaves."""
 
-    A cancelled task stays until it reaches either end, or until the queue has doubled. Places are found by
-    bisection. Inserting moves the 8-byte references behind the place, but most tasks come last. Serving a
-    task leaves an empty slot. The list is compacted when half of its slots are empty.
+    batch_size: int  # requests in a predictor batch
+    max_queue_delay_s: float = 0.0  # how long a partial batch may wait
+    # a dispatch has one batch at most, so that its time is that of each request in it
+    one_batch: bool = False
+    # sizes that leave at once, ascending; a dispatch has the largest that is filled
+    preferred: tuple[int, ...] = ()
+
+    @property
+    def full(self) -> int:
+        """Requests that leave without waiting for more."""
+        return self.preferred[0] if self.preferred else self.batch_size
+
+
+def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> float:
+    """Return the seconds until a dispatch may leave under a configured queue delay; 0 means now."""
+    if waiting >= policy.full:
+        return 0.0
+    return max(0.0, oldest + policy.max_queue_delay_s - now)
+
+
+def gathered_in(
+    waiting: int, answered: int, policy: BatchPolicy, idle_since: float, usual_s: float | None, now: float
+) -> float:
+    """Return how long an idle instance waits for its previous callers, in seconds.
+
+    Callers that send their next request at once return one by one. If the first request ran alone, the others
+    would wait for its run, and batches would stay small (docs/decisions/batching.md). An instance that has
+    answered k requests therefore waits for k requests or a full batch, for half a usual run at maximum. A
+    single caller never waits, and neither does a request that finds an instance idle for longer.
+    """
+    if usual_s is None or waiting >= min(answered, policy.full):
+        return 0.0
+    return max(0.0, idle_since + min(GATHER_SHARE * usual_s, GATHER_MOST_S) - now)
+
+
+def dispatch_size(
+    waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None, max_tasks: float = math.inf
+) -> int:
+    """Return the number of tasks in the next dispatch: an even share, limited to a few predictor batches.
+
+    With several batches' worth the worker's plan can choose among lengths. A slow model gets fewer, so that
+    the last request of a dispatch does not wait while another instance is idle.
+
+    usual_s: time of recent dispatches; None before the first. max_tasks: see `Pace.most_tasks`.
+    """
+    if policy.preferred:
+        sizes = [size for size in policy.preferred if size <= waiting]
+        return sizes[-1] if sizes else min(waiting, policy.batch_size)
+    if policy.one_batch:
+        batches = 1
+    else:
+        fast = usual_s is not None and usual_s < FAST_DISPATCH_S
+        batches = BATCHES_WHEN_FAST if fast else BATCHES_WHEN_SLOW
+    share = -(-waiting // max(1, free_instances))
+    return max(1, math.floor(min(share, policy.batch_size * batches, max_tasks)))
+
+
+def may_queue_behind(
+    running: int, began: float, waiting: int, batch_size: int, usual_s: float | None, now: float
+) -> bool:
+    """Return whether an instance that runs `running` tasks since `began` may get its next dispatch already.
+
+    It spares a fast model the wait for the front. Behind a slow or late run it would only bind requests to
+    one instance, and split a batch that could still grow. So a full batch must wait, and as many tasks as are
+    running.
+    """
+    fast = usual_s is not None and usual_s < FAST_DISPATCH_S and now - began < 2 * usual_s + 0.001
+    return fast and waiting >= max(running, batch_size)
+
+
+def may_follow(tasks: int, open_tasks: int, waiting: int, rest_s: float) -> bool:
+    """Return whether an instance that has answered a part of its dispatch may get the next one already.
+
+    Between two dispatches the instance would be idle until the front has sent answers and tasks. Most callers
+    of the answered part are back by then, so the next dispatch is not small: half as many tasks must wait. A
+    dispatch of a single run is answered at its end, so none follows it (docs/decisions/batching.md).
+
+    open_tasks: unanswered tasks among its `tasks`. rest_s: their expected time. Below 0 they are late, and no
+    request is to wait behind a run that may hang.
+    """
+    return open_tasks < tasks and 2 * waiting >= tasks and abs(rest_s) <= REST_S
+
+
+class Pace:
+    """Times of an Op's recent dispatches, in seconds; 0 while there is no history.
+
+    usual_s: time of a dispatch, which follows the latest ones closely; None before the first. run_s: mean
+    time of a dispatch. per_task_s, per_row_s: mean time of an instance for one task, and for one row.
+
+    Means stay true where short and long runs alternate. They are of few tasks: a flood slows runs within a
+    tenth of a second, because its refusals take CPU, and must not be admitted by older times.
     """
 
     def __init__(self) -> None:
-        self.rows = 0  # of the queued tasks
-        self._tasks: list[Task] = []
-        self._served = 0  # empty slots at the beginning of the list
-        self._sweep_at = _SWEPT_FROM
+        self.usual_s: float | None = None
+        self.run_s = 0.0
+        self.per_task_s = 0.0
+        self.per_row_s = 0.0
+        self._took_s = self._dispatches = self._tasks = self._rows = 0.0
+        self._tasks_a_run = math.inf
 
-    def __len__(self) -> int:
-        """Return the number of queued tasks, cancelled tasks included."""
-        return len(self._tasks) - self._served
+    @property
+    def most_tasks(self) -> float:
+        """Return the tasks of a dispatch that takes `SLOW_DISPATCH_S`, and at least `MIN_RUNS` runs.
 
-    def __iter__(self) -> Iterator[Task]:
-        """Iterate over the queued tasks in order, cancelled tasks included."""
-        return itertools.islice(self._tasks, self._served, None)
+        Infinite until a worker has cut a dispatch into several runs: time may not depend on tasks before.
+        """
+        if self._tasks_a_run == math.inf:
+            return math.inf
+        return max(MIN_RUNS * self._tasks_a_run, SLOW_DISPATCH_S / self.per_task_s)
 
-    def add(self, task: Task) -> None:
-        """Queue a task at its place; a late task behind all others of its priority."""
-        request, tasks = task.dag_run.request, self._tasks
-        place = task.place = request.priority, _LAST_TURN if task.late else request.turn, task.number
-        self.rows += task.rows
-        if not tasks or tasks[-1].place < place:
-            tasks.append(task)
-        else:
-            insort(tasks, task, lo=self._served, key=_PLACE)
-        if len(tasks) >= self._sweep_at:
-            self._sweep()
+    def record(self, took_s: float, tasks: int, runs: int = 0, rows: int = 0) -> None:
+        """Record a dispatch that has ended.
 
-    def first(self) -> Task | None:
-        """Return the task that is served next; None without one."""
-        tasks = self._tasks
-        while len(tasks) > self._served:
-            task = tasks[self._served]
-            if task.wanted:
-                return task
-            self._remove_first()
-        return None
-
-    def pop_tasks(self, max_tasks: int) -> list[Task]:
-        """Remove and return the tasks that are served next."""
-        tasks: list[Task] = []
-        while len(tasks) < max_tasks and (task := self.first()) is not None:
-            tasks.append(task)
-            self._remove_first()
-        return tasks
-
-    def last(self) -> Task | None:
-        """Return the task that is served last; None without one."""
-        tasks = self._tasks
-        while len(tasks) > self._served:
-            task = tasks[-1]
-            if task.wanted:
-                return task
-            tasks.pop()
-            self._record_departure(task)
-        tasks.clear()  # of empty slots
-        self._served = 0
-        return None
-
-    def before(self, place: tuple[int, int]) -> int:
-        """Return how many tasks are served before this priority and turn, without tasks of the same turn."""
-        return bisect_left(self._tasks, place, lo=self._served, key=_PLACE) - self._served
-
-    def rows_before(self, place: tuple[int, int]) -> int:
-        """Return the rows of the tasks that are served before this priority and turn."""
-        tasks = self.before(place)
-        if self.rows == len(self):
-            return tasks
-        return sum(task.rows for task in self._tasks[self._served : self._served + tasks])
-
-    def count_priority(self, priority: int) -> int:
-        """Return how many tasks of this priority are queued."""
-        return self.before((priority + 1, -1)) - self.before((priority, -1))
-
-    def clear(self) -> list[Task]:
-        """Remove and return all tasks."""
-        tasks = list(self)
-        self._tasks.clear()
-        self._served = 0
-        for task in tasks:
-            self._record_departure(task)
-        return tasks
-
-    def _remove_first(self) -> None:
-        self._record_departure(self._tasks[self._served])
-        self._tasks[self._served] = _EMPTY
-        self._served += 1
-        if 2 * self._served >= len(self._tasks):
-            del self._tasks[: self._served]
-            self._served = 0
-
-    def _record_departure(self, task: Task) -> None:
-        self.rows -= task.rows
-        task.cancel_wait_limit()
-
-    def _sweep(self) -> None:
-        """Remove empty slots and cancelled tasks. The next sweep comes when twice as many tasks wait."""
-        tasks, self._tasks = self._tasks[self._served :], []
-        for task in tasks:
-            if task.wanted:
-                self._tasks.append(task)
-            else:
-                self._record_departure(task)
-        self._served = 0
-        self._sweep_at = max(_SWEPT_FROM, 2 * len(self._tasks))
+        runs: sequential runs of the model; 0 if unknown. rows: of its requests, at least one for each.
+        """
+        if runs > 1:
+            is_known = self._tasks_a_run < math.inf
+            change = tasks / runs - self._tasks_a_run
+            self._tasks_a_run = self._tasks_a_run + _SMOOTHING * change if is_known else tasks / runs
+        elif runs == 1 and self._tasks_a_run < tasks:
+            self._tasks_a_run = tasks
+        usual_s = self.usual_s
+        self.usual_s = took_s if usual_s is None else usual_s + _SMOOTHING * (took_s - usual_s)
+        memory = max(_MIN_MEMORY, _MEMORY**tasks)
+        self._took_s = self._took_s * memory + took_s
+        self._dispatches = self._dispatches * memory + 1
+        self._tasks = self._tasks * memory + tasks
+        self.run_s = self._took_s / self._dispatches
+        self.per_task_s = self._took_s / self._tasks
+        self._rows = self._rows * memory + max(tasks, rows)
+        self.per_row_s = self._took_s / self._rows
 
 
 class Batcher:
@@ -303,7 +267,7 @@ class Batcher:
         self._suspects: deque[Task] = deque()
         waits_idly = bool(section.server_endpoints)
         instances = self.pool.all_instances
-        self._hung_runs = HungRuns(instances, self.pace, self._move_requests, waits_idly=waits_idly)
+        self._hung_runs = HungRuns(instances, self._get_run_times, self._move_requests, waits_idly=waits_idly)
         self._dispatching = False
         self._ripening: asyncio.TimerHandle | None = None
 
@@ -624,6 +588,9 @@ class Batcher:
         self._figures.moved += len(moved) + taken_back
         for task in moved:
             self._push_again(task.second_try(blamed=verdict is Verdict.HUNG))
+
+    def _get_run_times(self) -> RunTimes:
+        return RunTimes(self.pace.usual_s, self.pace.run_s)
 
     def _timeout_error(self) -> DeadlineExceeded:
         tries = f" in each of {self._tries} tries" if self._tries > 1 else ""

@@ -17,10 +17,15 @@ from pipeline.api.dag import MESSAGE
 from pipeline.api.served_models import ServedModel
 from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
 from pipeline.front.dag_run import Answer, Client, DagRun, Entry, OpQueue, Request
-from pipeline.front.metrics.access_log import AccessLog
-from pipeline.front.metrics.metrics import Failures, Metrics, OpFigures, RequestFigures, own_metrics
-from pipeline.front.metrics.timings import Timings
-from pipeline.front.metrics.tracer import Tracer
+from pipeline.front.metrics.access_log import AccessLog, Tracer
+from pipeline.front.metrics.metrics import (
+    Failures,
+    Metrics,
+    OpFigures,
+    RequestFigures,
+    RequestTimings,
+    own_metrics,
+)
 from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.plan import plan
 from pipeline.front.pool.upkeep import AbandonedCalls, Upkeep
@@ -284,7 +289,7 @@ class Scheduler:
             entry.failures.count(exc)
             raise
         if self._profiles:
-            request.timings = Timings()
+            request.timings = RequestTimings()
         if request.finish is not None:
             request.finish.begin()
         dag_run = DagRun(request, answered, time.monotonic(), entry, entry.max_hops, entry.tries)

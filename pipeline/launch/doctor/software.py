@@ -203,7 +203,7 @@ def check_running() -> list[Finding]:
     """Return a finding for each service whose package was changed since its start."""
     try:
         # Imported here: the doctor also runs without msgspec.
-        from pipeline.messages.protocol_version import PROTOCOL_VERSION
+        from pipeline.messages.frames import PROTOCOL_VERSION
     except ImportError:
         return []
     remedy = "Restart the service: running workers serve on, but none of them can be replaced."

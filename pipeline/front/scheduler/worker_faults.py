@@ -1,4 +1,4 @@
-"""HungRuns: finds instances whose run is late or hangs, so that other instances take their requests.
+"""Faults of workers: runs that are late or hang, and the requests that are blamed for a worker's death.
 
 `judge` and `Sighting.update` are pure: no clock, no /proc.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
-from pipeline.front.pool.worker_process import Dispatch, Instance
-from pipeline.front.scheduler.batching import Pace
+from pipeline.errors import PoisonRequest, ServingError, WorkerLost
+from pipeline.front.dag_run import Task
+from pipeline.front.pool.worker_process import Dispatch, Instance, WorkerProcess
 from pipeline.process.isolation import run_isolated
 from pipeline.process.processes import Activity
 
@@ -23,6 +24,13 @@ STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # a run hangs when it makes no progress fo
 STOPPED_LIMIT_S = 5.0  # a process that is stopped (SIGSTOP) for so long in a run is killed
 STALLED_AFTER_S = 0.9 * LOOK_S  # without CPU time, before the first request of a dispatch begins
 IDLE_SHARE = 0.02  # of a core: a process that uses less is idle, but for threads that wake now and then
+
+
+class RunTimes(NamedTuple):
+    """Times of an Op's dispatches in seconds, see `Pace`."""
+
+    usual_s: float | None  # follows the latest dispatches closely; None before the first
+    run_s: float  # mean; 0 before the first
 
 
 class Verdict(Enum):
@@ -109,14 +117,14 @@ class HungRuns:
     def __init__(
         self,
         instances: Callable[[], Iterable[Instance]],
-        pace: Pace,
+        get_times: Callable[[], RunTimes],
         report: Callable[[Instance, Verdict], None],
         *,
         waits_idly: bool,
     ) -> None:
-        """report: called for each verdict but WORKING, again at each look."""
+        """get_times: returns the Op's times. report: called for each verdict but WORKING, at each look."""
         self._instances = instances
-        self._pace = pace
+        self._get_times = get_times
         self._report = report
         self._waits_idly = waits_idly
         self._sightings: dict[Instance, Sighting] = {}
@@ -142,7 +150,7 @@ class HungRuns:
         if any(not dispatch.recalled and len(dispatch.tasks) > 1 for dispatch in instance.in_flight) or (
             len(instance.in_flight) > 1 and not instance.in_flight[1].recalled
         ):
-            looks.append(began + late_after_s(self._pace.usual_s))
+            looks.append(began + late_after_s(self._get_times().usual_s))
         return min(at for at in looks if at > now)
 
     def _look(self) -> None:
@@ -157,10 +165,10 @@ class HungRuns:
             self._look_by(next_look)
 
     def _look_at_instance(self, instance: Instance, dispatch: Dispatch) -> None:
-        now, pace = time.monotonic(), self._pace
+        now = time.monotonic()
         sighting = self._sight(instance, dispatch.run_began, now)
         verdict = judge(
-            sighting, now, pace.usual_s, pace.run_s,
+            sighting, now, *self._get_times(),
             waits_idly=self._waits_idly, has_begun=instance.is_running,
         )  # fmt: skip
         if verdict is not Verdict.WORKING:
@@ -177,3 +185,65 @@ class HungRuns:
         sighting = before.update(now, activity) if before else Sighting.begin(began, now, activity)
         self._sightings[instance] = sighting
         return sighting
+
+
+LONE_DEATHS = 2  # a request is refused when this many workers died while they ran only this request
+UNSEEN_DEATHS = 5  # deaths before the first request began; above this, reading the dispatch may be the cause
+
+
+def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Task]:
+    """Yield the tasks of a dying process that are queued again. Possible causes of its death become suspects.
+
+    Tasks that must not run again go to `process.refused` until the cause of the death is known.
+    """
+    causes = {task for instance in process.instances for task in _find_causes(instance)}
+    for instance in process.instances:
+        for dispatch in instance.in_flight:
+            for task in dispatch.open_tasks():
+                if task.moved:  # another instance has a copy
+                    continue
+                if task in causes and _is_refused(task, crash_retry, alone=len(causes) == 1):
+                    process.refused.append(task)
+                elif task.wanted:
+                    yield task
+        instance.in_flight.clear()
+
+
+def _find_causes(instance: Instance) -> list[Task]:
+    """Return the tasks of an instance that may have killed its process."""
+    if not instance.in_flight:
+        return []
+    dispatch = instance.in_flight[0]
+    if instance.began(dispatch):
+        return instance.begun_tasks(dispatch)
+    unseen = dispatch.open_tasks()
+    for task in unseen:
+        task.unseen_deaths += 1
+    return [task for task in unseen if task.unseen_deaths > UNSEEN_DEATHS]
+
+
+def _is_refused(task: Task, crash_retry: bool, *, alone: bool) -> bool:
+    """Blame a task for a death. Return whether the task must not run again.
+
+    A death counts only if the process ran no other task. An operator may kill a worker with a whole batch,
+    and then the worker that retries one of its requests. The request must survive this.
+    """
+    if not crash_retry:
+        return True
+    task.suspect = True
+    task.lone_deaths += alone
+    return task.lone_deaths >= LONE_DEATHS
+
+
+def refuse_blamed(process: WorkerProcess) -> None:
+    """Refuse the tasks that are not retried, with the cause of the death."""
+    why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
+    for task in process.refused:
+        if task.suspect:
+            error: ServingError = PoisonRequest(
+                f"{why} for the second time, and nothing else ran there; it is not tried again"
+            )
+        else:
+            error = WorkerLost(f"{why}; crash_retry is off for this Op, so it was not tried again")
+        run_isolated(task.fail, error)
+    process.refused.clear()  # other objects may refer to the process for longer
