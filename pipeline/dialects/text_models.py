@@ -58,7 +58,8 @@ class TextModels:
             for served in app.models
             if served.signature is not None and not served.op and served.graph.source != MESSAGE
         ]
-        return [model for model in text_models if model is not None]
+        files = app.raw_bodies.values()  # an image is BYTES, too
+        return [model for model in text_models if model is not None and model.text not in files]
 
     def find(self, kind: str, name: str = "") -> TextModel:
         """Return the newest version of the named model.

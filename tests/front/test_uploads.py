@@ -10,6 +10,7 @@ import requests
 
 from pipeline.errors import MalformedBody
 from pipeline.front.http.multipart import MAX_PARTS, parse_form
+from pipeline.front.http.openapi import upload_form
 from tests.support.curl_commands import run_curl
 from tests.support.service_process import APPS, ServiceProcess
 
@@ -99,3 +100,28 @@ def test_no_prefix_of_a_form_is_taken_for_a_form() -> None:
     for length in range(len(form) - 3):
         with pytest.raises(MalformedBody):
             parse_form(FORM, form[:length])
+
+
+def test_the_openapi_document_declares_the_form(service: ServiceProcess) -> None:
+    paths = service.http("/openapi.json").json["paths"]
+    for path in (PATH, "/test/prediction"):
+        form = paths[path]["post"]["requestBody"]["content"]["multipart/form-data"]
+        assert {name: field["format"] for name, field in form["schema"]["properties"].items()} == {
+            "sound": "binary",
+            "picture": "binary",
+        }
+        assert form["schema"]["anyOf"] == [{"required": ["sound"]}, {"required": ["picture"]}]
+        assert form["encoding"] == {
+            "sound": {"contentType": "audio/wav"},
+            "picture": {"contentType": "image/*"},
+        }
+    assert "multipart/form-data" not in str(paths["/v2/models/test/infer"])
+
+
+def test_a_form_of_other_inputs_has_texts_and_a_csv_file_stands_alone() -> None:
+    image = upload_form({"image/*": "image"}, ["image", "weight"])
+    assert image is not None and image["schema"]["required"] == ["image"]
+    assert image["schema"]["properties"]["weight"] == {"type": "string"}
+    table = upload_form({"text/csv": "csv"}, ["age", "job"])
+    assert table is not None and list(table["schema"]["properties"]) == ["csv"]
+    assert upload_form({}, ["text"]) is None

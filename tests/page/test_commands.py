@@ -198,3 +198,35 @@ def test_an_api_key_is_asked_for_and_never_written_down(
         assert by_python(get_error_text(box, "Python"), tmp_path, API_KEY=KEY)
     assert KEY not in page.evaluate("JSON.stringify(localStorage)")
     assert KEY not in (page.locator("main").text_content() or "")
+
+
+@pytest.mark.parametrize(("name", "example"), [("photos", "image/png"), ("people", "text/csv")])
+def test_commands_of_an_example_file_need_no_file(
+    show: ShowPage, request: pytest.FixtureRequest, name: str, example: str, tmp_path: Path
+) -> None:
+    service: ServiceProcess = request.getfixturevalue(name)
+    page = show(service)
+    page.get_by_role("group", name="Examples").get_by_role("button", name=example).click()
+    expected = answered(page)
+    box = page.locator(".attempt .commands")
+    body, _, command = get_error_text(box, "curl").partition(" |\n")
+    sent = subprocess.run(["/bin/sh", "-c", body], cwd=tmp_path, capture_output=True, check=True).stdout
+    assert command.endswith("--data-binary @-") and f"content-type: {example}" in command
+    answer = service.http(f"/v1/models/{name}:predict", sent, headers={"content-type": example})
+    assert answer.json == expected
+    assert json.loads(by_python(get_error_text(box, "Python"), tmp_path)) == expected
+
+
+def test_an_edited_body_goes_back_to_the_example(show: ShowPage, words: ServiceProcess) -> None:
+    page = show(words)
+    operation = door(page, "v1").locator("details").first
+    operation.locator("summary").click()
+    body, reset = (
+        operation.get_by_label("Body (JSON)"),
+        operation.get_by_role("button", name="Back to the example"),
+    )
+    example = body.input_value()
+    expect(reset).to_have_count(0)
+    body.fill("{}")
+    reset.click()
+    expect(body).to_have_value(example)

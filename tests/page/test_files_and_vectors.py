@@ -25,6 +25,18 @@ def test_files_of_an_op_of_an_app_are_sent(show: ShowPage, uploads: ServiceProce
     assert told == {"inputs": ["picture: 1", "sound: 1"]}
 
 
+def test_an_example_file_fills_its_field(show: ShowPage, uploads: ServiceProcess, tmp_path: Path) -> None:
+    page = show(uploads)
+    examples = page.get_by_role("group", name="Examples")
+    assert examples.get_by_role("button").all_text_contents() == ["KServe v1", "audio/wav", "image/png"]
+    examples.get_by_role("button", name="audio/wav").click()
+    (told,) = answered(page)["predictions"]
+    assert told == {"inputs": ["picture: 1", "sound: 1"]}
+    assert by_curl(get_error_text(page.locator(".attempt .commands"), "curl"), uploads, tmp_path).json == {
+        "predictions": [told]
+    }
+
+
 def test_openais_curl_comes_first_and_gets_the_vector(
     show: ShowPage, finder: ServiceProcess, tmp_path: Path
 ) -> None:

@@ -205,7 +205,7 @@ def test_any_number_of_labels_stand_out_among_the_scores_of_all(
     show: ShowPage, topics: ServiceProcess
 ) -> None:
     page = show(topics)
-    page.get_by_label("x").fill("[1, 1, 1, 1]")
+    page.get_by_role("textbox", name="x FP32").fill("[1, 1, 1, 1]")
     row = prediction(topics, b'{"instances": [{"x": [1, 1, 1, 1]}]}')
     scores = dict(zip(("economy", "sports", "culture"), row["scores"], strict=True))
     answer = send(page)
@@ -217,7 +217,7 @@ def test_any_number_of_labels_stand_out_among_the_scores_of_all(
 
 def test_a_tensor_that_is_no_json_is_told_at_its_field(show: ShowPage, topics: ServiceProcess) -> None:
     page = show(topics)
-    page.get_by_label("x").fill("[1, 1, 1")
+    page.get_by_role("textbox", name="x FP32").fill("[1, 1, 1")
     page.locator(".attempt .send").click()
     expect(page.get_by_role("alert").filter(has_text="no JSON: ")).to_be_visible()
 
@@ -253,3 +253,47 @@ def test_a_pair_of_texts_has_two_fields(show: ShowPage, pairs: ServiceProcess) -
     row = {"text": "text", "text_pair": "text"}
     expected = prediction(pairs, json.dumps({"instances": [row]}).encode())
     assert bars(send(page)) == as_bars(expected)
+
+
+def test_each_example_fills_the_form_with_one_click(
+    show: ShowPage, people: ServiceProcess, photos: ServiceProcess, finder: ServiceProcess
+) -> None:
+    expected = {
+        people: ["KServe v1", "Key/value", "KServe v2", "generate", "text/csv"],
+        photos: ["KServe v1", "Key/value", "KServe v2", "generate", "image/png"],
+        finder: [
+            "KServe v1", "Key/value", "KServe v2", "generate", "OpenAI", "embed", "embed_all", "tokenize",
+            "similarity",
+        ],
+    }  # fmt: skip
+    for service, names in expected.items():
+        page = show(service)
+        buttons = page.get_by_role("group", name="Examples").get_by_role("button")
+        assert set(buttons.all_text_contents()) == set(names)
+        for name in reversed(names):
+            button = page.get_by_role("group", name="Examples").get_by_role("button", name=name, exact=True)
+            button.click()
+            expect(button).to_be_focused()
+            expect(button).to_have_attribute("aria-pressed", "true")
+            page.locator(".attempt .send").first.click()  # another one compares two texts
+            expect(page.locator(".attempt [role=status]").first).to_contain_text("200 OK")
+            expect(page.locator(".attempt .refusal")).to_have_count(0)
+
+
+def test_an_example_replaces_edits_and_its_protocol_is_kept(show: ShowPage, people: ServiceProcess) -> None:
+    page = show(people)
+    examples = page.get_by_role("group", name="Examples")
+    examples.get_by_role("button", name="KServe v2").click()
+    page.get_by_label("age", exact=True).fill("61")
+    with page.expect_request("**/v2/models/people/infer") as asked:
+        send(page)
+    inputs = {tensor["name"]: tensor for tensor in json.loads(asked.value.post_data or "")["inputs"]}
+    assert (inputs["age"]["shape"], inputs["age"]["data"], inputs["age"]["datatype"]) == ([1], [61], "FP32")
+    page.reload()
+    expect(page.get_by_label("age", exact=True)).to_have_value("61")
+    examples.get_by_role("button", name="KServe v2").click()
+    expect(page.get_by_label("age", exact=True)).to_have_value("1")
+    page.get_by_role("button", name="中文").click()
+    expect(page.get_by_role("group", name="示例").get_by_role("button", name="KServe v2")).to_have_attribute(
+        "aria-pressed", "true"
+    )

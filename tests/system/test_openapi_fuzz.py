@@ -19,7 +19,7 @@ from bench.running import default_config
 from tests.dialects.test_text_clients import started as embedding_service
 from tests.support.embedding_models import encoder
 from tests.support.repository_process import RepositoryProcess
-from tests.support.service_process import ROOT, ServiceProcess
+from tests.support.service_process import APPS, ROOT, ServiceProcess
 from tests.support.triton_repository import write_recorded
 
 CHECKS = (
@@ -55,7 +55,14 @@ def repository(folder: Path) -> ServiceProcess:
     return RepositoryProcess(models, arguments=("--model-control-mode=explicit", "--load-model=*"))
 
 
-@pytest.mark.parametrize("start", [default_service, embeddings, repository], ids=lambda start: start.__name__)
+def uploads(folder: Path) -> ServiceProcess:
+    return ServiceProcess(APPS / "uploads.py", {"dag": {"http_errors": "status"}})
+
+
+STARTS = (default_service, embeddings, repository, uploads)
+
+
+@pytest.mark.parametrize("start", STARTS, ids=lambda start: start.__name__)
 def test_no_request_that_the_schema_leads_to_makes_the_server_fail(
     start: Callable[[Path], ServiceProcess], tmp_path: Path
 ) -> None:

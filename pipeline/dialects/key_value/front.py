@@ -68,7 +68,7 @@ from pipeline.front.http.http_handler import (
     refusal_headers,
     sniff_format,
 )
-from pipeline.front.http.openapi import Schema, content, operation, refusals
+from pipeline.front.http.openapi import Schema, content, operation, refusals, upload_form
 from pipeline.front.scheduler.admission import CALLER
 from pipeline.front.scheduler.scheduler import TICKS_PER_S, Scheduler
 from pipeline.messages.frames import Part
@@ -584,9 +584,18 @@ def _prediction_path(name: str) -> str:
 
 def _prediction_operation(app: App, model: str, key_values: Mapping[str, str]) -> dict[str, Any]:
     example = {"key": list(key_values), "value": list(key_values.values())} if key_values else None
-    body = content(_REQUEST, example, app.examples.bodies)
+    body = content(_REQUEST, example, app.examples.bodies, _upload_form(app))
     summary, zh = "Predict: a text under each key", "推理：每个键一条文本"
     description = operation("key/value", summary, zh, body, _ANSWER, model=model)
     if app.config.dag.http_errors == "status":
         description["responses"] |= refusals(_ANSWER)
     return description
+
+
+def _upload_form(app: App) -> Schema | None:
+    """Return the form with files. Models of a repository and apps that unpack messages have none."""
+    served = app.default
+    if served is None or served.graph.source == MESSAGE:
+        return None
+    inputs = () if served.signature is None else served.signature.inputs
+    return upload_form(app.raw_bodies, (spec.name for spec in inputs))

@@ -44,7 +44,7 @@ from pipeline.front.http.http_handler import (
     raw_input,
     refusal_headers,
 )
-from pipeline.front.http.openapi import Schema, content, get, operation, refusals
+from pipeline.front.http.openapi import Schema, content, get, operation, refusals, upload_form
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
@@ -217,7 +217,9 @@ def openapi_paths(app: App, models: KServeModels) -> dict[str, Any]:
 def _predict(app: App, model: KServeModel) -> dict[str, Any]:
     row = example_row(app, model)
     bodies = {} if model.op else app.examples.bodies
-    body = content(_request_schema(app, model), _example(app, model, row), bodies)
+    uploads = {} if model.op or model.takes_messages else app.raw_bodies
+    form = upload_form(uploads, (spec.name for spec in model.signature.inputs))
+    body = content(_request_schema(app, model), _example(app, model, row), bodies, form)
     summary = f"Predict with {describe_model(model)}: an object for each instance"
     zh = f"用{describe_model_zh(model)}推理：每个实例一个对象"
     row_schema = {} if model.op else get_description(app).get("row")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from pipeline import __version__
 from pipeline.api.app import App
 from pipeline.api.served_models import ServedModel
+from pipeline.front.http.multipart import FORM
 from pipeline.front.scheduler.scheduler import Scheduler
 
 JSON = "application/json"
@@ -77,10 +78,13 @@ def operation(
     return operation if body is None else {**operation, "requestBody": {"required": True, "content": body}}
 
 
-def content(schema: Schema, example: Any, bodies: Mapping[str, str] | None = None) -> Schema:
+def content(
+    schema: Schema, example: Any, bodies: Mapping[str, str] | None = None, form: Schema | None = None
+) -> Schema:
     """Return the media types of a POST's body.
 
-    bodies: examples, in base64, of bodies that are one input as a whole, by media type.
+    bodies: examples, in base64, of bodies that are one input as a whole, by media type. form: the multipart
+    form with files, see `upload_form`.
     """
     media_types: Schema = {JSON: {"schema": schema, **({} if example is None else {"example": example})}}
     for media, encoded in (bodies or {}).items():
@@ -91,7 +95,37 @@ def content(schema: Schema, example: Any, bodies: Mapping[str, str] | None = Non
                 "schema": {"type": "string", "format": "binary"},
                 "x-example-base64": encoded,
             }
+    if form is not None:
+        media_types[FORM] = form
     return media_types
+
+
+def upload_form(raw_bodies: Mapping[str, str], inputs: Iterable[str]) -> Schema | None:
+    """Return the multipart form with a file for each input of raw bodies, and a text for each other input.
+
+    None for a service without raw bodies. A CSV file contains whole rows, and is no input itself: its form
+    has no other field.
+    """
+    if not raw_bodies:
+        return None
+    files = list(dict.fromkeys(raw_bodies.values()))
+    media = {name: [kind for kind, raw in raw_bodies.items() if raw == name] for name in files}
+    names = list(inputs)
+    texts = [name for name in names if name not in files] if set(files) <= set(names) else []
+    properties: Schema = {
+        name: {"type": "string", "format": "binary", "description": f"A file: {', '.join(media[name])}"}
+        for name in files
+    }
+    properties |= {name: {"type": "string"} for name in texts}
+    required = [{"required": [name]} for name in files]
+    return {
+        "schema": {
+            "type": "object",
+            "properties": properties,
+            **(required[0] if len(required) == 1 else {"anyOf": required}),
+        },
+        "encoding": {name: {"contentType": ", ".join(media[name])} for name in files},
+    }
 
 
 def refusals(schema: Schema, *, as_text: bool = False) -> dict[str, Any]:
@@ -170,6 +204,7 @@ _SCRIPTS = (
     "inputs",
     "answers",
     "card",
+    "examples",
     "doors",
     "repository",
     "page",

@@ -2,13 +2,14 @@
 
 const MOST_LABELS = 12;
 const READY_EVERY_MS = 5000;
+const FORM_TAGS = ["v1", "key/value"]; // the protocols of the form, until another example is chosen
 
 // The models of the description, each with the operation that its fields are sent to, if there is one.
 function modelsOf(description) {
   const operations = operationsOf(description.paths);
   return Object.entries(description["x-models"] || {}).map(([name, card]) => {
     const own = operations.filter((operation) => operation["x-model"] === name);
-    const operation = Object.keys(BODIES).map((tag) => own.find((one) => one.tag === tag && one.requestBody)).find(Boolean);
+    const operation = FORM_TAGS.map((tag) => own.find((one) => one.tag === tag && one.requestBody)).find(Boolean);
     const content = operation ? operation.requestBody.content : {};
     const json = content[JSON_MEDIA] || {};
     const keyValue = own.find((one) => one.tag === "key/value");
@@ -20,6 +21,7 @@ function modelsOf(description) {
       row: rowOf(json.example), beside: json.example?.parameters, schema: schemaOf(json.schema),
       inputsOfV2: exampleOf(v2)?.inputs,
       keyValues: asMapping(exampleOf(keyValue)),
+      posts: own.filter((one) => one.requestBody?.content[JSON_MEDIA]),
       service: keyValue && decodeURIComponent(keyValue.path.split("/")[1]),
     };
   });

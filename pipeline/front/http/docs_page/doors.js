@@ -85,22 +85,30 @@ function openedOperation(operation) {
     answer.textContent = told === null ? "" : told.text === "" ? words.empty : pretty(told.text);
     answer.hidden = told === null;
   });
+  const reset = make("button", { type: "button", className: "link", textContent: words.reset, hidden: true });
   const parts = [];
   if (input !== null) {
     input.value = edit("bodies", operation.path) ?? example;
+    reset.hidden = input.value === example;
     input.rows = Math.min(20, input.value.split("\n").length + 1);
     parts.push(make("label", {}, words.body, input));
     if (!example) parts.push(make("p", { className: "caption", textContent: words.unknown_inputs }));
   }
   const commands = commandBox(() => commandTexts(request()));
   if (input !== null) {
-    input.addEventListener("input", () => {
-      keepEdit("bodies", operation.path, input.value === example ? undefined : input.value);
+    const changed = () => {
+      reset.hidden = input.value === example;
+      keepEdit("bodies", operation.path, reset.hidden ? undefined : input.value);
       commands.refresh();
+    };
+    input.addEventListener("input", changed);
+    reset.addEventListener("click", () => {
+      input.value = example;
+      changed();
     });
     sendsOnCtrlEnter(input, go);
   }
-  return make("div", { className: "body" }, ...parts, make("div", { className: "row" }, send, state), answer, commands.element);
+  return make("div", { className: "body" }, ...parts, make("div", { className: "row" }, send, state, reset), answer, commands.element);
 }
 
 // Folded, and filled when it is first opened.

@@ -167,11 +167,13 @@ function imageField(given, changed) {
   return {
     ...made,
     parts: () => {
-      if (picked !== null) return given.schema ? fileParts(picked, given.schema) : ['"', picked, '"'];
+      if (picked !== null) return given.schema ? fileParts(picked, given.schema) : ['"', base64Part(picked), '"'];
       if (typeof given.example !== "string") throw new Mistake(words.mistakes.file);
       return [JSON.stringify(given.example)];
     },
     picked: () => picked,
+    pick: (file) => take([file]),
+    media: given.media || ["image/*"],
     reset: () => {
       picked = null;
       control.value = "";
@@ -185,7 +187,12 @@ function imageField(given, changed) {
 // A file in JSON: an object with base64 inside as many lists as the tensor has axes.
 function fileParts(file, schema) {
   const depth = typesOf(schema).includes("array") ? 1 + depthOf(schema.items) : 0;
-  return [`${"[".repeat(depth)}{"b64": "`, file, `"}${"]".repeat(depth)}`];
+  return [`${"[".repeat(depth)}{"b64": "`, base64Part(file), `"}${"]".repeat(depth)}`];
+}
+
+// Examples stand in a request as text, since a command can't read them from a file.
+function base64Part(file) {
+  return file.base64 ?? file;
 }
 
 function depthOf(schema) {
@@ -195,32 +202,59 @@ function depthOf(schema) {
 function fileField(given, changed) {
   const control = make("input", { type: "file", accept: given.media.join(",") });
   const made = field(given, control);
-  const picked = () => control.files[0] || null;
-  control.addEventListener("change", () => {
+  const { picked, pick, reset } = filePicker(control, () => {
     made.wrong("");
     changed();
   });
   return {
     ...made,
     picked,
+    pick,
+    media: given.media,
     parts: () => {
       if (picked() === null) throw new Mistake(words.mistakes.any_file);
       return fileParts(picked(), given.schema);
     },
     reset: () => {
-      control.value = "";
+      reset();
       made.wrong("");
     },
     edited: () => picked() !== null,
   };
 }
 
-function sampleFile(base64) {
+// A file of an example, with its bytes in base64 for the commands: the reader has no file of this name.
+function sampleFile(base64, media = "image/png") {
   try {
-    return new File([Uint8Array.from(atob(base64), (character) => character.charCodeAt(0))], "example.png");
+    const bytes = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+    const name = `example.${media.split("/")[1].replace(/^x-/, "").replace(/\W.*/, "")}`;
+    return Object.assign(new File([bytes], name, { type: media }), { base64 });
   } catch {
     return null;
   }
+}
+
+// The file of an input: the choice of the user, or an example that `pick` shows in its place.
+function filePicker(control, changed) {
+  let sample = null;
+  control.addEventListener("change", () => {
+    sample = null;
+    changed();
+  });
+  return {
+    picked: () => sample || control.files[0] || null,
+    pick: (file) => {
+      const files = new DataTransfer();
+      files.items.add(file);
+      control.files = files.files;
+      sample = file;
+      changed();
+    },
+    reset: () => {
+      control.value = "";
+      sample = null;
+    },
+  };
 }
 
 // On a canvas, which takes no source that the page's policy would have to allow.
@@ -241,18 +275,13 @@ const CSV_MEDIA = "text/csv";
 
 function rowsField(changed) {
   const control = make("input", { type: "file", accept: `.csv,${CSV_MEDIA}` });
-  control.addEventListener("change", changed);
-  return {
-    ...field({ name: words.rows, told: words.columns, kind: "rows" }, control),
-    picked: () => control.files[0] || null,
-    reset: () => { control.value = ""; },
-  };
+  return { ...field({ name: words.rows, told: words.columns, kind: "rows" }, control), ...filePicker(control, changed) };
 }
 
 // All fields of a model:
 
 function inputForm(model, changed) {
-  const place = `model ${model.name}`;
+  const place = `model ${model.name}${model.place ? ` ${model.place}` : ""}`;
   const table = Object.values(model.inputs || {}).some((input) => input.kind === "table");
   const rows = table && model.media.includes(CSV_MEDIA) ? rowsField(() => chosen()) : null;
   const fields = fieldsOf(model).map((given) =>
@@ -268,6 +297,12 @@ function inputForm(model, changed) {
     element: make("div", { className: table ? "fields table" : "fields" },
       ...[...fields, ...(rows ? [rows] : [])].map((one) => one.element)),
     fields, file,
+    // Puts an example of an upload into the empty field that accepts its media type.
+    pick: (sample) => {
+      const fits = (one) => one.media?.some((media) => media === sample.type || media === `${sample.type.split("/")[0]}/*`);
+      const place = rows && sample.type === CSV_MEDIA ? rows : fields.find(fits);
+      if (place && place.picked() === null) place.pick(sample);
+    },
     edited: () => file() !== null || fields.some((one) => one.edited()),
     reset: () => {
       if (rows) rows.reset();
@@ -305,7 +340,11 @@ function requestOf(model, form, aloud) {
     const media = known || !raw.length || raw[0].endsWith("*") ? file.type || "application/octet-stream" : raw[0];
     return { url, method: "POST", media, parts: [file] };
   }
-  return { url, method: "POST", media: JSON_MEDIA, parts: BODIES[model.operation.tag](members, model.beside) };
+  return { url, method: "POST", media: JSON_MEDIA, parts: bodyFormat(model.operation)(members, model.beside, model.inputsOfV2) };
+}
+
+function bodyFormat(operation) {
+  return operation.tag === "v2" && !isInfer(operation) ? BODIES.members : BODIES[operation.tag] || BODIES.members;
 }
 
 function membersOf(row) {
@@ -327,6 +366,21 @@ function merged(parts) {
   }, []);
 }
 
+// A tensor of KServe v2 from a value as KServe v1 has it: its elements, and its shape with the axes of the template.
+function tensorPart([name, parts], template) {
+  const file = parts.some(isFile);
+  const value = file ? "" : JSON.parse(parts.join(""));
+  const shape = shapeOf(value);
+  const ones = Array(Math.max(0, template.shape.length - shape.length)).fill(1);
+  const elements = file ? parts : [parts.join("").replace(/"(?:[^"\\]|\\.)*"|[[\]]/g, (token) => token.startsWith('"') ? token : "")];
+  const head = { name, datatype: template.datatype, shape: [...ones, ...shape] };
+  return [`${JSON.stringify(head).slice(0, -1)}, "data": [`, ...elements, "]}"];
+}
+
+function shapeOf(value) {
+  return Array.isArray(value) ? [value.length, ...(value.length ? shapeOf(value[0]) : [])] : [];
+}
+
 // The body of one row, by the door that it is sent to; with the parameters that the example has beside it.
 const BODIES = {
   v1: (members, parameters) => merged(['{"instances": [{',
@@ -334,4 +388,8 @@ const BODIES = {
     parameters ? `}], "parameters": ${JSON.stringify(parameters)}}` : "}]}"]),
   "key/value": (members) => merged([`{"key": ${JSON.stringify(members.map(([name]) => name))}, "value": [`,
     ...joined(members.map(([, parts]) => parts[0].startsWith('"') ? parts : [JSON.stringify(parts[0])]), ", "), "]}"]),
+  v2: (members, parameters, templates) => merged(['{"inputs": [',
+    ...joined(members.map((member) => tensorPart(member, templates.find((one) => one.name === member[0]))), ", "),
+    parameters ? `], "parameters": ${JSON.stringify(parameters)}}` : "]}"]),
+  members: (members) => merged(["{", ...joined(members.map(([name, parts]) => [`${JSON.stringify(name)}: `, ...parts]), ", "), "}"]),
 };

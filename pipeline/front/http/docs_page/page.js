@@ -4,12 +4,34 @@ let description = null;
 let shown = null; // the model that is shown, and the element with its state
 const answers = new Map(); // the last answer by model
 
+// The form of the chosen example, below a button for each example.
 function attemptElement(model) {
-  const section = make("section", { className: "attempt" }, make("h2", { textContent: words.attempt }));
+  const section = make("section", { className: "attempt" });
+  const heading = make("h2", { textContent: words.attempt });
   if (!model.operation) {
-    section.append(make("p", { textContent: words.unasked }));
+    section.append(heading, make("p", { textContent: words.unasked }));
     return section;
   }
+  const examples = examplesOf(model);
+  const open = (example) => {
+    const { form, elements } = formElements(example);
+    section.replaceChildren(heading, ...exampleButtons(examples, example, choose), ...elements);
+    if (model.similarity) section.append(similarityElement());
+    return form;
+  };
+  const choose = (example) => {
+    keepEdit("examples", model.name, example.place);
+    answers.delete(model.name);
+    const form = open(example);
+    form.reset(); // the values of the example, in place of kept edits
+    (example.files || []).forEach(form.pick);
+    section.querySelector(".examples [aria-pressed=true]").focus();
+  };
+  open(examples.find((one) => one.place === edit("examples", model.name)) || examples[0]);
+  return section;
+}
+
+function formElements(model) {
   const form = inputForm(model, () => changed());
   const place = make("div", { className: "place" });
   const showAnswer = () => {
@@ -22,7 +44,7 @@ function attemptElement(model) {
     askReadiness();
   });
   const reset = make("button", { type: "button", className: "link", textContent: words.reset });
-  const openai = () => model.openai && form.fields.length === 1 ? openaiRequest(model, form.fields[0]) : null;
+  const openai = () => model.openai && !model.place && form.fields.length === 1 ? openaiRequest(model, form.fields[0]) : null;
   const empty = { ...(openai() ? { "OpenAI curl": "" } : {}), curl: "", Python: "" };
   const commands = commandBox(() => {
     const request = requestOf(model, form, false);
@@ -40,10 +62,9 @@ function attemptElement(model) {
   changed();
   showAnswer();
   sendsOnCtrlEnter(form.element, go);
-  section.append(form.element, make("div", { className: "row" }, send, state, reset,
-    make("small", { className: "hint", textContent: words.again })), place, commands.element);
-  if (model.similarity) section.append(similarityElement());
-  return section;
+  const row = make("div", { className: "row" }, send, state, reset,
+    make("small", { className: "hint", textContent: words.again }));
+  return { form, elements: [form.element, row, place, commands.element] };
 }
 
 function openaiRequest(model, field) {

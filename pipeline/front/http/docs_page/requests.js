@@ -61,7 +61,11 @@ function curlOf(request) {
   const told = request.parts === null ? "" : ` \\\n  -H ${quoted(`content-type: ${request.media}`)}`;
   const line = `curl -s${post} ${quoted(request.url)}${key}${told}`;
   if (request.parts === null) return line;
-  if (isRaw(request)) return `${line} \\\n  --data-binary @${quoted(request.parts[0].name)}`;
+  if (isRaw(request)) {
+    const [{ name, base64 }] = request.parts;
+    if (base64 !== undefined) return `printf %s ${quoted(base64)} | base64 -d |\n${line} \\\n  --data-binary @-`;
+    return `${line} \\\n  --data-binary @${quoted(name)}`;
+  }
   if (!request.parts.some(isFile)) return `${line} \\\n  -d ${quoted(request.parts.join(""))}`;
   const pieces = request.parts.map((part) =>
     isFile(part) ? `base64 < ${quoted(part.name)} | tr -d '\\n'` : `printf %s ${quoted(part)}`);
@@ -93,10 +97,11 @@ function pythonBody(request) {
 
 function pythonOf(request) {
   const keyed = apiKey() !== "";
-  const files = request.parts !== null && request.parts.some(isFile);
+  const sample = isRaw(request) ? request.parts[0].base64 : undefined;
+  const files = request.parts !== null && sample === undefined && request.parts.some(isFile);
   const json = request.parts !== null && !isRaw(request);
   const imports = [
-    files && !isRaw(request) && "import base64", json && "import json", keyed && "import os", "import urllib.request",
+    (files && !isRaw(request) || sample !== undefined) && "import base64", json && "import json", keyed && "import os", "import urllib.request",
     files && "from pathlib import Path",
   ].filter(Boolean);
   const headers = [
@@ -104,8 +109,9 @@ function pythonOf(request) {
     keyed && `"authorization": f"Bearer {os.environ['API_KEY']}"`,
   ].filter(Boolean);
   const data = request.parts === null ? "None" : json ? "json.dumps(body).encode()" : "body";
-  const body = request.parts === null ? []
-    : [`body = ${json ? pythonBody(request) : `Path(${JSON.stringify(request.parts[0].name)}).read_bytes()`}`];
+  const raw = sample === undefined ? () => `Path(${JSON.stringify(request.parts[0].name)}).read_bytes()`
+    : () => `base64.b64decode(${JSON.stringify(sample)})`;
+  const body = request.parts === null ? [] : [`body = ${json ? pythonBody(request) : raw()}`];
   return [
     ...imports, "", ...body,
     `url = ${JSON.stringify(request.url)}`,
