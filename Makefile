@@ -104,7 +104,7 @@ bench: $(DEV)  ## Measure the service beside the bare predictor and a bare ASGI 
 	$(PY) -m convert demo
 	$(PY) -m bench.service
 
-docker:  ## Build the CPU image (BASE=python:3.11-slim@sha256:... pins its base)
+docker:  ## Build the CPU image (BASE=python:3.11-slim@sha256:... replaces its base)
 	docker build -f docker/Dockerfile $(BASE_ARGUMENT) -t $(IMAGE) .
 
 docker-onnx:  ## Build the image for services of ONNX models

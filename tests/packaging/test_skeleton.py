@@ -234,6 +234,12 @@ class TestInstallLines:
         for name in ("docker/Dockerfile", "docker/Dockerfile.gpu", "docker/Dockerfile.onnx"):
             assert "docker/install.sh native" in (root / name).read_text(encoding="utf-8")
 
+    @pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.onnx"])
+    def test_the_base_image_has_its_digest(self, root: Path, name: str) -> None:
+        lines = (root / "docker" / name).read_text(encoding="utf-8").splitlines()
+        bases = [line for line in lines if line.startswith("ARG BASE")]
+        assert len(bases) == 1 and re.fullmatch(r"ARG BASE=python:3\.11-slim@sha256:[0-9a-f]{64}", bases[0])
+
     def test_the_gpu_image_refuses_a_missing_package_index(self, root: Path) -> None:
         done = subprocess.run(
             ["docker/install.sh", "gpu", "/nowhere", ""],
