@@ -2,7 +2,7 @@
 
 Each call costs two readings of CLOCK_THREAD_CPUTIME_ID more, about 1 us a batch, which the figures of the
 service include; what other threads of the process do meanwhile does not count. Totals lie in a mapped file
-per worker, in the folder that BENCH_INSIDE names.
+per thread, in the folder that BENCH_INSIDE names.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import mmap
 import os
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -41,33 +42,50 @@ class Inside(NamedTuple):
 
 def read_inside(folder: Path) -> Inside:
     """The totals of all workers that write to `folder`."""
-    rows = [_TOTALS.unpack(file.read_bytes()) for file in folder.glob("*.inside")]
+    rows = read_threads_inside(folder).values()
     return Inside(*(sum(column) for column in zip(*rows, strict=True))) if rows else Inside()
 
 
-class Counter:
-    """This worker's totals, in its file."""
+def read_threads_inside(folder: Path) -> dict[tuple[int, int], Inside]:
+    """Return the totals by process and thread id."""
+    rows = {}
+    for file in folder.glob("*.inside"):
+        process, thread = file.stem.split("-")
+        rows[int(process), int(thread)] = Inside(*_TOTALS.unpack(file.read_bytes()))
+    return rows
+
+
+class _ThreadTotals(threading.local):
+    """Totals of one thread, in its file."""
 
     def __init__(self) -> None:
-        path = Path(os.environ[FOLDER_VARIABLE], f"{os.getpid()}.inside")
+        path = Path(os.environ[FOLDER_VARIABLE], f"{os.getpid()}-{threading.get_native_id()}.inside")
         path.write_bytes(bytes(_TOTALS.size))
         with path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), _TOTALS.size)
-        self._totals = [0] * 5
+            self.target = mmap.mmap(file.fileno(), _TOTALS.size)
+        self.values = [0] * 5
+
+
+class Counter:
+    """Counts calls in every thread of this process."""
+
+    def __init__(self) -> None:
+        self._totals = _ThreadTotals()
 
     def counted(
         self, function: Callable[..., Any], kind: int, rows_of: Callable[..., int]
     ) -> Callable[..., Any]:
         """`function`, its CPU time added to total `kind` and its calls to `kind + 2`."""
-        totals, target, pack, clock = self._totals, self._map, _TOTALS.pack_into, time.thread_time_ns
+        totals, pack, clock = self._totals, _TOTALS.pack_into, time.thread_time_ns
 
         def call(batch: Any) -> Any:
             began = clock()
             result = function(batch)
-            totals[kind] += clock() - began
-            totals[kind + 2] += 1
-            totals[4] += rows_of(batch)
-            pack(target, 0, *totals)
+            values = totals.values
+            values[kind] += clock() - began
+            values[kind + 2] += 1
+            values[4] += rows_of(batch)
+            pack(totals.target, 0, *values)
             return result
 
         return call

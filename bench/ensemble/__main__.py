@@ -102,11 +102,12 @@ def other(key: str, model: Model, texts: Sequence[str]) -> Iterator[tuple[Server
         peer = next(one for one in SUBJECTS if isinstance(one, Peer) and one.key == wanted)
         peer = peer._replace(env={**peer.env, "PYTHONPATH": str(ROOT)})
         if key == SAME:
+            batch = peer.settings[0].batch
             models = write_repository(
-                Path(folder), model.directory, batch=peer.batch, instances=instances(), python_alone=True
+                Path(folder), model.directory, batch=batch, instances=instances(), python_alone=True
             )
             peer = peer._replace(command=(*peer.command, str(models)), path=_PATH)
-        with peer_server(peer, model, texts, "") as (server, door):
+        with peer_server(peer, peer.settings[0], model, texts, "") as (server, door):
             yield server, door
 
 

@@ -2,7 +2,8 @@
 
 Models with random weights are made below build/peers at the first run, and so is an environment for each
 peer. What can't be installed or started is told and left out. Only ratios within a round count: the host's
-speed drifts.
+speed drifts. Each peer is measured with the fastest of its settings at each number of connections, ours with
+its defaults.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from bench.peers.ours import OurService, our_service
 from bench.peers.pages import write, write_docs
 from bench.peers.report import print_tables
 from bench.peers.scenarios import MODELS, WORKLOADS, Model, Scenario, model_of, scenarios
-from bench.peers.subjects import LEFT_OUT, OURS, SUBJECTS, Subject, subjects_of
+from bench.peers.subjects import LEFT_OUT, NO_SETTING, OURS, SUBJECTS, Peer, Setting, Subject, subjects_of
 from bench.peers.turns import pair
 from bench.texts import headlines
 from pipeline.tuning.choice import describe_machine, list_engine_versions
 
 QUIET = 0.1  # cores: beside more than this a pair may be tried again
 SLOWER = {"12x768": 3}  # times as long a turn: one text takes ten milliseconds and more
+TRIAL_S = 2.0  # of a turn that compares settings of a peer
 EXAMPLES = """examples:
-  python -m bench.peers --models 2x128 --subjects mosec-8 mosec-32 --connections 20 64     a few minutes
+  python -m bench.peers --models 2x128 --subjects mosec trial --connections 20 64     a few minutes
   python -m bench.peers                                        everything: two hours
   python -m bench.peers --add --subjects ray --rounds 5        one subject anew, the others as they were
   python -m bench.peers --print --docs                         plot and tables of what was measured, in docs/
@@ -96,10 +98,39 @@ class Run:
             self._console.print(f"{told} is left out: {exc}", markup=False)
 
     def _rows(self, comparison: Comparison, subject: Subject, scenario: Scenario) -> list[Row]:
+        if not isinstance(subject, Peer):
+            return self._measure(comparison, subject, scenario, None)
+        rows = []
+        best = self._find_best_settings(comparison, subject, scenario)
+        for setting in dict.fromkeys(best.values()):
+            counts = tuple(count for count in scenario.connections if best[count] == setting)
+            rows += self._measure(comparison, subject, scenario._replace(connections=counts), setting)
+        return rows
+
+    def _find_best_settings(
+        self, comparison: Comparison, peer: Peer, scenario: Scenario
+    ) -> dict[int, Setting]:
+        """Return the setting with the highest throughput for each number of connections, by a short trial."""
+        if len(peer.settings) == 1:
+            return dict.fromkeys(scenario.connections, peer.settings[0])
+        seconds = TRIAL_S * SLOWER.get(scenario.model, 1)
+        fastest: dict[int, tuple[float, Setting]] = {}
+        for setting in peer.settings:
+            with comparison.with_subject(peer, setting) as (_, theirs, _):
+                for count in scenario.connections:
+                    per_s = theirs.measured.turn(count, seconds).per_s
+                    theirs.measured.settle()
+                    if count not in fastest or per_s > fastest[count][0]:
+                        fastest[count] = per_s, setting
+        return {count: setting for count, (_, setting) in fastest.items()}
+
+    def _measure(
+        self, comparison: Comparison, subject: Subject, scenario: Scenario, setting: Setting | None
+    ) -> list[Row]:
         """One for each number of connections; a round goes over all, so that each has some of any drift."""
         seconds = self._options.seconds * SLOWER.get(scenario.model, 1)
         pairs: dict[int, list[Pair]] = {count: [] for count in scenario.connections}
-        with comparison.with_subject(subject) as (ours, theirs, choice):
+        with comparison.with_subject(subject, setting) as (ours, theirs, choice):
             for number in range(self._options.rounds):
                 for count, found in pairs.items():
                     take = partial(
@@ -111,7 +142,8 @@ class Run:
             return [
                 Row(
                     scenario.model, scenario.workload, count, subject.key, subject.name, seconds,
-                    theirs.start_s, ours.start_s, tuple(found),
+                    theirs.start_s, ours.start_s, tuple(found), *(setting or NO_SETTING),
+                    machine=self._report.machine,
                 )
                 for count, found in pairs.items()
             ]  # fmt: skip

@@ -14,7 +14,7 @@ from bench.peers.ours import OurService, instances, our_service
 from bench.peers.peer_server import peer_server
 from bench.peers.scenarios import Model
 from bench.peers.server import Door, Processes, Server
-from bench.peers.subjects import Loop, Ours, Subject
+from bench.peers.subjects import Loop, Ours, Setting, Subject
 from bench.peers.turns import Asked, Looped, Measured, bodies_of
 
 CONFIDENCE_TOLERANCE = 1e-4  # a batch's padding changes the order of sums
@@ -48,8 +48,11 @@ class Comparison:
         self._python39 = python39
 
     @contextlib.contextmanager
-    def with_subject(self, subject: Subject) -> Iterator[Sides]:
-        """Ours and the subject, after both have answered alike. Raises CannotMeasure."""
+    def with_subject(self, subject: Subject, setting: Setting | None = None) -> Iterator[Sides]:
+        """Ours and the subject, after both have answered alike. Raises CannotMeasure.
+
+        setting: for a peer; None for its first setting.
+        """
         with contextlib.ExitStack() as stack:
             if isinstance(subject, Loop):
                 own = self._asked(stack, self._own.door(PAIRS), self._own.server)
@@ -60,7 +63,9 @@ class Comparison:
                 yield self._checked(stack, service.door(PAIRS), service.server, service.choice, lower=lower)
             else:
                 server, door = stack.enter_context(
-                    peer_server(subject, self._model, self._texts, self._python39)
+                    peer_server(
+                        subject, setting or subject.settings[0], self._model, self._texts, self._python39
+                    )
                 )
                 yield self._checked(stack, door, server)
 

@@ -1,4 +1,4 @@
-"""How a text is asked for and how its answer is read: ours, plain JSON, BentoML's lists, KServe v2."""
+"""Request and response bodies of a text: ours, plain JSON, BentoML's and Infinity's lists, KServe v2."""
 
 from __future__ import annotations
 
@@ -38,6 +38,12 @@ def _answer_in_list(content: bytes) -> Answer:
     return Answer(got["label"], got["confidence"])
 
 
+def _best_class(content: bytes) -> Answer:
+    (classes,) = msgspec.json.decode(content)["data"]
+    best = max(classes, key=lambda each: each["score"])
+    return Answer(best["label"], best["score"])
+
+
 def _v2_body(text: str) -> bytes:
     tensor: dict[str, Any] = {"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": [text]}
     outputs = [{"name": "label"}, {"name": "confidence"}]
@@ -53,4 +59,5 @@ def _v2_answer(content: bytes) -> Answer:
 PAIRS = Dialect(http_body, _answer_in_pairs)
 JSON = Dialect(lambda text: msgspec.json.encode({"text": text}), _answer_in_json)
 LISTS = Dialect(lambda text: msgspec.json.encode({"text": [text]}), _answer_in_list)
+INFINITY = Dialect(lambda text: msgspec.json.encode({"input": [text], "model": "classifier"}), _best_class)
 V2 = Dialect(_v2_body, _v2_answer)

@@ -7,6 +7,8 @@ from statistics import median
 
 import msgspec
 
+TRIAL = "trial"  # key of the subject without admission, limits, metrics and recovery
+
 
 class Turn(msgspec.Struct, frozen=True):
     """One load. CPU of all processes in ms a request, memory of all in MB, shared pages in each.
@@ -27,6 +29,11 @@ class Turn(msgspec.Struct, frozen=True):
     short_p99_ms: float | None = None
     alone_p99_ms: float | None = None
 
+    @property
+    def busy(self) -> float:
+        """Cores that the processes of the subject keep busy."""
+        return self.per_s * self.cpu_ms / 1e3
+
 
 class Pair(msgspec.Struct, frozen=True):
     """Two turns, one right after the other."""
@@ -41,7 +48,11 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A subject beside our service: one model, one kind of texts, so many connections. seconds: of a turn."""
+    """A subject beside our service: one model, one kind of texts, so many connections.
+
+    seconds: duration of a turn. batch, wait_ms: the fastest setting of a peer; 0 without settings. machine:
+    CPU model and cores; empty in files of older versions.
+    """
 
     model: str
     workload: str
@@ -52,6 +63,9 @@ class Row(msgspec.Struct, frozen=True):
     start_s: float
     ours_start_s: float
     pairs: tuple[Pair, ...]
+    batch: int = 0
+    wait_ms: float = 0
+    machine: str = ""
 
     @property
     def scenario(self) -> tuple[str, str, int]:
@@ -63,8 +77,8 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def is_limit(self) -> bool:
-        """Whether it is a loop, which nobody asks."""
-        return all(pair.theirs.p50_ms is None for pair in self.pairs)
+        """Whether it is a loop, which nobody asks, or the trial, which is no complete server."""
+        return self.key == TRIAL or all(pair.theirs.p50_ms is None for pair in self.pairs)
 
     def ratios(self, figure: Callable[[Turn], float | None] = lambda turn: turn.per_s) -> list[float]:
         """Theirs to ours in each round, where both have the figure."""

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
@@ -43,21 +44,30 @@ def instances() -> int:
 
 
 @contextlib.contextmanager
-def our_service(ours: Ours, model: Model, text: str) -> Iterator[OurService]:
+def our_service(
+    ours: Ours,
+    model: Model,
+    text: str,
+    *,
+    script: Path = SCRIPT,
+    env: Mapping[str, str] = os.environ,
+) -> Iterator[OurService]:
     """Started once `auto` has chosen, so that the time of its start is that of any later one.
 
-    Raises CannotMeasure.
+    script: one that serves the same Op. Raises CannotMeasure.
     """
     config, (http_port, rpc_port) = default_config(), free_ports(2)
+    config["dag"] |= ours.dag
+    config["op"]["bert"] |= ours.op
     conf = config["op"]["bert"]["local_service_conf"]
     conf |= {"model_config": str(model.directory), "precision": ours.precision, "engine": ours.engine}
     with tempfile.NamedTemporaryFile("w", suffix=".yml", encoding="utf-8") as file:
         yaml.safe_dump(config | {"http_port": http_port, "rpc_port": rpc_port}, file)
         file.flush()
-        command = [sys.executable, str(SCRIPT), "--config", file.name]
+        command = [sys.executable, str(script), "--config", file.name]
         choice = _chosen(command, ours, model)
         door = Door(http_port, "/bert/prediction", PAIRS)
-        with running(command, door, os.environ, text) as server:
+        with running(command, door, env, text) as server:
             yield OurService(server, http_port, choice)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,8 +15,8 @@ from bench.peers.environments import environment
 from bench.peers.ours import instances
 from bench.peers.scenarios import Model
 from bench.peers.server import Door, Server, running
-from bench.peers.subjects import Peer
-from bench.running import free_ports
+from bench.peers.subjects import Peer, Setting
+from bench.running import ROOT, free_ports
 from pipeline.process.environment import MODEL_PROCESS
 
 
@@ -25,21 +26,25 @@ class PeerServer(NamedTuple):
 
 
 @contextlib.contextmanager
-def peer_server(peer: Peer, model: Model, texts: Sequence[str], python39: str) -> Iterator[PeerServer]:
+def peer_server(
+    peer: Peer, setting: Setting, model: Model, texts: Sequence[str], python39: str
+) -> Iterator[PeerServer]:
     """Raises CannotMeasure for a peer that can't be installed or does not answer."""
-    venv = environment(peer.environment, python39 if peer.python39 else None)
+    venv, packages = Path(sys.prefix), {"PYTHONPATH": str(ROOT)}
+    if peer.environment:
+        venv, packages = environment(peer.environment, python39 if peer.python39 else None), {}
     (port,) = free_ports(1)
     program, *arguments = (part.format(port=port, instances=instances()) for part in peer.command)
     asked = {
         "PEER_MODEL": str(model.paddle if peer.python39 else model.directory),
         "PEER_INSTANCES": str(instances()),
-        "PEER_BATCH": str(peer.batch),
-        "PEER_WAIT_MS": str(peer.wait_ms),
+        "PEER_BATCH": str(setting.batch),
+        "PEER_WAIT_MS": str(setting.wait_ms),
         "PEER_LONGEST": str(max(map(len, texts)) + 2),  # tokens: a character is one at most
     }
     door = Door(port, peer.path, peer.dialect)
     command = [str(venv / "bin" / program), *arguments]
-    env = _activated(venv) | peer.env | asked
+    env = _activated(venv) | packages | peer.env | asked
     with contextlib.ExitStack() as stack:
         try:
             server = stack.enter_context(running(command, door, env, texts[0]))

@@ -20,12 +20,13 @@ def print_tables(console: Console, report: Report) -> None:
     for scenario in report.scenarios():
         model, workload, connections = scenario
         rows = report.of(scenario)
-        title = f"{title_of(model, workload, words)}, {connections} connections"
+        title = f"{title_of(model, workload, words)}, {connections} connections, {_machine(report, rows)}"
         table = Table("", title=title, title_justify="left")
         for heading in (words.per_s, "to ours", *words.costs, *([words.short_texts] if _timed(rows) else [])):
             table.add_column(heading, justify="right")
         for row in rows:
-            table.add_row(row.name, _per_s(row), _spread(row.ratios()), *_costs(row, timed=_timed(rows)))
+            name = _name(row, words)
+            table.add_row(name, _per_s(row), _spread(row.ratios()), *_costs(row, timed=_timed(rows)))
         console.print(table)
     console.print(_facts(report, words), markup=False)
 
@@ -50,10 +51,21 @@ def _markdown_table(report: Report, scenario: tuple[str, str, int], words: Words
     lines.append(["---"] * len(lines[0]))
     for row in rows:
         beside = [ratios[count].get(row.key, "") for count in counts]
-        name = words.subjects.get(row.key, row.name)
-        lines.append([name, *beside, _per_s(row), *_costs(row, timed=timed)])
+        lines.append([_name(row, words), *beside, _per_s(row), *_costs(row, timed=timed)])
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    return f"**{title_of(model, workload, words)}.** {words.told.format(told)}\n\n{table}"
+    title = f"{title_of(model, workload, words)}, {_machine(report, rows)}"
+    return f"**{title}{words.stop}** {words.told.format(told)}\n\n{table}"
+
+
+def _machine(report: Report, rows: Sequence[Row]) -> str:
+    """CPU model and cores; several where rows come from several machines."""
+    return "; ".join(dict.fromkeys(row.machine or report.machine for row in rows))
+
+
+def _name(row: Row, words: Words) -> str:
+    """Name of a subject, with the setting of a peer."""
+    name = words.subjects.get(row.key, row.name)
+    return words.setting.format(name, row.batch, row.wait_ms) if row.batch > 1 else name
 
 
 def _per_s(row: Row) -> str:
@@ -61,9 +73,12 @@ def _per_s(row: Row) -> str:
 
 
 def _ratio(row: Row) -> str:
-    """In bold where another server is ahead of ours."""
-    told = f"{row.ratio():.2f}"
-    return f"**{told}**" if row.ratio() > 1 and not row.is_limit and not row.is_ours else told
+    """Ratio, in bold where another server is ahead of ours; then busy cores and CPU ms of a request."""
+    ratio = f"{row.ratio():.2f}"
+    if row.ratio() > 1 and not row.is_limit and not row.is_ours:
+        ratio = f"**{ratio}**"
+    busy, cpu_ms = row.theirs(lambda turn: turn.busy), row.theirs(lambda turn: turn.cpu_ms)
+    return f"{ratio} ({_figure(busy, '.2f')}, {_figure(cpu_ms, '.2f')})"
 
 
 def _spread(ratios: Sequence[float]) -> str:
@@ -75,7 +90,8 @@ def _costs(row: Row, *, timed: bool) -> list[str]:
     cells = [
         _figure(row.theirs(lambda turn: turn.p50_ms), ".1f"),
         _figure(row.theirs(lambda turn: turn.p99_ms), ".1f"),
-        _figure(row.theirs(lambda turn: turn.cpu_ms), ".2f"),
+        _figure(row.theirs(lambda turn: turn.cpu_ms), ".3f"),
+        _figure(row.theirs(lambda turn: turn.busy), ".2f"),
         _figure(row.theirs(lambda turn: turn.idle), ".2f"),
         _figure(row.theirs(lambda turn: turn.rss_mb), ",.0f"),
         f"{row.start_s:.1f}",

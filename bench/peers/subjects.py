@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from bench.peers.dialects import JSON, LISTS, PAIRS, V2, Dialect
+from bench.peers.dialects import INFINITY, JSON, LISTS, PAIRS, V2, Dialect
+from bench.peers.figures import TRIAL
 
 _APPS = "bench.peers.apps"
 
 
 class Ours(NamedTuple):
-    """The default service; what differs from its config.yml. models: of those only, where any are named."""
+    """The default service; what differs from its config.yml. models: of those only, where any are named.
+
+    dag, op: other keys of these sections of config.yml.
+    """
 
     key: str
     name: str
     precision: str = "fp32"
     engine: str = "auto"
     models: tuple[str, ...] = ()
+    dag: Mapping[str, Any] = {}
+    op: Mapping[str, Any] = {}
+
+
+class Setting(NamedTuple):
+    """Settings of a peer that users tune by hand."""
+
+    batch: int  # most texts in a predictor batch
+    wait_ms: float = 0  # how long a partial batch waits for more texts
+
+
+NO_SETTING = Setting(0)
+BATCHES = (Setting(8), Setting(16), Setting(32))
 
 
 class Peer(NamedTuple):
-    """command: of its environment; `{port}` and `{instances}` are filled in.
+    """Other serving software.
 
-    batch: most texts in a predictor batch. wait_ms: how long a batch that is not full waits for more, the
-    best of those tried (docs/decisions/peers.md).
+    The comparison measures each peer with its fastest setting, chosen for each number of connections.
     """
 
     key: str
     name: str
-    environment: str
-    command: tuple[str, ...]
+    environment: str  # name of its virtual environment; empty for the environment of our service
+    command: tuple[str, ...]  # a program of the environment; `{port}` and `{instances}` are filled in
     path: str
     dialect: Dialect = JSON
-    batch: int = 8
-    wait_ms: float = 0
+    settings: tuple[Setting, ...] = BATCHES
     env: Mapping[str, str] = {}
     python39: bool = False
 
@@ -58,15 +73,12 @@ Subject = Ours | Peer | Loop
 OURS = Ours("ours", "Paddlewheel")
 
 
+def _waiting(wait_ms: float) -> tuple[Setting, ...]:
+    return tuple(setting._replace(wait_ms=wait_ms) for setting in BATCHES)
+
+
 def _python(app: str, *arguments: str) -> tuple[str, ...]:
     return ("python", "-m", f"{_APPS}.{app}", *(arguments or ("{port}",)))
-
-
-def _mosec(batch: int) -> Peer:
-    options = ("--address", "127.0.0.1", "--port", "{port}", "--log-level", "warning", "--timeout", "30000")
-    command = _python("mosec_app", *options)
-    name = f"Mosec, batches of {batch}"
-    return Peer(f"mosec-{batch}", name, "mosec", command, "/inference", batch=batch, wait_ms=1)
 
 
 def _fastapi(app: str) -> tuple[str, ...]:
@@ -81,19 +93,34 @@ def _fastapi(app: str) -> tuple[str, ...]:
     )
 
 
+_MOSEC = ("--address", "127.0.0.1", "--port", "{port}", "--log-level", "warning", "--timeout", "30000")
 _BENTOML = ("bentoml", "serve", f"{_APPS}.bentoml_app:TextClassifier", "--host", "127.0.0.1")
+_RAY = {"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
 _V2_PATH = "/v2/models/classifier/infer"
 
 SUBJECTS: tuple[Subject, ...] = (
     Ours("ours-auto-precision", "Paddlewheel, precision: auto", precision="auto", models=("12x768",)),
     Ours("ours-onnxruntime", "Paddlewheel, engine: onnxruntime", engine="onnxruntime"),
-    _mosec(8),
-    _mosec(32),
-    Peer("fastapi", "FastAPI, one text at a time", "fastapi", _fastapi("fastapi_app"), "/classify", batch=1),
+    Ours(
+        "ours-processes", "Paddlewheel, engine: onnxruntime, batches of 8, processes", engine="onnxruntime",
+        dag={"is_thread_op": False}, op={"batch_size": 8},
+    ),
+    Peer(
+        TRIAL, "trial: processes without a front", "", _python("no_front_app"), "/classify",
+        settings=(Setting(8), Setting(16)),
+    ),
+    Peer("mosec", "Mosec", "mosec", _python("mosec_app", *_MOSEC), "/inference", settings=_waiting(1)),
+    Peer(
+        "fastapi", "FastAPI, one text at a time", "fastapi", _fastapi("fastapi_app"), "/classify",
+        settings=(Setting(1),),
+    ),
     Peer(
         "fastapi-batching", "FastAPI with batching", "fastapi", _fastapi("fastapi_batching_app"), "/classify",
     ),
-    Peer("litserve", "LitServe", "litserve", _python("litserve_app"), "/predict", wait_ms=2),
+    Peer(
+        "litserve", "LitServe", "litserve", _python("litserve_app"), "/predict",
+        settings=(Setting(8), *_waiting(2)),
+    ),
     Peer(
         "bentoml", "BentoML", "bentoml", (*_BENTOML, "--port", "{port}"), "/classify", LISTS,
         env={
@@ -101,16 +128,23 @@ SUBJECTS: tuple[Subject, ...] = (
             "BENTOML_CONFIG_OPTIONS": "api_server.logging.access.enabled=false",
         },
     ),
-    Peer("mlserver", "MLServer", "mlserver", _python("mlserver_app"), _V2_PATH, V2, wait_ms=1),
+    Peer(
+        "mlserver", "MLServer", "mlserver", _python("mlserver_app"), _V2_PATH, V2, settings=_waiting(1)
+    ),
+    Peer("infinity", "Infinity", "infinity", _python("infinity_app"), "/classify", INFINITY),
     Peer("triton", "Triton, Python backend", "triton", _python("triton_app"), _V2_PATH, V2),
     Peer("pytriton", "PyTriton", "triton", _python("pytriton_app"), _V2_PATH, V2),
     Peer(
-        "ray", "Ray Serve", "ray", _python("ray_serve_app"), "/classify", wait_ms=5,
-        env={"RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"},
+        "ray", "Ray Serve", "ray", _python("ray_serve_app"), "/classify",
+        settings=(Setting(8), *_waiting(5)), env=_RAY,
+    ),
+    Peer(
+        "ray-haproxy", "Ray Serve, HAProxy mode", "ray", _python("ray_serve_app"), "/classify",
+        settings=(Setting(8), *_waiting(5)), env=_RAY | {"RAY_SERVE_ENABLE_HA_PROXY": "1"},
     ),
     Peer(
         "paddle_serving", "Paddle Serving", "paddle_serving", _python("paddle_serving_app"),
-        "/bert/prediction", PAIRS, wait_ms=2, python39=True,
+        "/bert/prediction", PAIRS, settings=_waiting(2), python39=True,
         env={"FLAGS_eager_delete_tensor_gb": "-1"},  # keeps tensors, as our predictor does
     ),
     Loop("loop-all", "loop, all texts sorted", "onnxruntime", everything=True),

@@ -18,6 +18,8 @@ class Words(NamedTuple):
     costs: tuple[str, ...]
     short_texts: str
     told: str
+    stop: str  # ends a sentence
+    setting: str  # name of a subject, with batch and wait
     between: str
     machine: str
     choice: str
@@ -39,9 +41,14 @@ _ENGLISH = Words(
     subjects={},
     connections="{} connections",
     per_s="requests/s",
-    costs=("p50 ms", "p99 ms", "CPU ms", "idle", "RSS MB", "start s", "errors"),
+    costs=("p50 ms", "p99 ms", "CPU ms", "busy", "idle", "RSS MB", "start s", "errors"),
     short_texts="p99 of short texts, and alone",
-    told="@ is requests/s to ours at so many connections; the other figures are those at {}.",
+    told=(
+        "@ is requests/s to ours at so many connections, with busy cores and CPU ms of a request; the other "
+        "figures are those at {}."
+    ),
+    stop=".",
+    setting="{} (batches of {}, wait {:g} ms)",
     between=" to ",
     machine=(
         "{}. Medians of {} rounds at least, turns of {} s. Other work took {:.2f} cores in the "
@@ -61,8 +68,9 @@ _CHINESE = Words(
     subjects={
         "ours-auto-precision": "Paddlewheel，precision: auto",
         "ours-onnxruntime": "Paddlewheel，engine: onnxruntime",
-        "mosec-8": "Mosec，每批 8 条",
-        "mosec-32": "Mosec，每批 32 条",
+        "ours-processes": "Paddlewheel，engine: onnxruntime，每批 8 条，进程",
+        "trial": "试验：没有前端的进程",
+        "ray-haproxy": "Ray Serve，HAProxy 模式",
         "fastapi": "FastAPI，每次一条文本",
         "fastapi-batching": "FastAPI，自行合批",
         "triton": "Triton，Python 后端",
@@ -73,9 +81,11 @@ _CHINESE = Words(
     },
     connections="{} 个连接",
     per_s="请求/s",
-    costs=("p50 ms", "p99 ms", "CPU ms", "空闲", "RSS MB", "启动 s", "错误"),
+    costs=("p50 ms", "p99 ms", "CPU ms", "占用核数", "空闲核数", "RSS MB", "启动 s", "错误"),
     short_texts="短文本的 p99，以及没有长文本时",
-    told="@ 为该连接数下与我们的请求/s 之比；其余数字取自 {} 个连接。",
+    told="@ 为该连接数下与我们的请求/s 之比，括号内为占用核数和每个请求的 CPU ms；其余数字取自 {} 个连接。",
+    stop="。",
+    setting="{}（每批 {} 条，等 {:g} ms）",
     between=" 到 ",
     machine="{}。至少 {} 轮的中位数，每次 {} s。其他任务占用的核：中位数 {:.2f}，最多 {:.2f}。",
     choice="{0} 上 `auto` 选了 {2}，{3}（*{1}*），用时 {4:.1f} s。",

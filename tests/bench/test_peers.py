@@ -3,18 +3,22 @@ that say what was measured."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 from tokenizers import BertWordPieceTokenizer
 
 from bench.load import CannotMeasure
-from bench.peers.__main__ import quietest
+from bench.peers.__main__ import Run, quietest
 from bench.peers.comparison import compare_answers
 from bench.peers.dialects import PAIRS, V2, Answer
 from bench.peers.figures import Choice, Pair, Report, Row, Turn
@@ -23,8 +27,8 @@ from bench.peers.neighbours import neighbours
 from bench.peers.ours import OurService, our_service
 from bench.peers.pages import DOCS, LANGUAGES, with_tables, write
 from bench.peers.plot import draw
-from bench.peers.scenarios import MIXED, PLAN, SHORT, model_of, scenarios
-from bench.peers.subjects import OURS, SUBJECTS, Peer, subjects_of
+from bench.peers.scenarios import MIXED, PLAN, SHORT, Scenario, model_of, scenarios
+from bench.peers.subjects import NO_SETTING, OURS, SUBJECTS, Peer, Setting, subjects_of
 from bench.peers.wording import words_in
 from bench.texts import headlines, mixed_lengths
 from tests.support.service_process import is_running
@@ -43,9 +47,16 @@ def turn(per_s: float, *, asked: bool = True) -> Turn:
     return Turn(per_s, 1e3 / per_s, 300, 0, 0.25, latency, latency)
 
 
-def row(key: str, theirs: list[float], ours: list[float], *, asked: bool = True) -> Row:
+def row(
+    key: str,
+    theirs: list[float],
+    ours: list[float],
+    *,
+    asked: bool = True,
+    setting: Setting = NO_SETTING,
+) -> Row:
     pairs = [Pair(turn(own), turn(their, asked=asked)) for own, their in zip(ours, theirs, strict=True)]
-    return Row(*SCENARIO, key, key.title(), 2, 1.5, 2.5, tuple(pairs))
+    return Row(*SCENARIO, key, key.title(), 2, 1.5, 2.5, tuple(pairs), *setting)
 
 
 @pytest.fixture
@@ -53,7 +64,7 @@ def report() -> Report:
     return Report(
         machine="a machine, 2 cores",
         rows=[
-            row("mosec-8", [400, 900, 500], [800, 600, 1000]),
+            row("mosec", [400, 900, 500], [800, 600, 1000], setting=Setting(8, 1)),
             row("ray", [100, 100, 100], [1000, 1000, 1000]),
             row("loop", [2000, 2000, 2000], [1000, 1000, 1000], asked=False),
         ],
@@ -93,7 +104,10 @@ def test_a_lower_precision_may_answer_a_few_texts_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
-    "environment", sorted({subject.environment for subject in SUBJECTS if isinstance(subject, Peer)})
+    "environment",
+    sorted(
+        {subject.environment for subject in SUBJECTS if isinstance(subject, Peer) and subject.environment}
+    ),
 )
 def test_a_peer_is_pinned_and_its_lock_names_no_host(root: Path, environment: str) -> None:
     lines = (root / "requirements" / "peers" / f"{environment}.txt").read_text(encoding="utf-8").splitlines()
@@ -128,11 +142,11 @@ def test_a_plan_is_narrowed_by_what_is_asked_for() -> None:
     assert only == ("2x128", MIXED, PLAN["2x128", MIXED])
     assert [each.connections for each in scenarios(["2x128"], [SHORT, MIXED], [7])] == [(7,), (7,)]
     large, small = (
-        [subject.key for subject in subjects_of(model, ("mosec-8", "ours-auto-precision"))]
+        [subject.key for subject in subjects_of(model, ("mosec", "ours-auto-precision"))]
         for model in ("12x768", "2x128")
     )
-    assert large == ["ours-auto-precision", "mosec-8"]
-    assert small == ["mosec-8"]
+    assert large == ["ours-auto-precision", "mosec"]
+    assert small == ["mosec"]
 
 
 def test_a_ratio_is_that_of_turns_side_by_side(report: Report) -> None:
@@ -166,7 +180,7 @@ def test_other_work_is_there_while_it_is_asked_for_and_then_gone() -> None:
 def test_what_is_measured_anew_takes_the_place_of_what_was(report: Report) -> None:
     report.put(row("ray", [500], [1000]))
     found = {each.key: each.ratio() for each in report.of(SCENARIO)}
-    assert found == {"ours": 1, "mosec-8": 0.5, "ray": 0.5, "loop": 2}
+    assert found == {"ours": 1, "mosec": 0.5, "ray": 0.5, "loop": 2}
 
 
 def test_a_report_is_written_with_tables_and_plots_and_read_again(report: Report, tmp_path: Path) -> None:
@@ -175,8 +189,10 @@ def test_a_report_is_written_with_tables_and_plots_and_read_again(report: Report
     endings = ["report.json", "report.md", "report.svg", "report_zh.md", "report_zh.svg"]
     assert sorted(path.name for path in tmp_path.iterdir()) == endings
     table = (tmp_path / "report.md").read_text("utf-8")
-    assert "| Mosec-8 | 0.50 | 500 | 128.0 | 128.0 | 2.00 | 0.25 | 300 | 1.5 | 0 |" in table
-    assert "| Loop | 2.00 | 2,000 |  |  |" in table
+    mosec = "| Mosec (batches of 8, wait 1 ms) | 0.50 (1.00, 2.00) |"
+    assert f"{mosec} 500 | 128.0 | 128.0 | 2.000 | 1.00 | 0.25 | 300 | 1.5 | 0 |" in table
+    assert "| Loop | 2.00 (1.00, 0.50) | 2,000 |  |  |" in table
+    assert "headlines, a machine, 2 cores.**" in table
     assert "TorchServe" in table
 
 
@@ -203,3 +219,34 @@ def test_the_pages_say_what_the_json_beside_them_has(language: str) -> None:
     assert page == with_tables(page, measured, language)
     assert (DOCS / f"peers{LANGUAGES[language]}.svg").read_text("utf-8") == draw(measured, language)
     assert {each.key for each in measured.rows} <= {subject.key for subject in SUBJECTS}
+
+
+class TrialRuns:
+    """Stands in for `Comparison`: a peer whose throughput depends on its setting and the connections."""
+
+    def __init__(self, per_s: dict[tuple[int, int], float]) -> None:
+        self._per_s = per_s
+        self._batch = 0
+
+    @contextlib.contextmanager
+    def with_subject(self, subject: Peer, setting: Setting) -> Iterator[tuple[None, TrialRuns, None]]:
+        self._batch = setting.batch
+        yield None, self, None
+
+    @property
+    def measured(self) -> TrialRuns:
+        return self
+
+    def turn(self, connections: int, seconds: float) -> Turn:
+        return turn(self._per_s[self._batch, connections])
+
+    def settle(self) -> None:
+        """Nothing is left."""
+
+
+def test_each_number_of_connections_has_the_fastest_setting_of_a_peer() -> None:
+    peer = next(subject for subject in SUBJECTS if subject.key == "triton")
+    run: Any = Run(argparse.Namespace(), Report(), Console())
+    per_s = {(8, 20): 900, (16, 20): 800, (32, 20): 500, (8, 64): 900, (16, 64): 950, (32, 64): 990}
+    best = run._find_best_settings(TrialRuns(per_s), peer, Scenario("2x128", SHORT, (20, 64)))
+    assert best == {20: Setting(8), 64: Setting(32)}
