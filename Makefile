@@ -16,7 +16,7 @@ PDMODEL := $(CONVERT_VENV)/.pdmodel-installed
 # Tests mostly wait for services to start: more processes than cores.
 TEST_PROCESSES ?= 3
 GRPC_TESTS = $(wildcard tests/dialects/test_v2_*.py) $(addprefix tests/front/test_, \
-	api_keys.py connections.py doors.py rpc_door.py tls.py tls_renewal.py tls_strangers.py) \
+	api_keys.py connections.py endpoints.py rpc_endpoint.py tls.py tls_renewal.py tls_strangers.py) \
 	$(addprefix tests/promises/test_, abandoned_calls.py admission.py arriving_messages.py bounds.py few_files.py \
 	hangup.py hostile_errors.py untaken_answers.py)
 # Of `make simulate`; about 40 of them take a second of a core.
@@ -85,7 +85,7 @@ test-convert: $(DEV) $(CONVERT) $(TORCH) $(MODELS) $(PDMODEL)  ## Tests of the c
 	$(PY) -m convert demo
 	$(PY) -m pytest -n 2 --dist loadfile tests/convert
 
-fuzz: $(DEV)  ## Send mutated messages to every codec and door, and hostile feeds and hooks to the worker (minutes)
+fuzz: $(DEV)  ## Send mutated messages to every codec and endpoint, and hostile feeds and hooks to the worker (minutes)
 	$(PY) -m tests.fuzz
 	MODEL_MACHINE_EXAMPLES=50 $(PY) -m pytest tests/triton/test_model_machine.py -o timeout=1800
 

@@ -1,4 +1,4 @@
-"""The baseline of the HTTP door: a bare uvicorn application that parses the same JSON and answers a constant.
+"""Baseline of the HTTP endpoint: a bare uvicorn application that parses the same JSON and returns a constant.
 
 Run as `python -m bench.bare_asgi PORT ANSWER_BYTES`: uvloop, httptools, no access log. JSON is parsed with
 msgspec, the fastest parser there is for Python, so that the baseline is not flattered by a slow one.

@@ -30,7 +30,7 @@ from bench.peers.dialects import PAIRS, Answer
 from bench.peers.ours import our_service
 from bench.peers.peer_server import peer_server
 from bench.peers.scenarios import MODELS, WORKLOADS, Model, model_of
-from bench.peers.server import Door, Processes, Server
+from bench.peers.server import Endpoint, Processes, Server
 from bench.peers.subjects import OURS, SUBJECTS, Loop, Ours, Peer
 from bench.peers.turns import Asked, bodies_of
 from bench.processes import ThreadUse, children, read_threads
@@ -179,20 +179,20 @@ def started(key: str, model: Model, texts: Sequence[str]) -> Iterator[Subject]:
     with tempfile.TemporaryDirectory(prefix="inside-") as name, contextlib.ExitStack() as stack:
         env = {FOLDER_VARIABLE: name}
         server: Server
-        door: Door
+        endpoint: Endpoint
         if isinstance(subject, Ours):
             script = Path(INSTRUMENTED)
             service = stack.enter_context(
                 our_service(subject, model, texts[0], script=script, env=os.environ | env)
             )
-            server, door = service.server, service.door(PAIRS)
+            server, endpoint = service.server, service.endpoint(PAIRS)
         else:
             assert isinstance(subject, Peer)
             peer = subject._replace(env={**subject.env, **env})
-            server, door = stack.enter_context(peer_server(peer, peer.settings[0], model, texts, ""))
-        bodies = stack.enter_context(bodies_of(door, texts))
-        target = Asked(door, server.processes, bodies, Processes())
-        yield Subject(subject.name, target, server.processes, Path(name), door.ask_all(texts[:_CHECKED]))
+            server, endpoint = stack.enter_context(peer_server(peer, peer.settings[0], model, texts, ""))
+        bodies = stack.enter_context(bodies_of(endpoint, texts))
+        target = Asked(endpoint, server.processes, bodies, Processes())
+        yield Subject(subject.name, target, server.processes, Path(name), endpoint.ask_all(texts[:_CHECKED]))
 
 
 def measure(options: argparse.Namespace, console: Console) -> dict[tuple[int, str], Figures]:

@@ -1,4 +1,4 @@
-"""A service of embeddings at OpenAI's door beside the bare predictor, at 64 connections.
+"""A service of embeddings at OpenAI's endpoint beside the bare predictor, at 64 connections.
 
 The demo's model stands for an encoder: the vector is that of its scores, and costs what one of its size does.
 Each round measures both in turn: look at the ratio.

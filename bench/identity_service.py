@@ -1,4 +1,4 @@
-"""A service whose only Op gives back what it was given, over every door: the doors' own cost is left."""
+"""A service whose only Op returns its inputs, over every endpoint, to measure the cost of the endpoints."""
 
 from pathlib import Path
 

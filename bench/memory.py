@@ -1,4 +1,4 @@
-"""Resident memory of front and workers: when they are ready, and after a load over both doors."""
+"""Resident memory of front and workers: when they are ready, and after a load over both endpoints."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def main() -> int:
         epilog="example: python -m bench.memory --seconds 30",
     )
     parser.add_argument(
-        "--seconds", type=float, default=10, help="of load on each door (default: %(default)s)"
+        "--seconds", type=float, default=10, help="of load on each endpoint (default: %(default)s)"
     )
     options = parser.parse_args()
     console = Console()

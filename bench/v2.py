@@ -1,6 +1,6 @@
 """What the front process spends on a request of KServe v2, beside the key/value route and a bare gRPC server.
 
-An identity service over every door, with tensors of 1 KB and 1 MB; the bare server parses and answers the
+An identity service over every endpoint, with tensors of 1 KB and 1 MB; the bare server parses and answers the
 same messages. Every round measures every subject in turn: look at ratios within a round.
 """
 
@@ -66,7 +66,7 @@ Rounds = dict[tuple[str, str], list[Figure]]
 
 
 def subjects(size: int) -> dict[str, Subject]:
-    """The same tensor of `size` bytes for each door; for key/value a text of as many."""
+    """The same tensor of `size` bytes for each endpoint; for key/value a text of as many."""
     array = np.random.default_rng(0).random((1, size // 4), np.float32)
     tensor = {"name": "INPUT0", "datatype": "FP32", "shape": list(array.shape)}
     raw = array.tobytes()

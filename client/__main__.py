@@ -8,7 +8,7 @@ COMMANDS = """Clients of a running service. Each has --help:
 
   python3 -m client.http_client "a text"     asks over HTTP
   python3 -m client.rpc_client "a text"      asks over gRPC
-  python3 -m client.load --threads 20        loads a service at any of its doors, and prints latencies
+  python3 -m client.load --threads 20        loads a service at any of its endpoints, and prints latencies
 
 In Python: client.http_client.HttpClient, client.rpc_client.RpcClient, client.pipeline_client.PipelineClient.
 """

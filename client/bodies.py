@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from client.doors import Door, RequestNames
+from client.endpoints import Endpoint, RequestNames
 
 LINES = (".jsonl", ".ndjson")  # a body a line; any other file is a body as it is
 
 
 def make_text_bodies(
-    door: Door, request_names: RequestNames, texts: Sequence[str], keys: Sequence[str], rows: int
+    endpoint: Endpoint, request_names: RequestNames, texts: Sequence[str], keys: Sequence[str], rows: int
 ) -> list[bytes]:
     """Make a body for each text; further rows of a request are the texts that follow.
 
     keys: names of the texts of a request, one for all or one for each. Raises ValueError for another number.
     """
-    names = list(keys) or list(door.keys(rows))
+    names = list(keys) or list(endpoint.keys(rows))
     if len(names) not in (1, rows):
         raise ValueError(f"--as is given {len(names)} times for {rows} texts a request; name all, or one")
-    if len(names) == 1 and rows > 1 and len(door.keys(rows)) > 1:
-        raise ValueError(f"a key has one text at this door; give --as {rows} times")
+    if len(names) == 1 and rows > 1 and len(endpoint.keys(rows)) > 1:
+        raise ValueError(f"a key has one text at this endpoint; give --as {rows} times")
     bodies = []
     for start in range(len(texts)):
         row_texts = [texts[(start + row) % len(texts)] for row in range(rows)]
@@ -30,11 +30,11 @@ def make_text_bodies(
             if len(names) == 1
             else {n: [t] for n, t in zip(names, row_texts, strict=True)}
         )
-        bodies.append(door.body(request_names, columns))
+        bodies.append(endpoint.body(request_names, columns))
     return bodies
 
 
-def read_bodies(door: Door, path: Path) -> list[bytes]:
+def read_bodies(endpoint: Endpoint, path: Path) -> list[bytes]:
     """Read the bodies: each line of a JSON lines file, any other file, or each file of a folder.
 
     Raises OSError, and ValueError without a body or for a line that is no body of this protocol.
@@ -45,9 +45,9 @@ def read_bodies(door: Door, path: Path) -> list[bytes]:
         bodies = []
         for number, line in enumerate(read_texts(path), 1):
             try:
-                bodies.append(door.from_json(line))
+                bodies.append(endpoint.from_json(line))
             except ValueError as exc:
-                raise ValueError(f"{path}: body {number} is none of this door's: {exc}") from exc
+                raise ValueError(f"{path}: body {number} is none of this endpoint's: {exc}") from exc
     else:
         bodies = [path.read_bytes()]
     if not any(bodies):

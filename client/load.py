@@ -24,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from client.api_key import add_api_key_option
 from client.bodies import make_text_bodies, read_bodies, read_texts
 from client.client_command import plain_console
-from client.doors import DOORS, Connection, HttpConnection, RequestNames, RpcConnection
+from client.endpoints import ENDPOINTS, Connection, HttpConnection, RequestNames, RpcConnection
 from client.errors import ClientError, RequestRefused
 from client.headers import add_header_option
 from client.http_client import DEFAULT_URL
@@ -198,41 +198,43 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
     """Exit with an error for conflicting options; fill in defaults of the others."""
     if options.plot is not None and options.plot.suffix != ".svg":
         parser.error(f"--plot {options.plot}: the plot is an SVG, name it *.svg")
-    if options.door is None:
-        options.door = "http" if options.rpc is None else "grpc"
-    over_rpc = bool(DOORS[options.door].method)
+    if options.endpoint is None:
+        options.endpoint = "http" if options.rpc is None else "grpc"
+    over_rpc = bool(ENDPOINTS[options.endpoint].method)
     if over_rpc and options.url is not None:
-        parser.error(f"--door {options.door} is over gRPC; give --rpc in place of --url")
+        parser.error(f"--door {options.endpoint} is over gRPC; give --rpc in place of --url")
     if not over_rpc and options.rpc is not None:
-        parser.error(f"--door {options.door} is over HTTP; give --url in place of --rpc")
+        parser.error(f"--door {options.endpoint} is over HTTP; give --url in place of --rpc")
     options.url = options.url or DEFAULT_URL
     options.rpc = options.rpc or (DEFAULT_ADDRESS if over_rpc else None)
     if over_rpc and options.path is not None:
-        parser.error(f"--path is for HTTP, --door {options.door} is over gRPC")
+        parser.error(f"--path is for HTTP, --door {options.endpoint} is over gRPC")
     if options.bodies is not None and (options.texts or options.keys or options.rows != 1):
         parser.error("--bodies are sent as they are; --texts, --as and --rows make bodies of texts")
 
 
 def _bodies(options: argparse.Namespace) -> list[bytes]:
     """Return the request bodies. Raise OSError, and ValueError for invalid bodies."""
-    door = DOORS[options.door]
+    endpoint = ENDPOINTS[options.endpoint]
     if options.bodies is not None:
-        return read_bodies(door, options.bodies)
+        return read_bodies(endpoint, options.bodies)
     texts = read_texts(options.texts) if options.texts else TEXTS
     if not texts:
         raise ValueError(f"--texts {options.texts}: no line with text in it")
-    return make_text_bodies(door, _request_names(options), texts, options.keys, options.rows)
+    return make_text_bodies(endpoint, _request_names(options), texts, options.keys, options.rows)
 
 
 def _connector(options: argparse.Namespace) -> Callable[[], Connection]:
     """Return a function that opens a connection."""
-    door = DOORS[options.door]
+    endpoint = ENDPOINTS[options.endpoint]
 
     def connect() -> Connection:
         shown = {"tls": build_tls(options), "api_key": options.api_key, "headers": dict(options.headers)}
         if options.rpc is not None:
-            return RpcConnection(door, options.rpc, **shown)
-        return HttpConnection(door, options.url, options.path or door.path(_request_names(options)), **shown)
+            return RpcConnection(endpoint, options.rpc, **shown)
+        return HttpConnection(
+            endpoint, options.url, options.path or endpoint.path(_request_names(options)), **shown
+        )
 
     return connect
 
@@ -243,10 +245,10 @@ def _request_names(options: argparse.Namespace) -> RequestNames:
 
 def _title(options: argparse.Namespace) -> str:
     where = f"gRPC {options.rpc}" if options.rpc is not None else f"HTTP {options.url}"
-    door = "" if options.door in ("http", "grpc") else f" ({options.door})"
+    endpoint = "" if options.endpoint in ("http", "grpc") else f" ({options.endpoint})"
     what = f"bodies of {options.bodies}" if options.bodies else f"texts a request: {options.rows}"
     pace = "" if options.rate is None else f", {options.rate:g} requests/s"
-    return f"{where}{door}, {options.threads} threads{pace}, {what}"
+    return f"{where}{endpoint}, {options.threads} threads{pace}, {what}"
 
 
 def _watch(test: LoadTest, total: int | None, seconds: float | None) -> bool:
@@ -279,8 +281,10 @@ def _parser() -> argparse.ArgumentParser:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--url", help=f"over HTTP (default: {DEFAULT_URL})")
     where.add_argument("--rpc", metavar="ADDRESS", help="over gRPC, such as 127.0.0.1:8088")
-    parser.add_argument("--door", choices=DOORS, help="how to ask (default: http, with --rpc grpc)")
-    parser.add_argument("--path", help="over HTTP, in place of the door's own path")
+    parser.add_argument(
+        "--door", dest="endpoint", choices=ENDPOINTS, help="how to ask (default: http, with --rpc grpc)"
+    )
+    parser.add_argument("--path", help="over HTTP, in place of the endpoint's own path")
     parser.add_argument(
         "--service", default="bert", help="its name, or the model's at v1 and v2 (default: %(default)s)"
     )

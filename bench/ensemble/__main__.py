@@ -32,7 +32,7 @@ from bench.peers.figures import Pair, Turn
 from bench.peers.ours import instances, our_service
 from bench.peers.peer_server import peer_server
 from bench.peers.scenarios import MIXED, SHORT, WORKLOADS, Model, model_of
-from bench.peers.server import Door, Processes, Server, running
+from bench.peers.server import Endpoint, Processes, Server, running
 from bench.peers.subjects import SUBJECTS, Ours, Peer
 from bench.peers.turns import Asked, Bodies, pair
 from bench.processes import cpu_s
@@ -77,25 +77,25 @@ class Measured(NamedTuple):
 
 
 @contextlib.contextmanager
-def our_ensemble(model: Path, text: str, *, batch: int, delay_us: int) -> Iterator[tuple[Server, Door]]:
+def our_ensemble(model: Path, text: str, *, batch: int, delay_us: int) -> Iterator[tuple[Server, Endpoint]]:
     """Raises CannotMeasure."""
     (port,) = free_ports(1)
-    door = Door(port, _PATH, V2)
+    endpoint = Endpoint(port, _PATH, V2)
     with tempfile.TemporaryDirectory() as folder:
         models = write_repository(Path(folder), model, batch=batch, instances=instances(), delay_us=delay_us)
         flags = [f"--model-repository={models}", f"--http-port={port}", "--http-address=127.0.0.1"]
         flags += ["--allow-grpc=false", "--allow-metrics=false"]
         command = [sys.executable, "-m", "pipeline", "serve", *flags]
-        with running(command, door, os.environ | {"PYTHONPATH": str(ROOT)}, text) as server:
-            yield server, door
+        with running(command, endpoint, os.environ | {"PYTHONPATH": str(ROOT)}, text) as server:
+            yield server, endpoint
 
 
 @contextlib.contextmanager
-def other(key: str, model: Model, texts: Sequence[str]) -> Iterator[tuple[Server, Door]]:
+def other(key: str, model: Model, texts: Sequence[str]) -> Iterator[tuple[Server, Endpoint]]:
     """Raises CannotMeasure."""
     if key == ONE_OP:
         with our_service(Ours(key, key, engine="onnxruntime"), model, texts[0]) as service:
-            yield service.server, service.door(V2)
+            yield service.server, service.endpoint(V2)
         return
     with tempfile.TemporaryDirectory() as folder:
         wanted = TRITON if key == SAME else key
@@ -107,8 +107,8 @@ def other(key: str, model: Model, texts: Sequence[str]) -> Iterator[tuple[Server
                 Path(folder), model.directory, batch=batch, instances=instances(), python_alone=True
             )
             peer = peer._replace(command=(*peer.command, str(models)), path=_PATH)
-        with peer_server(peer, peer.settings[0], model, texts, "") as (server, door):
-            yield server, door
+        with peer_server(peer, peer.settings[0], model, texts, "") as (server, endpoint):
+            yield server, endpoint
 
 
 def measure(options: argparse.Namespace, console: Console) -> list[Measured]:
@@ -118,14 +118,14 @@ def measure(options: argparse.Namespace, console: Console) -> list[Measured]:
     every = [text for some in texts.values() for text in some]
     found: list[Measured] = []
     ours = our_ensemble(model.directory, every[0], batch=options.batch, delay_us=options.delay_us)
-    with ours as (server, door):
+    with ours as (server, endpoint):
         for key in options.subjects:
             try:
-                with other(key, model, every) as (their_server, their_door):
+                with other(key, model, every) as (their_server, their_endpoint):
                     for some in texts.values():
-                        answers = (one.ask_all(some[:_CHECKED]) for one in (door, their_door))
+                        answers = (one.ask_all(some[:_CHECKED]) for one in (endpoint, their_endpoint))
                         compare_answers(*answers)
-                    sides = (server, door), (their_server, their_door)
+                    sides = (server, endpoint), (their_server, their_endpoint)
                     found += turns(key, sides, texts, options)
             except CannotMeasure as exc:
                 console.print(f"{key} is left out: {exc}", markup=False)
@@ -134,7 +134,7 @@ def measure(options: argparse.Namespace, console: Console) -> list[Measured]:
 
 def turns(
     key: str,
-    sides: Sequence[tuple[Server, Door]],
+    sides: Sequence[tuple[Server, Endpoint]],
     texts: dict[str, list[str]],
     options: argparse.Namespace,
 ) -> list[Measured]:
@@ -143,7 +143,9 @@ def turns(
         takes = {}
         for kind, some in texts.items():
             bodies = Bodies(stack.enter_context(bodies_file([V2.body(text) for text in some])), None)
-            ours, theirs = (Asked(door, server.processes, bodies, Processes()) for server, door in sides)
+            ours, theirs = (
+                Asked(endpoint, server.processes, bodies, Processes()) for server, endpoint in sides
+            )
             takes |= {(kind, count): partial(pair, ours, theirs, count) for count in options.connections}
         found: dict[tuple[str, int], list[Pair]] = {at: [] for at in takes}
         for number in range(options.rounds):
@@ -195,9 +197,9 @@ def report_stages(options: argparse.Namespace, console: Console) -> None:
         ours = our_ensemble(
             model_of(MODEL).directory, texts[0], batch=options.batch, delay_us=options.delay_us
         )
-        with ours as (server, door), bodies_file([V2.body(text) for text in texts]) as bodies:
+        with ours as (server, endpoint), bodies_file([V2.body(text) for text in texts]) as bodies:
             for count in options.connections:
-                asked = Asked(door, server.processes, Bodies(bodies, None), Processes())
+                asked = Asked(endpoint, server.processes, Bodies(bodies, None), Processes())
                 rows.append(_stages(server.processes, asked, kind, count, options.seconds * options.rounds))
     columns = list(dict.fromkeys(itertools.chain(*rows)))
     for name in columns[4:]:

@@ -1,1 +1,1 @@
-"""Models of many frameworks, each from its own files to answers over every door."""
+"""Models of many frameworks, each from its own files to answers over every endpoint."""

@@ -1,7 +1,7 @@
-"""Takes models of many frameworks from their own files to answers over every door, and tells what was found.
+"""Converts models of many frameworks, serves them over every endpoint, and reports the results.
 
 Each is made here with random weights, converted by `convert all`, served by what `paddlewheel new` writes,
-and asked over every door. Its answers are held against the framework's own. It needs the environments of
+and asked over every endpoint. Its answers are held against the framework's own. It needs the environments of
 `make test-convert`. A model that fails or hangs is a row.
 """
 
@@ -109,9 +109,9 @@ def _tell(finding: Finding, console: Console) -> None:
     told = finding.refusal or f"{finding.convert_s:.0f} s, {', '.join(finding.route)}: {finding.largest}"
     mark = "right" if finding.right else "WRONG"
     console.print(f"{mark}  {finding.family}: {finding.name}: {told}", markup=False)
-    for door, found in finding.doors.items():
+    for endpoint, found in finding.endpoints.items():
         if isinstance(found, str) or (found > 0 and not finding.right):
-            console.print(f"       {door}: {found}", markup=False)
+            console.print(f"       {endpoint}: {found}", markup=False)
 
 
 def _versions() -> dict[str, str]:

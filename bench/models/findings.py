@@ -8,7 +8,7 @@ import msgspec
 class Finding(msgspec.Struct):
     """Of one model. right: it answers as its framework does, or is refused as it should be.
 
-    form: what the serving model holds. first_status: of the request that `new` prints. doors: by name the
+    form: what the serving model holds. first_status: of the request that `new` prints. endpoints: by name the
     largest difference, as a share of the largest value, or a sentence. refusal: why it was not converted, or
     what went wrong.
     """
@@ -19,15 +19,15 @@ class Finding(msgspec.Struct):
     route: list[str] = []
     form: str = ""
     first_status: int = 0
-    doors: dict[str, float | str] = {}
+    endpoints: dict[str, float | str] = msgspec.field(default_factory=dict, name="endpoints")
     refusal: str = ""
     right: bool = False
 
     @property
     def largest(self) -> float | None:
-        """Over all doors; None where one has no answer."""
-        found = [value for value in self.doors.values() if isinstance(value, float)]
-        return max(found) if found and len(found) == len(self.doors) else None
+        """Over all endpoints; None where one has no answer."""
+        found = [value for value in self.endpoints.values() if isinstance(value, float)]
+        return max(found) if found and len(found) == len(self.endpoints) else None
 
 
 class Findings(msgspec.Struct):

@@ -42,12 +42,12 @@ def with_tables(page: str, findings: Findings, language: str) -> str:
 def markdown(findings: Findings, language: str) -> str:
     """What was run, the models that are served, and those that are refused or answer wrongly."""
     words = words_in(language)
-    served = [finding for finding in findings.models if finding.doors]
+    served = [finding for finding in findings.models if finding.endpoints]
     families = len({finding.family for finding in findings.models})
     right = sum(finding.right for finding in findings.models)
     told = words.told.format(len(findings.models), families, len(served), right, findings.machine)
     versions = ", ".join(f"{name} {number}" for name, number in findings.versions.items())
-    refused = [finding for finding in findings.models if not finding.doors]
+    refused = [finding for finding in findings.models if not finding.endpoints]
     return "\n\n".join(
         [
             f"{told} {versions}.",
@@ -66,14 +66,14 @@ def _table(headings: tuple[str, ...], findings: list[Finding], row: Callable[[Fi
 
 def _served_row(finding: Finding, words: Words) -> list[str]:
     route = ", ".join(words.steps.get(step, step) for step in finding.route)
-    answered = sum(isinstance(found, float) for found in finding.doors.values())
+    answered = sum(isinstance(found, float) for found in finding.endpoints.values())
     largest = "" if finding.largest is None else f"{finding.largest:.0e}" if finding.largest else "0"
     return [
         words.families.get(finding.family, finding.family),
         words.names.get(finding.name, finding.name),
         route,
         f"{finding.convert_s:.0f}",
-        f"{answered}/{len(finding.doors)}",
+        f"{answered}/{len(finding.endpoints)}",
         largest,
     ]
 

@@ -1,4 +1,4 @@
-"""One model from its own file to answers over every door: `python -m bench.models.trial NAME FOLDER`.
+"""One model from its own file to answers over every endpoint: `python -m bench.models.trial NAME FOLDER`.
 
 The last line on standard output is what was found, as JSON.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from bench.models.doors import DOORS, Arrays, Ask
+from bench.models.endpoints import ENDPOINTS, Arrays, Ask
 from bench.models.findings import Finding
 from bench.models.subject import EXPECTED, GIVEN, Array, Subject
 from bench.models.subjects import subject_called
@@ -54,12 +54,12 @@ def tried(subject: Subject, folder: Path) -> Finding:
     with new_service(folder / "services", model, _NAME, *subject.new, measures=True) as new:
         finding.first_status = new.ask().status
         given, expected = (dict(np.load(folder / file)) for file in (GIVEN, EXPECTED))
-        for door, ask in DOORS.items():
-            finding.doors[door] = difference_at(ask, new.service, given, expected)
+        for endpoint, ask in ENDPOINTS.items():
+            finding.endpoints[endpoint] = difference_at(ask, new.service, given, expected)
     finding.right = (
         not subject.refused
         and finding.first_status == 200
-        and all(isinstance(found, float) and found <= _TOLERANCE for found in finding.doors.values())
+        and all(isinstance(found, float) and found <= _TOLERANCE for found in finding.endpoints.values())
     )
     return finding
 

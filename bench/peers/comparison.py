@@ -13,7 +13,7 @@ from bench.peers.loops import loop_processes
 from bench.peers.ours import OurService, instances, our_service
 from bench.peers.peer_server import peer_server
 from bench.peers.scenarios import Model
-from bench.peers.server import Door, Processes, Server
+from bench.peers.server import Endpoint, Processes, Server
 from bench.peers.subjects import Loop, Ours, Setting, Subject
 from bench.peers.turns import Asked, Looped, Measured, bodies_of
 
@@ -55,37 +55,39 @@ class Comparison:
         """
         with contextlib.ExitStack() as stack:
             if isinstance(subject, Loop):
-                own = self._asked(stack, self._own.door(PAIRS), self._own.server)
+                own = self._asked(stack, self._own.endpoint(PAIRS), self._own.server)
                 yield Sides(own, self._looped(stack, subject), None)
             elif isinstance(subject, Ours):
                 service = stack.enter_context(our_service(subject, self._model, self._texts[0]))
                 lower = service.choice.precision != "fp32"
-                yield self._checked(stack, service.door(PAIRS), service.server, service.choice, lower=lower)
+                yield self._checked(
+                    stack, service.endpoint(PAIRS), service.server, service.choice, lower=lower
+                )
             else:
-                server, door = stack.enter_context(
+                server, endpoint = stack.enter_context(
                     peer_server(
                         subject, setting or subject.settings[0], self._model, self._texts, self._python39
                     )
                 )
-                yield self._checked(stack, door, server)
+                yield self._checked(stack, endpoint, server)
 
     def _checked(
         self,
         stack: contextlib.ExitStack,
-        door: Door,
+        endpoint: Endpoint,
         server: Server,
         choice: Choice | None = None,
         *,
         lower: bool = False,
     ) -> Sides:
-        own = self._own.door(door.dialect)
+        own = self._own.endpoint(endpoint.dialect)
         some = self._texts[:_CHECKED]
-        compare_answers(own.ask_all(some), door.ask_all(some), lower=lower)
-        return Sides(self._asked(stack, own, self._own.server), self._asked(stack, door, server), choice)
+        compare_answers(own.ask_all(some), endpoint.ask_all(some), lower=lower)
+        return Sides(self._asked(stack, own, self._own.server), self._asked(stack, endpoint, server), choice)
 
-    def _asked(self, stack: contextlib.ExitStack, door: Door, server: Server) -> Side:
-        bodies = stack.enter_context(bodies_of(door, self._texts))
-        return Side(Asked(door, server.processes, bodies, self._beside), server.start_s)
+    def _asked(self, stack: contextlib.ExitStack, endpoint: Endpoint, server: Server) -> Side:
+        bodies = stack.enter_context(bodies_of(endpoint, self._texts))
+        return Side(Asked(endpoint, server.processes, bodies, self._beside), server.start_s)
 
     def _looped(self, stack: contextlib.ExitStack, loop: Loop) -> Side:
         processes = stack.enter_context(

@@ -18,7 +18,7 @@ from bench.load import CannotMeasure
 from bench.peers.dialects import PAIRS, V2, Dialect
 from bench.peers.figures import Choice
 from bench.peers.scenarios import Model
-from bench.peers.server import Door, Server, running
+from bench.peers.server import Endpoint, Server, running
 from bench.peers.subjects import Ours
 from bench.running import ROOT, default_config, free_ports
 
@@ -30,11 +30,11 @@ class OurService(NamedTuple):
     port: int
     choice: Choice
 
-    def door(self, dialect: Dialect) -> Door:
+    def endpoint(self, dialect: Dialect) -> Endpoint:
         """Over KServe v2 for a peer that speaks it, else over key/value JSON."""
         if dialect is V2:
-            return Door(self.port, "/v2/models/bert/infer", V2)
-        return Door(self.port, "/bert/prediction", PAIRS)
+            return Endpoint(self.port, "/v2/models/bert/infer", V2)
+        return Endpoint(self.port, "/bert/prediction", PAIRS)
 
 
 def instances() -> int:
@@ -66,8 +66,8 @@ def our_service(
         file.flush()
         command = [sys.executable, str(script), "--config", file.name]
         choice = _chosen(command, ours, model)
-        door = Door(http_port, "/bert/prediction", PAIRS)
-        with running(command, door, env, text) as server:
+        endpoint = Endpoint(http_port, "/bert/prediction", PAIRS)
+        with running(command, endpoint, env, text) as server:
             yield OurService(server, http_port, choice)
 
 

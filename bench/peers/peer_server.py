@@ -14,7 +14,7 @@ from bench.load import CannotMeasure
 from bench.peers.environments import environment
 from bench.peers.ours import instances
 from bench.peers.scenarios import Model
-from bench.peers.server import Door, Server, running
+from bench.peers.server import Endpoint, Server, running
 from bench.peers.subjects import Peer, Setting
 from bench.running import ROOT, free_ports
 from pipeline.process.environment import MODEL_PROCESS
@@ -22,7 +22,7 @@ from pipeline.process.environment import MODEL_PROCESS
 
 class PeerServer(NamedTuple):
     server: Server
-    door: Door
+    endpoint: Endpoint
 
 
 @contextlib.contextmanager
@@ -42,15 +42,15 @@ def peer_server(
         "PEER_WAIT_MS": str(setting.wait_ms),
         "PEER_LONGEST": str(max(map(len, texts)) + 2),  # tokens: a character is one at most
     }
-    door = Door(port, peer.path, peer.dialect)
+    endpoint = Endpoint(port, peer.path, peer.dialect)
     command = [str(venv / "bin" / program), *arguments]
     env = _activated(venv) | packages | peer.env | asked
     with contextlib.ExitStack() as stack:
         try:
-            server = stack.enter_context(running(command, door, env, texts[0]))
+            server = stack.enter_context(running(command, endpoint, env, texts[0]))
         except CannotMeasure:  # once more: PyTriton's two processes miss each other now and then
-            server = stack.enter_context(running(command, door, env, texts[0]))
-        yield PeerServer(server, door)
+            server = stack.enter_context(running(command, endpoint, env, texts[0]))
+        yield PeerServer(server, endpoint)
 
 
 def _activated(venv: Path) -> dict[str, str]:

@@ -24,7 +24,7 @@ _STOP_S = 10.0
 _AT_ONCE = 16
 
 
-class Door:
+class Endpoint:
     """Where a server is asked, and how."""
 
     def __init__(self, port: int, path: str, dialect: Dialect) -> None:
@@ -84,7 +84,9 @@ class Server(NamedTuple):
 
 
 @contextlib.contextmanager
-def running(command: Sequence[str], door: Door, env: Mapping[str, str], text: str) -> Iterator[Server]:
+def running(
+    command: Sequence[str], endpoint: Endpoint, env: Mapping[str, str], text: str
+) -> Iterator[Server]:
     """Start it in a folder of its own; wait until it answers `text`. Raises CannotMeasure."""
     with tempfile.TemporaryDirectory(prefix="peer-") as folder, tempfile.TemporaryFile("w+b") as log:
         began = time.monotonic()
@@ -93,7 +95,7 @@ def running(command: Sequence[str], door: Door, env: Mapping[str, str], text: st
         )  # a group of its own: Paddle Serving ends its own when it fails. Not a session: see `neighbours`
         processes = Processes(process.pid)
         try:
-            _wait_until_answered(process, lambda: door.ask(text), log.fileno())
+            _wait_until_answered(process, lambda: endpoint.ask(text), log.fileno())
             yield Server(processes, time.monotonic() - began)
         finally:
             _stop(process, processes)

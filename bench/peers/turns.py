@@ -14,7 +14,7 @@ from bench.load import CannotMeasure, Load, ShortTexts, bodies_file, wrk, wrk_sh
 from bench.peers.figures import Pair, Turn
 from bench.peers.loops import EVERYTHING, LoopProcesses
 from bench.peers.scenarios import SHORT_CHARACTERS
-from bench.peers.server import Door, Processes
+from bench.peers.server import Endpoint, Processes
 from bench.processes import busy_s
 
 _WARM_UP_S = 1
@@ -42,8 +42,8 @@ class Bodies(NamedTuple):
 class Asked:
     """A server under load by wrk."""
 
-    def __init__(self, door: Door, processes: Processes, bodies: Bodies, beside: Processes) -> None:
-        self._door = door
+    def __init__(self, endpoint: Endpoint, processes: Processes, bodies: Bodies, beside: Processes) -> None:
+        self._endpoint = endpoint
         self._processes = processes
         self._beside = beside
         self._bodies = bodies
@@ -54,7 +54,7 @@ class Asked:
         with watched(self._processes, self._beside) as spent:
             done = self.load(connections, seconds)
         if not done.requests:
-            raise CannotMeasure(f"nothing was answered at {self._door.url}{self._door.path}")
+            raise CannotMeasure(f"nothing was answered at {self._endpoint.url}{self._endpoint.path}")
         short = self._short_texts(connections, seconds)
         return Turn(
             done.per_s, spent.cpu_s * 1e3 / done.requests, self._processes.resident_mb(), spent.others,
@@ -75,7 +75,7 @@ class Asked:
 
     def load(self, connections: int, seconds: float) -> Load:
         """Ask it for so long, whatever it costs."""
-        url, path = self._door.url, self._door.path
+        url, path = self._endpoint.url, self._endpoint.path
         return wrk(url, path, connections=connections, seconds=seconds, bodies=self._bodies.all, timeout_s=30)
 
     def _short_texts(self, connections: int, seconds: float) -> list[ShortTexts]:
@@ -85,8 +85,8 @@ class Asked:
             return []
         found = [
             wrk_short_texts(
-                self._door.url, self._door.path, connections=connections, seconds=seconds, bodies=bodies,
-                short=short, timeout_s=30,
+                self._endpoint.url, self._endpoint.path, connections=connections, seconds=seconds,
+                bodies=bodies, short=short, timeout_s=30,
             )
             for bodies in (self._bodies.all, short)
         ]  # fmt: skip
@@ -156,12 +156,12 @@ def pair(ours: Measured, theirs: Measured, connections: int, seconds: float, *, 
 
 
 @contextlib.contextmanager
-def bodies_of(door: Door, texts: Sequence[str]) -> Iterator[Bodies]:
-    """The texts in files, as the door is asked for them."""
+def bodies_of(endpoint: Endpoint, texts: Sequence[str]) -> Iterator[Bodies]:
+    """The texts in files, as the endpoint is asked for them."""
     short = [text for text in texts if len(text) <= SHORT_CHARACTERS]
     with contextlib.ExitStack() as stack:
         files = [
-            stack.enter_context(bodies_file([door.dialect.body(text) for text in some]))
+            stack.enter_context(bodies_file([endpoint.dialect.body(text) for text in some]))
             for some in (texts, short)
             if some
         ]

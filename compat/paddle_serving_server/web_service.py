@@ -10,7 +10,7 @@ from pipeline.errors import ConfigError
 
 __all__ = ["Op", "WebService"]
 
-FLASK_DOOR = frozenset(
+FLASK_ENDPOINT = frozenset(
     (
         "create_rpc_config",
         "default_rpc_service",
@@ -31,7 +31,7 @@ class WebService(pipeline.WebService):
     """The Pipeline's WebService; what belonged to the C++ server behind Flask says what to do instead."""
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in FLASK_DOOR:
+        if name in FLASK_ENDPOINT:
             raise ConfigError(
                 f"service {self.name}: WebService.{name} was for Paddle Serving's C++ server behind Flask, "
                 "which is not part of Paddlewheel; make the preprocess and postprocess of this service hooks "

@@ -76,7 +76,7 @@ class Request(msgspec.Struct, eq=False):
     finish: Finish | None = None  # converts the worker's answer to the response
     options: RequestOptions | None = None  # request options for the hooks; None without any
     client: Client | None = None  # set by the listener
-    door: str = ""  # name of the protocol and dialect, set by the listener
+    endpoint: str = ""  # name of the protocol and dialect, set by the listener
     turn: int = 0  # place in the queue, see `FairQueue`
 
 

@@ -270,7 +270,7 @@ _COMMANDS = (
         "text",
         _text,
         TextOptions,
-        "serve a model of texts: labels, entities or zero-shot answers over every door",
+        "serve a model of texts: labels, entities or zero-shot answers over every endpoint",
         "paddlewheel text models/ernie-news",
     ),
     _Command(

@@ -1,4 +1,4 @@
-"""The service of this repository: the demo's BERT behind both doors, as its README asks it."""
+"""The service of this repository: the demo's BERT behind both endpoints, as its README asks it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_many_texts_are_answered_in_order_as_the_predictor_answers_each_alone(
     np.testing.assert_allclose(np.array(values(answer["confidence"]), float), shares.max(axis=1), atol=1e-5)
 
 
-def test_both_doors_give_one_answer(service: ServiceProcess) -> None:
+def test_both_endpoints_give_one_answer(service: ServiceProcess) -> None:
     over_http = service.predict(numbered(*TEXTS))
     over_rpc: Response = service.rpc(numbered(*TEXTS))
     assert dict(zip(over_rpc.key, over_rpc.value, strict=True)) == over_http

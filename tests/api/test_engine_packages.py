@@ -48,7 +48,7 @@ def test_the_app_unpacks_the_message_and_packs_the_answer_over_grpc(own: Service
     }
 
 
-def test_a_tensor_reaches_the_apps_own_unpacking_through_either_door(own: ServiceProcess) -> None:
+def test_a_tensor_reaches_the_apps_own_unpacking_through_either_endpoint(own: ServiceProcess) -> None:
     tensor = Tensor(name="numbers", elem_type=0, shape=[2, 2], int64_data=[1, 2, 3, 4])
     message = Request(key=["words"], value=["one"], tensors=[tensor])
     over_grpc = own.rpc(message)

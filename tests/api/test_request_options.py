@@ -1,4 +1,4 @@
-"""What a client says of its request beside the inputs reaches the hooks, over every door that has such."""
+"""Request options of a client reach the hooks, over every endpoint that has options."""
 
 from __future__ import annotations
 

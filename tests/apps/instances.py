@@ -14,11 +14,11 @@ from echo import ACTIONS, EchoOp
 from pipeline import WebService
 
 rooms = defaultdict(lambda: None)
-door = threading.Lock()
+endpoint = threading.Lock()
 
 
 def meet(number: str) -> None:
-    with door:
+    with endpoint:
         room = rooms[number] = rooms[number] or threading.Barrier(int(number))
     room.wait(30)
 

@@ -19,7 +19,7 @@ STRINGS = subject_called("ONNX: strings")
 
 def test_a_model_that_takes_too_long_is_a_row() -> None:
     finding = tried_apart(STRINGS, limit_s=0.01)
-    assert (finding.name, finding.right, finding.doors) == ("strings", False, {})
+    assert (finding.name, finding.right, finding.endpoints) == ("strings", False, {})
     assert finding.refusal == "it took more than 0.01 s"
 
 

@@ -75,8 +75,8 @@ def report() -> Report:
 
 def test_our_answers_are_the_same_in_both_dialects(service: OurService) -> None:
     texts = headlines()[:40]
-    pairs = service.door(PAIRS).ask_all(texts)
-    compare_answers(pairs, service.door(V2).ask_all(texts))
+    pairs = service.endpoint(PAIRS).ask_all(texts)
+    compare_answers(pairs, service.endpoint(V2).ask_all(texts))
     assert len({answer.label for answer in pairs}) > 1
 
 

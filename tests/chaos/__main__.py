@@ -124,7 +124,7 @@ def _length(text: str) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m tests.chaos",
-        description="Loads the default service over all its doors with questions whose answers are known, "
+        description="Loads the default service over all its endpoints with questions of known answers, "
         "and meanwhile kills, hangs and exchanges its workers, floods it, leaves it, sends it rubbish and "
         "poison, and restarts it. Exit code 1: an answer was wrong or missing, or memory grew.",
         epilog=EXAMPLES,
@@ -144,7 +144,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--every", type=float, default=0.5, help="seconds between a fault's end and the next (default: 0.5)")
     add("--seed", type=int, default=1, help="of texts, victims and order (default: 1)")
-    add("--callers", type=int, default=6, help="at each door, each with one request at a time (default: 6)")
+    add(
+        "--callers",
+        type=int,
+        default=6,
+        help="at each endpoint, each with one request at a time (default: 6)",
+    )
     add("--instances", type=int, default=2, help="of the Op (default: 2)")
     add("--texts", type=int, default=TEXTS, help=f"in the answer key (default: {TEXTS})")
     add("--longest", type=_length, default=60, help="characters of a text, 4 or more each (default: 60)")

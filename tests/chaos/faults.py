@@ -10,9 +10,9 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
-from tests.chaos.doors import KeyValueHttp, PipelineGrpc, V2Grpc
+from tests.chaos.endpoints import KeyValueHttp, PipelineGrpc, V2Grpc
 from tests.chaos.keeping_service import STALL_FILE, STALL_S
-from tests.chaos.load import Load, doors
+from tests.chaos.load import Load, endpoints
 from tests.chaos.outcome import Death, Kind, Outcome
 from tests.chaos.questions import POISON, Question
 
@@ -46,8 +46,8 @@ async def hang(load: Load, chance: random.Random) -> None:
 async def flood(load: Load, chance: random.Random) -> None:
     """Many more callers at once than may be pending."""
     crowd = [KeyValueHttp(load.world.http_port) for _ in range(CROWD)]
-    await asyncio.gather(*(load.ask(door, load.questions.next()) for door in crowd))
-    await asyncio.gather(*(door.close() for door in crowd))
+    await asyncio.gather(*(load.ask(endpoint, load.questions.next()) for endpoint in crowd))
+    await asyncio.gather(*(endpoint.close() for endpoint in crowd))
 
 
 async def disconnect(load: Load, chance: random.Random) -> None:
@@ -66,14 +66,14 @@ async def disconnect(load: Load, chance: random.Random) -> None:
 async def cancel(load: Load, chance: random.Random) -> None:
     """gRPC calls that are cancelled after up to 10 ms, whatever has become of them by then."""
     for kind in (PipelineGrpc, V2Grpc):
-        door = kind(load.world.rpc_port)
+        endpoint = kind(load.world.rpc_port)
         for _ in range(LEAVING):
-            call = asyncio.ensure_future(door.ask(load.questions.next().texts))
+            call = asyncio.ensure_future(endpoint.ask(load.questions.next().texts))
             await asyncio.wait({call}, timeout=chance.random() * 0.01)
             call.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await call
-        await door.close()
+        await endpoint.close()
 
 
 async def malform(load: Load, chance: random.Random) -> None:
@@ -116,17 +116,17 @@ async def _until_closed(port: int, data: bytes) -> Outcome:
 
 async def poison(load: Load, chance: random.Random) -> None:
     """A request that kills every worker that begins with it, among others that must not suffer."""
-    door = chance.choice(doors(load.world))
+    endpoint = chance.choice(endpoints(load.world))
     question = load.questions.next()
     poisonous = Question([*question.texts, POISON], question.expected)
     began = time.monotonic()
-    outcome = await load.ask_alone(door, poisonous)
+    outcome = await load.ask_alone(endpoint, poisonous)
     if outcome != Outcome(Kind.REFUSED, "poison"):
         outcome = Outcome(
             Kind.FAILED, f"poison was not refused as such: {outcome.kind.value} {outcome.reason}"
         )
-    load.tally.note(door.name, outcome, began)
-    await door.close()
+    load.tally.note(endpoint.name, outcome, began)
+    await endpoint.close()
     await load.world.until_ready()
 
 

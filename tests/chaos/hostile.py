@@ -22,7 +22,7 @@ from bench.running import ROOT
 from client.protos import kserve_v2_pb2 as v2
 from client.protos.pipeline_service_pb2 import Request, Tensor
 from pipeline.dialects.message_fields import encode_varint
-from tests.chaos.doors import PIPELINE, V2_INFER
+from tests.chaos.endpoints import PIPELINE, V2_INFER
 
 NICENESS = 10
 CONNECTIONS, PIPELINED = 300, 50  # of the flood of GET /metrics

@@ -1,4 +1,4 @@
-"""The load: callers at every door, each with its own question at a time, and the judge of what they hear."""
+"""The load: callers at every endpoint, each with one question at a time, and the checks of the answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statistics import median
 
 import grpc
 
-from tests.chaos.doors import DOORS, OVER_HTTP, Door, KeyValueHttp
+from tests.chaos.endpoints import ENDPOINTS, OVER_HTTP, Endpoint, KeyValueHttp
 from tests.chaos.outcome import HEALTH, Kind, Outcome, Tally
 from tests.chaos.questions import Question, Questions
 from tests.chaos.world import World
@@ -39,10 +39,10 @@ class Load:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """`callers` at each door on entry; on exit each has had its last answer."""
+        """`callers` at each endpoint on entry; on exit each has had its last answer."""
         sys.setswitchinterval(_SWITCH_S)
         async with asyncio.TaskGroup() as group:
-            for kind in DOORS:
+            for kind in ENDPOINTS:
                 port = self.world.http_port if kind in OVER_HTTP else self.world.rpc_port
                 shared = None if kind in OVER_HTTP else kind(port)  # a channel takes many calls
                 for _ in range(self._callers):
@@ -56,21 +56,21 @@ class Load:
 
     async def alone_s(self) -> float:
         """What a request takes while there is no other: the median."""
-        door = KeyValueHttp(self.world.http_port)
+        endpoint = KeyValueHttp(self.world.http_port)
         took_s = []
         for _ in range(_LONE_REQUESTS):
             began = time.monotonic()
-            await self.ask_alone(door, self.questions.next())
+            await self.ask_alone(endpoint, self.questions.next())
             took_s.append(time.monotonic() - began)
-        await door.close()
+        await endpoint.close()
         return median(took_s)
 
-    async def _call(self, door: Door) -> None:
+    async def _call(self, endpoint: Endpoint) -> None:
         while not self._stop:
-            outcome = await self.ask(door, self.questions.next())
+            outcome = await self.ask(endpoint, self.questions.next())
             if outcome.kind is not Kind.ANSWERED:
                 await asyncio.sleep(_PAUSE_S)
-        await door.close()
+        await endpoint.close()
 
     def _watch_health(self) -> None:
         """Probe `/health/live` in a thread of its own, as an orchestrator does from outside.
@@ -96,24 +96,24 @@ class Load:
             self.tally.note(HEALTH, outcome, began)
         connection.close()
 
-    async def ask(self, door: Door, question: Question) -> Outcome:
+    async def ask(self, endpoint: Endpoint, question: Question) -> Outcome:
         """Ask, compare, and write it down."""
         began = time.monotonic()
         gone_before = self.world.away
-        outcome = await self.ask_alone(door, question)
+        outcome = await self.ask_alone(endpoint, question)
         if outcome.kind is Kind.REFUSED and outcome.reason == "not there":
             if gone_before or self.world.away:
                 outcome = Outcome(Kind.REFUSED, "restarting")
             else:
                 outcome = Outcome(Kind.FAILED, "nobody was there, though the service was up")
-        self.tally.note(door.name, outcome, began)
+        self.tally.note(endpoint.name, outcome, began)
         return outcome
 
-    async def ask_alone(self, door: Door, question: Question) -> Outcome:
+    async def ask_alone(self, endpoint: Endpoint, question: Question) -> Outcome:
         """Ask and compare; of "not there" the caller judges whether it may be."""
         try:
             async with asyncio.timeout(PATIENCE_S):
-                answer = await door.ask(question.texts)
+                answer = await endpoint.ask(question.texts)
         except ConnectionRefusedError:
             return Outcome(Kind.REFUSED, "not there")
         except TimeoutError:
@@ -127,6 +127,6 @@ class Load:
         return Outcome(Kind.ANSWERED)
 
 
-def doors(world: World) -> Sequence[Door]:
+def endpoints(world: World) -> Sequence[Endpoint]:
     """One of each."""
-    return [kind(world.http_port if kind in OVER_HTTP else world.rpc_port) for kind in DOORS]
+    return [kind(world.http_port if kind in OVER_HTTP else world.rpc_port) for kind in ENDPOINTS]

@@ -17,7 +17,7 @@ class Kind(Enum):
     MISMATCHED = "mismatched"  # with another answer than its own
 
 
-HEALTH = "/health/live"  # a door of its own in the tally; its waits are no inferences
+HEALTH = "/health/live"  # an endpoint of its own in the tally; its waits are no inferences
 
 
 class Outcome(NamedTuple):
@@ -40,14 +40,14 @@ class Death:
 
 
 class Tally:
-    """Outcomes and the longest wait, by door.
+    """Outcomes and the longest wait, by endpoint.
 
     usual_s: what answers took while no worker was dead or being replaced after its death.
     health_s: what answers of `/health/live` took.
     """
 
     def __init__(self) -> None:
-        self.by_door: dict[str, Counter[Kind]] = {}
+        self.by_endpoint: dict[str, Counter[Kind]] = {}
         self.refusals: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()  # reasons of what failed or mismatched
         self.max_wait_s: dict[str, float] = {}
@@ -55,17 +55,17 @@ class Tally:
         self.usual_s = array("d")
         self.health_s = array("d")
 
-    def note(self, door: str, outcome: Outcome, began: float) -> None:
+    def note(self, endpoint: str, outcome: Outcome, began: float) -> None:
         """A request that was sent at `began` (time.monotonic) has come to its end."""
         ended = time.monotonic()
         waited_s = ended - began
-        self.by_door.setdefault(door, Counter())[outcome.kind] += 1
-        self.max_wait_s[door] = max(waited_s, self.max_wait_s.get(door, 0.0))
+        self.by_endpoint.setdefault(endpoint, Counter())[outcome.kind] += 1
+        self.max_wait_s[endpoint] = max(waited_s, self.max_wait_s.get(endpoint, 0.0))
         if outcome.kind is Kind.REFUSED:
             self.refusals[outcome.reason] += 1
         elif outcome.kind is not Kind.ANSWERED:
-            self.faults[f"{door}: {outcome.reason}"] += 1
-        elif door == HEALTH:
+            self.faults[f"{endpoint}: {outcome.reason}"] += 1
+        elif endpoint == HEALTH:
             self.health_s.append(waited_s)
         elif self.deaths and began < self.deaths[-1].at:
             self.deaths[-1].bereft_s.append(ended - self.deaths[-1].at)
@@ -73,4 +73,4 @@ class Tally:
             self.usual_s.append(waited_s)
 
     def total(self, kind: Kind) -> int:
-        return sum(counts[kind] for counts in self.by_door.values())
+        return sum(counts[kind] for counts in self.by_endpoint.values())

@@ -12,7 +12,7 @@ TEXTS_EACH = 2
 
 
 class Answer(NamedTuple):
-    """What a door gave: a label and a confidence for each text."""
+    """What an endpoint gave: a label and a confidence for each text."""
 
     labels: Sequence[str]
     confidences: Sequence[float]

@@ -70,9 +70,9 @@ class Report:
         if not self.tally.total(Kind.ANSWERED):
             broken.append("no request was answered")
         broken += [
-            f"{door}: a request waited {waited_s:.1f} s"
-            for door, waited_s in self.tally.max_wait_s.items()
-            if waited_s > LATEST_S and door != "malformed"
+            f"{endpoint}: a request waited {waited_s:.1f} s"
+            for endpoint, waited_s in self.tally.max_wait_s.items()
+            if waited_s > LATEST_S and endpoint != "malformed"
         ]
         before, after = self.before_mb, self.after_mb
         broken += [
@@ -96,8 +96,11 @@ class Report:
             "seconds": round(self.seconds, 1),
             "faults": dict(self.faults),
             "doors": {
-                door: {**{kind.value: counts[kind] for kind in Kind}, "max_wait_s": tally.max_wait_s[door]}
-                for door, counts in tally.by_door.items()
+                endpoint: {
+                    **{kind.value: counts[kind] for kind in Kind},
+                    "max_wait_s": tally.max_wait_s[endpoint],
+                }
+                for endpoint, counts in tally.by_endpoint.items()
             },
             "refused": dict(tally.refusals),
             "wrong": dict(tally.faults),
@@ -131,12 +134,14 @@ class Report:
 
     def _requests(self) -> Table:
         table = Table(title=f"{self.seconds:.0f} s under load and faults", title_justify="left")
-        table.add_column("door")
+        table.add_column("endpoint")
         for heading in ("requests", *(kind.value for kind in Kind), "max wait s"):
             table.add_column(heading, justify="right")
-        for door, counts in self.tally.by_door.items():
+        for endpoint, counts in self.tally.by_endpoint.items():
             numbers = [sum(counts.values()), *(counts[kind] for kind in Kind)]
-            table.add_row(door, *(f"{number:,}" for number in numbers), f"{self.tally.max_wait_s[door]:.2f}")
+            table.add_row(
+                endpoint, *(f"{number:,}" for number in numbers), f"{self.tally.max_wait_s[endpoint]:.2f}"
+            )
         totals = [self.tally.total(kind) for kind in Kind]
         longest = max(self.tally.max_wait_s.values(), default=0.0)
         table.add_section()

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.service_process import APPS, ROOT
 
-DOORS = {"key/value HTTP", "PipelineService gRPC", "v1 HTTP", "v2 HTTP", "v2 gRPC"}
+ENDPOINTS = {"key/value HTTP", "PipelineService gRPC", "v1 HTTP", "v2 HTTP", "v2 gRPC"}
 
 
 def chaos(*arguments: str) -> tuple[int, dict[str, Any]]:
@@ -29,7 +29,7 @@ def test_no_fault_costs_a_caller_its_own_answer() -> None:
     assert report["broken"] == []
     assert code == 0
     assert all(count >= 1 for count in report["faults"].values())
-    assert all(report["doors"][door]["answered"] > 10 for door in DOORS)
+    assert all(report["doors"][endpoint]["answered"] > 10 for endpoint in ENDPOINTS)
     assert len(report["deaths"]["retried"]) == report["faults"]["kill"]
     assert report["refused"]["poison"] == report["faults"]["poison"]
     assert report["refused"]["malformed"] == 7 * report["faults"]["malform"]
@@ -47,7 +47,7 @@ def test_what_hooks_hand_on_by_self_is_the_requests_own_under_load_and_faults(
     assert report["broken"] == []
     assert code == 0
     assert all(count >= 1 for count in report["faults"].values())
-    assert all(report["doors"][door]["answered"] > 10 for door in DOORS)
+    assert all(report["doors"][endpoint]["answered"] > 10 for endpoint in ENDPOINTS)
     assert set(report["refused"]) <= {"overloaded"}
 
 

@@ -42,51 +42,51 @@ def capitals() -> Iterator[ServiceProcess]:
         yield service
 
 
-def load(service: ServiceProcess, door: str, *options: object) -> subprocess.CompletedProcess[str]:
-    where = ("--rpc", service.rpc_address) if door in OVER_RPC else ("--url", service.url)
-    asked = ("--door", door, "--service", "test", "--threads", "2", "--loops", "3")
+def load(service: ServiceProcess, endpoint: str, *options: object) -> subprocess.CompletedProcess[str]:
+    where = ("--rpc", service.rpc_address) if endpoint in OVER_RPC else ("--url", service.url)
+    asked = ("--door", endpoint, "--service", "test", "--threads", "2", "--loops", "3")
     return python("-m", "client.load", *where, *asked, *options)
 
 
-def counted(service: ServiceProcess, door: str, err_no: str = "ok") -> float:
-    return service.metric("paddlewheel_requests_total", door=door, err_no=err_no)
+def counted(service: ServiceProcess, endpoint: str, err_no: str = "ok") -> float:
+    return service.metric("paddlewheel_requests_total", door=endpoint, err_no=err_no)
 
 
-@pytest.mark.parametrize("door", BODIES)
-def test_texts_are_sent_under_any_key_at_every_door(capitals: ServiceProcess, door: str) -> None:
-    before = counted(capitals, door)
-    result = load(capitals, door, "--as", "text")
+@pytest.mark.parametrize("endpoint", BODIES)
+def test_texts_are_sent_under_any_key_at_every_endpoint(capitals: ServiceProcess, endpoint: str) -> None:
+    before = counted(capitals, endpoint)
+    result = load(capitals, endpoint, "--as", "text")
     assert result.returncode == 0, result.stdout + result.stderr
-    assert counted(capitals, door) == before + 1 + 6
+    assert counted(capitals, endpoint) == before + 1 + 6
 
 
-@pytest.mark.parametrize("door", BODIES)
-def test_bodies_of_a_file_are_sent_as_they_are_at_every_door(
-    capitals: ServiceProcess, door: str, tmp_path: Path
+@pytest.mark.parametrize("endpoint", BODIES)
+def test_bodies_of_a_file_are_sent_as_they_are_at_every_endpoint(
+    capitals: ServiceProcess, endpoint: str, tmp_path: Path
 ) -> None:
     bodies = tmp_path / "bodies.jsonl"
-    bodies.write_text(f"{json.dumps(BODIES[door])}\n" * 2, "utf-8")
-    before = counted(capitals, door)
-    result = load(capitals, door, "--bodies", bodies)
+    bodies.write_text(f"{json.dumps(BODIES[endpoint])}\n" * 2, "utf-8")
+    before = counted(capitals, endpoint)
+    result = load(capitals, endpoint, "--bodies", bodies)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert counted(capitals, door) == before + 1 + 6
+    assert counted(capitals, endpoint) == before + 1 + 6
 
 
-@pytest.mark.parametrize("door", ["v1-http", "v2-http", "v2-grpc"])
-def test_rows_of_texts_are_the_rows_of_a_batch(capitals: ServiceProcess, door: str) -> None:
-    result = load(capitals, door, "--rows", "3")
+@pytest.mark.parametrize("endpoint", ["v1-http", "v2-http", "v2-grpc"])
+def test_rows_of_texts_are_the_rows_of_a_batch(capitals: ServiceProcess, endpoint: str) -> None:
+    result = load(capitals, endpoint, "--rows", "3")
     assert result.returncode == 0, result.stdout
     assert "texts a request: 3" in result.stdout
 
 
-@pytest.mark.parametrize("door", BODIES)
-def test_a_refusal_at_any_door_is_an_error_of_its_kind(
-    capitals: ServiceProcess, door: str, tmp_path: Path
+@pytest.mark.parametrize("endpoint", BODIES)
+def test_a_refusal_at_any_endpoint_is_an_error_of_its_kind(
+    capitals: ServiceProcess, endpoint: str, tmp_path: Path
 ) -> None:
     (tmp_path / "texts").write_text("a wheel\nfail\n")
-    result = load(capitals, door, "--as", "text", "--texts", tmp_path / "texts")
+    result = load(capitals, endpoint, "--as", "text", "--texts", tmp_path / "texts")
     assert result.returncode == 1
-    told = {"v1-http": "HTTP 400", "v2-http": "HTTP 400", "v2-grpc": "err_no 5000"}.get(door, "err_no 51")
+    told = {"v1-http": "HTTP 400", "v2-http": "HTTP 400", "v2-grpc": "err_no 5000"}.get(endpoint, "err_no 51")
     assert f"RequestRefused ({told})" in result.stdout
 
 

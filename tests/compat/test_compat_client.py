@@ -41,7 +41,7 @@ if __name__ == "__main__":
     show_latency([1.0, 2.0, 3.0])
 """
 
-FLASK_DOOR = """
+FLASK_ENDPOINT = """
 from paddle_serving_server.web_service import WebService
 
 service = WebService(name="imdb")
@@ -84,7 +84,7 @@ def test_an_app_reads_the_description_of_its_model_itself(model_folder: Path, tm
         ("from paddle_serving_client import Client\nClient()", "Client", "pipeline.PipelineClient"),
         ("from paddle_serving_client import HttpClient\nHttpClient()", "HttpClient", "/{name}/{method}"),
         ("from paddle_serving_server import OpMaker, Server", "OpMaker", "WebService and Op"),
-        (FLASK_DOOR, "WebService.load_model_config", "get_pipeline_response"),
+        (FLASK_ENDPOINT, "WebService.load_model_config", "get_pipeline_response"),
     ],
     ids=["Client", "HttpClient", "OpMaker", "WebService"],
 )

@@ -66,7 +66,7 @@ def by_v2_rpc(service: ServiceProcess, text: str) -> Outcome:
     return 0, answer.decode("latin-1")
 
 
-class Door(NamedTuple):
+class Endpoint(NamedTuple):
     """How a service is asked, and what is said where it answers, refuses, fails and sheds."""
 
     ask: Callable[[ServiceProcess, str], Outcome]
@@ -76,15 +76,15 @@ class Door(NamedTuple):
     overloaded: int | str
 
 
-DOORS = {
-    "http": Door(by_http("/test/prediction", lambda text: key_value({"text": text})), 200, 413, 400, 429),
-    "grpc": Door(by_pipeline_service, 0, TOO_LONG, APPS_OWN, "RESOURCE_EXHAUSTED"),
-    "v1-http": Door(by_http("/v1/models/test:predict", v1_body), 200, 413, 400, 429),
-    "v2-http": Door(by_http("/v2/models/test/infer", v2_body), 200, 413, 400, 503),
-    "v2-grpc": Door(by_v2_rpc, 0, "INVALID_ARGUMENT", "INVALID_ARGUMENT", "UNAVAILABLE"),
-    "lines": Door(by_http("/lines/test", lambda text: f"{text}\n"), 200, 413, 400, 429),
+ENDPOINTS = {
+    "http": Endpoint(by_http("/test/prediction", lambda text: key_value({"text": text})), 200, 413, 400, 429),
+    "grpc": Endpoint(by_pipeline_service, 0, TOO_LONG, APPS_OWN, "RESOURCE_EXHAUSTED"),
+    "v1-http": Endpoint(by_http("/v1/models/test:predict", v1_body), 200, 413, 400, 429),
+    "v2-http": Endpoint(by_http("/v2/models/test/infer", v2_body), 200, 413, 400, 503),
+    "v2-grpc": Endpoint(by_v2_rpc, 0, "INVALID_ARGUMENT", "INVALID_ARGUMENT", "UNAVAILABLE"),
+    "lines": Endpoint(by_http("/lines/test", lambda text: f"{text}\n"), 200, 413, 400, 429),
 }
-every_door = pytest.mark.parametrize("name", DOORS)
+every_endpoint = pytest.mark.parametrize("name", ENDPOINTS)
 
 
 @pytest.fixture(scope="module")
@@ -104,46 +104,46 @@ def environment(*folders: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *folders)))}
 
 
-def counted(service: ServiceProcess, door: str, err_no: int) -> float:
-    return service.metric("paddlewheel_requests_total", door=door, err_no=str(err_no or "ok"))
+def counted(service: ServiceProcess, endpoint: str, err_no: int) -> float:
+    return service.metric("paddlewheel_requests_total", door=endpoint, err_no=str(err_no or "ok"))
 
 
-@every_door
+@every_endpoint
 def test_a_request_is_answered_and_counted(service: ServiceProcess, name: str) -> None:
     before = counted(service, name, 0)
-    status, text = DOORS[name].ask(service, "wheel")
-    assert status == DOORS[name].answered and "WHEEL" in text, text
+    status, text = ENDPOINTS[name].ask(service, "wheel")
+    assert status == ENDPOINTS[name].answered and "WHEEL" in text, text
     assert counted(service, name, 0) == before + 1
 
 
-@every_door
+@every_endpoint
 def test_a_request_over_a_limit_is_refused_and_counted(service: ServiceProcess, name: str) -> None:
-    status, text = DOORS[name].ask(service, "x" * 101)
-    assert status == DOORS[name].too_long and "limits.text_chars" in text, text
+    status, text = ENDPOINTS[name].ask(service, "x" * 101)
+    assert status == ENDPOINTS[name].too_long and "limits.text_chars" in text, text
     assert counted(service, name, TOO_LONG) == 1
 
 
-@every_door
+@every_endpoint
 def test_an_error_of_the_apps_is_told_and_counted(service: ServiceProcess, name: str) -> None:
-    status, text = DOORS[name].ask(service, "fail")
-    assert status == DOORS[name].failed and "can't be written in capitals" in text, text
+    status, text = ENDPOINTS[name].ask(service, "fail")
+    assert status == ENDPOINTS[name].failed and "can't be written in capitals" in text, text
     assert counted(service, name, APPS_OWN) == 1
 
 
-@every_door
+@every_endpoint
 def test_an_overload_is_shed_and_counted(service: ServiceProcess, gate: Path, name: str) -> None:
     gate.unlink(missing_ok=True)
     waiting = Path(f"{gate}.waiting")
     waiting.unlink(missing_ok=True)
     with ThreadPoolExecutor(1) as pool:
-        held = pool.submit(DOORS[name].ask, service, "wait")
+        held = pool.submit(ENDPOINTS[name].ask, service, "wait")
         try:
             wait_until(waiting.exists, "the worker is busy")
-            status, text = DOORS[name].ask(service, "wheel")
+            status, text = ENDPOINTS[name].ask(service, "wheel")
         finally:
             gate.touch()
-        assert status == DOORS[name].overloaded and "1 requests are pending" in text, text
-        assert held.result()[0] == DOORS[name].answered
+        assert status == ENDPOINTS[name].overloaded and "1 requests are pending" in text, text
+        assert held.result()[0] == ENDPOINTS[name].answered
     assert counted(service, name, OVERLOADED) == 1
 
 

@@ -156,7 +156,7 @@ def prompted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProces
 @pytest.mark.parametrize(
     ("name", "prompt"), [(None, "w3 "), ("document", "w3 "), ("query", "w1 w2 "), ("", "")]
 )
-def test_what_stands_beside_an_encoder_counts_over_every_door(
+def test_what_stands_beside_an_encoder_counts_over_every_endpoint(
     name: str | None, prompt: str, prompted: ServiceProcess
 ) -> None:
     states = token_vectors(ids_of(f"{prompt}w5 w6"))
@@ -242,7 +242,7 @@ def test_bad_ranks_are_told(body: dict[str, Any], expected: str, ranks: ServiceP
     assert answer.status == 422 and expected in answer.json["error"], answer.body
 
 
-def test_the_doors_are_documented_where_they_answer(
+def test_the_endpoints_are_documented_where_they_answer(
     embeddings: ServiceProcess, ranks: ServiceProcess
 ) -> None:
     own, others = (service.http("/openapi.json").json["paths"] for service in (embeddings, ranks))

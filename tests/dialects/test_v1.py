@@ -1,4 +1,4 @@
-"""KServe v1, the plain-JSON door."""
+"""KServe v1, the plain-JSON endpoint."""
 
 from __future__ import annotations
 

@@ -152,8 +152,8 @@ def test_what_was_admitted_on_them_is_answered_before_the_end(tmp_path: Path) ->
 
     with ServiceProcess(APPS / "triton.py", {"v2": v2}, name="simple", env=env) as service:
         with ThreadPoolExecutor(2) as pool:
-            doors = ((v2_http, "http_port"), (v2_grpc, "grpc_port"))
-            asked = [pool.submit(sum_of_77s, *door) for door in doors]
+            endpoints = ((v2_http, "http_port"), (v2_grpc, "grpc_port"))
+            asked = [pool.submit(sum_of_77s, *endpoint) for endpoint in endpoints]
             wait_until(lambda: service.metric("paddlewheel_pending_requests") == 2, "both are admitted")
             service.terminate()
             service.wait_for_log("Stopping: not ready any more, 2 requests pending")

@@ -1,4 +1,4 @@
-"""docs/errors.md says whose mistake an error is: each of its rows, asked for over every door."""
+"""docs/errors.md says whose mistake an error is: each of its rows, asked for over every endpoint."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ TOLD = {
 }
 
 
-LOGGED: dict[str, str] = {}  # by case: the door over which the worker logged it first
+LOGGED: dict[str, str] = {}  # by case: the endpoint over which the worker logged it first
 
 
 class Case(NamedTuple):
-    """A row: what is told at the doors of HTTP, of v2, of v2 over gRPC, and by key/value's own number."""
+    """A row: what is told at the endpoints of HTTP, of v2, of v2 over gRPC, and by key/value's own number."""
 
     name: str
     http: int
@@ -146,17 +146,17 @@ def by_pipeline_service(service: ServiceProcess, case: Case) -> Told:
     return Told(response.err_no, response.err_msg)
 
 
-class Door(NamedTuple):
+class Endpoint(NamedTuple):
     ask: Callable[[ServiceProcess, Case], Told]
     expected: Callable[[Case], int | str]
 
 
-DOORS = {
-    "http": Door(by_key_value, lambda case: case.http),
-    "grpc": Door(by_pipeline_service, lambda case: case.code if case.name == "no_key" else case.err_no),
-    "v1-http": Door(by_v1, lambda case: case.http),
-    "v2-http": Door(by_v2, lambda case: case.v2),
-    "v2-grpc": Door(by_v2_grpc, lambda case: case.code),
+ENDPOINTS = {
+    "http": Endpoint(by_key_value, lambda case: case.http),
+    "grpc": Endpoint(by_pipeline_service, lambda case: case.code if case.name == "no_key" else case.err_no),
+    "v1-http": Endpoint(by_v1, lambda case: case.http),
+    "v2-http": Endpoint(by_v2, lambda case: case.v2),
+    "v2-grpc": Endpoint(by_v2_grpc, lambda case: case.code),
 }
 
 
@@ -181,36 +181,38 @@ def test_both_languages_have_the_same_rows() -> None:
     assert len(CASES) == 19 and rows("errors_zh.md") == CASES
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_mistake_is_told_to_whose_it_is(service: ServiceProcess, case: Case, door: str) -> None:
+def test_a_mistake_is_told_to_whose_it_is(service: ServiceProcess, case: Case, endpoint: str) -> None:
     before = service.log
-    told = DOORS[door].ask(service, case)
-    assert told.status == DOORS[door].expected(case), told.text
+    told = ENDPOINTS[endpoint].ask(service, case)
+    assert told.status == ENDPOINTS[endpoint].expected(case), told.text
     text = told.text.replace('\\"', '"').replace("\\u0027", "'")
     assert [words for words in TOLD.get(case.name, []) if words not in text] == []
     assert "Traceback" not in told.text
     added = service.log.removeprefix(before)
     if case.log == "sum":
         assert "ERROR [faulty.0] request " not in added, added
-    elif LOGGED.setdefault(case.name, door) == door:  # over further doors it is summed for a while
+    elif (
+        LOGGED.setdefault(case.name, endpoint) == endpoint
+    ):  # over further endpoints it is summed for a while
         assert "ERROR [faulty.0] request " in added, added
         assert ("Traceback (most recent call last)" in added) is (case.log == "traceback"), added
 
 
-def test_refusals_and_repeated_errors_are_in_the_log_summed_by_kind_door_and_client(
+def test_refusals_and_repeated_errors_are_in_the_log_summed_by_kind_endpoint_and_client(
     service: ServiceProcess,
 ) -> None:
     """The last test of the module: the sums are told when the service ends."""
-    for door in DOORS.values():
-        door.ask(service, Case("invalid", 400, 400, "", 5000, "sum"))
+    for endpoint in ENDPOINTS.values():
+        endpoint.ask(service, Case("invalid", 400, 400, "", 5000, "sum"))
         for _ in range(2):
-            door.ask(service, Case("raises", 500, 500, "", 10000, "traceback"))
+            endpoint.ask(service, Case("raises", 500, 500, "", 10000, "traceback"))
     service.terminate()
     assert service.exit_code() == 0
-    for door in DOORS:
-        kind = f"InvalidInput over {door} from 127.0.0.1 (alice): "
+    for endpoint in ENDPOINTS:
+        kind = f"InvalidInput over {endpoint} from 127.0.0.1 (alice): "
         lines = [line for line in service.log.splitlines() if kind in line]
         assert " INFO [front] " in lines[0] and "'how' is 'invalid'" in lines[-1], lines
         assert " more in the last 10 s, the latest: " in lines[-1], lines
-        assert f" ERROR [front] HookFailed over {door} from 127.0.0.1 (alice): " in service.log
+        assert f" ERROR [front] HookFailed over {endpoint} from 127.0.0.1 (alice): " in service.log

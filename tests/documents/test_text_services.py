@@ -1,5 +1,5 @@
 """services/: each folder starts with the model that its train.py makes, and is asked as its README says, over
-every door; where there is none, with another one."""
+every endpoint; where there is none, with another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""API keys on every door: who may ask, how much, and that no key is ever told."""
+"""API keys on every endpoint: who may ask, how much, and that no key is ever told."""
 
 from __future__ import annotations
 

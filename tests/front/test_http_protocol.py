@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.going_on import going_on
-from tests.support.http_door import GOOD, LIMITS, door
+from tests.support.http_endpoint import GOOD, LIMITS, endpoint
 from tests.support.raw_answers import received_until
 from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess, key_value, read_answer
 
@@ -23,7 +23,7 @@ FLOOD = 900  # requests that a server reads at once, and whose answers the kerne
 
 @pytest.fixture(scope="module", params=["status", "original"])
 def service(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
-    with door(request.param) as process:
+    with endpoint(request.param) as process:
         yield process
 
 

@@ -1,4 +1,4 @@
-"""/openapi.json and /docs: what a service tells people of its doors, and that it is true."""
+"""/openapi.json and /docs: what a service tells people of its endpoints, and that it is true."""
 
 from __future__ import annotations
 

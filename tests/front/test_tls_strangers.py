@@ -33,7 +33,7 @@ def service() -> Iterator[ServiceProcess]:
 
 @pytest.fixture(autouse=True)
 def unharmed(service: ServiceProcess) -> Iterator[None]:
-    """Afterwards both doors answer, no connection is left, and the log has no fault of ours."""
+    """Afterwards both endpoints answer, no connection is left, and the log has no fault of ours."""
     before = open_files(service)
     yield
     assert service.predict({"number": "2"})["doubled"] == "4"

@@ -1,1 +1,1 @@
-"""Hostile input by the million: mutated messages for every codec and for the doors of a running service."""
+"""Hostile input by the million: mutated messages for every codec, and for endpoints of a running service."""

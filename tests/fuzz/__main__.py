@@ -1,4 +1,4 @@
-"""Tries hostile input on every codec, the worker and both doors of a service; exit 1 on any crash or hang.
+"""Tries hostile input on every codec, the worker and both endpoints of a service; exit 1 on a crash or hang.
 
 The same seed tries the same inputs. What was found once lies in tests/fuzz/corpus and comes first.
 """
@@ -18,7 +18,7 @@ from rich.table import Column, Table
 from bench.load import CannotMeasure
 from bench.running import running_service
 from tests.fuzz.codecs import CODECS, Codec
-from tests.fuzz.sockets import Door, Sent, grpc_door, http_door
+from tests.fuzz.sockets import Endpoint, Sent, grpc_endpoint, http_endpoint
 from tests.fuzz.trial import GROWTH_MB, Result, described, run_trial
 from tests.fuzz.watched import CONFIG, SCRIPT, Watched
 
@@ -46,19 +46,19 @@ def try_codecs(
         return list(pool.map(trial, codecs))
 
 
-def try_doors(count: int, seed: int, progress: Progress) -> Iterator[Result]:
-    """Half of the connections to each door, of one service."""
+def try_endpoints(count: int, seed: int, progress: Progress) -> Iterator[Result]:
+    """Half of the connections to each endpoint, of one service."""
     with running_service(SCRIPT, CONFIG) as service:
         watched = Watched(service)
-        for door in (http_door(seed), grpc_door(seed)):
-            yield _try_door(door, watched, count // 2, progress)
+        for endpoint in (http_endpoint(seed), grpc_endpoint(seed)):
+            yield _try_endpoint(endpoint, watched, count // 2, progress)
 
 
-def _try_door(door: Door, watched: Watched, count: int, progress: Progress) -> Result:
-    task = progress.add_task(door.name, total=count)
-    sent, result = Sent(), Result(door.name)
+def _try_endpoint(endpoint: Endpoint, watched: Watched, count: int, progress: Progress) -> Result:
+    task = progress.add_task(endpoint.name, total=count)
+    sent, result = Sent(), Result(endpoint.name)
     while sent.inputs < count:
-        sent.add(watched.fire(door, min(BATCH, count - sent.inputs)))
+        sent.add(watched.fire(endpoint, min(BATCH, count - sent.inputs)))
         progress.update(task, completed=sent.inputs)
         if not result.mb_before and sent.inputs * 5 >= count:  # pools and caches have filled
             result.mb_before = watched.resident_mb
@@ -107,7 +107,7 @@ def main() -> int:
         "--codec", type=int, default=100_000, help="inputs of all codecs (default: %(default)s)"
     )
     parser.add_argument(
-        "--socket", type=int, default=0, help="connections to both doors (default: %(default)s)"
+        "--socket", type=int, default=0, help="connections to both endpoints (default: %(default)s)"
     )
     parser.add_argument("--seed", type=int, default=1, help="default: %(default)s")
     parser.add_argument("--processes", type=int, default=2, help="codecs at a time (default: %(default)s)")
@@ -134,7 +134,7 @@ def main() -> int:
             if options.codec:
                 results += try_codecs(codecs, options.codec, options.seed, options.processes, progress)
             if options.socket:
-                results += try_doors(options.socket, options.seed, progress)
+                results += try_endpoints(options.socket, options.seed, progress)
     except CannotMeasure as exc:
         console.print(f"not tried: {exc}", style="red", markup=False)
         return 1

@@ -44,7 +44,7 @@ class Sent:
         self.hangs += other.hangs
 
 
-class Door:
+class Endpoint:
     """One port: what is sent to it, and how its answers read."""
 
     def __init__(self, name: str, corpus: Sequence[bytes], words: Sequence[bytes], seed: int) -> None:
@@ -111,12 +111,12 @@ async def _exchange(port: int, data: bytes, way: float, cuts: list[int]) -> byte
             await writer.wait_closed()
 
 
-def http_door(seed: int) -> Door:
-    return Door("http-door", http_requests(), HTTP_WORDS, seed)
+def http_endpoint(seed: int) -> Endpoint:
+    return Endpoint("http-endpoint", http_requests(), HTTP_WORDS, seed)
 
 
-def grpc_door(seed: int) -> Door:
-    return Door("grpc-door", grpc_calls(), http2.WORDS, seed)
+def grpc_endpoint(seed: int) -> Endpoint:
+    return Endpoint("grpc-endpoint", grpc_calls(), http2.WORDS, seed)
 
 
 _SETTINGS = (

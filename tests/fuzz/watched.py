@@ -10,7 +10,7 @@ import grpc
 
 from bench.processes import resident_mb
 from client.protos.pipeline_service_pb2 import Request
-from tests.fuzz.sockets import Door, Sent
+from tests.fuzz.sockets import Endpoint, Sent
 from tests.support.service_process import ServiceProcess
 
 CONFIG: dict[str, Any] = {
@@ -40,10 +40,10 @@ class Watched:
         """Of front and workers."""
         return sum(resident_mb(pid) for pid in (self._service.process.pid, *self._workers))
 
-    def fire(self, door: Door, count: int) -> Sent:
+    def fire(self, endpoint: Endpoint, count: int) -> Sent:
         """One batch, and the look after it."""
-        port = self._service.rpc_port if door.name == "grpc-door" else self._service.http_port
-        sent = asyncio.run(door.send(port, count))
+        port = self._service.rpc_port if endpoint.name == "grpc-endpoint" else self._service.http_port
+        sent = asyncio.run(endpoint.send(port, count))
         self._look()
         return sent
 

@@ -61,7 +61,7 @@ def prediction(new: NewService) -> dict[str, Any]:
 def test_tensors_of_every_kind(tmp_path: Path, model: str, answer: dict[str, Any]) -> None:
     with new_service(tmp_path, onnx_models.bare(tmp_path / "models", model), "tensors") as new:
         assert key_values(new) == answer
-        same_over_other_doors(new)
+        same_over_other_endpoints(new)
 
 
 def test_the_sample_of_a_model_without_a_batch_axis(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_the_sample_of_a_model_without_a_batch_axis(tmp_path: Path) -> None:
     assert main([*arguments, "--sample", str(tmp_path / "speech.npz")]) == 0
     with new_service(tmp_path, tmp_path / "speech", "listens", measures=True) as new:
         assert np.isfinite(key_values(new)["output"]).all()
-        same_over_other_doors(new)
+        same_over_other_endpoints(new)
         assert "is warm" in new.service.log and "not warmed up" not in new.service.log
 
 
@@ -106,7 +106,7 @@ def test_a_text_without_a_line_of_code(tmp_path: Path) -> None:
     with new_service(tmp_path, model, "news", "--input", "text") as new:
         row = prediction(new)
         assert row.keys() == {"label", "score", "labels", "scores"} and row["label"] in onnx_models.LABELS
-        same_over_other_doors(new)
+        same_over_other_endpoints(new)
         ids = {"input_ids": [[2, 4, 3]], "token_type_ids": [[0] * 3], "attention_mask": [[1] * 3]}
         body = {"instances": [{name: value[0] for name, value in ids.items()}]}
         logits = new.service.http("/v1/models/news_model:predict", json.dumps(body)).json
@@ -146,7 +146,7 @@ def test_a_row_of_a_table(tmp_path: Path, model: str, options: tuple[str, ...]) 
         tmp_path, onnx_models.bare(tmp_path / "models", model), "rows", "--input", "table", *options
     ) as new:
         assert prediction(new).keys() == {"label", "score"}
-        same_over_other_doors(new)
+        same_over_other_endpoints(new)
 
 
 @pytest.mark.parametrize(
@@ -169,13 +169,17 @@ def test_every_other_kind_of_texts(
             assert new.service.http(path, json.dumps(body)).status == 200
 
 
-def same_over_other_doors(new: NewService) -> None:
+def same_over_other_endpoints(new: NewService) -> None:
     """Every example that the service shows of itself is answered, with the same outputs."""
     name = new.service.name
     paths = new.service.http("/openapi.json").json["paths"]
-    doors = {f"/{name}/prediction": "key", f"/v1/models/{name}:predict": "", f"/v2/models/{name}/infer": ""}
+    endpoints = {
+        f"/{name}/prediction": "key",
+        f"/v1/models/{name}:predict": "",
+        f"/v2/models/{name}/infer": "",
+    }
     outputs = []
-    for path in doors:
+    for path in endpoints:
         body = paths[path]["post"]["requestBody"]["content"]["application/json"]["example"]
         answer = new.service.http(path, json.dumps(body))
         assert (answer.status, answer.json.get("err_no", 0)) == (200, 0), answer

@@ -1,4 +1,4 @@
-"""Vectors, similarity and relevance of texts, as serving.yml describes them: over every door, against figures
+"""Vectors, similarity and relevance of texts, as in serving.yml: over every endpoint, against figures
 worked out here."""
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def test_requests_say_length_and_dimensions(embeddings: ServiceProcess) -> None:
     np.testing.assert_allclose(short["embedding"], unit(mean_of(TEXTS[0])[:3]), atol=1e-5)
 
 
-def test_one_text_has_one_vector_over_every_door(embeddings: ServiceProcess) -> None:
+def test_one_text_has_one_vector_over_every_endpoint(embeddings: ServiceProcess) -> None:
     (expected,) = predict(embeddings, [{"text": TEXTS[2]}])
     tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [TEXTS[2]]}
     v2 = embeddings.http("/v2/models/test/infer", json.dumps({"inputs": [tensor]})).json

@@ -1,4 +1,4 @@
-"""A service of images that nobody wrote an Op for, from its model's folder to labels over every door."""
+"""A service of images that nobody wrote an Op for, from its model's folder to labels over every endpoint."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def predictions(answer: HttpAnswer) -> list[dict[str, Any]]:
     return told
 
 
-class TestEveryDoor:
+class TestEveryEndpoint:
     def test_the_command_that_new_printed_is_answered_with_labels(self, photos: NewService) -> None:
         (told,) = predictions(photos.ask())
         assert told["label"] in NAMES and len(told["labels"]) == len(told["scores"]) == 5

@@ -1,4 +1,4 @@
-"""A service of entities: labels of tokens become entities with their places, over every door."""
+"""A service of entities: labels of tokens become entities with their places, over every endpoint."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class TestTokensOfTheCallersOwn:
         assert "text 1 of 'text': token 1 is no text but int" in answer.json["error"]
 
 
-class TestEveryDoor:
+class TestEveryEndpoint:
     def test_key_value_answers_as_services_of_paddlenlp(self, service: TextProcess) -> None:
         for key, value in (
             ("text", "王小明去了北京"),

@@ -59,7 +59,7 @@ def csv(service: ServiceProcess, text: str | bytes) -> HttpAnswer:
     return service.http(PATH, text, headers={"content-type": "text/csv; charset=utf-8"})
 
 
-class TestEveryDoor:
+class TestEveryEndpoint:
     def test_rows_as_objects_by_the_names_of_the_columns(self, service: ServiceProcess) -> None:
         assert predictions(service.http(PATH, json.dumps({"instances": ROWS}))) == expected()
 

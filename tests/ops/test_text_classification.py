@@ -1,4 +1,4 @@
-"""A service of classes of texts: `paddlewheel text` of a folder as people have it, asked over every door."""
+"""A service of classes of texts: `paddlewheel text` of a usual folder, with requests over every endpoint."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check(row: dict[str, Any], best: list[tuple[str, float]]) -> None:
     assert row["score"] == pytest.approx(best[0][1], abs=1e-5)
 
 
-class TestEveryDoor:
+class TestEveryEndpoint:
     def test_several_texts_are_answered_in_order(self, service: TextProcess, model: Path) -> None:
         for row, text in zip(service.rows(*TEXTS), TEXTS, strict=True):
             check(row, expected(model, text))
@@ -116,7 +116,7 @@ class TestParameters:
             ("topk", 2, "did you mean 'top_k'?"),
         ],
     )
-    def test_one_that_can_t_be_used_is_told_by_name_over_every_door(
+    def test_one_that_can_t_be_used_is_told_by_name_over_every_endpoint(
         self, service: TextProcess, name: str, value: Any, told: str
     ) -> None:
         assert told in service.rows(TEXTS[0], status=400, **{name: value})

@@ -54,7 +54,7 @@ def check(row: dict[str, Any], expected: dict[str, float]) -> None:
     assert row["scores"] == pytest.approx([expected[name] for name in names], abs=1e-5)
 
 
-class TestEveryDoor:
+class TestEveryEndpoint:
     def test_v1_with_labels_as_a_list_or_a_text(self, service: TextProcess, model: Path) -> None:
         for labels in (list(LABELS), ",".join(LABELS), json.dumps(LABELS)):
             for row, text in zip(service.rows(TEXT, "b", labels=labels), (TEXT, "b"), strict=True):
@@ -169,7 +169,7 @@ def test_six_hundred_labels_stay_within_the_token_budget(service: TextProcess, m
         ({"lables": "a"}, "did you mean 'labels'?"),
     ],
 )
-def test_what_can_t_be_used_is_told_by_name_over_every_door(
+def test_what_can_t_be_used_is_told_by_name_over_every_endpoint(
     service: TextProcess, model: Path, parameters: dict[str, str], told: str
 ) -> None:
     assert told in service.rows(TEXT, status=400, **parameters)

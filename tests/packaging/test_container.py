@@ -78,7 +78,7 @@ def ready(container: Container) -> int:
     return container.log.count("is ready (pid")
 
 
-def test_it_answers_at_both_doors(running: Container) -> None:
+def test_it_answers_at_both_endpoints(running: Container) -> None:
     http, rpc = answers(running, "bert", TEXT)
     assert http == rpc
     assert http[0] == 0

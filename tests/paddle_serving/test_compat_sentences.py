@@ -46,12 +46,12 @@ def expected(classifier: ServingModel) -> np.ndarray:
     return np.array(rows)
 
 
-@pytest.mark.parametrize("door", ["rpc", "http"])
+@pytest.mark.parametrize("endpoint", ["rpc", "http"])
 def test_printed_arrays_of_bytes_go_in_and_printed_lists_and_arrays_come_out(
-    service: ServiceProcess, expected: np.ndarray, door: str
+    service: ServiceProcess, expected: np.ndarray, endpoint: str
 ) -> None:
     sentence = np.array([text.encode("utf-8") for text in TEXTS], dtype=np.object_)
-    if door == "rpc":
+    if endpoint == "rpc":
         with PipelineClient() as client:
             client.connect([f"127.0.0.1:{service.rpc_port}"])
             response = client.predict(feed_dict={"sentence": sentence})

@@ -31,7 +31,7 @@ def main() -> None:
         page.locator(".attempt .send").click()
         page.locator(".bars").wait_for()
         page.locator(".card .state.good").wait_for()
-        page.locator("details[data-door]").first.wait_for()
+        page.locator("details[data-endpoint]").first.wait_for()
         page.evaluate("document.activeElement.blur()")
         picture = Image.open(io.BytesIO(page.screenshot(full_page=True)))
         browser.close()

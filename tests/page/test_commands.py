@@ -50,9 +50,9 @@ def answered(page: Page) -> Any:
     return json.loads(shown.text_content() or "")
 
 
-def door(page: Page, name: str) -> Locator:
-    """The fold of a door, opened."""
-    fold = page.locator(f'details[data-door="{name}"]')
+def endpoint(page: Page, name: str) -> Locator:
+    """The fold of an endpoint, opened."""
+    fold = page.locator(f'details[data-endpoint="{name}"]')
     fold.locator("summary").first.click()
     return fold
 
@@ -108,12 +108,12 @@ def test_an_image_among_other_inputs_is_read_by_both_commands(
     assert json.loads(by_python(get_error_text(box, "Python"), tmp_path)) == expected
 
 
-def test_every_door_has_an_example_and_both_commands_of_it_work(
+def test_every_endpoint_has_an_example_and_both_commands_of_it_work(
     show: ShowPage, people: ServiceProcess, tmp_path: Path
 ) -> None:
     page = show(people)
     for name in ("key/value", "v1", "v2"):
-        operation = door(page, name).locator("details").first
+        operation = endpoint(page, name).locator("details").first
         operation.locator("summary").click()
         operation.get_by_role("button", name="Send").click()
         shown = operation.locator("pre.json")
@@ -129,7 +129,7 @@ def test_a_page_that_is_only_read_has_commands_without_a_body(
     show: ShowPage, people: ServiceProcess, tmp_path: Path
 ) -> None:
     page = show(people)
-    operation = door(page, "health").locator("details").first
+    operation = endpoint(page, "health").locator("details").first
     operation.locator("summary").click()
     box = operation.locator(".commands")
     assert by_curl(get_error_text(box, "curl"), people, tmp_path).json == {"live": True}
@@ -138,7 +138,7 @@ def test_a_page_that_is_only_read_has_commands_without_a_body(
 
 def test_both_programs_for_grpc_are_answered(show: ShowPage, people: ServiceProcess, tmp_path: Path) -> None:
     page = show(people)
-    boxes = door(page, "grpc").locator(".commands")
+    boxes = endpoint(page, "grpc").locator(".commands")
     expect(boxes).to_have_count(2)
     for box in boxes.all():
         assert "label" in by_python(get_error_text(box, "Python"), tmp_path)
@@ -194,7 +194,7 @@ def test_an_api_key_is_asked_for_and_never_written_down(
     curl = get_error_text(box, "curl")
     assert '-H "authorization: Bearer $API_KEY"' in curl
     assert by_curl(curl.replace("$API_KEY", KEY), guarded, tmp_path).json == expected
-    for box in door(page, "grpc").locator(".commands").all():
+    for box in endpoint(page, "grpc").locator(".commands").all():
         assert by_python(get_error_text(box, "Python"), tmp_path, API_KEY=KEY)
     assert KEY not in page.evaluate("JSON.stringify(localStorage)")
     assert KEY not in (page.locator("main").text_content() or "")
@@ -219,7 +219,7 @@ def test_commands_of_an_example_file_need_no_file(
 
 def test_an_edited_body_goes_back_to_the_example(show: ShowPage, words: ServiceProcess) -> None:
     page = show(words)
-    operation = door(page, "v1").locator("details").first
+    operation = endpoint(page, "v1").locator("details").first
     operation.locator("summary").click()
     body, reset = (
         operation.get_by_label("Body (JSON)"),

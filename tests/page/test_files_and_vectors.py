@@ -47,7 +47,7 @@ def test_openais_curl_comes_first_and_gets_the_vector(
     told = by_curl(get_error_text(box, "OpenAI curl"), finder, tmp_path).json
     body = json.dumps({"inputs": "w1 w2"})
     assert told["data"][0]["embedding"] == finder.http("/embed", body).json[0]
-    assert page.locator("details[data-door]").first.get_attribute("data-door") == "OpenAI"
+    assert page.locator("details[data-endpoint]").first.get_attribute("data-endpoint") == "OpenAI"
 
 
 def test_the_similarity_of_two_texts_is_shown(show: ShowPage, finder: ServiceProcess) -> None:

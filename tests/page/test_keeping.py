@@ -44,11 +44,11 @@ def test_edits_and_answers_outlive_a_change_of_language(show: ShowPage, words: S
     expect(page.locator(".bars .name")).to_have_text("rises")
 
 
-def test_bodies_that_were_edited_at_a_door_are_kept(show: ShowPage, words: ServiceProcess) -> None:
+def test_bodies_that_were_edited_at_a_endpoint_are_kept(show: ShowPage, words: ServiceProcess) -> None:
     page = show(words)
 
     def opened() -> None:
-        fold = page.locator('details[data-door="v1"]')
+        fold = page.locator('details[data-endpoint="v1"]')
         fold.locator("summary").first.click()
         fold.locator("details summary").first.click()
 

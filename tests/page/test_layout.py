@@ -17,7 +17,7 @@ OUTSIDE = """() => [...document.querySelectorAll("main *")]
 
 
 def open_everything(page: Page) -> None:
-    for fold in page.locator("details[data-door]").all():
+    for fold in page.locator("details[data-endpoint]").all():
         fold.locator("summary").first.click()
         fold.locator(".body").first.wait_for()
         inner = fold.locator("details summary")
@@ -55,10 +55,10 @@ def test_bars_stand_beside_the_json_or_above_it_where_there_is_no_room(
             assert bars["y"] + bars["height"] <= json["y"]
 
 
-def test_doors_are_folded_at_first(show: ShowPage, people: ServiceProcess) -> None:
+def test_endpoints_are_folded_at_first(show: ShowPage, people: ServiceProcess) -> None:
     page = show(people)
-    doors = page.locator("details[data-door]")
-    names = [fold.get_attribute("data-door") for fold in doors.all()]
+    endpoints = page.locator("details[data-endpoint]")
+    names = [fold.get_attribute("data-endpoint") for fold in endpoints.all()]
     assert names == ["key/value", "v1", "v2", "grpc", "health"]
     assert page.locator("details[open]").count() == 0
 
@@ -118,8 +118,8 @@ def test_another_model_is_chosen_with_the_keyboard_and_kept(show: ShowPage, peop
     expect(chooser).to_be_focused()
     page.locator(".attempt .send").click()
     expect(page.locator(".attempt .answer .json")).to_contain_text("probabilities")
-    page.locator('details[data-door="v2"] summary').first.click()
-    paths = page.locator('details[data-door="v2"] .path')
+    page.locator('details[data-endpoint="v2"] summary').first.click()
+    paths = page.locator('details[data-endpoint="v2"] .path')
     expect(paths.first).to_have_text("/v2/models/people_model/infer")
     assert "/v2/models/people/infer" not in paths.all_text_contents()
     page.reload()

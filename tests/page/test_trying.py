@@ -23,7 +23,7 @@ DROP = """(data) => {
 
 
 def send(page: Page) -> Locator:
-    """Presses the button above the doors; the answer that is then there."""
+    """Presses the button above the endpoints; the answer that is then there."""
     page.locator(".attempt .send").click()
     return page.locator(".attempt .answer")
 

@@ -1,4 +1,4 @@
-"""Admission: the expected wait against each request's deadline, as every door words the refusal."""
+"""Admission: the expected wait against each request's deadline, as every endpoint words the refusal."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def full_queue(service: ServiceProcess, gate: Path) -> Iterator[list[Future[Http
             gate.touch()
 
 
-def test_a_request_that_would_only_wait_beyond_its_deadline_is_refused_at_every_door(
+def test_a_request_that_would_only_wait_beyond_its_deadline_is_refused_at_every_endpoint(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     learn(service)

@@ -1,4 +1,4 @@
-"""What a client may send at most, on every door: more is refused, and costs nobody else anything."""
+"""What a client may send at most, on every endpoint: more is refused, and costs nobody else anything."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ NESTED = "[" * 9 + "]" * 9
         ("/v1/models/test:predict", '{"instances":' + NESTED + "}"),
     ],
 )
-def test_json_that_nests_too_deep_is_refused_at_every_door(
+def test_json_that_nests_too_deep_is_refused_at_every_endpoint(
     service: ServiceProcess, path: str, body: str
 ) -> None:
     answer = service.http(path, body)
@@ -135,7 +135,9 @@ LONG = "a" * 6001
         ("/v1/models/test:predict", {"instances": [{"text": LONG}]}),
     ],
 )
-def test_a_text_too_long_is_refused_at_every_door(service: ServiceProcess, path: str, body: object) -> None:
+def test_a_text_too_long_is_refused_at_every_endpoint(
+    service: ServiceProcess, path: str, body: object
+) -> None:
     answer = service.http(path, json.dumps(body))
     assert answer.status == 413, answer
     assert b"limits.text_chars is 6000" in answer.body

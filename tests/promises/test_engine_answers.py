@@ -87,14 +87,14 @@ def test_20_clients_get_their_own_answers_while_clients_leave_and_workers_are_ki
     kills_wanted = 2
     answered = [0] * CLIENTS
 
-    def ask(door: int) -> list[object]:
+    def ask(endpoint: int) -> list[object]:
         wrong: list[object] = []
         with pair.channel() as channel:
             infer = channel.unary_unary("/baidu.paddle_serving.pipeline_serving.PipelineService/inference")
             while not over.is_set():
                 number = next(numbers)
                 inputs = {"number": str(number), "text": f"of {number}"}
-                if door % 2:
+                if endpoint % 2:
                     message = Request(key=list(inputs), value=list(inputs.values()))
                     reply = Response.FromString(infer(message.SerializeToString(), timeout=PATIENCE_S))
                     keys, values, err_no = reply.key, reply.value, reply.err_no
@@ -103,10 +103,10 @@ def test_20_clients_get_their_own_answers_while_clients_leave_and_workers_are_ki
                     keys, values, err_no = answer["key"], answer["value"], answer["err_no"]
                 got = dict(zip(keys, values, strict=True))
                 mine = {"number": str(number), "doubled": str(2 * number), "text": f"of {number}"}
-                answered[door] += 1
+                answered[endpoint] += 1
                 if err_no or got.items() & mine.items() != mine.items():
                     wrong.append((number, err_no, got))
-                if answered[door] % 7 == 0:
+                if answered[endpoint] % 7 == 0:
                     leave_early(pair, next(numbers))
         return wrong
 
@@ -127,7 +127,7 @@ def test_20_clients_get_their_own_answers_while_clients_leave_and_workers_are_ki
 
     wait_for_restarts(pair, 0)
     with ThreadPoolExecutor(CLIENTS) as pool:
-        clients = [pool.submit(ask, door) for door in range(CLIENTS)]
+        clients = [pool.submit(ask, endpoint) for endpoint in range(CLIENTS)]
         try:
             for kill in range(kills_wanted):
                 pair.kill_worker(kill % len(pair.worker_pids()))

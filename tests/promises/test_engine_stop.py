@@ -88,7 +88,7 @@ def test_every_grpc_call_is_answered_or_told_to_come_again(service: ServiceProce
     assert service.exit_code() == 0
 
 
-def test_what_was_admitted_is_answered_over_both_doors_while_new_clients_are_turned_away(
+def test_what_was_admitted_is_answered_over_both_endpoints_while_new_clients_are_turned_away(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"

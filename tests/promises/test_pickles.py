@@ -1,4 +1,4 @@
-"""A pickle that would leave a file, through every door and in every field: none is ever loaded."""
+"""A pickle that would leave a file, through every endpoint and in every field: none is ever loaded."""
 
 from __future__ import annotations
 

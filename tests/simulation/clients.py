@@ -105,7 +105,7 @@ class Clients:
         }  # fmt: skip
         request = Request(
             "sim", "prediction", inputs, number, deadline=deadline, priority=order.priority, client=client,
-            options=RequestOptions("", order.priority, order.queue_timeout_us, {}), door="http",
+            options=RequestOptions("", order.priority, order.queue_timeout_us, {}), endpoint="http",
         )  # fmt: skip
         now = asyncio.get_running_loop().time()
         sent = Sent(number, order, client, now, deadline, not client.pending, then=then)

@@ -14,8 +14,8 @@ from pipeline.errors import ServingError
 from pipeline.front.dag_run import Answer, Task
 from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.pool.worker_process import Instance
-from pipeline.front.scheduler.batcher import LONE_DEATHS, UNSEEN_DEATHS, Batcher
-from pipeline.front.scheduler.worker_faults import STUCK_RUNS
+from pipeline.front.scheduler.batcher import Batcher
+from pipeline.front.scheduler.worker_faults import LONE_DEATHS, STUCK_RUNS, UNSEEN_DEATHS
 from pipeline.messages.frames import arena_fds
 from tests.simulation.clients import FILLS, Death, Order, Sent
 from tests.simulation.workers import REFUSAL, Worker, answer_body

@@ -19,7 +19,7 @@ from pipeline.front.pool import worker_pool, worker_process
 from pipeline.front.pool.upkeep import Upkeep
 from pipeline.front.pool.worker_pool import BackOff, Starts, WorkerPool
 from pipeline.front.pool.worker_process import Instance, WorkerProcess
-from pipeline.front.scheduler import batcher
+from pipeline.front.scheduler import batcher, worker_faults
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Deadlines, Scheduler
 from pipeline.messages.frames import FrameReader, Outbox
@@ -70,6 +70,7 @@ def real_time_signals_have_no_name(replace: Replace) -> None:
     replace(worker_process, "run_isolated", _call)
     replace(worker_pool, "run_isolated", _call)
     replace(batcher, "run_isolated", _call)
+    replace(worker_faults, "run_isolated", _call)
 
 
 @bug
@@ -171,7 +172,7 @@ def deaths_of_whole_batches_count(replace: Replace) -> None:
         suspected, task.suspect = task.suspect, True
         return suspected or not crash_retry
 
-    replace(batcher, "_is_refused", refused_after_two)
+    replace(worker_faults, "_is_refused", refused_after_two)
 
 
 @bug

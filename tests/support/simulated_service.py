@@ -197,7 +197,7 @@ class SimulatedService:
         timeout_s, queue_us = options.pop("timeout_s", None), options.pop("queue_timeout_us", 0)
         priority = options.get("priority", 0)
         request = Request(
-            "sim", "prediction", inputs, self._numbers, client=client, door="http",
+            "sim", "prediction", inputs, self._numbers, client=client, endpoint="http",
             options=RequestOptions("", priority, queue_us, {}), **options,
         )  # fmt: skip
         if timeout_s is not None:

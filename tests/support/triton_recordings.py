@@ -38,7 +38,7 @@ class Difference(NamedTuple):
     reason: str
 
 
-OUTSIDE = "a path outside /v2 belongs to the key/value door, which answers in its own form"
+OUTSIDE = "a path outside /v2 belongs to the key/value endpoint, which answers in its own form"
 DIFFERENCES = {
     "err.cl_text": Difference(400, "refused with a reason; Triton closes the connection without an answer"),
     "model.config.versions": Difference(200, "of several versions one is served, so the policy is another"),

@@ -1,4 +1,4 @@
-"""InferRequest: an inference request of KServe v2 as either door has read it, checked, and made a Request."""
+"""InferRequest: an inference request of KServe v2, over HTTP or gRPC, from its checks to a `Request`."""
 
 from __future__ import annotations
 

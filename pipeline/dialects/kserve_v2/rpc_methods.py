@@ -547,12 +547,12 @@ class Stream:
     """
 
     def __init__(
-        self, scheduler: Scheduler, build_request: RequestOf, context: CallContext, door: str
+        self, scheduler: Scheduler, build_request: RequestOf, context: CallContext, endpoint: str
     ) -> None:
         self._scheduler = scheduler
         self._request_of = build_request
         self._context = context
-        self._door = door
+        self._endpoint = endpoint
         self._dag_runs: set[DagRun] = set()
         self._strict = _STRICT in tuple(context.invocation_metadata() or ())
         self._places: asyncio.Queue[Place | None] = asyncio.Queue()
@@ -625,7 +625,7 @@ class Stream:
             message = infer_message(data, self._scheduler.app.config.limits)
             request_id = message.fields.id
             request = self._request_of(message, self._context)
-            request.door = self._door
+            request.endpoint = self._endpoint
             dag_run = self._scheduler.begin(
                 request, lambda answer: self._answered(place, request_id, answer, dag_run)
             )
@@ -641,7 +641,7 @@ class Stream:
         if dag_run is not None:
             self._dag_runs.discard(dag_run)
         if isinstance(answer, ServingError):
-            self._scheduler.access_log.refused(self._door, answer, caller(self._context.peer()))
+            self._scheduler.access_log.refused(self._endpoint, answer, caller(self._context.peer()))
             if self._strict:
                 self._fill(place, answer)
                 return
@@ -649,7 +649,7 @@ class Stream:
             refusal.infer_response.id = request_id
             self._fill(place, refusal.SerializeToString())
             return
-        self._scheduler.access_log.answered(self._door)
+        self._scheduler.access_log.answered(self._endpoint)
         size = len(answer[0]) + len(_FINAL_BYTES)
         parts = [_INFER_RESPONSE, encode_varint(size), answer[0], _FINAL_BYTES]
         self._fill(place, b"".join(parts))

@@ -350,7 +350,7 @@ class RpcHandler(ABC):
                 request = read(data, context)
             finally:
                 data = b""  # free the message of a rejected request
-            request.door = self.name
+            request.endpoint = self.name
             answer = await self._scheduler.infer(request)
         except ServingError as exc:
             answer = detach(exc)

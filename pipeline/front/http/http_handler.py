@@ -234,7 +234,7 @@ class HttpHandler(ABC):
             infer_request = self._read(request) if read is None else read()
             if infer_request is None:
                 return
-            infer_request.client, infer_request.door = request.client, self.name
+            infer_request.client, infer_request.endpoint = request.client, self.name
             try:
                 dag_run = self._scheduler.begin(infer_request, partial(self._answer, request, infer_request))
             except Overloaded as exc:

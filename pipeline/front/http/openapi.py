@@ -205,7 +205,7 @@ _SCRIPTS = (
     "answers",
     "card",
     "examples",
-    "doors",
+    "endpoints",
     "repository",
     "page",
 )

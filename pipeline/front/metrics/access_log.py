@@ -19,19 +19,19 @@ log = logging.getLogger(__name__)
 
 MAX_SUMS = 256  # kept at a time; of more clients than that the refusals are summed as those of others
 OTHERS = "others"
-UNREAD = "Untaken answers"  # what `warn` tells of at every door
+UNREAD = "Untaken answers"  # what `warn` tells of at every endpoint
 
 
 class Kind(NamedTuple):
-    """Key by which refusals are summed: their kind, their door and their client."""
+    """Key by which refusals are summed: their kind, their endpoint and their client."""
 
     name: str
-    door: str
+    endpoint: str
     client: str
     level: int
 
     def __str__(self) -> str:
-        return f"{self.name} over {self.door} from {self.client}" if self.door else self.name
+        return f"{self.name} over {self.endpoint} from {self.client}" if self.endpoint else self.name
 
 
 @dataclass(slots=True)
@@ -55,19 +55,19 @@ class AccessLog:
         self.logs_requests = log.isEnabledFor(logging.DEBUG)
 
     @isolated(None)
-    def answered(self, door: str) -> None:
-        self._outcomes[door, 0] += 1
+    def answered(self, endpoint: str) -> None:
+        self._outcomes[endpoint, 0] += 1
 
     @isolated(None)
-    def refused(self, door: str, error: ServingError, client: str) -> None:
+    def refused(self, endpoint: str, error: ServingError, client: str) -> None:
         """client: its address, and the name of its API key."""
-        self._outcomes[door, error.err_no] += 1
+        self._outcomes[endpoint, error.err_no] += 1
         if error.logged:
             return
         name, level = error.kind or type(error).__name__, _level(error)
-        kind = Kind(name, door, client, level)
+        kind = Kind(name, endpoint, client, level)
         if kind not in self._sums and len(self._sums) >= MAX_SUMS:
-            kind = Kind(name, door, OTHERS, level)
+            kind = Kind(name, endpoint, OTHERS, level)
         self._log_case(kind, error.message)
 
     @isolated(None)
@@ -87,11 +87,13 @@ class AccessLog:
         asyncio.get_running_loop().call_later(QUIET_S, self._tell_sum, kind)
 
     @isolated(None)
-    def log_request(self, door: str, peer: str, what: str, began: float, error: ServingError | None) -> None:
+    def log_request(
+        self, endpoint: str, peer: str, what: str, began: float, error: ServingError | None
+    ) -> None:
         """A line for one request; `began`: time.monotonic. To be called where `logs_requests` says so."""
         took_ms = (time.monotonic() - began) * 1000
         outcome = "ok" if error is None else f"err_no {error.err_no}"
-        log.debug("%s %s %s: %s in %.1f ms", door, peer, one_line(what), outcome, took_ms)
+        log.debug("%s %s %s: %s in %.1f ms", endpoint, peer, one_line(what), outcome, took_ms)
 
     def close(self) -> None:
         """Tell what has only been counted yet."""

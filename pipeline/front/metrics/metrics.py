@@ -192,16 +192,14 @@ Rows = Iterable[tuple[dict[str, str], float]]
 
 
 class Metrics:
-    """All figures of one service.
-
-    outcomes: requests by door and error number, 0 for those that were answered. request_s: what each admitted
-    one took, by door. of_ops: by Op.
-    """
+    """All metrics of one service."""
 
     def __init__(self, service: str) -> None:
+        # requests by endpoint and error number; 0 for answered requests
         self.outcomes: Counter[tuple[str, int]] = Counter()
+        # durations of the admitted requests, by endpoint
         self.request_s: defaultdict[str, Distribution] = defaultdict(lambda: Distribution(SECONDS))
-        self.of_ops: dict[str, OpFigures] = {}
+        self.of_ops: dict[str, OpFigures] = {}  # by Op
         self._registry = CollectorRegistry()
         self._registry.register(_Totals(self, service))
         self._others: list[Callable[[], bytes]] = []
@@ -244,17 +242,17 @@ class _Totals(Collector):
     def collect(self) -> Iterator[Metric]:
         requests = CounterMetricFamily(
             "paddlewheel_requests",
-            "Requests by door and outcome: ok, or the error's number.",
+            "Requests by endpoint and outcome: ok, or the error's number.",
             labels=("service", "door", "err_no"),
         )
-        for (door, err_no), count in list(self._metrics.outcomes.items()):
-            requests.add_metric((self._service, door, str(err_no) if err_no else "ok"), count)
+        for (endpoint, err_no), count in list(self._metrics.outcomes.items()):
+            requests.add_metric((self._service, endpoint, str(err_no) if err_no else "ok"), count)
         yield requests
         yield _histogram(
             "paddlewheel_request_seconds",
             "From a request's admission to its answer.",
             ("service", "door"),
-            {(self._service, door): took for door, took in list(self._metrics.request_s.items())},
+            {(self._service, endpoint): took for endpoint, took in list(self._metrics.request_s.items())},
         )
         yield from _op_families(self._metrics.of_ops)
         dropped = CounterMetricFamily(

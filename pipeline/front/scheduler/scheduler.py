@@ -343,7 +343,7 @@ class Scheduler:
     def _record_end(self, dag_run: DagRun, answer: Answer | None, took_s: float) -> None:
         """Add the request to the metrics of its protocol and of its model."""
         request, entry = dag_run.request, dag_run.entry
-        self.metrics.request_s[request.door].observe(took_s)
+        self.metrics.request_s[request.endpoint].observe(took_s)
         if answer is None:
             entry.failures.canceled += 1
         elif entry.requests is not None:

@@ -381,7 +381,7 @@ function shapeOf(value) {
   return Array.isArray(value) ? [value.length, ...(value.length ? shapeOf(value[0]) : [])] : [];
 }
 
-// The body of one row, by the door that it is sent to; with the parameters that the example has beside it.
+// The body of one row, by the endpoint that it is sent to; with the parameters that the example has beside it.
 const BODIES = {
   v1: (members, parameters) => merged(['{"instances": [{',
     ...joined(members.map(([name, parts]) => [`${JSON.stringify(name)}: `, ...parts]), ", "),

@@ -135,8 +135,8 @@ function show() {
     shown = { model, state: card.state };
     parts.push(card.element, attemptElement(model));
   }
-  parts.push(make("section", { className: "doors" }, make("h2", { textContent: words.doors }),
-    ...doorElements(description, model)));
+  parts.push(make("section", { className: "endpoints" }, make("h2", { textContent: words.endpoints }),
+    ...endpointElements(description, model)));
   document.getElementById("main").replaceChildren(...parts);
   askReadiness();
 }

@@ -24,7 +24,7 @@ const WORDS = {
     unknown_inputs: "No example is known for this model: its Op can declare it as example or example_key_values.",
     unasked: "This model can't be tried here; the ways to ask it are below.",
     copy: "Copy", copied: "Copied", uncopied: "Press Ctrl+C",
-    doors: "Ways to ask it", body: "Body (JSON)",
+    endpoints: "Ways to ask it", body: "Body (JSON)",
     tags: {
       "key/value": "Key/value", v1: "KServe v1", v2: "KServe v2", grpc: "gRPC", health: "Health and figures",
     },
@@ -58,7 +58,7 @@ const WORDS = {
     unknown_inputs: "没有这个模型的示例：可以在 Op 中用 example 或 example_key_values 声明。",
     unasked: "这个模型不能在这里试用；调用方式见下文。",
     copy: "复制", copied: "已复制", uncopied: "请按 Ctrl+C",
-    doors: "调用方式", body: "请求体（JSON）",
+    endpoints: "调用方式", body: "请求体（JSON）",
     tags: { "key/value": "键值接口", v1: "KServe v1", v2: "KServe v2", grpc: "gRPC", health: "健康检查与指标" },
     rpc: {
       v2: "KServe v2，与 Triton 的客户端相同（pip install tritonclient[grpc]）",

@@ -30,7 +30,7 @@ class RequestNames(NamedTuple):
     method: str
 
 
-class Door(NamedTuple):
+class Endpoint(NamedTuple):
     """A protocol: its request bodies and its answers."""
 
     keys: Callable[[int], Sequence[str]]  # default names for a number of texts
@@ -63,7 +63,7 @@ class HttpConnection(Connection):
 
     def __init__(
         self,
-        door: Door,
+        endpoint: Endpoint,
         url: str,
         path: str,
         *,
@@ -73,7 +73,7 @@ class HttpConnection(Connection):
     ) -> None:
         self._pool = ConnectionPool(url, tls, api_key, headers)
         self._path = self._pool.prefix + path
-        self._read = door.read
+        self._read = endpoint.read
 
     def ask(self, body: bytes, timeout_s: float) -> None:
         self._read(self._pool.post(self._path, body, timeout_s))
@@ -87,7 +87,7 @@ class RpcConnection(Connection):
 
     def __init__(
         self,
-        door: Door,
+        endpoint: Endpoint,
         address: str,
         *,
         tls: Tls | None = None,
@@ -95,7 +95,7 @@ class RpcConnection(Connection):
         headers: Mapping[str, str],
     ) -> None:
         self._channel = RpcChannel(address, tls=tls, api_key=api_key, headers=headers)
-        self._read, self._method = door.read, door.method
+        self._read, self._method = endpoint.read, endpoint.method
 
     def ask(self, body: bytes, timeout_s: float) -> None:
         self._read(self._channel.call_bytes(self._method, body, timeout_s))
@@ -165,36 +165,36 @@ def _read_kserve(reply: HttpReply) -> None:
         raise kserve_error(reply)
 
 
-DOORS: Mapping[str, Door] = {
-    "http": Door(
+ENDPOINTS: Mapping[str, Endpoint] = {
+    "http": Endpoint(
         _numbered,
         _key_value,
         _as_it_is,
         lambda request_names: f"/{request_names.service}/{request_names.method}",
         read_key_value,
     ),
-    "grpc": Door(
+    "grpc": Endpoint(
         _numbered,
         _key_value_message,
         _as_message(Request),
         read=lambda data: read_key_value_message(Response.FromString(data)),
         method=METHOD_PATH,
     ),
-    "v1-http": Door(
+    "v1-http": Endpoint(
         _one_text,
         _v1,
         _as_it_is,
         lambda request_names: f"/v1/models/{request_names.service}:predict",
         _read_kserve,
     ),
-    "v2-http": Door(
+    "v2-http": Endpoint(
         _one_text,
         _v2,
         _as_it_is,
         lambda request_names: f"/v2/models/{request_names.service}/infer",
         _read_kserve,
     ),
-    "v2-grpc": Door(
+    "v2-grpc": Endpoint(
         _one_text,
         _v2_message,
         _as_message(ModelInferRequest),

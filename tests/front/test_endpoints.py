@@ -1,4 +1,4 @@
-"""Requests of all doors meet in one batcher."""
+"""Requests of all endpoints meet in one batcher."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def by_v2(module: Any, port: int, numbers: list[int]) -> Answer:
     return answer.as_numpy("doubled").tolist(), answer.as_numpy("rows").tolist()
 
 
-DOORS: dict[str, tuple[Callable[[ServiceProcess, list[int]], Answer], list[int]]] = {
+ENDPOINTS: dict[str, tuple[Callable[[ServiceProcess, list[int]], Answer], list[int]]] = {
     "key/value": (by_key_value, [1]),
     "PipelineService": (by_pipeline_rpc, [20, 30]),
     "v1": (by_v1, [400, 500, 600]),
     "v2 HTTP": (lambda s, numbers: by_v2(tritonclient.http, s.http_port, numbers), [7, 8, 9, 10]),
     "v2 gRPC": (lambda s, numbers: by_v2(tritonclient.grpc, s.rpc_port, numbers), [1100, 1200]),
 }
-ROWS = sum(len(numbers) for _, numbers in DOORS.values())
+ROWS = sum(len(numbers) for _, numbers in ENDPOINTS.values())
 
 
-def test_rows_of_all_doors_share_one_run_and_each_has_its_own_answer(tmp_path: Path) -> None:
+def test_rows_of_all_endpoints_share_one_run_and_each_has_its_own_answer(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     config = {"op": {"double": {"concurrency": 1, "batch_size": 16}}}
     with (
-        ServiceProcess(APPS / "doors.py", config, env={"GATE": str(gate)}) as service,
+        ServiceProcess(APPS / "endpoints.py", config, env={"GATE": str(gate)}) as service,
         ThreadPoolExecutor(8) as pool,
     ):
 
@@ -70,18 +70,21 @@ def test_rows_of_all_doors_share_one_run_and_each_has_its_own_answer(tmp_path: P
 
         holding = pool.submit(by_key_value, service, [-1])
         wait_until(Path(f"{gate}.waiting").exists, "the worker is busy")
-        asked = {name: pool.submit(ask, service, numbers) for name, (ask, numbers) in DOORS.items()}
-        wait_for_pending(1 + len(DOORS))
+        asked = {name: pool.submit(ask, service, numbers) for name, (ask, numbers) in ENDPOINTS.items()}
+        wait_for_pending(1 + len(ENDPOINTS))
         gate.touch()
-        for name, (_, numbers) in DOORS.items():
+        for name, (_, numbers) in ENDPOINTS.items():
             assert asked[name].result() == ([2 * n for n in numbers], [ROWS] * len(numbers)), name
         assert holding.result() == ([-2], [1])
         assert service.metric("paddlewheel_op_batch_rows_sum", op="double") == ROWS + 1
         assert service.metric("paddlewheel_op_batch_rows_count", op="double") == 2
         outcomes = {
-            door: service.metric("paddlewheel_requests_total", door=door)
-            for door in ("http", "grpc", "v1-http", "v2-http", "v2-grpc")
+            endpoint: service.metric("paddlewheel_requests_total", door=endpoint)
+            for endpoint in ("http", "grpc", "v1-http", "v2-http", "v2-grpc")
         }
         assert outcomes == {"http": 2, "grpc": 1, "v1-http": 1, "v2-http": 1, "v2-grpc": 1}
-        took = {door: service.metric("paddlewheel_request_seconds_count", door=door) for door in outcomes}
+        took = {
+            endpoint: service.metric("paddlewheel_request_seconds_count", door=endpoint)
+            for endpoint in outcomes
+        }
         assert took == outcomes

@@ -132,18 +132,18 @@ function rpcPrograms(model, port) {
   const programs = [];
   if (model.inputsOfV2) programs.push(["v2", () => tritonProgram(model.name, model.inputsOfV2, port)]);
   if (model.keyValues) programs.push(["key/value", () => pipelineProgram(model.service, model.keyValues, port)]);
-  return programs.map(([door, program]) => make("div", { className: "body" },
-    make("p", { className: "caption", textContent: words.rpc[door] }), commandBox(() => ({ Python: program() })).element));
+  return programs.map(([endpoint, program]) => make("div", { className: "body" },
+    make("p", { className: "caption", textContent: words.rpc[endpoint] }), commandBox(() => ({ Python: program() })).element));
 }
 
-function doorElement(tag, fill) {
-  const details = folded(make("summary", {}, make("span", { className: "door", textContent: words.tags[tag] || tag })), fill);
-  details.dataset.door = tag;
+function endpointElement(tag, fill) {
+  const details = folded(make("summary", {}, make("span", { className: "endpoint", textContent: words.tags[tag] || tag })), fill);
+  details.dataset.endpoint = tag;
   return details;
 }
 
 // A fold for each way to ask the model, and those that are no model's.
-function doorElements(description, model) {
+function endpointElements(description, model) {
   const groups = new Map();
   for (const operation of operationsOf(description.paths)) {
     const asked = operation["x-model"];
@@ -152,10 +152,10 @@ function doorElements(description, model) {
     groups.get(operation.tag).push(operation);
   }
   const ordered = [...groups].sort(([one], [other]) => Number(other === "OpenAI") - Number(one === "OpenAI"));
-  const doors = ordered.map(([tag, operations]) =>
-    doorElement(tag, () => make("div", { className: "body" }, ...operations.map(operationElement))));
+  const endpoints = ordered.map(([tag, operations]) =>
+    endpointElement(tag, () => make("div", { className: "body" }, ...operations.map(operationElement))));
   const port = description["x-rpc-port"];
   const programs = model !== null && port ? rpcPrograms(model, port) : [];
-  if (programs.length) doors.splice(-1, 0, doorElement("grpc", () => make("div", {}, ...programs)));
-  return doors;
+  if (programs.length) endpoints.splice(-1, 0, endpointElement("grpc", () => make("div", {}, ...programs)));
+  return endpoints;
 }

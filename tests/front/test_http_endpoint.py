@@ -9,13 +9,13 @@ import pytest
 
 from pipeline import __version__
 from tests.support.going_on import going_on
-from tests.support.http_door import GOOD, door
+from tests.support.http_endpoint import GOOD, endpoint
 from tests.support.service_process import ServiceProcess, key_value
 
 
 @pytest.fixture(scope="module", params=["status", "original"])
 def service(request: pytest.FixtureRequest) -> Iterator[ServiceProcess]:
-    with door(request.param) as process:
+    with endpoint(request.param) as process:
         yield process
 
 

@@ -1,6 +1,6 @@
-"""The doors of a service of texts: each is asked the same, and what it tells is made alike.
+"""The endpoints of a service of texts: each is asked the same, and what it tells is made alike.
 
-    DOORS["v2-grpc"](service, {"text": ["a"]}, {"top_k": 2})   {"label": ["sports"], ...}, or raises Refused
+    ENDPOINTS["v2-grpc"](service, {"text": ["a"]}, {"top_k": 2})  # {"label": ["sports"], ...}, or Refused
 
 Inputs have a list of texts each, one for each row. An output has a list for each row, or an element.
 """
@@ -20,11 +20,11 @@ from tests.support.service_process import ServiceProcess
 
 Inputs = Mapping[str, Sequence[str]]
 Outputs = dict[str, Any]
-Door = Callable[[ServiceProcess, Inputs, Mapping[str, Any]], Outputs]
+Endpoint = Callable[[ServiceProcess, Inputs, Mapping[str, Any]], Outputs]
 
 
 class Refused(Exception):
-    """The message of a door that refuses."""
+    """The message of an endpoint that refuses."""
 
 
 def _keys(inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, str]:
@@ -37,7 +37,7 @@ def _keys(inputs: Inputs, parameters: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _as_text(value: Any) -> str:
-    """As those doors take it that have no lists."""
+    """As those endpoints take it that have no lists."""
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -84,7 +84,7 @@ def _posted(service: ServiceProcess, path: str, body: Any) -> Any:
     return answer.json
 
 
-def _v2(module: Any, port: str) -> Door:
+def _v2(module: Any, port: str) -> Endpoint:
     def ask(service: ServiceProcess, inputs: Inputs, parameters: Mapping[str, Any]) -> Outputs:
         tensors = [module.InferInput(name, [len(texts)], "BYTES") for name, texts in inputs.items()]
         for tensor, texts in zip(tensors, inputs.values(), strict=True):
@@ -111,7 +111,7 @@ def _texts(value: Any) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-DOORS: Mapping[str, Door] = {
+ENDPOINTS: Mapping[str, Endpoint] = {
     "http": key_value_http,
     "grpc": key_value_grpc,
     "v1-http": v1,

@@ -1,4 +1,4 @@
-"""The doors of the default service, each asked as its own clients do, on connections that stay open."""
+"""The endpoints of the default service, each asked as its own clients do, on connections that stay open."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _QUICK_RECONNECT = [("grpc.initial_reconnect_backoff_ms", 50), ("grpc.max_reconn
 _POISON, _OVERLOADED, _DOWN = "poison", "overloaded", "not there"
 
 
-class Door(Protocol):
+class Endpoint(Protocol):
     """`ask` gives the answer, or how it was refused; OSError and EOFError are for the caller to judge."""
 
     name: str
@@ -186,8 +186,8 @@ class V2Grpc:
         await self._channel.close()
 
 
-DOORS: Sequence[type[KeyValueHttp | PipelineGrpc | V1Http | V2Http | V2Grpc]]
-DOORS = (KeyValueHttp, PipelineGrpc, V1Http, V2Http, V2Grpc)
+ENDPOINTS: Sequence[type[KeyValueHttp | PipelineGrpc | V1Http | V2Http | V2Grpc]]
+ENDPOINTS = (KeyValueHttp, PipelineGrpc, V1Http, V2Http, V2Grpc)
 OVER_HTTP = (KeyValueHttp, V1Http, V2Http)
 
 

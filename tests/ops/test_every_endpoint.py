@@ -1,4 +1,4 @@
-"""One text through every door has one answer, and one mistake is told alike: of each kind of service."""
+"""One text through every endpoint has one answer, and one mistake is told alike: of each kind of service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.embedding_models import cross_encoder, encoder
 from tests.support.service_process import ServiceProcess
-from tests.support.text_doors import DOORS, Inputs, Outputs, Refused
+from tests.support.text_endpoints import ENDPOINTS, Inputs, Outputs, Refused
 from tests.support.text_services import NLI, TextProcess, classifier, entity_model
 
 NEWS = "国足客场两球取胜"
@@ -24,7 +24,7 @@ Told = list[Any]
 
 
 class Kind(NamedTuple):
-    """A kind of service: its model, one row of it, and what of an answer to that all doors tell.
+    """A kind of service: its model, one row of it, and what of an answer to that all endpoints tell.
 
     mistakes: inputs, parameters, and what the refusal says.
     """
@@ -157,8 +157,11 @@ def service(kind: Kind, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         yield service
 
 
-def test_one_text_has_one_answer_through_every_door(kind: Kind, service: ServiceProcess) -> None:
-    answers = {name: kind.told(door(service, kind.inputs, kind.parameters)) for name, door in DOORS.items()}
+def test_one_text_has_one_answer_through_every_endpoint(kind: Kind, service: ServiceProcess) -> None:
+    answers = {
+        name: kind.told(endpoint(service, kind.inputs, kind.parameters))
+        for name, endpoint in ENDPOINTS.items()
+    }
     expected = answers["v1-http"]
     assert expected
     for name, told in answers.items():
@@ -167,10 +170,12 @@ def test_one_text_has_one_answer_through_every_door(kind: Kind, service: Service
             assert one == (pytest.approx(other, abs=1e-6) if isinstance(other, float) else other), name
 
 
-def test_a_mistake_is_told_by_field_and_row_through_every_door(kind: Kind, service: ServiceProcess) -> None:
+def test_a_mistake_is_told_by_field_and_row_through_every_endpoint(
+    kind: Kind, service: ServiceProcess
+) -> None:
     for mistake, (inputs, parameters, told) in kind.mistakes.items():
-        for name, door in DOORS.items():
+        for name, endpoint in ENDPOINTS.items():
             with pytest.raises(Refused) as caught:
-                door(service, inputs, parameters)
+                endpoint(service, inputs, parameters)
             assert told in str(caught.value), (mistake, name, str(caught.value)[:300])
-    assert kind.told(DOORS["grpc"](service, kind.inputs, kind.parameters))
+    assert kind.told(ENDPOINTS["grpc"](service, kind.inputs, kind.parameters))

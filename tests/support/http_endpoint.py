@@ -20,7 +20,7 @@ GOOD = key_value({"number": "21"})
 
 
 @contextlib.contextmanager
-def door(http_errors: str) -> Iterator[ServiceProcess]:
+def endpoint(http_errors: str) -> Iterator[ServiceProcess]:
     """The service with `dag.http_errors` as given."""
     with ServiceProcess(APPS / "echo.py", {"dag": {"http_errors": http_errors}, "limits": LIMITS}) as service:
         service.errors = http_errors

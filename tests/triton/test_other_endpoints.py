@@ -1,4 +1,4 @@
-"""A repository's models at the doors that Triton has not: key/value, /openapi.json and its page's list."""
+"""A repository's models at endpoints that Triton lacks: key/value, /openapi.json and the list of its page."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_each_model_has_a_page_with_examples_that_are_answered_as_they_stand(
         assert answer.status == 200, (path, answer)
         asked.add((told["x-model"], told["tags"][0]))
     assert {model for model, _ in asked} == {name for name in cards if cards[name]["state"] == "READY"}
-    assert {model for model, door in asked if door == "key/value"} == {
+    assert {model for model, endpoint in asked if endpoint == "key/value"} == {
         "asks", "nested", "same", "whole", "words"
     }  # fmt: skip
 

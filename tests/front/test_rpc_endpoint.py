@@ -123,7 +123,7 @@ def test_a_call_without_a_message_is_refused_by_the_transport(service: ServicePr
     assert caught.value.details() == "the call has no message"
 
 
-def test_more_than_max_pending_requests_are_told_when_to_come_again_on_both_doors(
+def test_more_than_max_pending_requests_are_told_when_to_come_again_on_both_endpoints(
     service: ServiceProcess, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"

@@ -1,4 +1,4 @@
-"""One Op that every door may ask: doubles `numbers`, an array or a text such as "1 2".
+"""One Op that every endpoint may ask: doubles `numbers`, an array or a text such as "1 2".
 
 The number -1 waits in preprocess for the file GATE of the environment. `rows` of an answer says how many rows
 shared its run.

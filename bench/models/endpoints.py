@@ -98,7 +98,7 @@ def _as_declared(metadata: Mapping[str, Any], given: Arrays) -> dict[str, Array]
     return arrays
 
 
-DOORS: dict[str, Ask] = {
+ENDPOINTS: dict[str, Ask] = {
     "key/value HTTP": _key_value,
     "key/value gRPC": _rpc,
     "v1": _v1,

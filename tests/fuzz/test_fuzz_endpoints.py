@@ -10,7 +10,7 @@ import pytest
 from client.protos.pipeline_service_pb2 import Request
 from tests.fuzz import http2
 from tests.fuzz.messages import kept
-from tests.fuzz.sockets import PIPELINE, grpc_door, http_door
+from tests.fuzz.sockets import PIPELINE, grpc_endpoint, http_endpoint
 from tests.fuzz.watched import CONFIG, SCRIPT, Watched
 from tests.support.raw_answers import received_until
 from tests.support.service_process import ServiceProcess
@@ -22,11 +22,11 @@ def target() -> Iterator[ServiceProcess]:
         yield service
 
 
-@pytest.mark.parametrize("door", [http_door, grpc_door], ids=["http", "grpc"])
-def test_mutated_requests_leave_the_service_whole(target: ServiceProcess, door: type) -> None:
+@pytest.mark.parametrize("endpoint", [http_endpoint, grpc_endpoint], ids=["http", "grpc"])
+def test_mutated_requests_leave_the_service_whole(target: ServiceProcess, endpoint: type) -> None:
     watched = Watched(target)
     before = watched.resident_mb
-    sent = watched.fire(door(seed=7), 250)
+    sent = watched.fire(endpoint(seed=7), 250)
     assert not watched.broken, (watched.broken, target.log)
     assert not sent.hangs
     assert sent.answered and sent.refused
@@ -44,13 +44,13 @@ def exchange(target: ServiceProcess, data: bytes) -> bytes:
         return said
 
 
-@pytest.mark.parametrize("data", kept("grpc-door"))
+@pytest.mark.parametrize("data", kept("grpc-endpoint"))
 def test_a_call_by_a_name_that_is_no_text_ends_alone(target: ServiceProcess, data: bytes) -> None:
     """One such path ends the server of grpc.aio."""
     watched = Watched(target)
     for _ in range(3):
         exchange(target, data)
-    watched.fire(grpc_door(seed=1), 1)
+    watched.fire(grpc_endpoint(seed=1), 1)
     assert not watched.broken, target.log
 
 
