@@ -19,7 +19,7 @@ class Finding(msgspec.Struct):
     route: list[str] = []
     form: str = ""
     first_status: int = 0
-    endpoints: dict[str, float | str] = msgspec.field(default_factory=dict, name="endpoints")
+    endpoints: dict[str, float | str] = msgspec.field(default_factory=dict, name="doors")
     refusal: str = ""
     right: bool = False
 
