@@ -22,11 +22,10 @@ from rich.table import Table
 from bench.instrumented_service import ROOT, Replaced, default_service
 from bench.running import default_config
 from bench.texts import headlines
-from pipeline.api.app import App
+from pipeline.api.app import App, ScriptModels, collect_models
 from pipeline.api.dag import build_dag, build_signature
 from pipeline.api.examples import collect_examples
 from pipeline.api.op import REQUEST_OP
-from pipeline.api.served_models import ScriptModels, collect_models
 from pipeline.dialects.key_value.answers import JSON
 from pipeline.messages.frames import Part, create_arena_fd, encode, frame, stow
 from pipeline.messages.messages import CallMessage, DispatchMessage

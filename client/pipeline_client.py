@@ -23,7 +23,7 @@ PROFILE_KEY = "pipeline.profile"
 STRING, BYTES = 12, 13
 LOD_SUFFIX = ".lod"  # the offsets of a feed's sequences, in the feed beside it
 # numpy dtype: (elem_type, field). NumPy has no bfloat16: its bits travel as uint16. The service has the same
-# table (pipeline/models/dtypes.py), which a client, being without the service, does not import.
+# table (pipeline/models/tensor_spec.py), which a client, being without the service, does not import.
 ENCODINGS = {
     "int64": (0, "int64_data"),
     "float32": (1, "float_data"),

@@ -11,7 +11,7 @@ from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import DynamicShapes, create_predictor
 from pipeline.errors import ConfigError, InvalidInput
 from pipeline.models.serving_model import load_serving_model
-from pipeline.paddle_serving.local_client import LocalClient
+from pipeline.paddle_serving.op_settings import LocalClient
 
 CPU, GPU, TENSORRT = 0, 1, 2
 

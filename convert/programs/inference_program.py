@@ -11,7 +11,6 @@ from convert.programs.engines import first_line, import_paddle
 from convert.programs.input_spec import ProgramTensor
 from pipeline.engines.paddle.program import find_tokenizer_op, inspect_program, ragged_variables
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.models.dtypes import BY_PROGRAM
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import (
     SERVER_CONF,
@@ -19,6 +18,7 @@ from pipeline.models.serving_model import (
     ServingModel,
     find_model_files,
 )
+from pipeline.models.tensor_spec import BY_PROGRAM
 
 # A protobuf is limited to 2 GiB: x2paddle reads all weights in one, and paddle2onnx writes an empty file
 # above the limit, also with separate weights.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pipeline.errors import ConversionError
 
-# Some of those in pipeline/models/dtypes.py, in the order in which a refusal names them.
+# Some of those in pipeline/models/tensor_spec.py, in the order in which a refusal names them.
 DTYPES = ("int64", "int32", "int16", "int8", "uint8", "bool", "float64", "float32", "float16", "bfloat16")
 EXAMPLE = "input_ids:int64[-1,-1];attention_mask:int64[-1,-1]"
 
@@ -23,7 +23,7 @@ class ProgramTensor:
     """
 
     name: str
-    dtype: str  # as in pipeline/models/dtypes.py
+    dtype: str  # as in pipeline/models/tensor_spec.py
     shape: tuple[int, ...]  # -1 is an axis that varies
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from convert.proof.parity_report import TOLERANCE, ParityReport
 from convert.proof.target import Target
 from pipeline.errors import ConversionError
 from pipeline.models.serving_model import FeedPadding, Padding
-from pipeline.padding.filling import cut_output, growing_axes, pad_array
+from pipeline.padding.contents import cut_output, growing_axes, pad_array
 from pipeline.padding.proof import MAX_LENGTH, Budget, PaddedModel, prove_padding
 
 BUDGET_S = 60.0  # of CPU

@@ -15,7 +15,7 @@ from convert.proof.target import Target
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.description import TextInput
 from pipeline.models.serving_model import Variable
-from pipeline.ops.tokenizing.tokenizer_files import TOKENIZERS, load_tokenizer, tokenizer_file
+from pipeline.ops.tokenizer import TOKENIZERS, load_tokenizer, tokenizer_file
 from pipeline.text_lines import read_lines
 
 MAX_TOKENS = 512

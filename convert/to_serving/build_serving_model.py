@@ -24,10 +24,10 @@ from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.additions import MAX_LENGTHS, PARITY_FILE
 from pipeline.models.digests import KEY as DIGESTS
 from pipeline.models.digests import hash_files
-from pipeline.models.example_feeds import EXAMPLE_FILE
 from pipeline.models.label_names import find_entailment
 from pipeline.models.sentence_files import LAYERS_FILE
 from pipeline.models.serving_model import (
+    EXAMPLE_FILE,
     SAMPLE_FILE,
     SERVER_FOLDER,
     FeedPadding,

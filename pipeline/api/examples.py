@@ -14,9 +14,8 @@ from pipeline.api.dag import get_entry_ops
 from pipeline.api.op import Op
 from pipeline.engines.feeds import IMAGE_RANK
 from pipeline.errors import ConfigError
-from pipeline.models.dtypes import BY_NAME, RAW_ALONE
 from pipeline.models.signature import Variable, sized
-from pipeline.models.tensor_spec import Signature, TensorSpec
+from pipeline.models.tensor_spec import BY_NAME, RAW_ALONE, Signature, TensorSpec
 
 KEY_VALUE_EXAMPLE = '{"key": ["0"], "value": ["..."]}'
 MAX_EXAMPLE_CHARS = 400  # in an error message, which must stay readable

@@ -13,8 +13,7 @@ from pipeline.api.request_options import NO_OPTIONS, LogId, RequestOptions
 from pipeline.errors import ConfigError, InvalidInput
 from pipeline.models.serving_model import ServingModel
 from pipeline.paddle_serving.channel_data import ChannelData
-from pipeline.paddle_serving.local_service_handler import LocalServiceHandler
-from pipeline.paddle_serving.op_settings import get_argument_settings
+from pipeline.paddle_serving.op_settings import LocalServiceHandler, get_argument_settings
 
 if TYPE_CHECKING:
     from client.protos.pipeline_service_pb2 import Request, Response, Tensor
@@ -286,13 +285,13 @@ class RequestOp(Op):
 
         The default gives value i under key i, and each tensor under its name.
         """
-        from pipeline.paddle_serving.packages import unpack_inputs
+        from pipeline.paddle_serving.channel_data import unpack_inputs
 
         return unpack_inputs(request), request.logid, None, ""
 
     def proto_tensor_2_numpy(self, tensor: Tensor) -> tuple[Any, Any]:
         """Return a tensor's array or str, and its lod or None, for an overridden `unpack_request_package`."""
-        from pipeline.paddle_serving.packages import unpack_tensor
+        from pipeline.paddle_serving.channel_data import unpack_tensor
 
         return unpack_tensor(tensor)
 
@@ -320,7 +319,7 @@ class ResponseOp(Op):
 
         The default answers as the service does without it.
         """
-        from pipeline.paddle_serving.packages import build_response
+        from pipeline.paddle_serving.channel_data import build_response
 
         return build_response(channeldata)
 

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.api.app import App, write_app
+from pipeline.api.app import App, ScriptModels, collect_models, write_app
 from pipeline.api.dag import build_dag, build_signature, collect_ops, get_raw_bodies
 from pipeline.api.examples import collect_examples
 from pipeline.api.op import Op, RequestOp, ResponseOp, overrides
-from pipeline.api.served_models import ScriptModels, collect_models
 from pipeline.config.api_keys import check_api_keys
 from pipeline.config.config_file import (
     LocalServiceConf,
@@ -35,9 +34,8 @@ from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError, StartFailed
 from pipeline.models.serving_model import ServingModel, merge_model_settings
 from pipeline.models.variants import load_newest_version
-from pipeline.process.environment import FRONT_PROCESS
+from pipeline.process.environment import FRONT_PROCESS, require_numpy_2
 from pipeline.process.log import flaw_of_directory, log_first_lines, logs_json
-from pipeline.process.numpy_version import require_numpy_2
 from pipeline.process.processes import SERVER, open_standard_files, python_module
 from pipeline.process.run_module import import_installed_packages
 from pipeline.process.start_signals import end_plainly, hold, left_at_once, survive_hangups

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pipeline.api.app import ServedModel
 from pipeline.api.dag import MESSAGE
 from pipeline.api.request_options import RequestOptions
-from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import Limits
 from pipeline.dialects.json_outline import ScanFirst, check_depth
 from pipeline.dialects.text_values import UnreadTexts

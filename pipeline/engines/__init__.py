@@ -9,7 +9,7 @@ from pipeline.engines.base import Engine, Predictor, PredictorConf, find_engine,
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, check_feeds, check_forms, input_examples
 from pipeline.engines.fetches import select_fetches
-from pipeline.engines.remote.remote_predictor import RemoteConf, RemotePredictor
+from pipeline.engines.remote import RemoteConf, RemotePredictor
 from pipeline.models.serving_model import ServingModel, require_library
 
 if TYPE_CHECKING:
@@ -68,9 +68,9 @@ def create_remote_predictor(
         key_file=config.server_api_key_file,
     )
     if config.client_type == "grpc":
-        from pipeline.engines.remote.remote_v2 import V2Predictor  # imports gRPC, for remote Ops only
+        from pipeline.engines.remote import V2Predictor  # imports gRPC, for remote Ops only
 
         return V2Predictor(conf, config.model_name or op_name, config.fetch_list)
-    from pipeline.engines.remote.remote_pipeline import PipelinePredictor
+    from pipeline.engines.remote import PipelinePredictor
 
     return PipelinePredictor(conf, config.fetch_list, packs_tensors)

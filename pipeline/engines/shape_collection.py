@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.engines.base import PredictorConf
+from pipeline.engines.device import cache_folder
 from pipeline.engines.dynamic_shape import Ranges, TensorRange, format_ranges, place_in_program, read_ranges
 from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.paddle.paddle_import import error_sentence, inference, paddle
 from pipeline.engines.paddle.program import corrected_feeds, inspect_program
-from pipeline.engines.tensorrt import cache_folder
 from pipeline.errors import ConfigError, ModelFailed
 from pipeline.models.serving_model import ServingModel
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pipeline.api.app import App, RepositoryPlace
-from pipeline.api.served_models import ServedModel
+from pipeline.api.app import App, RepositoryPlace, ServedModel
 from pipeline.config.config_file import OpConfig
 from pipeline.errors import ConfigError, NotReady, ServingError, StartFailed
 from pipeline.front.pool.plan import FileState, Plan, plan

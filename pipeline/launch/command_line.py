@@ -26,9 +26,8 @@ from pipeline.launch.command_options import (
     TuneOptions,
 )
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command, add_options, parse_options
-from pipeline.launch.export_command import export
 from pipeline.launch.serve_options import add_serve, hint
-from pipeline.launch.text_command import TEXT_EXAMPLES
+from pipeline.launch.text_command import TEXT_EXAMPLES, export
 from pipeline.process.start_signals import INTERRUPTED, end_plainly, left_at_once, survive_hangups
 
 if TYPE_CHECKING:

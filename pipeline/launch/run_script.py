@@ -11,9 +11,8 @@ from pathlib import Path
 from pipeline.api import service
 from pipeline.errors import ConfigError
 from pipeline.offline.script_service import SCRIPT
-from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
-from pipeline.process.app_modules import lead_import_path
+from pipeline.process.app_modules import lead_import_path, offer_paddle_serving_names
 from pipeline.script import print_config
 
 

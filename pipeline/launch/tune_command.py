@@ -1,13 +1,18 @@
-"""`tune`: finds the fastest settings of a service's Op by real requests, and writes them into config.yml."""
+"""`tune`: finds the fastest settings of a service's Op by real requests, and writes them into config.yml.
+
+`tune --record` first records requests of the running service.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,6 +20,7 @@ from typing import Any
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.status import Status
 
 from pipeline.config.op_section import LocalServiceConf
 from pipeline.config.report import read_yaml
@@ -22,11 +28,13 @@ from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
 from pipeline.launch.command_options import TuneOptions
 from pipeline.launch.commands import require_place
-from pipeline.launch.record_command import record
+from pipeline.launch.stop_command import choose_services
 from pipeline.models.serving_model import choose_version, merge_model_settings
 from pipeline.models.variants import load_for_engine, ways_to_run
 from pipeline.plugins import ENGINES, find
-from pipeline.process.control_group import usable_cores
+from pipeline.process import recording
+from pipeline.process.environment import usable_cores
+from pipeline.process.processes import RunningService
 from pipeline.tuning.candidate import Candidate, NotStarted, Script, opened
 from pipeline.tuning.marked_lines import other_machine, require_lines, with_settings
 from pipeline.tuning.sample import Example, SampleRequest, build_requests, read_sample_lines
@@ -41,6 +49,100 @@ from pipeline.tuning.tune import (
     parse_settings,
 )
 from pipeline.tuning.tune_report import as_json, choice_lines, draw, further_lines, print_table
+
+_BEGINS_WITHIN_S = 5.0
+_ENDS_WITHIN_S = 5.0
+_POLL_S = 0.05
+
+
+def record(config: Path, to: Path, max_s: float, console: Console) -> int:
+    """Record the answered requests of the service on the configuration's HTTP port. Return their number.
+
+    The recording ends at the limits of `recording`, after `max_s`, or at Ctrl-C. Raise ConfigError, and
+    NotStopped if no such service runs.
+    """
+    if to.suffix != ".jsonl" or to.exists():
+        why = "is there already" if to.exists() else "has another ending"
+        raise ConfigError(f"--record {to} {why}: name a new file *.jsonl")
+    require_place("--record", to)
+    (service,) = choose_services(port=_http_port(config))
+    if not recording.takes_signal(service.pid):
+        raise ConfigError(f"{service} does not record requests: it is of an older version, or still starts")
+    try:
+        descriptor = recording.create(service.pid)
+    except FileExistsError:
+        raise ConfigError(
+            f"{recording.get_recording_path(service.pid)} is there: "
+            "another recording is under way, or was broken off; "
+            "delete the file then"
+        ) from None
+    except OSError as exc:
+        raise ConfigError(
+            f"{recording.get_recording_path(service.pid)} can't be made ({exc.strerror})"
+        ) from exc
+    try:
+        with _stop_on_signals() as stop_requested:
+            _wait(service, descriptor, max_s, stop_requested, console)
+        lines = Path(f"/proc/self/fd/{descriptor}").read_bytes()
+    finally:
+        os.close(descriptor)
+        recording.get_recording_path(service.pid).unlink(missing_ok=True)
+    if not lines:
+        raise ConfigError(f"{service} has answered no request that can be asked again; nothing is written")
+    to.write_bytes(lines)
+    return lines.count(b"\n")
+
+
+def _http_port(config: Path) -> int:
+    port = read_yaml(config).get("http_port")
+    if not isinstance(port, int):
+        raise ConfigError(f"{config} has no http_port, by which the running service is found")
+    return port
+
+
+@contextlib.contextmanager
+def _stop_on_signals() -> Iterator[threading.Event]:
+    """Yield an event that Ctrl-C or SIGTERM set.
+
+    The signals do not end the process, because the service must not be left recording.
+    """
+    stop_requested = threading.Event()
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(number, lambda *_: stop_requested.set()) for number in numbers]
+    try:
+        yield stop_requested
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _wait(
+    service: RunningService, descriptor: int, max_s: float, stop_requested: threading.Event, console: Console
+) -> None:
+    """Wait until the service ends the recording, by itself or at the end of the time."""
+    _signal(service)
+    over = time.monotonic() + _BEGINS_WITHIN_S
+    while not recording.is_written(descriptor) and not os.fstat(descriptor).st_size:
+        if time.monotonic() > over:
+            raise ConfigError(f"{service} does not begin to record; its log says why")
+        time.sleep(_POLL_S)
+    until = time.monotonic() + max_s
+    with Status("", console=console) as shown:
+        while recording.is_written(descriptor) and not stop_requested.is_set() and time.monotonic() < until:
+            size = os.fstat(descriptor).st_size
+            shown.update(f"Recording what {service} is asked: {size / 1024:.0f} KB (Ctrl-C ends it)")
+            stop_requested.wait(_POLL_S)
+    if recording.is_written(descriptor):
+        _signal(service)
+    over = time.monotonic() + _ENDS_WITHIN_S
+    while recording.is_written(descriptor) and time.monotonic() < over:
+        time.sleep(_POLL_S)
+
+
+def _signal(service: RunningService) -> None:
+    with contextlib.suppress(ProcessLookupError):  # the service has ended, and with it the recording
+        os.kill(service.pid, recording.SIGNAL)
+
 
 SHORTEST_S, MAX_S = 5.0, 24 * 3600.0
 _FIRST_START_S = 120.0  # for the first start, even with a shorter budget

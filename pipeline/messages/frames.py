@@ -34,7 +34,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import astuple
 
-from pipeline.api import app, dag, request_options, served_models
+from pipeline.api import app, dag, request_options
 from pipeline.messages import messages
 from pipeline.messages.messages import KINDS, Message, Stowed
 from pipeline.models import tensor_spec
@@ -540,7 +540,7 @@ class Outbox:
 
 # Modules that define the messages between front and workers.
 DEFINITIONS = (
-    sys.modules[__name__], messages, request_options, tensor_spec, dag, app, served_models,
+    sys.modules[__name__], messages, request_options, tensor_spec, dag, app,
 )  # fmt: skip
 
 # The status of a worker that refuses to serve, for its package is of another version than the front. It must

@@ -189,7 +189,7 @@ class Models(Message):
     """From the front: the models whose answer the Op's output is, after a model was added."""
 
     kind = 9
-    models: str  # JSON of `pipeline.api.served_models.write_models`
+    models: str  # JSON of `pipeline.api.app.write_models`
 
 
 class CallStopHandler(Message):

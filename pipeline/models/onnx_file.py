@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pipeline.errors import ConfigError
-from pipeline.models.dtypes import BY_ONNX
 from pipeline.models.signature import Variable
+from pipeline.models.tensor_spec import BY_ONNX
 
 _EXTERNAL = 1  # TensorProto.DataLocation
 _MAX_DEPTH = 16  # of graphs within nodes within graphs

@@ -12,8 +12,8 @@ import numpy as np
 
 from client.protos.model_files_pb2 import FeedVar, FetchVar, GeneralModelConfig
 from pipeline.errors import ConfigError
-from pipeline.models.dtypes import BY_NAME, BY_PADDLE
 from pipeline.models.protobuf_text import format_message, read_message
+from pipeline.models.tensor_spec import BY_NAME, BY_PADDLE
 
 MAX_BYTES = 4 << 20
 MAX_VARIABLES = 1024

@@ -31,15 +31,13 @@ from pipeline.offline.script_service import script_in, service_of_script
 from pipeline.offline.target import Refused
 from pipeline.ops.described import DescribedOp
 from pipeline.ops.text_ops import TextOp
-from pipeline.ops.tokenizing.tokenizer_files import has_tokenizer
+from pipeline.ops.tokenizer import has_tokenizer
 from pipeline.plugins import DIALECTS, find
 from pipeline.process import environment
-from pipeline.process.control_group import usable_cores
-from pipeline.process.environment import settle_memory
+from pipeline.process.environment import settle_memory, usable_cores
 from pipeline.process.log import set_up_logging
 from pipeline.worker.call import Call
-from pipeline.worker.executor import Executor
-from pipeline.worker.set_up import create_executors
+from pipeline.worker.executor import Executor, create_executors
 
 _NAME = "model"  # of the service around a model alone
 _UNUSED_PORT = 1024  # a configuration names one; nothing listens

@@ -10,9 +10,8 @@ from typing import NoReturn
 from pipeline.api import service
 from pipeline.api.service import Service
 from pipeline.errors import ConfigError
-from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
-from pipeline.process.app_modules import lead_import_path
+from pipeline.process.app_modules import lead_import_path, offer_paddle_serving_names
 
 SCRIPT = "web_service.py"
 

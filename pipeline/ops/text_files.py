@@ -26,7 +26,7 @@ from pipeline.models.label_names import (
 from pipeline.models.onnx_file import find_producer
 from pipeline.models.sentence_files import read_sentence
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
-from pipeline.ops.tokenizing.tokenizer_files import tokenizer_file
+from pipeline.ops.tokenizer import tokenizer_file
 
 CLASSIFICATION, MULTI_LABEL, LABELLING, ZERO_SHOT = "classification", "multi-label", "labelling", "zero-shot"
 EMBEDDINGS, RERANKING = "embeddings", "reranking"

@@ -1,4 +1,4 @@
-"""Random rows on which padding is tried.
+"""Padded batches of random rows, with which padding is proven.
 
 Each batch mixes several kinds of content, because a model may be wrong for a few of them only. A maximum over
 time is wrong for negative rows. A pooled embedding is wrong for rows without a large value.
@@ -6,7 +6,7 @@ time is wrong for negative rows. A pooled embedding is wrong for rows without a 
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,7 +16,41 @@ import numpy as np
 from pipeline.engines.feeds import Array
 from pipeline.models.additions import FeedPadding
 from pipeline.models.signature import Variable
-from pipeline.padding.filling import Feeds
+
+Feeds = dict[str, Array]
+
+
+def pad_feeds(feeds: Mapping[str, Array], padding: Mapping[str, FeedPadding], length: int) -> Feeds:
+    """Return the feeds with each padded axis filled up to `length`."""
+    return {
+        name: pad_array(array, padding[name], length) if name in padding else array
+        for name, array in feeds.items()
+    }
+
+
+def pad_array(array: Array, rule: FeedPadding, length: int) -> Array:
+    """Return the array with the axis of `rule` filled up to `length`."""
+    widths = [(0, 0)] * array.ndim
+    widths[rule.axis] = (0, length - array.shape[rule.axis])
+    return np.pad(array, widths, constant_values=rule.value)
+
+
+def cut_output(output: Array, axis: int | None, length: int) -> Array:
+    """Return the output cut back to `length` on `axis`; None: the output has no axis that grows."""
+    if axis is None or axis >= output.ndim:
+        return output
+    return output.take(range(min(output.shape[axis], length)), axis=axis)
+
+
+def growing_axes(outputs: Sequence[Array]) -> list[int]:
+    """Return the axes, besides the batch, on which one output differs between rows of several lengths.
+
+    Raises ValueError when the output has no fixed rank.
+    """
+    if len({output.ndim for output in outputs}) != 1:
+        raise ValueError("changes its rank with its input")
+    return [axis for axis in range(1, outputs[0].ndim) if len({output.shape[axis] for output in outputs}) > 1]
+
 
 FREE_DIM = 4  # of an open axis that is not the padded axis
 SMALL_IDS = 10

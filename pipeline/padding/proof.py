@@ -19,8 +19,17 @@ from pipeline.engines.feeds import Array
 from pipeline.errors import ServingError
 from pipeline.models.additions import FeedPadding
 from pipeline.models.signature import Variable
-from pipeline.padding.contents import UNCHECKED_IDS, FeedContent, Role, RowContents, content_role
-from pipeline.padding.filling import Feeds, cut_output, growing_axes, pad_feeds
+from pipeline.padding.contents import (
+    UNCHECKED_IDS,
+    FeedContent,
+    Feeds,
+    Role,
+    RowContents,
+    content_role,
+    cut_output,
+    growing_axes,
+    pad_feeds,
+)
 
 MAX_LENGTH = 1024  # a batch of longer rows takes attention hundreds of megabytes
 MIN_LENGTH = 64  # a proof that ends earlier, for lack of time, is none

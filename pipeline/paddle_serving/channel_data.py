@@ -1,4 +1,4 @@
-"""ChannelData: the data between two Ops, in the form of Paddle Serving's hooks."""
+"""ChannelData: the data between two Ops as in Paddle Serving, and its form in messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.api.request_options import LogId
+from client.protos.pipeline_service_pb2 import Request, Response, Tensor
+from pipeline.api.request_options import Answer, LogId
+from pipeline.config.config_file import Limits
+from pipeline.wire.paddle_tensors import add_tensors
+from pipeline.wire.value_texts import build_message, format_outputs
 
 _DICT, _ARRAYS, _ERROR = 0, 1, 2
 PRODUCT_ERROR = 50  # error_code of every app error, whose number is in prod_error_code
@@ -102,3 +106,35 @@ class ChannelData:
     def check_batch_npdata(batch: list[Any]) -> tuple[int, str | None]:
         """Return the first error of `check_npdata` over the elements of a list, else (0, None)."""
         return next((error for row in batch if (error := ChannelData.check_npdata(row))[0]), (0, None))
+
+
+def unpack_inputs(request: Request) -> dict[str, Any]:
+    """Return value i under key i, and each tensor under its name. Raises BadPackage and TooLarge."""
+    inputs: dict[str, Any] = dict(zip(request.key, request.value, strict=False))
+    add_tensors(inputs, request.tensors, Limits())
+    return inputs
+
+
+def unpack_outputs(response: Response) -> dict[str, Any]:
+    """Return a successful response's values by key and tensors by name. Raises BadPackage and TooLarge."""
+    outputs: dict[str, Any] = dict(zip(response.key, response.value, strict=False))
+    add_tensors(outputs, response.tensors, Limits())
+    return outputs
+
+
+def unpack_tensor(tensor: Tensor) -> tuple[Any, Any]:
+    """Return a tensor's array or str, and its lod, int32 [2, n], or None. Raises BadPackage and TooLarge."""
+    inputs: dict[str, Any] = {}
+    add_tensors(inputs, [tensor], Limits())
+    return inputs[tensor.name], inputs.get(f"{tensor.name}.lod")
+
+
+def build_response(channel_data: ChannelData) -> Response:
+    """Build the service's response, with values as texts."""
+    if channel_data.refusal is not None:
+        err_no, message = channel_data.refusal
+        return Response(err_no=err_no, err_msg=message)
+    output = channel_data.parse()
+    if isinstance(output, Answer) and output.key_values is not None:
+        output = output.key_values
+    return build_message(*format_outputs(output))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.process.numpy_version import flaw_of_numpy
+from pipeline.process.environment import flaw_of_numpy
 
 log = logging.getLogger(__name__)
 

@@ -1,15 +1,18 @@
-"""Attributes of Paddle Serving's Ops for their config.yml section, by their names on `self`."""
+"""Settings of an Op's model as in Paddle Serving: attributes, LocalServiceHandler, LocalClient."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from pipeline.config.config_file import LocalServiceConf, OpConfig
-
-if TYPE_CHECKING:  # the script's process needs no engine
-    from pipeline.paddle_serving.local_client import LocalClient
+from pipeline.engines.base import Predictor
+from pipeline.engines.feeds import LOD_SUFFIX
+from pipeline.engines.fetches import find_fetch
+from pipeline.errors import InvalidInput
 
 _MODEL_KEYS = (
     "workdir",
@@ -73,3 +76,91 @@ def get_op_settings(config: OpConfig, client: LocalClient | None) -> dict[str, A
 def _get_client_config(conf: LocalServiceConf) -> str | None:
     """Return the path that Paddle Serving gives the client of a local model."""
     return str(Path(conf.model_dir, "serving_server_conf.prototxt")) if conf.model_dir else None
+
+
+class LocalServiceHandler:
+    """The model of an Op, for `Op(local_service_handler=...)`.
+
+    Every argument is the key of that name in `local_service_conf`, and is validated with config.yml;
+    `fetch_names` is `fetch_list`. `dynamic_shape_info` is the value that the Op's hook would set.
+    """
+
+    def __init__(
+        self,
+        model_config: str,
+        client_type: str = "local_predictor",
+        workdir: str = "",
+        thread_num: int = 2,
+        device_type: int = -1,
+        devices: str = "",
+        fetch_names: Sequence[str] | None = None,
+        mem_optim: bool = True,
+        ir_optim: bool = False,
+        available_port_generator: object = None,  # unused: no brpc servers here
+        use_profile: bool = False,
+        dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
+        **keys: Any,
+    ) -> None:
+        self.dynamic_shape_info = dynamic_shape_info or {}
+        self.local_service_conf = {
+            "model_config": model_config,
+            "client_type": client_type,
+            "workdir": workdir,
+            "thread_num": thread_num,
+            "device_type": device_type,
+            "devices": devices,
+            "fetch_list": list(fetch_names or ()),
+            "mem_optim": mem_optim,
+            "ir_optim": ir_optim,
+            **keys,
+        }
+
+
+class LocalClient:
+    """The client of a local model: `self.client` of an Op, and the base of `LocalPredictor`.
+
+    `feed_names_` and `fetch_names_` are the model's aliases. `feed_shapes_` has no batch axis.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self.feed_names_ = [variable.alias for variable in predictor.feeds]
+        self.fetch_names_ = [variable.alias for variable in predictor.fetches]
+        self.feed_shapes_ = {variable.alias: list(variable.shape[1:]) for variable in predictor.feeds}
+
+    def predict(
+        self,
+        feed: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        fetch: Sequence[str] | str | None = None,
+        batch: bool = False,
+        log_id: int = 0,
+    ) -> dict[str, Any]:
+        """Run the model, and return the fetches named by `fetch`, or all.
+
+        Without `batch`, each feed is a row and gets a batch axis. A list of feeds is a list of rows of the
+        same shape. A ragged feed "x" needs `batch`, and its offsets as "x.lod". Raises InvalidInput for
+        missing feeds and unknown fetches, and the predictor's errors.
+        """
+        rows = [feed] if isinstance(feed, Mapping) else list(feed)
+        if not rows:
+            raise InvalidInput("feed is an empty list; give at least one row")
+        arrays = {}
+        for variable in self._predictor.feeds:
+            missing = [row for row in rows if variable.alias not in row]
+            if missing:
+                raise InvalidInput(f"feed has no {variable.alias!r}, only {', '.join(map(repr, missing[0]))}")
+            values = [np.asarray(row[variable.alias], variable.numpy_dtype) for row in rows]
+            arrays[variable.alias] = np.concatenate(values) if batch else np.stack(values)
+            lod = variable.alias + LOD_SUFFIX
+            if len(rows) == 1 and lod in rows[0]:
+                arrays[lod] = np.asarray(rows[0][lod])
+        outputs = self._predictor.run(arrays)
+        fetched: dict[str, Any] = {}
+        for name in ([fetch] if isinstance(fetch, str) else fetch) or self.fetch_names_:
+            selected = find_fetch(self._predictor.fetches, name)
+            if selected is None:
+                raise InvalidInput(f"fetch has {name!r}; the model has {', '.join(self.fetch_names_)}")
+            fetched[name] = outputs[selected.alias]
+            if selected.alias + LOD_SUFFIX in outputs:
+                fetched[name + LOD_SUFFIX] = outputs[selected.alias + LOD_SUFFIX]
+        return fetched

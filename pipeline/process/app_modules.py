@@ -1,4 +1,4 @@
-"""Imports an app's modules from its folder, those named as our packages included.
+"""Imports of an app: modules of its folder, also under the names of our packages, and Paddle Serving's names.
 
 The app's files import the client.py beside their script, or the pipeline.py beside their model.py. Our own
 files, and other packages, still import ours.
@@ -7,6 +7,8 @@ files, and other packages, still import ours.
 from __future__ import annotations
 
 import builtins
+import importlib
+import importlib.util
 import itertools
 import os
 import sys
@@ -17,6 +19,7 @@ from typing import Any
 
 from pipeline.process.run_module import PACKAGES, ROOT
 
+COMPAT = ROOT / "compat"  # in a checkout; installed packages lack it
 _numbers = itertools.count()
 _OURS = tuple(f"{ROOT / package}{os.sep}" for package in PACKAGES)
 
@@ -71,3 +74,10 @@ def _import_for_files_below(folders: Sequence[Path], names: frozenset[str]) -> N
 def _is_below(places: tuple[str, ...], importer: Mapping[str, Any] | None) -> bool:
     file = importer.get("__file__") if importer else None
     return isinstance(file, str) and file.startswith(places) and not file.startswith(_OURS)
+
+
+def offer_paddle_serving_names() -> None:
+    """Put compat/ last on `sys.path`, with its finder of `paddlenlp`, unless it is installed."""
+    if COMPAT.is_dir() and importlib.util.find_spec("paddle_serving_server") is None:
+        sys.path.append(str(COMPAT))
+        importlib.import_module("paddlenlp_shims.finder")

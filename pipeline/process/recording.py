@@ -14,7 +14,7 @@ import struct
 import tempfile
 from pathlib import Path
 
-from pipeline.process.leftovers import open_to_lock
+from pipeline.process.folders import open_to_lock
 
 SIGNAL = signal.SIGUSR2
 MAX_REQUESTS = 1000

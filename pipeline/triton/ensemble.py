@@ -9,9 +9,9 @@ from typing import NamedTuple
 from google.protobuf import json_format
 
 from client.protos.kserve_v2_pb2 import ModelConfig
+from pipeline.api.app import ServedModel
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.op import REQUEST_OP
-from pipeline.api.served_models import ServedModel
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import BatchAxes, BatchAxis, TensorSpec
 from pipeline.triton.model_folder import build_specs

@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipeline.api.app import ServedModel
 from pipeline.api.op import REQUEST_OP
-from pipeline.api.served_models import ServedModel
 from pipeline.models.tensor_spec import TensorSpec
 from pipeline.triton.repository import ModelRepository, RepositoryContent, UnavailableModel
 from pipeline.tuning.svg import FAINT, GRID, INK, LINE, MARK, page, text

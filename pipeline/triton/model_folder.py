@@ -14,12 +14,11 @@ from client.protos.kserve_v2_pb2 import ModelConfig, ModelInput, ModelOutput
 from pipeline.engines.base import Engine, load_engine
 from pipeline.engines.openvino.graph import inspect_id_limits
 from pipeline.errors import ConfigError
-from pipeline.models.dtypes import BY_NAME
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import SERVER_CONF, SERVER_FOLDER, find_model_files, is_serving_model
 from pipeline.models.signature import Variable, read_signature, signature_text
-from pipeline.models.tensor_spec import Signature, TensorSpec
-from pipeline.process.cache_folder import cache_folder
+from pipeline.models.tensor_spec import BY_NAME, Signature, TensorSpec
+from pipeline.process.folders import cache_folder
 from pipeline.process.helper_process import HelperFailed, run_helper
 
 _DATA_TYPES = ModelConfig.DESCRIPTOR.file.enum_types_by_name["DataType"]

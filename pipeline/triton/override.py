@@ -17,7 +17,7 @@ from google.protobuf import json_format
 
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.errors import ConfigError
-from pipeline.process.leftovers import make_held, remove_leftovers
+from pipeline.process.folders import make_held, remove_leftovers
 from pipeline.triton.repository import ModelRepository, check_name
 
 FILE = "file:"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.process.cache_folder import cache_folder
+from pipeline.process.folders import cache_folder
 from pipeline.process.helper_process import HelperFailed, run_helper
 from pipeline.tuning.choice import Point
 

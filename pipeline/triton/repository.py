@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from google.protobuf import json_format
 
 from client.protos.kserve_v2_pb2 import ModelConfig
+from pipeline.api.app import ServedModel
 from pipeline.api.dag import Dag
-from pipeline.api.served_models import ServedModel
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import find_model_files
 from pipeline.plugins import ENGINES, find
@@ -26,17 +26,15 @@ from pipeline.triton.config_file import (
     Defaults,
     check_config,
     check_tensors,
-    fill_default_fields,
-    get_backend,
-    message_to_dict,
-    read_config,
-)
-from pipeline.triton.engine_options import (
     describe_ineffective_accelerators,
+    fill_default_fields,
     find_cpu_reason,
+    get_backend,
     get_device_keys,
     get_engine_options,
+    message_to_dict,
     move_to_cpu,
+    read_config,
     requests_gpu,
 )
 from pipeline.triton.model_folder import (

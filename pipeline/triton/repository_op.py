@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipeline.api.app import ServedModel
 from pipeline.api.op import Op, OpRequest
-from pipeline.api.served_models import ServedModel
 from pipeline.engines.reshaped import Reshape, Reshapes
 from pipeline.errors import ConfigError, ServingError, get_error_text
-from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.triton.config_file import split_texts
 from pipeline.triton.python_backend.other_models import OtherModels
 

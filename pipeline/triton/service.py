@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.api.app import App, RepositoryPlace
+from pipeline.api.app import App, RepositoryPlace, collect_models
 from pipeline.api.examples import Examples
 from pipeline.api.op import Op
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
-from pipeline.api.served_models import collect_models
 from pipeline.api.service import Service
 from pipeline.config.config_file import ServiceConfig, load_config
 from pipeline.config.value_types import OFF
 from pipeline.errors import ConfigError, StartFailed
-from pipeline.process.numpy_version import require_numpy_2
+from pipeline.process.environment import require_numpy_2
 from pipeline.triton.config_file import NO_DEFAULTS, Defaults
 from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.repository import ModelRepository, RepositoryContent

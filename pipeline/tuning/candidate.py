@@ -21,8 +21,8 @@ import yaml
 
 from pipeline.config.report import read_yaml
 from pipeline.errors import ConfigError, ServingError
+from pipeline.process.folders import make_held, remove_leftovers
 from pipeline.process.helper_process import HelperFailed, run_helper
-from pipeline.process.leftovers import make_held, remove_leftovers
 from pipeline.process.processes import RunningService, cpu_ticks, python_module
 from pipeline.tuning.closed_loop import Load, LoadResult
 from pipeline.tuning.sample import SampleRequest

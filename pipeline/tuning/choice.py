@@ -23,8 +23,8 @@ from pipeline.errors import ConfigError
 from pipeline.models.digests import hash_sample
 from pipeline.models.serving_model import ServingModel
 from pipeline.plugins import ENGINES, PROJECT, find
-from pipeline.process.cache_folder import cache_folder
-from pipeline.process.control_group import usable_cores
+from pipeline.process.environment import usable_cores
+from pipeline.process.folders import cache_folder
 
 USUAL_LENGTHS = (16, 64)  # candidates are compared at these: a headline and a short paragraph
 Point = tuple[int, int, float]

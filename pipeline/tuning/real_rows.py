@@ -16,8 +16,7 @@ import numpy as np
 from pipeline.engines.base import Predictor
 from pipeline.engines.feeds import Array
 from pipeline.errors import ConfigError
-from pipeline.models.example_feeds import EXAMPLE_FILE, read_example
-from pipeline.models.serving_model import SAMPLE_FILE, FeedPadding, Padding
+from pipeline.models.serving_model import EXAMPLE_FILE, SAMPLE_FILE, FeedPadding, Padding, read_example
 
 
 def read_rows(sample: Path) -> dict[str, Array]:

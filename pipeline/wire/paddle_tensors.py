@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from client.protos.pipeline_service_pb2 import Tensor
 from pipeline.errors import BadPackage, TooLarge
-from pipeline.models.dtypes import BY_PADDLE
+from pipeline.models.tensor_spec import BY_PADDLE
 
 Array = npt.NDArray[Any]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from google.protobuf.message import DecodeError
 
 from client.protos.kserve_v2_pb2 import InferTensorContents
-from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.models.tensor_spec import BY_DATATYPE
 
 Array = npt.NDArray[Any]
 

@@ -1,27 +1,31 @@
-"""Runs the dispatches of an Op: from the inputs of the requests in it to the replies."""
+"""Executor: runs the dispatches of an Op, from the inputs of their requests to the replies."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import msgspec
 
 from client.protos.pipeline_service_pb2 import Response
+from pipeline.api.app import App, ServedModel, answered_by
 from pipeline.api.op import Op, OpRequest
-from pipeline.api.served_models import ServedModel
 from pipeline.dialects.dialect import Form
 from pipeline.errors import HookFailed, RemoteRefused, ServingError, described, is_servers
 from pipeline.messages.frames import NotEncodable, Part, Tail, encode, stow
-from pipeline.messages.messages import Outcome, Refusal, Settled, Timings
+from pipeline.messages.messages import Outcome, Ready, Refusal, Settled, Timings
 from pipeline.models.tensor_spec import TensorSpec, adapt_array
-from pipeline.paddle_serving.packages import unpack_outputs
+from pipeline.paddle_serving.channel_data import unpack_outputs
+from pipeline.paddle_serving.numpy_1 import print_as_numpy_1
+from pipeline.paddle_serving.op_settings import LocalClient, get_op_settings
 from pipeline.process.isolation import isolated, log_fault
-from pipeline.process.log import one_line
+from pipeline.process.log import keep_our_loggers, one_line
 from pipeline.worker.call import Call, picked
 from pipeline.worker.error_log import ERRORS
-from pipeline.worker.hooks import Hooks, format_cause
+from pipeline.worker.hooks import Hooks, call_init_op, format_cause, get_hooks
+from pipeline.worker.model import Model
 from pipeline.worker.plan import Slice
 from pipeline.worker.runner import Run, Runner
 
@@ -438,3 +442,64 @@ class Outputs:
                 except NotEncodable as exc:
                     raise HookFailed(f"[{self._hooks.op.name}] output {key!r}: {exc}") from exc
             raise
+
+
+LOAD_NOTE = "raised while the model was loaded or warmed up"
+
+
+@contextmanager
+def _marked_as_load() -> Iterator[None]:
+    """Mark exceptions of the block: the front may serve an older version of the model instead."""
+    try:
+        yield
+    except Exception as exc:
+        exc.add_note(LOAD_NOTE)
+        raise
+
+
+def create_executors(
+    op: Op, app: App, name: str, forms: Mapping[str, Form], *, count: int, first: int = 0, shares: bool
+) -> tuple[list[Executor], Ready]:
+    """Make an executor for each of `count` instances of one Op and model, and the worker's ready message.
+
+    name: the Op's in `app`. first: number of the first instance. shares: the instances share a process, so
+    that none has a `concurrency_idx` of its own. Raises what the Op's `init_op` raises, as our errors.
+    """
+    config = app.config.op[name]
+    op.concurrency_idx = None if shares else first
+    with _marked_as_load():
+        model = Model(op, config, app.folder, first, app.choices.get(name), app.config.limits.kserve_rows)
+    op.model = model.serving_model
+    op.predictor = op._predictor = model.predictor
+    if model.predictor is not None and model.serving_model is not None:
+        op.client = LocalClient(model.predictor)
+        op._fetch_names = op.client.fetch_names_
+    op._settings = get_op_settings(config, op.client)
+    if op.model is not None:
+        op.set_model_info(op.model)
+        model.serving_model = op.model or model.serving_model  # as the Op itself describes it
+    call_init_op(op)
+    keep_our_loggers()
+    with _marked_as_load():
+        model.warm_up()
+    print_as_numpy_1()
+    hooks = get_hooks(op)
+    signature = model.signature
+    outputs = Outputs(
+        hooks,
+        forms,
+        answers=answered_by(app.models, name),
+        fetches=() if signature is None else signature.outputs,
+    )
+    executors = [
+        Executor(
+            hooks,
+            Runner(
+                hooks, model.predictor, model.limits, model.joining, model.costs(), shares_process=count > 1
+            ),
+            outputs,
+            model.probe,
+        )
+        for _ in range(count)
+    ]
+    return executors, Ready(signature, model.card)

@@ -20,12 +20,12 @@ from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 from pipeline.api import service
-from pipeline.api.app import App
+from pipeline.api.app import App, read_models
 from pipeline.api.op import Op
-from pipeline.api.served_models import read_models
 from pipeline.dialects.dialect import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.messages.frames import (
@@ -44,6 +44,7 @@ from pipeline.messages.frames import (
 )
 from pipeline.messages.messages import (
     KINDS,
+    STOP_HANDLER_S,
     CallStopHandler,
     Failed,
     Message,
@@ -57,20 +58,49 @@ from pipeline.messages.messages import (
     Start,
     Timings,
 )
-from pipeline.paddle_serving.import_names import offer_paddle_serving_names
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
-from pipeline.process.app_modules import lead_import_path
+from pipeline.process.app_modules import lead_import_path, offer_paddle_serving_names
 from pipeline.process.environment import release_memory, settle_memory
 from pipeline.process.isolation import isolated
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.processes import die_with, name_process
 from pipeline.process.run_module import PACKAGES
 from pipeline.worker.call import Dispatch
-from pipeline.worker.executor import Executor
+from pipeline.worker.executor import LOAD_NOTE, Executor, create_executors
 from pipeline.worker.hooks import format_user_traceback, said_by
-from pipeline.worker.set_up import LOAD_NOTE, create_executors
 from pipeline.worker.shared_ports import share_ports
-from pipeline.worker.stop_handler import call_stop_handler, get_stop_handler
+
+log = logging.getLogger(__name__)
+
+StopHandler = Callable[[int, FrameType | None], object]
+
+
+def get_stop_handler() -> StopHandler | None:
+    """Return the handler that the script has set in this process."""
+    handler = signal.getsignal(signal.SIGTERM)
+    return handler if callable(handler) and not isinstance(handler, signal.Handlers) else None
+
+
+def call_stop_handler(handler: StopHandler) -> None:
+    """Call the handler. The process ends if the handler takes over STOP_HANDLER_S."""
+    timer = threading.Timer(STOP_HANDLER_S, _give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        handler(signal.SIGTERM, sys._getframe())
+    except (SystemExit, KeyboardInterrupt):  # the usual end of such a handler
+        pass
+    except BaseException:
+        log.exception("The script's handler of SIGTERM failed")
+    finally:
+        timer.cancel()
+
+
+def _give_up() -> None:
+    log.error("The script's handler of SIGTERM took over %g s: its process ends", STOP_HANDLER_S)
+    lines_written()
+    os._exit(1)
+
 
 _CLOSE_RANGE_UNSHARE = 2
 _LAST_FD = 2**32 - 1

@@ -12,18 +12,22 @@ from pipeline.api.op import Op
 from pipeline.config.config_file import DEFAULT_BATCH_TOKENS, DEFAULT_KSERVE_ROWS, LocalServiceConf, OpConfig
 from pipeline.engines import create_predictor, create_remote_predictor
 from pipeline.engines.base import Predictor, load_engine, takes_any_shape
+from pipeline.engines.device import configured_shapes
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, input_examples
-from pipeline.engines.remote.remote_predictor import RemotePredictor
+from pipeline.engines.remote import RemotePredictor
 from pipeline.engines.reshaped import Reshaped
-from pipeline.engines.tensorrt import configured_shapes
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, get_error_text
 from pipeline.models.additions import PARITY_FILE, FeedPadding, Padding
 from pipeline.models.digests import SAMPLE, replaced_files
-from pipeline.models.dtypes import BY_NAME
-from pipeline.models.example_feeds import WARMUP_SHAPES, create_ones
-from pipeline.models.serving_model import ServingModel, Variable, merge_model_settings
-from pipeline.models.tensor_spec import ModelCard, Signature, TensorSpec
+from pipeline.models.serving_model import (
+    WARMUP_SHAPES,
+    ServingModel,
+    Variable,
+    create_ones,
+    merge_model_settings,
+)
+from pipeline.models.tensor_spec import BY_NAME, ModelCard, Signature, TensorSpec
 from pipeline.models.variants import load_for_engine
 from pipeline.tuning.choice import Choice
 from pipeline.worker.plan import BatchLimits, RunCosts

@@ -11,18 +11,19 @@ import tritonclient.http as v2
 from tritonclient.utils import InferenceServerException
 
 from pipeline import Op, RequestOp
-from pipeline.api.app import App, RepositoryPlace
-from pipeline.api.dag import Dag, Edge, Node, build_dag, collect_ops
-from pipeline.api.examples import Examples
-from pipeline.api.restrictions import Restriction, Restrictions
-from pipeline.api.served_models import (
+from pipeline.api.app import (
+    App,
     ModelSource,
+    RepositoryPlace,
     ScriptModels,
     ServedModel,
     collect_models,
     read_models,
     write_models,
 )
+from pipeline.api.dag import Dag, Edge, Node, build_dag, collect_ops
+from pipeline.api.examples import Examples
+from pipeline.api.restrictions import Restriction, Restrictions
 from pipeline.config.config_file import ServiceConfig
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature

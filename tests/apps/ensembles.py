@@ -4,8 +4,8 @@ import os
 from dataclasses import replace
 
 from pipeline import Op, WebService
+from pipeline.api.app import ServedModel, collect_models
 from pipeline.api.dag import Dag, Edge, Node
-from pipeline.api.served_models import ServedModel, collect_models
 from pipeline.models.tensor_spec import Signature, TensorSpec
 
 REQUEST = "@request"

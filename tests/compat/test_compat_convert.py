@@ -13,7 +13,7 @@ import pytest
 from pipeline.engines import create_predictor, input_examples
 from pipeline.errors import ConfigError, InvalidInput
 from pipeline.models.serving_model import ServingModel, load_serving_model
-from pipeline.paddle_serving.local_client import LocalClient
+from pipeline.paddle_serving.op_settings import LocalClient
 from tests.support.models import local_conf
 from tests.support.service_process import ROOT
 

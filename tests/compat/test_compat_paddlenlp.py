@@ -97,7 +97,7 @@ sys.meta_path[:] = [f for f in sys.meta_path if "compat" not in str(f) and "Padd
 sys.path[:] = [entry for entry in sys.path if entry != {str(COMPAT)!r}]
 for name in ("paddlenlp_shims", "paddlenlp_shims.finder"):
     del sys.modules[name]
-from pipeline.paddle_serving.import_names import offer_paddle_serving_names
+from pipeline.process.app_modules import offer_paddle_serving_names
 offer_paddle_serving_names()
 import paddlenlp
 print(paddlenlp.__file__)

@@ -11,8 +11,7 @@ import pytest
 from convert.steps.conversion_environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
 from pipeline.models.description import TextInput
-from pipeline.ops.tokenizing.text_tokenizer import TextTokenizer
-from pipeline.ops.tokenizing.tokenizer_files import load_tokenizer, tokenizer_file
+from pipeline.ops.tokenizer import TextTokenizer, load_tokenizer, tokenizer_file
 from tests.support import sentence_piece_models
 from tests.support.hard_texts import HARD_TEXTS, PILED
 from tests.support.service_process import ROOT

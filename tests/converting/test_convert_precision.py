@@ -17,7 +17,7 @@ from convert.programs.inference_program import read_program
 from convert.proof.sample_files import text_rows
 from convert.proof.target import create_model_target
 from convert.steps.conversion_environment import CONVERT_PYTHON, missing_packages
-from pipeline.launch.doctor.machine import cpu_flags
+from pipeline.launch.doctor.checks import cpu_flags
 from pipeline.models.serving_model import load_serving_model
 from tests.support import models, onnx_models
 from tests.support.service_process import APPS, ServiceProcess

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from client.protos.kserve_v2_pb2 import InferTensorContents
-from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.wire.v2_tensors import CONTENTS, from_contents, from_raw, to_raw
 
 TYPED = [datatype for datatype in CONTENTS if datatype != "BYTES"]

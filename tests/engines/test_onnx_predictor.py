@@ -23,7 +23,7 @@ from pipeline.engines.dynamic_shape import TensorRange, format_ranges
 from pipeline.engines.onnxruntime.onnx_predictor import session_options, session_plans
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
 from pipeline.models.serving_model import ServingModel, load_serving_model
-from pipeline.paddle_serving.local_client import LocalClient
+from pipeline.paddle_serving.op_settings import LocalClient
 from tests.support import models, onnx_models
 from tests.support.models import local_conf
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pipeline.front.pool.worker_pool import HOLD_S
-from pipeline.process import control_group
+from pipeline.process import environment
 from tests.support.service_process import APPS, ServiceProcess, wait_until
 
 READY = "paddlewheel_op_ready_instances"
@@ -107,6 +107,6 @@ def test_usable_cores_are_those_of_the_affinity_and_the_control_group(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str, cores: int, usable: int
 ) -> None:
     (tmp_path / "cpu.max").write_text(limit + "\n")
-    monkeypatch.setattr(control_group, "CGROUP", tmp_path)
+    monkeypatch.setattr(environment, "CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    assert control_group.usable_cores() == usable
+    assert environment.usable_cores() == usable

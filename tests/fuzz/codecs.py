@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgpack
 
 from client.protos.model_files_pb2 import GeneralModelConfig
-from pipeline.api.served_models import ServedModel
+from pipeline.api.app import ServedModel
 from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value import front as key_value
 from pipeline.dialects.kserve import json_fields
@@ -45,9 +45,8 @@ from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError,
 from pipeline.front.dag_run import Request
 from pipeline.messages.frames import FrameReader, decode, encode, frame, stow, will_read
 from pipeline.messages.messages import CallMessage, DispatchMessage
-from pipeline.models.dtypes import BY_DATATYPE
 from pipeline.models.protobuf_text import format_message, parse_message
-from pipeline.models.tensor_spec import Signature, TensorSpec
+from pipeline.models.tensor_spec import BY_DATATYPE, Signature, TensorSpec
 from pipeline.triton.ensemble import build_model_dag
 from pipeline.wire.paddle_tensors import from_npy
 from pipeline.wire.v2_tensors import from_raw

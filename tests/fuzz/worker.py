@@ -19,8 +19,8 @@ from unittest.mock import patch
 import numpy as np
 
 from pipeline import Op
+from pipeline.api.app import ServedModel
 from pipeline.api.op import REQUEST_OP
-from pipeline.api.served_models import ServedModel
 from pipeline.dialects.dialect import load_forms
 from pipeline.engines.feeds import check_feeds, check_forms
 from pipeline.messages.frames import FrameReader, Part, Tail, decode, encode, frame, stow

@@ -15,18 +15,20 @@ import pytest
 
 from pipeline.config.config_file import load_config
 from pipeline.launch.doctor import Status
-from pipeline.launch.doctor.machine import (
+from pipeline.launch.doctor.checks import (
     check_config,
     check_cores,
     check_cpu,
     check_gpu,
     check_memory,
+    check_originals,
+    check_packages,
     check_port,
+    check_python,
     cpu_flags,
     memory,
 )
 from pipeline.launch.doctor.prediction import check_predictions, try_prediction
-from pipeline.launch.doctor.software import check_originals, check_packages, check_python
 from tests.support.free_ports import free_port
 from tests.support.service_process import APPS, ROOT, ServiceProcess
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from client.pipeline_client import ENCODINGS
-from pipeline.models.dtypes import BY_DATATYPE, BY_NAME, BY_ONNX, BY_PADDLE, BY_PROGRAM, DTYPES, RAW_ALONE
+from pipeline.models.tensor_spec import (
+    BY_DATATYPE,
+    BY_NAME,
+    BY_ONNX,
+    BY_PADDLE,
+    BY_PROGRAM,
+    DTYPES,
+    RAW_ALONE,
+)
 from pipeline.wire.paddle_tensors import NUMERIC
 
 

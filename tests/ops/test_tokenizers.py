@@ -12,8 +12,7 @@ import sentencepiece
 
 from pipeline.errors import ConfigError
 from pipeline.models.description import TextInput
-from pipeline.ops.tokenizing.text_tokenizer import TextTokenizer, shortened
-from pipeline.ops.tokenizing.tokenizer_files import load_tokenizer, tokenizer_file
+from pipeline.ops.tokenizer import TextTokenizer, load_tokenizer, shortened, tokenizer_file
 from tests.support import sentence_piece_models
 from tests.support.hard_texts import HARD_TEXTS, PILED
 from tests.support.service_process import ROOT

@@ -85,11 +85,11 @@ HANGING = """
 import time
 from pipeline.config.config_file import LoggingConfig
 from pipeline.process.log import set_up_logging
-from pipeline.worker import stop_handler
+from pipeline.worker import main
 
 set_up_logging(LoggingConfig(), "test", "worker", beside_app=True)
-stop_handler.STOP_HANDLER_S = 0.1
-stop_handler.call_stop_handler(lambda *_: time.sleep(3600))
+main.STOP_HANDLER_S = 0.1
+main.call_stop_handler(lambda *_: time.sleep(3600))
 """
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.process.control_group import oom_kills
+from pipeline.process.environment import oom_kills
 from tests.support import onnx_models
 from tests.support.service_process import APPS, ROOT, ServiceProcess, is_running, wait_until
 

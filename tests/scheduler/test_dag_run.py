@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from pipeline.api.app import ServedModel
 from pipeline.api.dag import FEED, MESSAGE, Dag, Edge, Node
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
-from pipeline.api.served_models import ServedModel
 from pipeline.errors import DeadlineExceeded, HookFailed, InvalidInput, ServingError
 from pipeline.front.dag_run import DagRun, Entry, InOrder, OpQueue, Request, Task, lost_with, superfluous
 from pipeline.front.metrics.metrics import Failures

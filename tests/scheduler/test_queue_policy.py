@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.api.app import App
+from pipeline.api.app import App, ServedModel
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
 from pipeline.api.queue_policy import ModelBatching, QueuePolicies, QueuePolicy
-from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import ServiceConfig
 
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.api.app import RepositoryPlace
+from pipeline.api.app import RepositoryPlace, ServedModel
 from pipeline.api.dag import Dag, Edge, Node
 from pipeline.api.op import REQUEST_OP
-from pipeline.api.served_models import ServedModel
 from pipeline.errors import (
     DeadlineExceeded,
     NotReady,

@@ -6,11 +6,10 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.api.app import App
+from pipeline.api.app import App, ServedModel
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
 from pipeline.api.op import REQUEST_OP
-from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import ServiceConfig
 from tests.simulation.clients import ARRAY_BYTES, LARGE_ARRAY_BYTES, Order
 from tests.simulation.faults import FAULTS

@@ -13,12 +13,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pipeline.api.app import App
+from pipeline.api.app import App, ServedModel
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
 from pipeline.api.op import REQUEST_OP
 from pipeline.api.request_options import RequestOptions
-from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import ServiceConfig
 from pipeline.errors import ServingError
 from pipeline.front.dag_run import Client, DagRun, Request

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pipeline.engines import create_predictor
-from pipeline.engines.openvino.openvino_import import openvino
+from pipeline.engines.openvino.openvino_predictor import openvino
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import FeedPadding, Padding, Variable, load_serving_model
 from pipeline.tuning.real_rows import MIN_ROWS, SAMPLE_FILE, require_agreement, require_equal_answers

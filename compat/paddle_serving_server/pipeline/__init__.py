@@ -6,7 +6,7 @@ The client is imported when it is asked for: a service needs none.
 from typing import TYPE_CHECKING, Any
 
 from pipeline import Op, PipelineServer, RequestOp, ResponseOp, WebService
-from pipeline.paddle_serving.local_service_handler import LocalServiceHandler
+from pipeline.paddle_serving.op_settings import LocalServiceHandler
 
 if TYPE_CHECKING:
     from client.pipeline_client import PipelineClient

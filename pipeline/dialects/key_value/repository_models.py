@@ -9,15 +9,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from pipeline.api.app import ServedModel
 from pipeline.api.examples import build_message
-from pipeline.api.served_models import ServedModel
 from pipeline.config.config_file import Limits
 from pipeline.dialects.key_value.unread import DeclaredTexts, UnreadTensor, UnreadText
 from pipeline.errors import BadPackage, TooLarge, UnknownService
 from pipeline.front.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.models.dtypes import BY_DATATYPE
-from pipeline.models.tensor_spec import Signature, TensorSpec
+from pipeline.models.tensor_spec import BY_DATATYPE, Signature, TensorSpec
 from pipeline.wire.paddle_tensors import STRING
 
 _EXAMPLE_TEXT = "text"

@@ -18,8 +18,7 @@ from pipeline.dialects.kserve.json_fields import replace_surrogates
 from pipeline.dialects.kserve.refusals import KServeRefusal, request_refusal
 from pipeline.errors import InvalidInput, TooLarge, UnprintableAnswer
 from pipeline.messages.frames import Unread
-from pipeline.models.dtypes import BY_DATATYPE, BY_NAME
-from pipeline.models.tensor_spec import TensorSpec
+from pipeline.models.tensor_spec import BY_DATATYPE, BY_NAME, TensorSpec
 from pipeline.wire.paddle_tensors import to_message
 from pipeline.wire.v2_tensors import BYTES, CONTENTS, LENGTH, Array, from_contents, objects, read_contents
 

@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.dialects.kserve.unread import parse_nullable
 from pipeline.errors import InvalidInput
 from pipeline.messages.frames import Unread
-from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.wire.v2_tensors import objects
 
 _decoder = msgspec.json.Decoder(list)

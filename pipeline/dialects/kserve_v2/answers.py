@@ -16,8 +16,7 @@ from pipeline.dialects.kserve.unread import convert_output, no_tensor
 from pipeline.dialects.message_fields import encode_varint
 from pipeline.errors import UnprintableAnswer
 from pipeline.messages.frames import Part
-from pipeline.models.dtypes import RAW_ALONE
-from pipeline.models.tensor_spec import TensorSpec
+from pipeline.models.tensor_spec import RAW_ALONE, TensorSpec
 from pipeline.wire.v2_tensors import BYTES, PARAMETERS, Array, to_raw
 
 # Response forms:

@@ -68,8 +68,7 @@ from pipeline.front.http.http_handler import (
 )
 from pipeline.front.http.openapi import OBJECT, Schema, content, get, operation, refusals
 from pipeline.messages.frames import Part
-from pipeline.models.dtypes import RAW_ALONE
-from pipeline.models.tensor_spec import Signature, TensorSpec
+from pipeline.models.tensor_spec import RAW_ALONE, Signature, TensorSpec
 
 _WINDOWS = {"gzip": 31, "deflate": 15}  # of zlib: deflate is its own format, as in RFC 9110
 _LEVEL = 1  # a front is short of time, not of bytes

@@ -23,8 +23,7 @@ from pipeline.dialects.triton_extensions.shared_memory import FindSpan, SharedMe
 from pipeline.front.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.frames import Part
-from pipeline.models.dtypes import BY_DATATYPE, DTYPES, RAW_ALONE
-from pipeline.models.tensor_spec import Signature, TensorSpec
+from pipeline.models.tensor_spec import BY_DATATYPE, DTYPES, RAW_ALONE, Signature, TensorSpec
 
 _ALLOWED = "triton_enable_empty_final_response"
 _NOT_FOR_HOOKS = (_ALLOWED, "sequence_id", "sequence_start", "sequence_end")

@@ -49,7 +49,7 @@ from pipeline.front.grpc.rpc_handler import CallContext, RpcHandler
 from pipeline.front.scheduler.admission import CALLER, caller
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.frames import Part
-from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.wire.v2_tensors import BYTES, CONTENTS, LENGTH, from_contents
 
 _KINDS = {  # of the parameters that the protocol gives a meaning

@@ -12,12 +12,19 @@ import numpy as np
 import onnxruntime
 
 from pipeline.engines.base import PredictorConf
-from pipeline.engines.device import Device, resolve_device, select_card, warn_of_paddle_keys
+from pipeline.engines.device import (
+    WORKSPACE_BYTES,
+    Device,
+    cache_folder,
+    profile_shapes,
+    resolve_device,
+    select_card,
+    warn_of_paddle_keys,
+)
 from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
 from pipeline.engines.feeds import Array, as_texts, check_feeds, check_forms, shares_runs
 from pipeline.engines.fetches import get_graph_feeds, measure_fetches, select_fetches
 from pipeline.engines.refusals import OutOfRange, build_run_error
-from pipeline.engines.tensorrt import WORKSPACE_BYTES, cache_folder, profile_shapes
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel

@@ -8,11 +8,12 @@ import logging
 import os
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -22,12 +23,16 @@ from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, check_feeds, check_forms, shares_runs
 from pipeline.engines.fetches import get_graph_feeds, measure_fetches, select_fetches
 from pipeline.engines.openvino.graph import GraphFacts, read_graph_facts, read_onnx_facts
-from pipeline.engines.openvino.openvino_import import openvino
 from pipeline.engines.refusals import build_run_error
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, UnusableFeed
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel, Variable
-from pipeline.process.cache_folder import cache_folder
+from pipeline.process.folders import cache_folder
+
+# With this package, OpenVINO reports its import over the network and stores an id in the home folder, without
+# consent. OpenVINO works without the package.
+cast(dict[str, Any], sys.modules).setdefault("openvino_telemetry", None)
+import openvino  # noqa: E402
 
 MAX_ERROR_CHARS = 400
 

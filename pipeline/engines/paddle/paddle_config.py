@@ -8,13 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.engines.base import PredictorConf
-from pipeline.engines.device import Device, resolve_device, select_card
+from pipeline.engines.device import (
+    WORKSPACE_BYTES,
+    Device,
+    cache_folder,
+    profile_shapes,
+    resolve_device,
+    select_card,
+)
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.paddle.paddle_import import inference, paddle
 from pipeline.engines.paddle.program import Half, run_natively_for, separate_params
 from pipeline.engines.paddle.session import build_text_config
 from pipeline.engines.shape_collection import collected_file
-from pipeline.engines.tensorrt import WORKSPACE_BYTES, cache_folder, profile_shapes
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import ServingModel
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pipeline.errors import ConfigError
-from pipeline.models.dtypes import BY_PROGRAM
 from pipeline.models.serving_model import ServingModel, Variable
+from pipeline.models.tensor_spec import BY_PROGRAM
 
 TOKENIZER = "faster_tokenizer"
 TEXTS, VOCABULARY = 26, 27  # of framework.proto's VarType.Type: STRINGS and VOCAB

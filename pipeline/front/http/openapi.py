@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import __version__
-from pipeline.api.app import App
-from pipeline.api.served_models import ServedModel
+from pipeline.api.app import App, ServedModel
 from pipeline.front.http.multipart import FORM
 from pipeline.front.scheduler.scheduler import Scheduler
 

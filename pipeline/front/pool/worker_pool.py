@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from pipeline.api.served_models import ServedModel, answered_by, write_models
+from pipeline.api.app import ServedModel, answered_by, write_models
 from pipeline.errors import StartFailed
 from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.plan import Plan, plan_older

@@ -55,8 +55,7 @@ from pipeline.messages.messages import (
     Settled,
     Start,
 )
-from pipeline.process.control_group import oom_kills
-from pipeline.process.environment import MODEL_PROCESS
+from pipeline.process.environment import MODEL_PROCESS, oom_kills
 from pipeline.process.isolation import run_isolated
 from pipeline.process.processes import (
     WORKER,

@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from pipeline.api.app import App
+from pipeline.api.app import App, ServedModel
 from pipeline.api.dag import MESSAGE
-from pipeline.api.served_models import ServedModel
 from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
 from pipeline.front.dag_run import Answer, Client, DagRun, Entry, OpQueue, Request
 from pipeline.front.metrics.access_log import AccessLog, Tracer
@@ -35,7 +34,7 @@ from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.gauges import register_gauges
 from pipeline.messages.messages import STOP_HANDLER_S
 from pipeline.models.serving_model import UNVERSIONED
-from pipeline.process.control_group import usable_cores
+from pipeline.process.environment import usable_cores
 from pipeline.process.isolation import run_isolated
 
 

@@ -9,9 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.launch.doctor import Finding, Status
-from pipeline.launch.doctor.machine import check_config, check_gpu, check_machine
+from pipeline.launch.doctor.checks import (
+    check_config,
+    check_gpu,
+    check_machine,
+    check_running,
+    check_software,
+)
 from pipeline.launch.doctor.prediction import check_paddle, check_predictions, try_prediction
-from pipeline.launch.doctor.software import check_running, check_software
 
 STYLES = {Status.OK: "green", Status.NOTE: "yellow", Status.MISS: "bold red"}
 PIPE_WIDTH = 120  # columns of a table that is not printed to a terminal

@@ -16,10 +16,19 @@ from pipeline.errors import ConfigError, InvalidInput
 from pipeline.models.sentence_files import LAYERS_FILE, EmbeddingOutput, read_sentence
 from pipeline.ops.text_tasks import parameters
 from pipeline.ops.text_tasks.parameters import Parameter
-from pipeline.ops.text_tasks.text_rows import find_prompt, prompt_tokens, where, with_prompt
-from pipeline.ops.text_tasks.text_task import TRUNCATE, TRUNCATED, Array, TextRequest, TextTask
+from pipeline.ops.text_tasks.text_task import (
+    TRUNCATE,
+    TRUNCATED,
+    Array,
+    TextRequest,
+    TextTask,
+    find_prompt,
+    prompt_tokens,
+    where,
+    with_prompt,
+)
 from pipeline.ops.text_tasks.text_windows import Cut, pooled
-from pipeline.ops.tokenizing.text_tokenizer import Row
+from pipeline.ops.tokenizer import Row
 
 _TINY = np.float32(1e-12)  # the least length that a vector is divided by
 _ERF = np.vectorize(math.erf, otypes=[np.float32])

@@ -20,7 +20,7 @@ from pipeline.ops.text_tasks.entity_spans import (
 from pipeline.ops.text_tasks.parameters import Parameter, flag, share
 from pipeline.ops.text_tasks.split_tokens import checked_tokens, printed_texts, tokens_of_json
 from pipeline.ops.text_tasks.text_task import Array, TextRequest, TextTask
-from pipeline.ops.tokenizing.text_tokenizer import Tokens
+from pipeline.ops.tokenizer import Tokens
 
 TOKENS = "tokens"
 """The key under which clients of PaddleNLP's services send texts, or texts in tokens."""

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pipeline.errors import ConfigError
 from pipeline.models.description import OUTPUTS_KEY, TensorOutput, TextInput
 from pipeline.models.serving_model import ADDITIONS, ServingModel, Variable
-from pipeline.ops.text_tasks.classification import ClassesTask, MultiLabelTask, RelevanceTask
+from pipeline.ops.text_tasks.classification import ClassesTask, MultiLabelTask, RelevanceTask, ZeroShotTask
 from pipeline.ops.text_tasks.embeddings import EmbeddingTask, SimilarityTask
 from pipeline.ops.text_tasks.labelling import EntitiesTask
 from pipeline.ops.text_tasks.text_task import TextTask, is_task_output
-from pipeline.ops.text_tasks.zero_shot import ZeroShotTask
 
 TASKS: Mapping[str, type[TextTask]] = {
     "classes": ClassesTask,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError
-from pipeline.process.cache_folder import cache_folder
+from pipeline.process.folders import cache_folder
 from pipeline.process.helper_process import HelperFailed, HelperResult, run_helper
 
 PARAMETER, MODEL_FOLDER = "EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY"

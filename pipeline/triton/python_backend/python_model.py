@@ -17,20 +17,20 @@ import numpy as np
 
 from pipeline.api.op import OpRequest
 from pipeline.errors import ConfigError, InvalidInput, ServingError, get_error_text
-from pipeline.models.dtypes import BY_DATATYPE
+from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.process.app_modules import lead_import_path
 from pipeline.process.run_module import PACKAGES
-from pipeline.triton.engine_options import count_gpus
+from pipeline.triton.config_file import count_gpus
 from pipeline.triton.python_backend import utils
 from pipeline.triton.python_backend.environment import NOT_INSTALLED, add_model_packages
 from pipeline.triton.python_backend.other_models import OtherModels
-from pipeline.triton.python_backend.own_metrics import changed_families
 from pipeline.triton.python_backend.utils import (
     InferenceRequest,
     InferenceResponse,
     Tensor,
     TritonError,
     TritonModelException,
+    changed_families,
 )
 
 MODULES = ("triton_python_backend_utils", "c_python_backend_utils")  # models import `utils` by these names

@@ -16,10 +16,10 @@ from tokenizers import Tokenizer
 
 from pipeline.errors import InvalidInput
 from pipeline.ops.text_tasks.parameters import name_sent
-from pipeline.ops.text_tasks.text_rows import TextRows, find_prompt, prompt_tokens, with_prompt
+from pipeline.ops.text_tasks.text_task import TextRows, find_prompt, prompt_tokens, with_prompt
 from pipeline.ops.text_tasks.text_windows import Cut, Reading
 from pipeline.ops.texts import named_texts
-from pipeline.ops.tokenizing.text_tokenizer import Row, TextTokenizer, Tokens
+from pipeline.ops.tokenizer import Row, TextTokenizer, Tokens
 from pipeline.triton.export.models.requests import (
     build_response,
     find_version_file,

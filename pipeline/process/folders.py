@@ -1,6 +1,6 @@
-"""Leftovers: temporary files and folders of killed processes, which the next process of their kind removes.
+"""Folders of processes: the cache, and leftovers of killed processes, which the next process removes.
 
-The owner of a file or folder holds a lock on it (flock). The kernel lifts the lock when the owner dies.
+The owner of a temporary file or folder locks it (flock). The kernel lifts the lock when the owner dies.
 """
 
 from __future__ import annotations
@@ -59,3 +59,17 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink()
+
+
+_NOWHERE = Path("/proc/no-home-folder")  # can't be written, as nobody's home
+
+
+def cache_folder(name: str) -> Path:
+    """Return the folder of this name in `$XDG_CACHE_HOME/paddlewheel`, or in `~/.cache/paddlewheel` without
+    that.
+
+    A container may have a user without a home folder: the returned folder then can't be written.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111  # raises nothing
+    home = Path(cache) if Path(cache).is_absolute() else _NOWHERE
+    return home / "paddlewheel" / name
