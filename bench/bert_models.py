@@ -90,7 +90,7 @@ def _feeds(headlines: tuple[Headline, ...]) -> dict[str, Any]:
 def _write(model: Any, folder: Path) -> None:
     from convert.from_paddle.export import export_layer
     from convert.paddle_onnx.to_onnx import MODEL_FILE, convert_to_onnx
-    from convert.programs.input_spec import ProgramTensor
+    from convert.programs.program_feeds import ProgramTensor
     from convert.result import ConversionOptions
 
     with tempfile.TemporaryDirectory() as work:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.processes import children, resident_mb
-from convert.proof.parity_report import TOLERANCE
+from convert.proof.parity import TOLERANCE
 from convert.steps.isolation import run_isolated
 
 SEQUENCE, TOKEN = "ForSequenceClassification", "ForTokenClassification"

@@ -27,7 +27,7 @@ from convert.precision.precisions import CALIBRATED, PRECISIONS
 from convert.programs.inference_program import read_program
 from convert.proof.padding import pad_rows
 from convert.proof.sample_files import text_rows
-from convert.proof.target import named_padding, target_of_model
+from convert.proof.target import create_model_target, named_padding
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import Predictor, create_predictor
 from pipeline.errors import ServingError
@@ -111,7 +111,7 @@ def served_labels(model: Path, texts: Sequence[str]) -> list[str]:
 def cpu_ms(models: Mapping[str, Made], texts: Path, runs: int) -> dict[str, dict[int, float]]:
     """Medians by model and rows. The models take turns, so that a slow minute of the host is everyone's."""
     demo = load_serving_model(DEMO_MODEL)
-    rows = text_rows(texts, target_of_model(demo, read_program(demo.directory)))
+    rows = text_rows(texts, create_model_target(demo, read_program(demo.directory)))
     predictors = {name: _predictor(model.directory) for name, model in models.items()}
     times: dict[str, dict[int, list[float]]] = {name: {count: [] for count in ROWS} for name in models}
     for count in ROWS:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from client.api_key import add_api_key_option
 from client.errors import ClientError
 from client.exchange import Answer, Client
-from client.headers import add_header_option
+from client.headers import add_api_key_option, add_header_option
 from client.tls import add_tls_options, build_tls
 from client.values import Value, parse_value
 

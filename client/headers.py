@@ -1,8 +1,9 @@
-"""Headers that a client sends besides its own; over gRPC they are metadata."""
+"""Headers that a client sends besides its own, with its API key; over gRPC they are metadata."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Mapping
 
@@ -42,3 +43,22 @@ def _pair(text: str) -> tuple[str, str]:
     except ValueError as exc:
         raise argparse.ArgumentTypeError(str(exc)) from None
     return name, value
+
+
+VARIABLE = "PADDLEWHEEL_API_KEY"
+HEADER = "x-api-key"  # over gRPC metadata, too
+
+
+def find_api_key(option: str | None) -> str | None:
+    """Return the key or the environment's; None without either. Raise ValueError for an invalid header."""
+    key = option or os.environ.get(VARIABLE) or None
+    if key is not None and not re.fullmatch(r"[!-~]+", key):
+        raise ValueError("the API key holds something else than printable ASCII characters")
+    return key
+
+
+def add_api_key_option(parser: argparse.ArgumentParser) -> None:
+    """Add --api-key. The environment is safer: other users can see a command line."""
+    parser.add_argument(
+        "--api-key", metavar="KEY", help=f"to show to the service (default: {VARIABLE} in the environment)"
+    )

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from client.api_key import HEADER, find_api_key
 from client.errors import BadAnswer, ClientError, RequestTimedOut, ServiceUnreachable
-from client.headers import checked_headers
+from client.headers import HEADER, checked_headers, find_api_key
 from client.tls import Tls
 
 MAX_BODY_BYTES = 512 * 1024 * 1024  # what the gRPC client takes at most, too

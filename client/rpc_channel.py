@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import grpc
 
-from client.api_key import HEADER, find_api_key
 from client.errors import (
     BadAnswer,
     ClientError,
@@ -17,7 +16,7 @@ from client.errors import (
     ServiceUnreachable,
     TooManyRequests,
 )
-from client.headers import checked_headers
+from client.headers import HEADER, checked_headers, find_api_key
 from client.protos.pipeline_service_pb2 import Request, Response
 from client.tls import Tls
 

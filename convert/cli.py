@@ -1,25 +1,121 @@
-"""The command line of `paddlewheel convert`: arguments in, one conversion, an exit code out."""
+"""The command line of `paddlewheel convert`: arguments in, progress on the terminal, an exit code out."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import faulthandler
+import logging
+import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import NamedTuple, TextIO
 
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from convert.commands import Command, create_parser
-from convert.output.own_lines import Streams, process_streams, silence_libraries
-from convert.proof.parity_report import FailedParity, ParityReport
+from convert.proof.parity import FailedParity, ParityReport
 from convert.result import Conversion, ConversionOptions
-from convert.steps.progress_bars import ShownSteps
 from convert.to_serving.next_step import next_step
 from pipeline.errors import ParityError, ServingError
 from pipeline.launch.commands import EXIT_MISTAKE, paddlewheel, parse_options
+
+
+class ShownSteps:
+    """A bar for each step on the terminal; the bars of finished steps stay."""
+
+    def __init__(self, console: Console, *, shows_libraries: bool = False) -> None:
+        self._shows_libraries = shows_libraries
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]✓"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._current: TaskID | None = None
+
+    def __enter__(self) -> ShownSteps:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._finish()
+        self._progress.stop()
+
+    def step(self, name: str, total: int = 1) -> None:
+        self._finish()
+        self._current = self._progress.add_task(name, total=total)
+
+    def advance(self) -> None:
+        if self._current is not None:
+            self._progress.advance(self._current)
+
+    def say(self, text: str) -> None:
+        # Never wrapped, so that a line can be copied.
+        line = " ".join(text.split())
+        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def hear(self, text: str) -> None:
+        if self._shows_libraries:
+            self._progress.console.print(text.rstrip("\n"), markup=False, highlight=False, soft_wrap=True)
+
+    def _finish(self) -> None:
+        if self._current is not None:
+            task = self._progress.tasks[self._current]
+            self._progress.update(self._current, completed=task.total)
+
+
+_OURS = ("pipeline", "convert")
+
+
+class Streams(NamedTuple):
+    """Standard output and standard error of our own lines."""
+
+    out: TextIO
+    err: TextIO
+
+
+def process_streams() -> Streams:
+    return Streams(sys.stdout, sys.stderr)
+
+
+@contextlib.contextmanager
+def silence_libraries() -> Iterator[Streams]:
+    """Yield streams for our own lines; drop everything else that native code or Python writes meanwhile.
+
+    A crash in native code still prints its place to standard error.
+    """
+    streams = Streams(*(os.fdopen(os.dup(fd), "w", 1) for fd in (1, 2)))
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for fd in (1, 2):
+        os.dup2(nowhere, fd)
+    os.close(nowhere)
+    faulthandler.enable(streams.err)
+    handler = logging.StreamHandler(streams.err)
+    handler.setLevel(logging.WARNING)
+    for name in _OURS:
+        logging.getLogger(name).addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield streams
+    finally:
+        for fd, stream in zip((1, 2), streams, strict=True):
+            stream.flush()
+            os.dup2(stream.fileno(), fd)  # for a traceback
+
 
 EXIT_PARITY, EXIT_INTERRUPTED = 1, 130
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convert.from_paddlenlp.paddlenlp_source import TASKS
-from convert.from_torch.torch_routes import ROUTES, TORCH_OPSET, TORCH_OPSETS
+from convert.from_torch.torch_source import ROUTES, TORCH_OPSET, TORCH_OPSETS
 from convert.paddle_onnx.paddle2onnx_step import OPSET, OPSETS
 from convert.precision.precisions import BOUNDS, PRECISIONS
 from convert.programs.engines import ENGINES
@@ -342,9 +342,8 @@ class AnySource(_ServedModel, _DynamicModel):
     trust: bool = switch(help="load a .joblib or .pkl file, which runs whatever code is in it")
 
     def run(self, options: ConversionOptions) -> Conversion:
-        from convert.whole.convert_all import convert_all
+        from convert.whole.convert_all import convert_all, convert_to_triton
         from convert.whole.step_arguments import StepArguments
-        from convert.whole.to_triton import convert_to_triton
 
         to_triton = self.format == TRITON
         step_arguments = StepArguments(

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from convert.output.stamp import is_current
+from convert.output.staging import is_current
 from convert.programs.program_feeds import LENGTHS
-from convert.proof.parity_report import TOLERANCE, ParityReport
+from convert.proof.parity import TOLERANCE, ParityReport
 from convert.proof.proof_inputs import Inputs
 from convert.steps.isolation import STEP_TIMEOUT_S
 from convert.steps.progress import SilentSteps, Steps

@@ -46,7 +46,7 @@ def keep(folder: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> 
 
 def made_up(spec: str, ids: int = 50) -> dict[str, Array]:
     """Arrays for an input spec: numbers around 0, or ids below so many; a mask lets all pass."""
-    from convert.programs.input_spec import parse_input_spec
+    from convert.programs.program_feeds import parse_input_spec
     from pipeline.models.signature import sized
 
     random, arrays = np.random.default_rng(4), {}

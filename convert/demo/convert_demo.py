@@ -10,11 +10,10 @@ import numpy as np
 
 from convert.demo.headlines import HEADLINES_FILE, LABELS, Split, read_headlines, split_headlines, vocabulary
 from convert.demo.trained_layer import convert_trained
-from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, hash_sources, is_current, write_stamp
-from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
+from convert.output.staging import check_replaceable, hash_sources, is_current, staged, write_stamp
+from convert.paddle_onnx.to_onnx import add_onnx_variant, can_make_onnx
 from convert.programs.engines import import_paddle, paddle_version
-from convert.proof.parity_report import ParityReport
+from convert.proof.parity import ParityReport
 from convert.result import Conversion, ConversionOptions
 from pipeline.errors import ConversionError
 from pipeline.launch.commands import interpreter

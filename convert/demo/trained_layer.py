@@ -9,13 +9,11 @@ from typing import Any
 
 from convert.demo.headlines import vocabulary_text
 from convert.from_paddle.export import export_layer, layer_parity
-from convert.output.staging import staged
-from convert.output.stamp import write_stamp
-from convert.paddle_onnx.onnx_variant import add_onnx_variant
-from convert.programs.input_spec import ProgramTensor
-from convert.programs.program_feeds import Feeds
+from convert.output.staging import staged, write_stamp
+from convert.paddle_onnx.to_onnx import add_onnx_variant
+from convert.programs.program_feeds import Feeds, ProgramTensor
 from convert.proof.padding import parse_padding
-from convert.proof.parity_report import ParityReport
+from convert.proof.parity import ParityReport
 from convert.proof.target import create_target
 from convert.result import ConversionOptions
 from convert.steps.progress import Steps

@@ -9,15 +9,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from convert.from_paddle.export import layer_parity
+from convert.from_paddle.export import Recipe, check_format, export_as, format_settings, layer_parity
 from convert.from_paddle.factory import create_layer, find_user_sources
-from convert.from_paddle.pdmodel import Recipe, check_format, export_as, format_settings
 from convert.from_paddle.weights import load_params
-from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, hash_sources, write_stamp
+from convert.output.staging import check_replaceable, hash_sources, staged, write_stamp
 from convert.programs.engines import import_paddle, paddle_version
-from convert.programs.input_spec import ProgramTensor, parse_input_spec
-from convert.proof.parity_report import write_reports
+from convert.programs.program_feeds import ProgramTensor, parse_input_spec
+from convert.proof.parity import write_reports
 from convert.proof.target import create_specs_target
 from convert.result import FORMATS, Conversion, ConversionOptions, find_current_result
 from pipeline.errors import ConversionError

@@ -1,17 +1,24 @@
-"""The export of a Layer to a static program, and the comparison of both."""
+"""Export of a Layer to a static or a .pdmodel program, and the comparison of both with the Layer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from convert.from_paddle.weights import load_params
 from convert.programs.engines import first_line, import_paddle
 from convert.programs.inference_program import InferenceProgram, read_program
-from convert.programs.program_feeds import Feeds
+from convert.programs.program_feeds import Feeds, parse_input_spec
 from convert.programs.runners import Arguments, layer_runner, program_runner
-from convert.proof.parity import compare
-from convert.proof.parity_report import ParityReport
+from convert.proof.parity import ParityReport, compare
+from convert.result import FORMATS
+from convert.steps.conversion_environment import pdmodel_paddle
+from convert.steps.isolation import STEP_TIMEOUT_S, run_isolated
+from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 
 PROGRAM_NAME = "inference"
@@ -79,3 +86,106 @@ def layer_parity(
     names = [fetch.name for fetch in program.fetches]
     dynamic = layer_runner(layer, arguments)
     return compare("dynamic to static", names, dynamic, program_runner(program), batches, tolerance)
+
+
+_WEIGHTS = "weights.pdparams"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A function call by which another process builds a Layer, perhaps with other weights."""
+
+    function: str  # "module:name"
+    arguments: Mapping[str, object] = field(default_factory=dict)  # JSON values
+    needs: tuple[str, ...] = ("paddle",)  # packages that the function imports
+
+
+def check_format(name: str) -> None:
+    """Raise ConversionError for a format that is unknown, or whose Paddle is missing."""
+    if name not in FORMATS:
+        raise ConversionError(f"there is no format {name!r}; name {' or '.join(FORMATS)}.")
+    if name == "pdmodel":
+        pdmodel_paddle()
+
+
+def format_settings(name: str) -> dict[str, str]:
+    """Return the fingerprint's settings of a format; none for .json, the format of Paddle 3."""
+    return {"format": name, "written_by": pdmodel_paddle().version} if name == "pdmodel" else {}
+
+
+def export_as(
+    program_format: str,
+    layer: Any,
+    recipe: Recipe,
+    arguments: Arguments,
+    directory: Path,
+    timeout_s: float = STEP_TIMEOUT_S,
+) -> InferenceProgram:
+    """Write the static program of an evaluated Layer in one of FORMATS, and read it back with today's Paddle.
+
+    Another process builds the Layer by `recipe`, within `timeout_s`. Raises ConversionError when the Layer
+    can't be built there, or can't be made static.
+    """
+    if program_format == "json":
+        return export_layer(layer, arguments, directory)
+    _export_pdmodel(layer, recipe, arguments, directory, timeout_s)
+    return read_back(directory, arguments)
+
+
+def _export_pdmodel(
+    layer: Any, recipe: Recipe, arguments: Arguments, directory: Path, timeout_s: float
+) -> None:
+    paddle = import_paddle()
+    older = pdmodel_paddle()
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        paddle.save(layer.state_dict(), str(Path(scratch, _WEIGHTS)))
+        step_arguments = {
+            "function": recipe.function,
+            "built_of": dict(recipe.arguments),
+            "feeds": [feed and str(feed) for feed in arguments],
+            "weights": str(Path(scratch, _WEIGHTS)),
+            "out": str(directory),
+        }
+        try:
+            run_isolated(
+                f"{__name__}:write_step",
+                step_arguments,
+                converter=f"Paddle {older.version}",
+                needs=recipe.needs,
+                timeout_s=timeout_s,
+                variables=older.variables,
+            )
+        except ConversionError as exc:
+            raise ConversionError(
+                f"by Paddle {older.version}, which writes .pdmodel programs: {exc.message}"
+            ) from exc
+
+
+def write_step(
+    steps: Steps,
+    function: str,
+    built_of: dict[str, Any],
+    feeds: Sequence[str | None],
+    weights: str,
+    out: str,
+) -> None:
+    """Build the Layer, give it the weights, and write its program to `out`. Runs with the older Paddle."""
+    module, _, name = function.partition(":")
+    layer = getattr(importlib.import_module(module), name)(**built_of)
+    load_params(layer, Path(weights))
+    write_static(layer, [parse_input_spec(feed)[0] if feed else None for feed in feeds], Path(out))
+    Path(out, f"{PROGRAM_NAME}.pdiparams.info").unlink()  # for training on
+    _leave_out_call_stacks(Path(out, f"{PROGRAM_NAME}.pdmodel"))
+
+
+def _leave_out_call_stacks(program: Path) -> None:
+    """Remove the Python call stack of each operator: paths of this machine, and most of the file."""
+    from paddle.base.proto import framework_pb2
+
+    desc = framework_pb2.ProgramDesc.FromString(program.read_bytes())
+    for block in desc.blocks:
+        for op in block.ops:
+            attributes = [attr for attr in op.attrs if attr.name != "op_callstack"]
+            del op.attrs[:]
+            op.attrs.extend(attributes)
+    program.write_bytes(desc.SerializeToString())

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.from_paddle.pdmodel import check_format, format_settings
+from convert.from_paddle.export import check_format, format_settings
 from convert.from_paddlenlp.encoder import positional
 from convert.from_paddlenlp.paddlenlp_source import HEADS, TASKS, PaddleNLPSource, find_source, refuse_script
-from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, hash_sources, write_stamp
+from convert.output.staging import check_replaceable, hash_sources, staged, write_stamp
 from convert.programs.engines import paddle_version
-from convert.programs.input_spec import parse_input_spec
-from convert.proof.parity_report import parse_report, write_reports
+from convert.programs.program_feeds import parse_input_spec
+from convert.proof.parity import parse_report, write_reports
 from convert.result import FORMATS, Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated

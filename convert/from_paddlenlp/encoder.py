@@ -7,12 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from convert.from_paddle.export import layer_parity
-from convert.from_paddle.pdmodel import Recipe, export_as
+from convert.from_paddle.export import Recipe, export_as, layer_parity
 from convert.from_paddle.weights import load_params, set_weights
 from convert.from_paddlenlp.paddlenlp_source import FAMILIES, HEADS
 from convert.programs.engines import import_paddle
-from convert.programs.input_spec import ProgramTensor, parse_input_spec
+from convert.programs.program_feeds import ProgramTensor, parse_input_spec
 from convert.proof.proof_inputs import Inputs
 from convert.proof.target import create_specs_target
 from convert.steps.progress import Steps

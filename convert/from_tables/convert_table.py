@@ -8,13 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from convert.from_tables.pickle_facts import PickleFacts, read_pickle_facts
-from convert.from_tables.scikit_learn_version import SCIKIT_LEARN_NEEDS, describe_mismatch
+from convert.from_tables.pickle_facts import (
+    SCIKIT_LEARN_NEEDS,
+    PickleFacts,
+    describe_mismatch,
+    read_pickle_facts,
+)
 from convert.from_tables.table_model import MODEL_FILE, ROWS_FILE
-from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, hash_sources, write_stamp
-from convert.programs.input_spec import parse_input_spec
-from convert.proof.parity_report import ParityReport, parse_report, write_reports
+from convert.output.staging import check_replaceable, hash_sources, staged, write_stamp
+from convert.programs.program_feeds import parse_input_spec
+from convert.proof.parity import ParityReport, parse_report, write_reports
 from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated

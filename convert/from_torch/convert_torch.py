@@ -9,15 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from convert.from_paddle.pdmodel import check_format, format_settings
+from convert.from_paddle.export import check_format, format_settings
 from convert.from_torch.sentence_encoder import SentenceEncoder, read_encoder, sentence_files
-from convert.from_torch.torch_routes import ROUTES, TORCH_OPSET, TORCH_OPSETS, Route
-from convert.from_torch.torch_source import check_source, is_factory
-from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, hash_sources, write_stamp
+from convert.from_torch.torch_source import ROUTES, TORCH_OPSET, TORCH_OPSETS, Route, check_source, is_factory
+from convert.output.staging import check_replaceable, hash_sources, staged, write_stamp
 from convert.programs.engines import paddle_version
-from convert.programs.input_spec import parse_input_spec
-from convert.proof.parity_report import ParityReport, parse_report, write_reports
+from convert.programs.program_feeds import parse_input_spec
+from convert.proof.parity import ParityReport, parse_report, write_reports
 from convert.result import FORMATS, Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated

@@ -13,7 +13,7 @@ import torch
 
 from convert.from_torch.torch_source import CONFIG_FILE, read_config
 from convert.programs.engines import first_line
-from convert.programs.input_spec import ProgramTensor
+from convert.programs.program_feeds import ProgramTensor
 from pipeline.errors import ConversionError
 
 _MODULE, _MASK = "transformers.masking_utils", "sdpa_mask"  # eager attention uses it, too

@@ -15,10 +15,9 @@ import torch
 from convert.from_paddle.factory import call_factory, find_user_sources
 from convert.from_torch.pretrained import TEXT_FEEDS, is_pretrained, load_pretrained, text_feeds
 from convert.from_torch.torch_source import is_factory
-from convert.output.stamp import hash_sources
+from convert.output.staging import hash_sources
 from convert.programs.engines import first_line
-from convert.programs.input_spec import ProgramTensor, parse_input_spec
-from convert.programs.program_feeds import OTHER_INPUTS, Array
+from convert.programs.program_feeds import OTHER_INPUTS, Array, ProgramTensor, parse_input_spec
 from convert.programs.runners import Runner
 from convert.proof.proof_inputs import Inputs
 from convert.proof.target import Target, create_specs_target

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from convert.from_paddle.export import layer_parity
-from convert.from_paddle.pdmodel import Recipe, export_as
+from convert.from_paddle.export import Recipe, export_as, layer_parity
 from convert.from_torch.torch_model import (
     TorchModel,
     load_torch_model,
@@ -20,13 +19,12 @@ from convert.from_torch.torch_model import (
     torch_runner,
     torch_target,
 )
-from convert.from_torch.torch_routes import has_twin
+from convert.from_torch.torch_source import has_twin
 from convert.programs.engines import first_line, import_paddle
 from convert.programs.inference_program import read_program
 from convert.programs.program_feeds import Feeds
 from convert.programs.runners import layer_runner, program_runner
-from convert.proof.parity import compare
-from convert.proof.parity_report import ParityReport
+from convert.proof.parity import ParityReport, compare
 from convert.proof.proof_inputs import Inputs
 from convert.result import FORMATS
 from convert.steps.progress import Steps

@@ -12,7 +12,7 @@ from typing import Any
 import paddle
 from paddle.nn import functional
 
-from convert.from_torch.torch_routes import twin_name
+from convert.from_torch.torch_source import twin_name
 from convert.programs.program_feeds import Array
 from pipeline.errors import ConversionError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
-from convert.output.stamp import hash_sources
+from convert.output.staging import hash_sources
 from convert.programs.engines import paddle_version
 from convert.programs.inference_program import InferenceProgram, read_program
 from convert.programs.program_feeds import BATCHES, SHAPE_LENGTHS, Feeds, sample_feeds

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from convert.from_paddle.export import PROGRAM_NAME
-from convert.output.staging import staged
-from convert.output.stamp import check_replaceable, hash_sources, write_stamp
+from convert.output.staging import check_replaceable, hash_sources, staged, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
 from convert.programs.inference_program import PROTOBUF_BYTES, InferenceProgram, read_program
 from convert.programs.program_feeds import Feeds
 from convert.programs.runners import Runner, program_runner
-from convert.proof.parity import compare
-from convert.proof.parity_report import ParityReport, write_reports
+from convert.proof.parity import ParityReport, compare, write_reports
 from convert.proof.target import create_target
 from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python

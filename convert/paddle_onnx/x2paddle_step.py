@@ -20,7 +20,7 @@ from convert.from_paddle.export import export_layer
 from convert.from_paddle.weights import set_weights
 from convert.programs.engines import import_paddle
 from convert.programs.inference_program import read_program
-from convert.programs.input_spec import ProgramTensor
+from convert.programs.program_feeds import ProgramTensor
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
 

@@ -17,8 +17,7 @@ from convert.programs.inference_program import read_program
 from convert.programs.program_feeds import Feeds
 from convert.programs.runners import ModelRunner
 from convert.proof.padding import padding_parity
-from convert.proof.parity import compare
-from convert.proof.parity_report import ParityReport, judge_by, write_reports
+from convert.proof.parity import ParityReport, compare, judge_by, write_reports
 from convert.proof.target import create_model_target, named_padding
 from convert.result import ConversionOptions
 from pipeline.errors import ConversionError, ServingError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from convert.programs.engines import ENGINES, paddle_version
 from convert.programs.inference_program import InferenceProgram
-from convert.proof.parity_report import Bounds
+from convert.proof.parity import Bounds
 from pipeline.errors import ConversionError
 
 FP16, BF16, DYNAMIC, CALIBRATED = "fp16", "bf16", "int8-dynamic", "int8-calibrated"

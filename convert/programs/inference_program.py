@@ -1,16 +1,21 @@
-"""An exported program of Paddle or ONNX: feeds, fetches, and limits of ids."""
+"""An exported program of Paddle or ONNX: feeds, fetches, and limits of ids.
+
+`python -m convert.programs.inference_program FOLDER` prints them as JSON.
+"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from convert.programs.engines import first_line, import_paddle
-from convert.programs.input_spec import ProgramTensor
+from convert.programs.program_feeds import ProgramTensor
 from pipeline.engines.paddle.program import find_tokenizer_op, inspect_program, ragged_variables
-from pipeline.errors import ConfigError, ConversionError
+from pipeline.errors import ConfigError, ConversionError, ServingError
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import (
     SERVER_CONF,
@@ -212,3 +217,20 @@ def serving_folder(source: Path) -> Path | None:
         if (folder / SERVER_CONF).is_file():
             return folder
     return None
+
+
+def main(folder: Path) -> int:
+    try:
+        program = read_program(folder)
+    except ServingError as exc:
+        sys.stderr.write(f"{exc.message}\n")
+        return 1
+    sides = [
+        [(spec.name, spec.dtype, spec.shape) for spec in side] for side in (program.feeds, program.fetches)
+    ]
+    sys.stdout.write(f"\n{json.dumps([*sides, dict(program.id_limits)])}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

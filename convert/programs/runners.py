@@ -10,8 +10,7 @@ import numpy as np
 
 from convert.programs.engines import first_line, import_paddle
 from convert.programs.inference_program import InferenceProgram, unoptimised_predictor
-from convert.programs.input_spec import ProgramTensor
-from convert.programs.program_feeds import OTHER_INPUTS, Array
+from convert.programs.program_feeds import OTHER_INPUTS, Array, ProgramTensor
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines.feeds import LOD_SUFFIX
 from pipeline.errors import ConversionError, ServingError

@@ -7,11 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from convert.programs.input_spec import ProgramTensor
-from convert.programs.program_feeds import Array, Feeds
+from convert.programs.program_feeds import Array, Feeds, ProgramTensor
 from convert.programs.runners import Runner
-from convert.proof.parity import compare
-from convert.proof.parity_report import TOLERANCE, ParityReport
+from convert.proof.parity import TOLERANCE, ParityReport, compare
 from convert.proof.target import Target
 from pipeline.errors import ConversionError
 from pipeline.models.serving_model import FeedPadding, Padding

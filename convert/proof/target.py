@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from convert.programs.inference_program import InferenceProgram
-from convert.programs.input_spec import ProgramTensor
+from convert.programs.program_feeds import ProgramTensor
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.serving_model import SERVER_CONF, FeedPadding, ServingModel, Variable
 from pipeline.models.signature import read_signature

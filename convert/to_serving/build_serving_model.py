@@ -11,13 +11,11 @@ from typing import Any
 import numpy as np
 
 from convert.programs.inference_program import InferenceProgram
-from convert.programs.input_spec import ProgramTensor
-from convert.programs.program_feeds import Feeds
+from convert.programs.program_feeds import Feeds, ProgramTensor
 from convert.programs.runners import Runner, program_runner, serving_runner
 from convert.proof.max_lengths import max_lengths
 from convert.proof.padding import pad_rows, prove_declared
-from convert.proof.parity import compare
-from convert.proof.parity_report import ParityReport, summaries, write_reports
+from convert.proof.parity import ParityReport, compare, summaries, write_reports
 from convert.proof.target import create_target
 from convert.result import ConversionOptions
 from pipeline.errors import ConfigError, ConversionError

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from convert.programs.program_feeds import Array
-from convert.proof.parity import compare
-from convert.proof.parity_report import ParityReport
+from convert.proof.parity import ParityReport, compare
 from convert.result import ConversionOptions
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines import create_predictor

@@ -1,7 +1,9 @@
-"""The conversion of any source to a serving model, by the first route with equal outputs."""
+"""The conversion of any source to a serving model or Triton repository, by the first route that is equal."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from convert.from_torch.convert_torch import convert_torch, describe_torch
-from convert.output.staging import staged
-from convert.output.stamp import STAMP_FILE, check_replaceable, hash_sources, write_stamp
-from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
+from convert.output.staging import STAMP_FILE, check_replaceable, hash_sources, staged, write_stamp
+from convert.paddle_onnx.to_onnx import add_onnx_variant, can_make_onnx
 from convert.precision.int8_variant import add_int8_variant, check_sample
 from convert.programs.engines import find_paddle_version, onnx_runtime_version
 from convert.proof.max_lengths import LONGEST_TRIED
@@ -20,6 +21,11 @@ from convert.to_serving.convert_serving import convert_serving
 from convert.whole.route_runner import RouteRunner, export_dynamic, list_routes, table_as_onnx
 from convert.whole.source import MODEL_FILES, SourceKind, detect_kind, files_beside
 from convert.whole.step_arguments import StepArguments, check_fit
+from pipeline.errors import ConfigError, ConversionError
+from pipeline.launch.commands import paddlewheel
+from pipeline.models.serving_model import load_serving_model
+from pipeline.ops.text_files import TextSettings, described_texts
+from pipeline.triton.export.repository import check_no_model_exists, export_repository
 
 
 def convert_all(
@@ -103,3 +109,45 @@ def _fingerprint(
         **({"int8": True} if step_arguments.int8 else {}),
     }
     return hash_sources([*step_arguments.files, *files_beside(source, kind)], settings)
+
+
+_ENGINE = "onnxruntime"  # Triton runs ONNX models
+
+
+def convert_to_triton(
+    source: str, out: Path, step_arguments: StepArguments, *, options: ConversionOptions
+) -> Conversion:
+    """Write tokenizer, model, postprocess and their ensemble into the model repository `out`.
+
+    The ensemble has the source's name. Raises ConversionError, or ConfigError for a model of other
+    inputs than texts; then nothing is written.
+    """
+    if step_arguments.engine not in ("", _ENGINE):
+        raise ConversionError(
+            f"--format triton writes an ONNX model: leave out --engine {step_arguments.engine}."
+        )
+    name = _model_name(source)
+    check_no_model_exists(out, name, force=options.force)
+    with tempfile.TemporaryDirectory(prefix="paddlewheel.") as work:
+        serving = Path(work, name)
+        conversion = convert_all(source, serving, replace(step_arguments, engine=_ENGINE), options=options)
+        if options.dry_run:
+            return conversion
+        try:
+            model = described_texts(load_serving_model(serving), TextSettings())
+            written = export_repository(name, model, out, force=options.force)
+        except ConfigError as exc:
+            raise ConversionError(exc.message.replace(f"{serving}", source)) from exc
+    return Conversion(
+        out,
+        True,
+        f"{out} has {', '.join(written)}; the ensemble {name} answers texts",
+        conversion.reports,
+        next=f"{paddlewheel()} serve --model-repository {shlex.quote(str(out))}",
+    )
+
+
+def _model_name(source: str) -> str:
+    """Return a model name from the last part of a path, or from the module of a factory."""
+    name = Path(source.partition(":")[0]).resolve()
+    return re.sub(r"[^\w.-]", "-", name.stem if name.is_file() else name.name)

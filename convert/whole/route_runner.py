@@ -16,7 +16,7 @@ from convert.paddle_onnx.to_onnx import convert_to_onnx
 from convert.paddle_onnx.to_paddle import convert_onnx
 from convert.programs.engines import ENGINES
 from convert.programs.inference_program import read_program
-from convert.proof.parity_report import FailedParity, ParityReport
+from convert.proof.parity import FailedParity, ParityReport
 from convert.result import FORMATS, Conversion, ConversionOptions
 from convert.to_serving.convert_serving import convert_serving
 from convert.to_serving.next_step import ENCODER

@@ -102,7 +102,7 @@ def _load_labels(output: ModelOutput, folder: Path) -> tuple[str, ...]:
 
 
 TIMEOUT_S = 120.0
-_INSPECTOR = "convert.programs.describe_program"  # imports Paddle, so it runs in a process of its own
+_INSPECTOR = "convert.programs.inference_program"  # imports Paddle, so it runs in a process of its own
 # Operators of ONNX, and those that ONNX Runtime's optimiser writes.
 _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 

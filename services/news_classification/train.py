@@ -21,16 +21,24 @@ import paddle
 from paddle import nn
 from rich.console import Console
 
+from convert.cli import ShownSteps
 from convert.demo.bert_classifier import load_model
 from convert.demo.convert_demo import WEIGHTS_FILE
 from convert.demo.fitting import fit, seed_training
 from convert.demo.headlines import LABELS, Headline, read_headlines, vocabulary
-from convert.demo.teacher import NgramTeacher
 from convert.demo.trained_layer import write_trained
-from convert.demo.training import Recipe, batches, class_ids, demo_tokenizer, encode, pad, share_unknown
+from convert.demo.training import (
+    NgramTeacher,
+    Recipe,
+    batches,
+    class_ids,
+    demo_tokenizer,
+    encode,
+    pad,
+    share_unknown,
+)
 from convert.programs.program_feeds import Array
 from convert.steps.progress import Steps
-from convert.steps.progress_bars import ShownSteps
 from pipeline.errors import ServingError
 from pipeline.offline.rows import RowFile
 

@@ -17,6 +17,7 @@ import paddle
 from paddle import nn
 from rich.console import Console
 
+from convert.cli import ShownSteps
 from convert.demo.bert_classifier import load_model
 from convert.demo.convert_demo import WEIGHTS_FILE
 from convert.demo.fitting import Schedule, fit, seed_training
@@ -25,7 +26,6 @@ from convert.demo.headlines import SPECIALS, Headline, read_headlines, split_hea
 from convert.demo.trained_layer import write_trained
 from convert.demo.training import UNKNOWN, demo_tokenizer
 from convert.steps.progress import Steps
-from convert.steps.progress_bars import ShownSteps
 
 HERE = Path(__file__).resolve().parent
 LABELS = ("contradiction", "neutral", "entailment")

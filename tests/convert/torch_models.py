@@ -13,7 +13,7 @@ import transformers
 
 from convert.from_torch.torch_model import load_torch_model, torch_runner
 from convert.from_torch.torch_steps import onnx_step, paddle_step, torchscript_step
-from convert.proof.parity_report import parse_report
+from convert.proof.parity import parse_report
 from convert.steps.progress import SilentSteps, Steps
 
 SIZES = {

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from convert.cli import main
-from convert.programs.input_spec import ProgramTensor, parse_input_spec
+from convert.programs.program_feeds import ProgramTensor, parse_input_spec
 from tests.support.sentiment import SENTIMENT, SPEC
 
 MODULE = (

@@ -20,7 +20,7 @@ from convert.demo.headlines import (
     split_headlines,
     vocabulary,
 )
-from convert.demo.teacher import NgramTeacher
+from convert.demo.training import NgramTeacher
 
 HELD_OUT_SHA256 = "8fdeb78b996dd55014db91b156d37dcfcb7ee12343aa06863c9763025da6fbb5"
 TRAIN_SHA256 = "1d913d82f5149858fd87f18553a7278707d8423c978a0269333520f653763854"

@@ -16,8 +16,8 @@ from typing import Any
 import grpc
 import pytest
 
-from client.api_key import VARIABLE
 from client.errors import RequestRefused
+from client.headers import VARIABLE
 from client.http_client import HttpClient
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from convert.cli import main
-from convert.paddle_onnx import onnx_variant
-from convert.paddle_onnx.onnx_variant import add_onnx_variant, can_make_onnx
+from convert.paddle_onnx import to_onnx
+from convert.paddle_onnx.to_onnx import add_onnx_variant, can_make_onnx
 from convert.result import ConversionOptions
 from convert.steps.progress import SilentSteps
 from pipeline.engines import create_predictor
@@ -237,8 +237,8 @@ def test_where_the_converter_is_missing_the_model_is_converted_and_what_it_lacks
     def none(needs: object) -> str:
         raise ConversionError("there is no conversion environment")
 
-    monkeypatch.setattr(onnx_variant, "conversion_python", none)
-    monkeypatch.setattr(onnx_variant, "missing_packages", lambda needs: ["paddle2onnx"])
+    monkeypatch.setattr(to_onnx, "conversion_python", none)
+    monkeypatch.setattr(to_onnx, "missing_packages", lambda needs: ["paddle2onnx"])
     program = find_program(model_folder, tmp_path)
     assert main(["all", str(program), str(tmp_path / "out")]) == 0
     assert find_variants(tmp_path / "out") == ()
@@ -265,8 +265,8 @@ def test_a_form_that_the_converter_cant_write_is_left_out_and_that_is_said(
 
     folder = tmp_path / "model"
     shutil.copytree(models.classifier(model_folder), folder)
-    monkeypatch.setattr(onnx_variant, "can_make_onnx", lambda: True)
-    monkeypatch.setattr(onnx_variant, "export_onnx", refuse)
+    monkeypatch.setattr(to_onnx, "can_make_onnx", lambda: True)
+    monkeypatch.setattr(to_onnx, "export_onnx", refuse)
     said = Said()
     assert add_onnx_variant(folder, Path("models/mine"), ConversionOptions(steps=said)) == ()
     assert said.lines == [
@@ -288,7 +288,7 @@ def test_a_form_that_answers_otherwise_is_left_out_and_that_is_said(
     def write_that_of_other_weights(program: object, file: Path, *_: object) -> None:
         shutil.copy(variant_folder(twin) / "model.onnx", file)
 
-    monkeypatch.setattr(onnx_variant, "export_onnx", write_that_of_other_weights)
+    monkeypatch.setattr(to_onnx, "export_onnx", write_that_of_other_weights)
     said = Said()
     assert add_onnx_variant(folder, folder, ConversionOptions(steps=said)) == ()
     assert said.lines[0].startswith("There is no ONNX form beside the model: Paddle to ONNX: output 'logits'")
