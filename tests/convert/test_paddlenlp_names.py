@@ -63,7 +63,13 @@ def assert_the_same(cases: list[Case], texts: list[str], at_least: int) -> None:
 def test_tokenizers_of_words_answer_as_paddlenlps(folder: Path, texts: list[str]) -> None:
     kinds = ("BertTokenizer", "ErnieTokenizer", "RobertaChineseTokenizer", "NeZhaTokenizer", "SkepTokenizer")
     cases = [Case(kind, str(folder), {"do_lower_case": lower}) for kind in kinds for lower in (True, False)]
-    others = ("ElectraTokenizer", "PPMiniLMTokenizer", "TinyBertTokenizer", "ErnieGramTokenizer")
+    others = (
+        "ElectraTokenizer",
+        "PPMiniLMTokenizer",
+        "TinyBertTokenizer",
+        "ErnieGramTokenizer",
+        "RoFormerTokenizer",
+    )
     cases += [Case(kind, str(folder), {}) for kind in others]
     options: list[dict[str, Any]] = [
         {"do_lower_case": False, "strip_accents": True},
@@ -124,5 +130,6 @@ def test_tokenizers_of_sentence_pieces_answer_as_paddlenlps(tmp_path: Path, text
         Case("ErnieMTokenizer", str(tmp_path), {"do_lower_case": True}),
         Case("XLNetTokenizer", str(tmp_path), {}),
         Case("XLNetTokenizer", str(tmp_path), {"do_lower_case": True, "keep_accents": True}),
+        *(Case(f"{kind}Tokenizer", str(tmp_path), {}) for kind in ("T5", "MBart", "MBart50", "ErnieLayout")),
     ]
     assert_the_same(cases, [*ENGLISH, *texts], 2_000)

@@ -7,17 +7,21 @@ from typing import Any
 from .auto import AutoTokenizer, RobertaTokenizer
 from .batch_encoding import BatchEncoding
 from .byte_pairs import BartTokenizer, GPTTokenizer, RobertaBPETokenizer
+from .entity_spans import LukeTokenizer
 from .sentence_pieces import (
     AlbertChineseTokenizer,
     AlbertEnglishTokenizer,
     AlbertTokenizer,
     ErnieMFastTokenizer,
     ErnieMTokenizer,
+    T5Tokenizer,
     XLNetTokenizer,
 )
+from .shifted_pieces import ErnieLayoutTokenizer, MBart50Tokenizer, MBartTokenizer
 from .special_tokens import AddedToken, SpecialTokensMixin
 from .strategies import PaddingStrategy, TruncationStrategy
 from .tokenizer_utils import PretrainedTokenizer
+from .word_pairs import CLIPTokenizer, XLMTokenizer
 from .wordpiece import (
     BasicTokenizer,
     BertFastTokenizer,
@@ -28,10 +32,12 @@ from .wordpiece import (
     ErnieFastTokenizer,
     ErnieGramTokenizer,
     ErnieTokenizer,
+    JiebaBasicTokenizer,
     MegatronBertTokenizer,
     NeZhaTokenizer,
     PPMiniLMTokenizer,
     RobertaChineseTokenizer,
+    RoFormerTokenizer,
     SkepTokenizer,
     TinyBertFastTokenizer,
     TinyBertTokenizer,
@@ -50,23 +56,30 @@ _FAMILIES = {
     "auto": ("AutoTokenizer",),
     "bart": ("BartTokenizer",),
     "bert": ("BasicTokenizer", "BertTokenizer", "WordpieceTokenizer"),
+    "clip": ("CLIPTokenizer",),
     "convbert": ("ConvBertTokenizer",),
     "electra": ("ElectraTokenizer",),
     "ernie": ("ErnieTokenizer",),
     "ernie_doc": ("ErnieDocTokenizer",),
     "ernie_gram": ("ErnieGramTokenizer",),
+    "ernie_layout": ("ErnieLayoutTokenizer",),
     "ernie_m": ("ErnieMTokenizer",),
     "gpt": ("GPTTokenizer",),
+    "luke": ("LukeTokenizer",),
+    "mbart": ("MBartTokenizer", "MBart50Tokenizer"),
     "megatronbert": ("MegatronBertTokenizer",),
     "nezha": ("NeZhaTokenizer",),
     "ppminilm": ("PPMiniLMTokenizer",),
     "roberta": ("RobertaTokenizer", "RobertaChineseTokenizer", "RobertaBPETokenizer"),
+    "roformer": ("RoFormerTokenizer", "JiebaBasicTokenizer"),
     "skep": ("SkepTokenizer",),
+    "t5": ("T5Tokenizer",),
     "tinybert": ("TinyBertTokenizer",),
     "tokenizer_utils_base": (
         "AddedToken", "BatchEncoding", "PaddingStrategy", "SpecialTokensMixin", "TruncationStrategy",
     ),
     "unimo": ("UNIMOTokenizer",),
+    "xlm": ("XLMTokenizer",),
     "xlnet": ("XLNetTokenizer",),
 }  # fmt: skip
 """Tokenizers by the folder that PaddleNLP has them in."""
@@ -84,33 +97,42 @@ __all__ = [
     "BertFastTokenizer",
     "BertFasterTokenizer",
     "BertTokenizer",
+    "CLIPTokenizer",
     "ConvBertTokenizer",
     "ElectraTokenizer",
     "ErnieDocTokenizer",
     "ErnieFastTokenizer",
     "ErnieFasterTokenizer",
     "ErnieGramTokenizer",
+    "ErnieLayoutTokenizer",
     "ErnieMFastTokenizer",
     "ErnieMFasterTokenizer",
     "ErnieMTokenizer",
     "ErnieTokenizer",
     "GPTTokenizer",
+    "JiebaBasicTokenizer",
+    "LukeTokenizer",
+    "MBart50Tokenizer",
+    "MBartTokenizer",
     "MegatronBertTokenizer",
     "NeZhaTokenizer",
     "PPMiniLMTokenizer",
     "PaddingStrategy",
     "PretrainedTokenizer",
+    "RoFormerTokenizer",
     "RobertaBPETokenizer",
     "RobertaChineseTokenizer",
     "RobertaTokenizer",
     "SkepTokenizer",
     "SpecialTokensMixin",
+    "T5Tokenizer",
     "TinyBertFastTokenizer",
     "TinyBertFasterTokenizer",
     "TinyBertTokenizer",
     "TruncationStrategy",
     "UNIMOTokenizer",
     "WordpieceTokenizer",
+    "XLMTokenizer",
     "XLNetTokenizer",
 ]
 

@@ -60,11 +60,12 @@ class AutoTokenizer:
 def _by_files(name: str, files: set[str]) -> str:
     """The tokenizer of a folder that does not tell: by its files, and the name as PaddleNLP goes by it."""
     if "sentencepiece.bpe.model" in files:
-        return "ErnieMTokenizer"
+        return "ErnieMTokenizer" if any(file.endswith("vocab.txt") for file in files) else "MBartTokenizer"
     if "spiece.model" in files:
-        return "XLNetTokenizer" if "xlnet" in name.lower() else "AlbertEnglishTokenizer"
+        kinds = {"xlnet": "XLNetTokenizer", "t5": "T5Tokenizer"}
+        return next((kinds[kind] for kind in kinds if kind in name.lower()), "AlbertEnglishTokenizer")
     if "merges.txt" in files:
-        return "RobertaBPETokenizer"
+        return "LukeTokenizer" if "entity_vocab.json" in files else "RobertaBPETokenizer"
     patterns = {"gram": "ErnieGramTokenizer", "ernie": "ErnieTokenizer", "uie": "ErnieTokenizer"}
     for pattern, chosen in patterns.items():
         if pattern in name.lower():

@@ -1,4 +1,4 @@
-"""The tokenizer of RoBERTa's English models: byte pairs, by the `tokenizers` package.
+"""Tokenizers of byte pairs, by the `tokenizers` package: RoBERTa's English models, BART, GPT.
 
 Source: paddlenlp 2.8.1, transformers/roberta/tokenizer.py and gpt/tokenizer.py (Apache-2.0).
 """
@@ -11,55 +11,41 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from .offset_mapping import Span
-from .special_tokens import AddedToken
+from .special_tokens import SPECIAL_TOKENS_ATTRIBUTES, AddedToken
 from .text_to_tokens import Ids, PlainMask
 from .tokenizer_utils import PretrainedTokenizer
 
 
-class RobertaBPETokenizer(PretrainedTokenizer):
-    """<s> A </s> </s> B </s>, of byte pairs.
+class JsonVocabulary(PretrainedTokenizer):
+    """A tokenizer whose vocabulary is a JSON object: `encoder` maps tokens to numbers, `decoder` back.
 
-    vocab_file: numbers of tokens, JSON. merges_file: which pairs become one, the first first.
-    add_prefix_space: whether a text begins as if a space stood before it.
+    Its second file lists the pairs of pieces that are joined, in the order of their ranks.
     """
 
     resource_files_names: ClassVar[dict[str, str]] = {"vocab_file": "vocab.json", "merges_file": "merges.txt"}
     file_arguments: ClassVar[tuple[str, ...]] = ("vocab_file", "merges_file")
-    arguments: ClassVar[dict[str, Any]] = {
-        "errors": "replace",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "sep_token": "</s>",
-        "cls_token": "<s>",
-        "unk_token": "<unk>",
-        "pad_token": "<pad>",
-        "mask_token": "<mask>",
-        "add_prefix_space": False,
-    }
+    added_roles: ClassVar[tuple[str, ...]] = ()
+    """Special tokens that keep the spaces beside them, except the spaces before the mask."""
 
     def _set_special_tokens(self, settings: Any) -> None:
         added = {
-            role: AddedToken(value, lstrip=role == "mask_token")  # the mask takes the space before it along
+            role: AddedToken(value, lstrip=role == "mask_token")
             for role, value in settings.items()
-            if role in self.SPECIAL_TOKENS_ATTRIBUTES and isinstance(value, str)
+            if role in self.added_roles and isinstance(value, str)
         }
         super()._set_special_tokens({**settings, **added})
 
     def _load(self, settings: dict[str, Any]) -> None:
-        from tokenizers import Tokenizer, models, pre_tokenizers
-
-        vocab_file, merges_file = (_existing(settings.get(argument)) for argument in self.file_arguments)
+        vocab_file, merges_file = (
+            existing_file(settings.get(name)) for name in ("vocab_file", "merges_file")
+        )
         self.encoder: dict[str, int] = json.loads(vocab_file.read_text("utf-8"))
         self.decoder = {number: token for token, number in self.encoder.items()}
-        self.add_prefix_space: bool = settings.get("add_prefix_space", False)
-        self.errors: str = settings["errors"]
         with merges_file.open(encoding="utf-8") as file:
-            lines = file.read().split("\n")[1:-1]
-        pairs = [tuple(line.split()) for line in lines]
-        merges = [pair for pair in pairs if len(pair) == 2 and "".join(pair) in self.encoder]
-        self._byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        self._tokenizer = Tokenizer(models.BPE(vocab=self.encoder, merges=merges))
-        self._tokenizer.pre_tokenizer = self._byte_level
+            self._load_merges(file.read())
+
+    def _load_merges(self, content: str) -> None:
+        raise NotImplementedError
 
     @property
     def vocab(self) -> Any:
@@ -78,6 +64,47 @@ class RobertaBPETokenizer(PretrainedTokenizer):
 
     def _convert_id_to_token(self, index: int) -> str:
         return str(self.decoder[index])
+
+
+def parse_merges(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pairs of the lines of a merges file. Lines without two pieces are skipped."""
+    return [(pieces[0], pieces[1]) for pieces in map(str.split, lines) if len(pieces) >= 2]
+
+
+class RobertaBPETokenizer(JsonVocabulary):
+    """<s> A </s> </s> B </s>, of byte pairs.
+
+    vocab_file: numbers of tokens, JSON. merges_file: which pairs become one, the first first.
+    add_prefix_space: whether a text begins as if a space stood before it.
+    """
+
+    added_roles: ClassVar[tuple[str, ...]] = tuple(SPECIAL_TOKENS_ATTRIBUTES)
+    text_options: ClassVar[tuple[str, ...]] = ("add_prefix_space",)
+    arguments: ClassVar[dict[str, Any]] = {
+        "errors": "replace",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "sep_token": "</s>",
+        "cls_token": "<s>",
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "mask_token": "<mask>",
+        "add_prefix_space": False,
+    }
+
+    def _load(self, settings: dict[str, Any]) -> None:
+        super()._load(settings)
+        self.add_prefix_space: bool = settings.get("add_prefix_space", False)
+        self.errors: str = settings.get("errors", "replace")
+
+    def _load_merges(self, content: str) -> None:
+        from tokenizers import Tokenizer, models, pre_tokenizers
+
+        pairs = parse_merges(content.split("\n")[1:-1])
+        merges = [pair for pair in pairs if "".join(pair) in self.encoder]
+        self._byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        self._tokenizer = Tokenizer(models.BPE(vocab=self.encoder, merges=merges))
+        self._tokenizer.pre_tokenizer = self._byte_level
 
     def prepare_for_tokenization(
         self, text: str, is_split_into_words: bool | str = False, **kwargs: Any
@@ -101,8 +128,12 @@ class RobertaBPETokenizer(PretrainedTokenizer):
         """Start and end of each token in bytes, as PaddleNLP counts, without the space before a word."""
         if text is None:
             return None
+        return self._count_spans(self.tokenize(text))
+
+    @staticmethod
+    def _count_spans(tokens: Sequence[str]) -> list[Span]:
         spans, offset = [], 0
-        for token in self.tokenize(text):
+        for token in tokens:
             spans.append((offset + token.startswith("Ġ"), offset + len(token)))
             offset += len(token)
         return spans
@@ -119,6 +150,8 @@ class RobertaBPETokenizer(PretrainedTokenizer):
 
 class BartTokenizer(RobertaBPETokenizer):
     """BART's: as RoBERTa's, without a space before a text."""
+
+    text_options: ClassVar[tuple[str, ...]] = ()
 
     arguments: ClassVar[dict[str, Any]] = {
         name: value for name, value in RobertaBPETokenizer.arguments.items() if name != "add_prefix_space"
@@ -139,6 +172,8 @@ class BartTokenizer(RobertaBPETokenizer):
 
 class GPTTokenizer(PlainMask, BartTokenizer):
     """GPT-2's: no special token stands around a text, unless `add_bos_token`."""
+
+    text_options: ClassVar[tuple[str, ...]] = ("add_prefix_space",)
 
     arguments: ClassVar[dict[str, Any]] = {
         "errors": "replace",
@@ -180,7 +215,8 @@ class GPTTokenizer(PlainMask, BartTokenizer):
         return [0] * len(token_ids_0) + [1] * len(token_ids_1 or ())
 
 
-def _existing(path: str | None) -> Path:
+def existing_file(path: str | None) -> Path:
+    """Return the path of a file. Raise ValueError where there is none."""
     if not (path and Path(path).is_file()):
         raise ValueError(f"Can't find a vocabulary file at path '{path}'")
     return Path(path)

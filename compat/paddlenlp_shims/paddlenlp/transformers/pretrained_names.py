@@ -17,6 +17,27 @@ class Pretrained(NamedTuple):
     names: str
 
 
+_XLM = (
+    ("xlm-mlm-ende-1024 xlm-clm-ende-1024", True, "de en"),
+    ("xlm-mlm-enfr-1024 xlm-clm-enfr-1024", True, "en fr"),
+    ("xlm-mlm-enro-1024", True, "en ro"),
+    (
+        "xlm-mlm-tlm-xnli15-1024 xlm-mlm-xnli15-1024",
+        True,
+        "ar bg de el en es fr hi ru sw th tr ur vi zh",
+    ),
+    ("xlm-mlm-17-1280", False, "ar de en es fr hi it ja ko nl pl pt ru sv tr vi zh"),
+    (
+        "xlm-mlm-100-1280",
+        False,
+        "af als am an ang ar arz ast az bar be bg bn br bs ca ceb ckb cs cy da de el en eo es et eu "
+        "fa fi fr fy ga gan gl gu he hi hr hu hy ia id is it ja jv ka kk kn ko ku la lb lt lv mk ml "
+        "mn mr ms my nds ne nl nn no oc pl pt ro ru scn sco sh si simple sk sl sq sr sv sw ta te th "
+        "tl tr tt uk ur uz vi war wuu yi zh zh_classical zh_min_nan zh_yue",
+    ),
+)
+"""XLM's models: names, whether texts become lower case, languages in the order of their numbers."""
+
 PRETRAINED = (
     Pretrained(
         "BertTokenizer",
@@ -184,6 +205,51 @@ PRETRAINED = (
         },
         512,
         "skep_ernie_1.0_large_ch skep_ernie_2.0_large_en",
+    ),
+    Pretrained("T5Tokenizer", {"do_lower_case": False}, 512, "t5-small t5-base t5-large t5-3b t5-11b"),
+    Pretrained("T5Tokenizer", {"do_lower_case": False}, None, "t5-v1_1-base t5-v1_1-large"),
+    Pretrained("MBartTokenizer", {}, 1024, "mbart-large-cc25 mbart-large-en-ro"),
+    Pretrained(
+        "MBart50Tokenizer",
+        {},
+        1024,
+        "mbart-large-50-one-to-many-mmt mbart-large-50-many-to-one-mmt mbart-large-50-many-to-many-mmt",
+    ),
+    Pretrained(
+        "RoFormerTokenizer", {"do_lower_case": True, "use_jieba": True}, 512, "roformer-chinese-small"
+    ),
+    Pretrained(
+        "RoFormerTokenizer", {"do_lower_case": True, "use_jieba": True}, 1536, "roformer-chinese-base"
+    ),
+    Pretrained(
+        "RoFormerTokenizer",
+        {"do_lower_case": True, "use_jieba": False},
+        512,
+        "roformer-chinese-char-small roformer-chinese-char-base roformer-chinese-sim-char-ft-small "
+        "roformer-chinese-sim-char-ft-base roformer-chinese-sim-char-small roformer-chinese-sim-char-base",
+    ),
+    Pretrained(
+        "RoFormerTokenizer",
+        {"do_lower_case": True, "use_jieba": False},
+        128,
+        "roformer-english-small-discriminator roformer-english-small-generator",
+    ),
+    Pretrained("ErnieLayoutTokenizer", {"do_tokenize_postprocess": False}, 514, "ernie-layoutx-base-uncased"),
+    Pretrained("ErnieLayoutTokenizer", {"do_tokenize_postprocess": True}, 514, "uie-x-base"),
+    Pretrained("LukeTokenizer", {"do_lower_case": True}, 514, "luke-base luke-large"),
+    Pretrained("XLMTokenizer", {"do_lowercase_and_remove_accent": True}, 512, "xlm-mlm-en-2048"),
+    *(
+        Pretrained(
+            "XLMTokenizer",
+            {
+                "do_lowercase_and_remove_accent": lower,
+                "lang2id": {lang: number for number, lang in enumerate(languages.split())},
+                "id2lang": dict(enumerate(languages.split())),
+            },
+            512,
+            names,
+        )
+        for names, lower, languages in _XLM
     ),
 )
 _BY_NAME = {name: models for models in PRETRAINED for name in models.names.split()}

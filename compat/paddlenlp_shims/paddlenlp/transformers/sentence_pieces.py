@@ -1,6 +1,6 @@
-"""Tokenizers of SentencePiece models: ERNIE-M, ALBERT, XLNet. They need the `sentencepiece` package.
+"""Tokenizers of SentencePiece models: ERNIE-M, ALBERT, XLNet, T5. They need the `sentencepiece` package.
 
-Source: paddlenlp 2.8.1, transformers/ernie_m, albert and xlnet (Apache-2.0).
+Source: paddlenlp 2.8.1, transformers/ernie_m, albert, xlnet and t5 (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 
 from ..data import Vocab
 from .offset_mapping import Span
+from .optional_packages import import_package
 from .special_tokens import AddedToken
 from .text_to_tokens import Ids
-from .tokenizer_utils import PretrainedTokenizer
+from .tokenizer_utils import PretrainedTokenizer, SequenceToSequence
 from .wordpiece import BertTokenizer, is_whitespace
 
 UNDERLINE = "▁"  # what SentencePiece writes for a space
@@ -25,12 +26,8 @@ def sentence_pieces(path: str | None) -> Any:
 
     Raises ImportError without the package, ValueError without the file or where it is no such model.
     """
-    try:
-        import sentencepiece
-    except ImportError as exc:
-        raise ImportError(
-            'this tokenizer splits texts by a SentencePiece model; install it: pip install "./compat[nlp]"'
-        ) from exc
+    purpose = "splits texts by a SentencePiece model"
+    sentencepiece = import_package("sentencepiece", purpose, 'pip install "./compat[nlp]"')
     if not (path and Path(path).is_file()):
         raise ValueError(f"Can't find a SentencePiece model at path '{path}'")
     try:
@@ -77,7 +74,7 @@ class ErnieMTokenizer(PretrainedTokenizer):
         return int(self.sp_model.vocab_size())
 
     def _tokenize(self, text: str) -> list[str]:
-        return [part for piece in self.sp_model.EncodeAsPieces(text) for part in _cut(piece)]
+        return [part for piece in self.sp_model.EncodeAsPieces(text) for part in cut_piece(piece)]
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
         return "".join(tokens).replace(UNDERLINE, " ").strip()
@@ -103,6 +100,8 @@ class ErnieMTokenizer(PretrainedTokenizer):
         normalized = normalized.lower() if self.do_lower_case else normalized
         for token in self.tokenize(text):
             token = token.removeprefix(UNDERLINE)
+            if not token:
+                continue
             start = normalized.index(token, offset)
             offset = start + len(token)
             spans.append((origin[start], origin[offset - 1] + 1))
@@ -117,7 +116,7 @@ class ErnieMTokenizer(PretrainedTokenizer):
         return [0] * (len(token_ids_0) + 1) + [1] * (len(token_ids_1) + 3)
 
 
-def _cut(piece: str) -> list[str]:
+def cut_piece(piece: str) -> list[str]:
     """A piece cut at Chinese characters and punctuation, which stand alone, and between digits and others."""
     parts: list[str] = []
     begin = 0
@@ -246,7 +245,7 @@ class XLNetTokenizer(AlbertEnglishTokenizer):
     _pad_token_type_id = 3
 
     def _set_special_tokens(self, settings: Any) -> None:
-        super()._set_special_tokens({**settings, "mask_token": _taking_spaces_before(settings["mask_token"])})
+        super()._set_special_tokens({**settings, "mask_token": mask_with_spaces(settings["mask_token"])})
 
     def _surrounded(self, first: list[Any], second: list[Any] | None, cls: Any, sep: Any) -> list[Any]:
         return [*first, sep, cls] if second is None else [*first, sep, *second, sep, cls]
@@ -256,7 +255,77 @@ class XLNetTokenizer(AlbertEnglishTokenizer):
         return [0] * (len(token_ids_0) + 1) + second + [2]
 
 
-def _taking_spaces_before(token: Any) -> Any:
+class T5Tokenizer(SequenceToSequence, AlbertEnglishTokenizer):
+    """T5's: A </s> B </s>, with the tokens <extra_id_0> and on after those of the model.
+
+    extra_ids: how many. The answers have a mask, and no types, unless a call says otherwise.
+    """
+
+    arguments: ClassVar[dict[str, Any]] = {
+        "do_lower_case": False,
+        "remove_space": True,
+        "keep_accents": True,
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "extra_ids": 100,
+        "additional_special_tokens": [],
+        "sp_model_kwargs": None,
+    }
+    around: ClassVar[tuple[str, str]] = ("eos", "eos")
+
+    def _set_special_tokens(self, settings: Any) -> None:
+        extra_ids, tokens = settings["extra_ids"], settings["additional_special_tokens"]
+        if extra_ids > 0 and tokens and len({str(t) for t in tokens if "extra_id" in str(t)}) != extra_ids:
+            raise ValueError(
+                f"additional_special_tokens ({tokens}) must include the {extra_ids} tokens of extra_ids"
+            )
+        tokens = tokens or [f"<extra_id_{number}>" for number in range(extra_ids)]
+        super()._set_special_tokens({**settings, "additional_special_tokens": tokens})
+
+    def _load(self, settings: dict[str, Any]) -> None:
+        super()._load(settings)
+        self.extra_ids: int = settings["extra_ids"]
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.sp_model) + self.extra_ids
+
+    def _convert_token_to_id(self, token: str) -> int:
+        if token.startswith("<extra_id_"):
+            return self.vocab_size - int(token.removeprefix("<extra_id_").partition(">")[0]) - 1
+        return super()._convert_token_to_id(token)
+
+    def _convert_id_to_token(self, index: int) -> str:
+        if index < len(self.sp_model):
+            return super()._convert_id_to_token(index)
+        return f"<extra_id_{self.vocab_size - 1 - index}>"
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        text = ""
+        run: list[str] = []
+        for token in tokens:
+            if token in self.all_special_tokens:
+                text += f"{self.sp_model.decode_pieces(run)}{token} "
+                run = []
+            else:
+                run.append(token)
+        return (text + str(self.sp_model.decode_pieces(run))).strip()
+
+    def build_inputs_with_special_tokens(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
+        """The numbers of one text or two, each with </s> at its end unless the text has it there already."""
+        texts = [token_ids_0] if token_ids_1 is None else [token_ids_0, token_ids_1]
+        ends = [[] if ids[-1:] == [self.eos_token_id] else [self.eos_token_id] for ids in texts]
+        return [number for ids, end in zip(texts, ends, strict=True) for number in (*ids, *end)]
+
+    def _surrounded(self, first: list[Any], second: list[Any] | None, cls: Any, sep: Any) -> list[Any]:
+        return [*first, sep] if second is None else [*first, sep, *second, sep]
+
+    def create_token_type_ids_from_sequences(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
+        return [0] * len(self._surrounded(token_ids_0, token_ids_1, 0, 0))
+
+
+def mask_with_spaces(token: Any) -> Any:
     return AddedToken(token, lstrip=True) if isinstance(token, str) else token
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -50,6 +51,7 @@ class CallOptions(NamedTuple):
     return_overflowing_tokens: bool
     return_special_tokens_mask: bool
     return_offsets_mapping: bool
+    text_options: Mapping[str, Any]
 
 
 def lengths_longest_first(first: int, second: int, removed: int) -> tuple[int, int]:

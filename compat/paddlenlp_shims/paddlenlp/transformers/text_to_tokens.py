@@ -32,6 +32,10 @@ class TextToTokens(SpecialTokensMixin):
     """The constructor's arguments that name files, in their order; `arguments` come after them."""
     arguments: ClassVar[dict[str, Any]] = {}
     """The constructor's other arguments in their order, with their defaults."""
+    text_options: ClassVar[tuple[str, ...]] = ()
+    """Arguments of a call that `tokenize` uses as well."""
+    around: ClassVar[tuple[str, str]] = ("cls", "sep")
+    """Roles of the special tokens before and after a text."""
 
     model_input_names: list[str] = ["input_ids", "token_type_ids"]
     padding_side = "right"
@@ -188,15 +192,16 @@ class TextToTokens(SpecialTokensMixin):
         text, kwargs = self.prepare_for_tokenization(text, **kwargs)
         if getattr(self, "do_lower_case", False):
             text = self._lower(text)
+        options = {name: kwargs[name] for name in self.text_options if name in kwargs}
         if self._unsplit is None:
-            return self._tokenize(text) if text else []
+            return self._tokenize(text, **options) if text else []
         parts = [part for part in self._unsplit.split(text) if part]
         unsplit = set(self.unique_no_split_tokens)
         self._strip_beside_unsplit(parts, unsplit)
         tokens: list[str] = []
         for part in parts:
             if part:
-                tokens += [part] if part in unsplit else self._tokenize(part)
+                tokens += [part] if part in unsplit else self._tokenize(part, **options)
         return tokens
 
     def _lower(self, text: str) -> str:
@@ -226,7 +231,7 @@ class TextToTokens(SpecialTokensMixin):
         if text is None:
             return None
         lower = getattr(self, "do_lower_case", False)
-        tokens = [self.convert_tokens_to_string([token]).strip() for token in self.tokenize(text)]
+        tokens = [self.convert_tokens_to_string(token).strip() for token in self.tokenize(text)]
         special = set(self.all_special_tokens)
         tokens = [token.lower() if lower and token in special else token for token in tokens]
         normalized = "".join(map(normalized_character, text))
@@ -236,7 +241,8 @@ class TextToTokens(SpecialTokensMixin):
 
     def build_inputs_with_special_tokens(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
         """The numbers of one text or two, with those of the special tokens."""
-        return self._surrounded(token_ids_0, token_ids_1, self.cls_token_id, self.sep_token_id)
+        first, last = (getattr(self, f"{role}_token_id") for role in self.around)
+        return self._surrounded(token_ids_0, token_ids_1, first, last)
 
     def build_offset_mapping_with_special_tokens(
         self, offset_mapping_0: list[Span], offset_mapping_1: list[Span] | None = None

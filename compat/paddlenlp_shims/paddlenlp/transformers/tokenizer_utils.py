@@ -127,8 +127,8 @@ class PretrainedTokenizer(TextToTokens):
             max_length=max_length, stride=stride, is_split_into_words=is_split_into_words,
             pad_to_multiple_of=pad_to_multiple_of,
         )  # fmt: skip
-        ids = self._to_ids(text, is_split_into_words)
-        pair_ids = None if text_pair is None else self._to_ids(text_pair, is_split_into_words)
+        ids = self._to_ids(text, call_options)
+        pair_ids = None if text_pair is None else self._to_ids(text_pair, call_options)
         encoded = self._one(ids, pair_ids, call_options, text, text_pair)
         if call_options.padding is not PaddingStrategy.DO_NOT_PAD or call_options.return_attention_mask:
             self._pad(
@@ -167,9 +167,9 @@ class PretrainedTokenizer(TextToTokens):
         rows: list[dict[str, Any]] = []
         for number, entry in enumerate(batch_text_or_text_pairs):
             text, text_pair = _split_pair(entry, is_split_into_words)
-            ids = self._to_ids(text, is_split_into_words)
+            ids = self._to_ids(text, call_options)
             if text_pair is None or not stride > 0:
-                pair_ids = None if text_pair is None else self._to_ids(text_pair, is_split_into_words)
+                pair_ids = None if text_pair is None else self._to_ids(text_pair, call_options)
                 rows.append(self._one(ids, pair_ids, call_options, text, text_pair, with_length=True))
             else:
                 rows += self._windows(number, text, text_pair, call_options)
@@ -210,8 +210,9 @@ class PretrainedTokenizer(TextToTokens):
             if options.get(name) is not None:
                 returned[name] = bool(options[name])
         return CallOptions(
-            padding=padding, truncation=truncation, max_length=max_length, **arguments, **returned
-        )
+            padding=padding, truncation=truncation, max_length=max_length, **arguments, **returned,
+            text_options={name: options[name] for name in self.text_options if name in options},
+        )  # fmt: skip
 
     def _lengths(
         self, padding: Any, truncation: Any, max_length: int | None, options: Mapping[str, Any]
@@ -244,15 +245,16 @@ class PretrainedTokenizer(TextToTokens):
             raise ValueError("the tokenizer has no pad_token to pad with; set tokenizer.pad_token")
         return pad, cut, max_length
 
-    def _to_ids(self, text: Any, is_split_into_words: bool | str) -> Ids:
+    def _to_ids(self, text: Any, call_options: CallOptions) -> Ids:
         """The numbers of a text, of its words, of its tokens, or of these numbers."""
         if isinstance(text, str):
-            ids: Ids = self.convert_tokens_to_ids(self.tokenize(text))
+            ids: Ids = self.convert_tokens_to_ids(self.tokenize(text, **call_options.text_options))
             return ids
         if isinstance(text, (list, tuple)) and text and isinstance(text[0], str):
-            if not is_split_into_words:
+            if not call_options.is_split_into_words:
                 return list(self.convert_tokens_to_ids(text))
-            words = (self.tokenize(word, is_split_into_words=True) for word in text)
+            options = {**call_options.text_options, "is_split_into_words": True}
+            words = (self.tokenize(word, **options) for word in text)
             return list(self.convert_tokens_to_ids([token for tokens in words for token in tokens]))
         if isinstance(text, (list, tuple)) and text and isinstance(text[0], int):
             return list(text)
@@ -335,8 +337,8 @@ class PretrainedTokenizer(TextToTokens):
 
         Raises ValueError where the first text leaves no room.
         """
-        ids = self._to_ids(text, call_options.is_split_into_words)
-        pair_ids = self._to_ids(text_pair, call_options.is_split_into_words)
+        ids = self._to_ids(text, call_options)
+        pair_ids = self._to_ids(text_pair, call_options)
         around = self.num_special_tokens_to_add(pair=True) if call_options.add_special_tokens else 0
         room = (call_options.max_length or ENDLESS) - len(ids) - around
         if room <= 0:
@@ -479,6 +481,33 @@ class PretrainedTokenizer(TextToTokens):
             if isinstance(row.get(name), (list, tuple)):
                 more = [fill] * (max_length - length)
                 row[name] = [*more, *row[name]] if self.padding_side == "left" else [*row[name], *more]
+
+
+class SequenceToSequence(PretrainedTokenizer):
+    """A tokenizer whose calls return a mask and no types, and cut texts to the model's length by default."""
+
+    def __call__(  # type: ignore[override]
+        self,
+        text: Any,
+        text_pair: Any = None,
+        max_length: int | None = None,
+        stride: int = 0,
+        is_split_into_words: bool | str = False,
+        padding: Any = None,
+        truncation: Any = "longest_first",
+        return_position_ids: bool = False,
+        return_token_type_ids: bool = False,
+        return_attention_mask: bool = True,
+        **options: Any,
+    ) -> Any:
+        if padding is None:
+            padding = "max_length" if options.pop("pad_to_max_seq_len", False) else False
+        if options.get("truncation_strategy", "longest_first") != "longest_first":
+            truncation = options["truncation_strategy"]
+        return super().__call__(
+            text, text_pair, max_length, stride, is_split_into_words, padding, truncation,
+            return_position_ids, return_token_type_ids, return_attention_mask, **options,
+        )  # fmt: skip
 
 
 def _check_text(value: Any) -> None:

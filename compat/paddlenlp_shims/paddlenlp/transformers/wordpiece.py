@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from ..data import Vocab
 from .offset_mapping import Span, spans_of_tokens
+from .optional_packages import import_package
 from .text_to_tokens import PlainMask
 from .tokenizer_utils import PretrainedTokenizer
 
@@ -65,7 +66,7 @@ class _Translation(dict[int, str]):
 
 
 @cache
-def _cleaning(chinese_apart: bool) -> Table:
+def cleaning_table(chinese_apart: bool) -> Table:
     """Drops control characters, makes spaces of all white space, and puts Chinese characters apart."""
 
     def clean(char: str) -> str:
@@ -90,6 +91,11 @@ def _splitting(symbols_apart: bool) -> Table:
 
 
 _WITHOUT_ACCENTS: Table = _Translation(lambda char: "" if unicodedata.category(char) == "Mn" else char)
+
+
+def without_accents(text: str) -> str:
+    """Return the text without the accents of its letters."""
+    return unicodedata.normalize("NFD", text).translate(_WITHOUT_ACCENTS)
 
 
 class BasicTokenizer:
@@ -122,7 +128,7 @@ class BasicTokenizer:
         if isinstance(text, bytes):
             text = text.decode("utf-8", "ignore")
         unsplit = self.never_split.union(never_split or ())
-        text = text.translate(_cleaning(self.tokenize_chinese_chars))
+        text = self._clean(text)
         normalized = self._normalized(text)
         if not any(word in text or word in normalized for word in unsplit):
             return normalized.translate(self._splitting).split()
@@ -132,10 +138,14 @@ class BasicTokenizer:
             words += [word] if word in unsplit else word.translate(self._splitting).split()
         return words
 
+    def _clean(self, text: str) -> str:
+        """The text with spaces around its Chinese words, without control characters."""
+        return text.translate(cleaning_table(self.tokenize_chinese_chars))
+
     def _normalized(self, text: str) -> str:
         if self.do_lower_case:
             text = text.lower()
-        return unicodedata.normalize("NFD", text).translate(_WITHOUT_ACCENTS) if self.strips_accents else text
+        return without_accents(text) if self.strips_accents else text
 
 
 class WordpieceTokenizer:
@@ -237,7 +247,7 @@ class ErnieTokenizer(PretrainedTokenizer):
             char = char.lower()
         strip = self.basic_tokenizer.strip_accents
         if strip or (lower and strip is not False):
-            char = unicodedata.normalize("NFD", char).translate(_WITHOUT_ACCENTS)
+            char = without_accents(char)
         return "".join(c for c in char if not (c in "\0\ufffd" or is_control(c)))
 
 
@@ -342,6 +352,42 @@ class NeZhaTokenizer(ErnieTokenizer):
 
     def _load(self, settings: dict[str, Any]) -> None:
         self._load_words(settings)
+
+
+class JiebaBasicTokenizer(BasicTokenizer):
+    """Words as the package `jieba` finds them, as far as the vocabulary has them; else single characters."""
+
+    def __init__(self, vocab: Vocab, do_lower_case: bool = True, **options: Any) -> None:
+        super().__init__(do_lower_case, **options)
+        self.vocab = vocab
+        self._jieba = import_package("jieba", "splits Chinese texts into words")
+
+    def _clean(self, text: str) -> str:
+        text = text.translate(cleaning_table(False))
+        if not self.tokenize_chinese_chars:
+            return text
+        words = self._jieba.cut(text, HMM=False)
+        apart = cleaning_table(True)
+        return "".join(f" {word} " if word in self.vocab else word.translate(apart) for word in words)
+
+
+class RoFormerTokenizer(NeZhaTokenizer):
+    """RoFormer's. use_jieba: whether the words of Chinese texts are those that `jieba` finds."""
+
+    arguments: ClassVar[dict[str, Any]] = {
+        "do_lower_case": True,
+        "use_jieba": False,
+        **{
+            role: ErnieTokenizer.arguments[role]
+            for role in ErnieTokenizer.arguments
+            if role.endswith("_token")
+        },
+    }
+
+    def _load(self, settings: dict[str, Any]) -> None:
+        super()._load(settings)
+        if settings["use_jieba"]:
+            self.basic_tokenizer = JiebaBasicTokenizer(self._vocab, settings["do_lower_case"])
 
 
 class SkepTokenizer(NeZhaTokenizer):
