@@ -76,7 +76,8 @@ def sentence(name: str) -> str:
     else:
         offered = (
             "these are PaddleNLP's tokenizers (paddlenlp.transformers), batch functions (paddlenlp.data), "
-            "load_dataset for local files (paddlenlp.datasets) and logger (paddlenlp.utils.log)"
+            "load_dataset for local files (paddlenlp.datasets), metrics (paddlenlp.metrics) and logger "
+            "(paddlenlp.utils.log)"
         )
     return (
         f"{name} is not in Paddlewheel's compat, which stands in for the package here: {offered}. What a "

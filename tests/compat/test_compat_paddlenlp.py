@@ -391,6 +391,28 @@ def test_tokenizers_answer_as_recorded(run: Run) -> None:
         assert answered[name] == answers, name
 
 
+METRICS = """
+import json, sys
+from paddlenlp import metrics
+from paddlenlp.metrics import squad
+from paddlenlp.metrics.rouge import RougeL
+from paddlenlp.utils.log import logger
+from tests.support.metric_answers import answers
+logger.disable()
+arrays = answers(metrics, squad, lambda array: array)
+assert not {"paddle", "sklearn"} & set(sys.modules)
+import paddle
+print(json.dumps([arrays, answers(metrics, squad, paddle.to_tensor)]))
+"""
+
+
+def test_metrics_of_arrays_and_of_tensors_are_as_recorded(run: Run) -> None:
+    recorded = json.loads((ROOT / "tests" / "fixtures" / "paddlenlp_metrics.json").read_text("utf-8"))
+    arrays, tensors = json.loads(run(METRICS))
+    for name, expected in recorded.items():
+        assert arrays[name] == tensors[name] == expected, name
+
+
 def test_new_families_are_saved_and_loaded_by_their_folder(run: Run) -> None:
     code = """
 import json, pathlib
@@ -439,7 +461,8 @@ sys.modules |= {"jieba": None, "sacremoses": None}
     [
         "from paddlenlp.transformers import PretrainedModel",
         "from paddlenlp.transformers import GPTChineseTokenizer",
-        "from paddlenlp.metrics import ChunkEvaluator",
+        "from paddlenlp.metrics import BLEUForDuReader",
+        "import paddlenlp.metrics.dureader",
     ],
 )
 def test_a_name_that_is_not_here_says_how_the_real_package_is_installed(run: Run, code: str) -> None:

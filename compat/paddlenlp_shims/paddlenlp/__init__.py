@@ -7,7 +7,7 @@ from typing import Any
 
 __version__ = "2.8.1"  # whose behaviour this is; who asks wants to know what the names mean
 
-_PARTS = ("data", "datasets", "transformers", "utils")
+_PARTS = ("data", "datasets", "metrics", "transformers", "utils")
 
 
 def __getattr__(name: str) -> Any:
