@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -19,6 +20,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background; children inherit that
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A race of instances takes seconds, and its result depends on other work on the machine.
+os.environ["PADDLEWHEEL_AUTO_SECONDS"] = "0"
 
 
 @pytest.fixture(scope="session")

@@ -218,8 +218,9 @@ class OpConfig(Section):
     concurrency: PositiveInt = Field(default=1, description="Instances of this Op.")
     placement: Placement = Field(
         default="auto",
-        description="Instances as a process each, or as threads of one process. `auto`: as dag.is_thread_op. "
-        "Instances of a Paddle model are processes in any case.",
+        description="Instances as a process each, or as threads of one process. `auto`: as dag.is_thread_op; "
+        "without that key, and beside another `auto`, as measured here. Instances of a Paddle model are "
+        "processes in any case.",
     )
     timeout: Annotated[Int, off_when_not_positive(-1)] = Field(
         default=-1,

@@ -70,7 +70,8 @@ _MEANINGS = {  # by section, then by key
     "op.<name>": {
         "concurrency": "这个 Op 的实例数。",
         "placement": (
-            "process：每个实例一个进程；thread：各实例是同一进程里的线程；`auto`：按 dag.is_thread_op。"
+            "process：每个实例一个进程；thread：各实例是同一进程里的线程；`auto`：按 dag.is_thread_op；"
+            "没有写它、而该 Op 另有 `auto` 时，按本机实测选择。"
             "Paddle 模型的实例总是各占一个进程。"
         ),
         "timeout": (

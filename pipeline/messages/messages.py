@@ -75,6 +75,7 @@ class DispatchMessage(Message):
     kind = 2
     id: int  # counted up by the instance's connection
     calls: Sequence[CallMessage]
+    batch_limit: int = 0  # most requests of a predictor batch; 0: as config.yml says
 
 
 class Ready(Message):

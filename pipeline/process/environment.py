@@ -123,6 +123,25 @@ def _groups(controller: str) -> list[tuple[str, str]]:
     return groups
 
 
+def available_memory() -> int:
+    """Return the bytes that this process can still allocate, by the machine and by the control groups."""
+    available = [_find_field(Path("/proc/meminfo").read_text("ascii"), "MemAvailable:") << 10]
+    for most_file, used_file, cache_field in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ):
+        files = (limits(file, "memory") for file in (most_file, used_file, "memory.stat"))
+        for most, used, statistics in zip(*files, strict=False):
+            if most.isdigit() and used.isdigit():  # the kernel gives the inactive page cache back
+                available.append(int(most) - int(used) + _find_field(statistics, cache_field))
+    return max(0, min(available))
+
+
+def _find_field(text: str, name: str) -> int:
+    """Return the number of a line `NAME NUMBER`; 0 without this line."""
+    return next((int(line.split()[1]) for line in text.splitlines() if line.split()[:1] == [name]), 0)
+
+
 def oom_kills(counters: Sequence[Path] = OOM_COUNTERS) -> int:
     """Return how many processes the OOM killer has ended; 0 where the kernel has no counter."""
     kills = 0

@@ -5,9 +5,12 @@ Absent keys keep their Paddle Serving meaning, and explicit values stay.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +20,7 @@ import msgspec
 from pipeline.config.config_file import ServiceConfig
 from pipeline.config.op_section import LocalServiceConf, OpConfig
 from pipeline.config.value_types import AUTO, AUTO_BATCH
+from pipeline.engines.base import load_engine, shares_a_process
 from pipeline.engines.device import Device, resolve_device
 from pipeline.errors import ConfigError
 from pipeline.models.digests import hash_sample
@@ -33,20 +37,28 @@ from pipeline.process.log import logs_json
 from pipeline.tuning.choice import (
     USUAL_LENGTHS,
     Choice,
+    Served,
     Timed,
     choose,
+    choose_served,
     get_choice_key,
     read_choice,
     write_choice,
 )
 from pipeline.tuning.timed_runs import LENGTHS, ROWS, Order, timed
+from pipeline.tuning.trials import LIMITS, Candidate, TrialFailed, TrialOrder, run_race
 
 log = logging.getLogger(__name__)
 
+MAX_SECONDS = "PADDLEWHEEL_AUTO_SECONDS"  # environment variable: limit of the race of the instances
 BATCH = 32  # limit of a predictor batch with `batch_size: auto`; the plan cuts batches by their cost
-SMALL_S, LARGE_S = 1.0, 6.0  # for the runs of one candidate, of a small model and of a large one
+SMALL_S, LARGE_S = 0.4, 4.0  # for the runs of one candidate, of a small model and of a large one
 LARGE_BYTES = 64 << 20
 _ONEDNN_ENGINE = "paddle"  # which `use_mkldnn` configures
+OP_KEYS = ("batch_size", "placement")  # of the Op's section, not of `local_service_conf`
+_SLOWEST_TIMED = 2.5  # of the fastest candidate: slower runs alone can't make the faster service
+_MOST_CANDIDATES = 2  # whose instances are started, besides another placement
+_RACE_S, _LARGE_RACE_S = 7.0, 35.0  # for the instances of all candidates
 PRECISIONS = (FP32, "bf16", INT8)  # that `precision: auto` tries; int8 where `convert` has made that form
 
 
@@ -67,11 +79,20 @@ def resolved(config: ServiceConfig) -> tuple[ServiceConfig, dict[str, Choice]]:
     for name, section in config.op.items():
         if not wants_choice(section):
             continue
-        choice = _choice(name, section)
+        choice = _choice(name, section, _find_open_keys(section, config))
         sections[name] = with_choice(section, choice)
         if choice is not None:
             choices[name] = choice
     return config.model_copy(update={"op": sections}), choices
+
+
+def _find_open_keys(section: OpConfig, config: ServiceConfig) -> tuple[str, ...]:
+    """Return the keys of the Op, besides those of its model, that config.yml leaves to the measurement."""
+    keys: tuple[str, ...] = ("batch_size",) if section.batch_size == AUTO_BATCH else ()
+    several = section.concurrency * (config.worker_num if config.build_dag_each_worker else 1) > 1
+    if several and section.placement == AUTO and "is_thread_op" not in config.dag.model_fields_set:
+        keys += ("placement",)
+    return keys
 
 
 def require_engine(model: ServingModel, engine: str | None) -> None:
@@ -100,7 +121,12 @@ def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
         if conf.precision == AUTO:
             update["precision"] = choice.precision if choice else FP32
         conf = conf.model_copy(update=update)
-    return section.model_copy(update={"batch_size": batch, "local_service_conf": conf})
+    placement: str = section.placement
+    if placement == AUTO and choice is not None and "placement" in choice.left_open:
+        placement = choice.placement
+    return section.model_copy(
+        update={"batch_size": batch, "placement": placement, "local_service_conf": conf}
+    )
 
 
 class Fitted(NamedTuple):
@@ -120,7 +146,8 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
     """
     conf = section.local_model
     assert conf is not None
-    open_keys = {key: None if key == "use_mkldnn" else AUTO for key in choice.left_open}
+    op_keys = tuple(key for key in choice.left_open if key in OP_KEYS)
+    open_keys = {key: None if key == "use_mkldnn" else AUTO for key in choice.left_open if key not in OP_KEYS}
     conf = conf.model_copy(update=open_keys)
     try:
         subject = _subject(directory, conf)
@@ -130,7 +157,7 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
         return Fitted(section, choice)
     stored = read_choice(subject.model, subject.key)
     if stored is not None:
-        choice = _bind_to_subject(stored, subject)
+        choice = _bind_to_subject(stored, subject, op_keys)
         return Fitted(with_choice(section.model_copy(update={"local_service_conf": conf}), choice), choice)
     engine, precision = choice.engine, choice.precision
     if conf.engine == AUTO and ways_to_run(directory, [engine])[0].refusal:
@@ -174,8 +201,10 @@ def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
     return _Subject(directory, model, conf, *get_choice_key(model, besides))
 
 
-def _choice(name: str, section: OpConfig) -> Choice | None:
+def _choice(name: str, section: OpConfig, open_keys: tuple[str, ...]) -> Choice | None:
     """Return the stored choice or a new choice.
+
+    open_keys: see `_find_open_keys`.
 
     Return None without a local model, on a GPU, and for a model that rejects generated feeds.
     """
@@ -185,7 +214,8 @@ def _choice(name: str, section: OpConfig) -> Choice | None:
     subject = _subject(choose_version(Path(conf.model_dir), conf.model_version).directory, conf)
     choice = read_choice(subject.model, subject.key)
     if choice is None:
-        results = _timed(name, subject)
+        measured = _timed(name, subject)
+        results = [result for _, result in measured]
         if all(result.refused for result in results) and (
             unsuited := [result for result in results if result.unsuited]
         ):
@@ -193,32 +223,99 @@ def _choice(name: str, section: OpConfig) -> Choice | None:
             log.warning("Op %s, and runs as without `auto`: %s", target, unsuited[0].refused)
             return None
         choice = choose([*results, *_not_run(subject)])
+        order = _build_race(section, subject, choice, measured, open_keys)
+        provisional = not (subject.model.directory / SAMPLE_FILE).is_file()
+        choice = choose_served(choice, _raced(name, order), provisional=provisional)
         choice = write_choice(subject.model, subject.key, subject.facts, choice)
-    return _bind_to_subject(choice, subject)
+    return _bind_to_subject(choice, subject, open_keys)
 
 
-def _timed(name: str, subject: _Subject) -> list[Timed]:
+def _build_race(
+    section: OpConfig,
+    subject: _Subject,
+    choice: Choice,
+    measured: Sequence[tuple[Order, Timed]],
+    open_keys: tuple[str, ...],
+) -> TrialOrder:
+    """Return the order to serve the fastest candidates by their timed runs, in the open placements."""
+    values = section.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    values["batch_size"] = BATCH if section.batch_size == AUTO_BATCH else section.batch_size
+    able = sorted([pair for pair in measured if not pair[1].refused], key=lambda pair: pair[1].score())
+    fastest = [pair for pair in able if pair[1].score() <= _SLOWEST_TIMED * able[0][1].score()]
+    candidates, alternatives = [], []
+    for order, result in fastest[:_MOST_CANDIDATES]:
+        (model,) = [option.model for option in ways_to_run(subject.directory, [order.engine])]
+        assert model is not None
+        candidate = Candidate(
+            order.engine,
+            order.precision,
+            section.placement,
+            order.onednn,
+            {**values, "local_service_conf": order.conf},
+            result,
+            (model.params or model.program).stat().st_size,
+        )
+        if "placement" in open_keys and shares_a_process(load_engine(model.engine)):
+            candidate = msgspec.structs.replace(candidate, placement="process")
+            alternatives.append(msgspec.structs.replace(candidate, placement="thread"))
+        candidates.append(candidate)
+    limits = (
+        [limit for limit in LIMITS if limit <= BATCH] if "batch_size" in open_keys else [values["batch_size"]]
+    )
+    large = max(candidate.weights_bytes for candidate in candidates) > LARGE_BYTES
+    budget_s = min(_LARGE_RACE_S if large else _RACE_S, _get_max_seconds())
+    return TrialOrder(str(subject.directory), candidates, alternatives, limits, budget_s)
+
+
+def _get_max_seconds() -> float:
+    """Return the limit of `MAX_SECONDS`; infinite without it. Raise ConfigError for other values."""
+    text = os.environ.get(MAX_SECONDS, "")
+    try:
+        seconds = float(text or math.inf)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise ConfigError(f"{MAX_SECONDS} is {text!r}: write seconds, or 0 to time the model alone")
+    return seconds
+
+
+def _raced(name: str, order: TrialOrder) -> list[Served]:
+    """Return the results of a race, the best first. Empty if nothing is open, or if the race fails."""
+    if not order.budget_s or len(order.candidates) + len(order.alternatives) + len(order.limits) <= 2:
+        return []
+    names = ", ".join(candidate.name for candidate in order.candidates)
+    title = f"Op {name}: serving {names} (once for this machine)"
+    try:
+        with _shown_race(title) as show:
+            return run_race(order, show)
+    except TrialFailed as exc:
+        log.warning("Op %s: the choice goes by timed runs of the model alone: %s", name, exc.message)
+        return []
+
+
+def _timed(name: str, subject: _Subject) -> list[tuple[Order, Timed]]:
     """Time each engine and precision.
 
     If no engine here has the precision of config.yml, time fp32, with the warning that a named engine gives.
     """
-    results = [timed(order) for order in _with_progress(name, _orders(subject))]
+    results = [(order, timed(order)) for order in _with_progress(name, _orders(subject))]
     conf = subject.conf
     if (
         conf.precision in (AUTO, FP32)
         or conf.strict_precision
-        or not all(result.refused for result in results)
+        or not all(result.refused for _, result in results)
     ):
         return results
-    return [timed(order) for order in _with_progress(name, _orders(subject, strict=False))]
+    return [(order, timed(order)) for order in _with_progress(name, _orders(subject, strict=False))]
 
 
-def _bind_to_subject(choice: Choice, subject: _Subject) -> Choice:
+def _bind_to_subject(choice: Choice, subject: _Subject, op_keys: tuple[str, ...]) -> Choice:
     """Return the choice with the key of the subject, and with the keys that config.yml leaves open."""
     requested = {"engine": subject.conf.engine, "precision": subject.conf.precision}
     left_open = tuple(key for key, value in requested.items() if value == AUTO)
     if _leaves_onednn_open(subject.conf):
         left_open += ("use_mkldnn",)
+    left_open += op_keys
     return msgspec.structs.replace(choice, key=subject.key, left_open=left_open)
 
 
@@ -307,15 +404,39 @@ def _describe_order(order: Order) -> str:
     return f"{order.engine} {order.precision}" if order.agreeing else order.engine
 
 
+@contextlib.contextmanager
+def _shown_race(title: str) -> Iterator[Callable[[str, float], None]]:
+    """Show a title, and yield a function that shows the step and the share of a race."""
+    if not _has_terminal():
+        _write_title(title)
+        yield lambda step, share: None
+        return
+    from rich.console import Console  # imported here, as in `_with_progress`
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        progress.console.show_cursor()
+        task = progress.add_task(title, total=1.0)
+        yield lambda step, share: progress.update(task, completed=share, description=f"{title}: {step}")
+
+
+def _has_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty() and not logs_json()
+
+
+def _write_title(title: str) -> None:
+    if logs_json():
+        log.warning("%s", title)
+    elif sys.stderr is not None:
+        sys.stderr.write(f"{title}\n")
+        sys.stderr.flush()
+
+
 def _with_progress(name: str, orders: Sequence[Order]) -> Iterator[Order]:
     """Yield the orders, with a progress bar on a terminal and a line elsewhere."""
     title = f"Op {name}: timing {', '.join(map(_describe_order, orders))} (once for this machine)"
-    if sys.stderr is None or not sys.stderr.isatty() or logs_json():
-        if logs_json():
-            log.warning("%s", title)
-        elif sys.stderr is not None:
-            sys.stderr.write(f"{title}\n")
-            sys.stderr.flush()
+    if not _has_terminal():
+        _write_title(title)
         yield from orders
         return
     from rich.console import Console  # imported here: most starts measure nothing, or have no terminal

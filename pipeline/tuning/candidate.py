@@ -24,6 +24,7 @@ from pipeline.errors import ConfigError, ServingError
 from pipeline.process.folders import make_held, remove_leftovers
 from pipeline.process.helper_process import HelperFailed, run_helper
 from pipeline.process.processes import RunningService, cpu_ticks, python_module
+from pipeline.tuning.auto import MAX_SECONDS
 from pipeline.tuning.closed_loop import Load, LoadResult
 from pipeline.tuning.sample import SampleRequest
 from pipeline.tuning.tune import MODEL_SECTION, Round, Settings
@@ -88,6 +89,8 @@ class Script:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                # Each candidate is measured here, so `auto` in it needs no race of its own.
+                env={**os.environ, **({} if settings is None else {MAX_SECONDS: "0"})},
             )
             try:
                 candidate = Candidate(process, self._http_port, _path_of_descriptor(log.fileno()))

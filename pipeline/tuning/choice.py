@@ -61,6 +61,10 @@ class Timed(msgspec.Struct, frozen=True):
         """Return the seconds per row in the best batch, the cost under load."""
         return _mean([min(s / rows for rows, s in self._timings_at(length)) for length in self._compared()])
 
+    def score(self) -> float:
+        """Return the geometric mean of the seconds per row under load and alone."""
+        return math.sqrt(self.row_s() * self.alone_s())
+
     def best_rows(self) -> int:
         """Return the batch size with the least time per row, at the shortest compared length."""
         return min(self._timings_at(min(self._compared())), key=lambda run: run[1] / run[0])[0]
@@ -77,12 +81,56 @@ class Timed(msgspec.Struct, frozen=True):
         ]
 
 
+class Served(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of a candidate whose instances answered closed loops, see `pipeline.tuning.trials`."""
+
+    engine: str
+    precision: str
+    placement: str  # process or thread; auto for a single instance
+    batch_limit: int = 0  # the best
+    rates: tuple[tuple[int, int, float], ...] = ()  # (batch limit, callers, requests per second)
+    first_per_s: float = 0.0  # of the first loop
+    refused: str = ""
+    onednn: bool = False
+
+    @property
+    def score(self) -> tuple[float, float]:
+        """Geometric mean of all rates, because a single loop is noisy; then the rate of the first loop."""
+        if self.refused or not self.rates:
+            return 0.0, self.first_per_s
+        return _mean([rate for _, _, rate in self.rates]), self.first_per_s
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all numbers are in range."""
+        return self.batch_limit >= 0 and all(
+            limit > 0 and callers > 0 and rate > 0 for limit, callers, rate in self.rates
+        )
+
+    def describe(self) -> str:
+        """Return the candidate and its rates, for the log."""
+        name = f"{self.engine} {self.precision}{' with oneDNN' if self.onednn else ''}"
+        placed = "" if self.placement == "auto" else f", {self.placement}"
+        if self.refused:
+            return f"{name}{placed}: {' '.join(self.refused.split())}"
+        loops = [
+            f"{rate:.0f}/s at {callers}" for limit, callers, rate in self.rates if limit == self.batch_limit
+        ]
+        loops = loops or [f"{self.first_per_s:.0f}/s in its first loop, dropped"]
+        return f"{name}{placed}, batches of {self.batch_limit}: {', '.join(loops)}"
+
+
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The engine and precision that were chosen for a model."""
+    """The engine, precision, placement and batch limit that were chosen for a model.
+
+    Files of earlier versions have no `served`.
+    """
 
     among: tuple[Timed, ...]  # all candidates, the chosen candidate first
     key: str = ""  # see `get_choice_key`
     left_open: tuple[str, ...] = ()  # `engine`, `precision`, `use_mkldnn`: keys that config.yml leaves open
+    served: tuple[Served, ...] = ()  # candidates whose instances were measured, the chosen candidate first
+    provisional: bool = False  # the requests were generated: no sample is beside the model
 
     @property
     def engine(self) -> str:
@@ -100,9 +148,19 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.among[0].onednn
 
     @property
+    def placement(self) -> str:
+        """Placement of the instances; `auto` if it was not measured."""
+        return self.served[0].placement if self.served else "auto"
+
+    @property
+    def batch_limit(self) -> int:
+        """Most requests of a batch; 0 if it was not measured."""
+        return self.served[0].batch_limit if self.served else 0
+
+    @property
     def best_rows(self) -> int:
         """Rows of the batch in which a row costs the least."""
-        return self.among[0].best_rows()
+        return self.batch_limit or self.among[0].best_rows()
 
     @property
     def rows_per_s(self) -> float:
@@ -113,7 +171,9 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_whole(self) -> bool:
         """Whether it can be used. A choice from a damaged file can't."""
         chosen = self.among[:1]
-        return bool(chosen) and not chosen[0].refused and all(candidate.is_whole for candidate in self.among)
+        if not chosen or chosen[0].refused:
+            return False
+        return all(timed.is_whole for timed in self.among) and all(served.is_whole for served in self.served)
 
     def costs(self) -> Mapping[tuple[int, int], float]:
         """Return the seconds of a run by (rows, length)."""
@@ -128,7 +188,25 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
             else:
                 per_s, alone_ms = 1 / candidate.row_s(), candidate.alone_s() * 1e3
                 parts.append(f"{candidate.name}: {per_s:.0f} rows/s, alone {alone_ms:.2f} ms")
-        return f"{self.among[0].name}, batches of about {self.best_rows} [{'; '.join(parts)}]"
+        parts += [f"served by {served.describe()}" for served in self.served]
+        placed = "" if self.placement == "auto" else f" by {self.placement}"
+        remark = ", provisional: measured without real rows" if self.provisional else ""
+        batches = f"batches of about {self.best_rows}"
+        return f"{self.among[0].name}{placed}, {batches}{remark} [{'; '.join(parts)}]"
+
+
+def choose_served(choice: Choice, served: Sequence[Served], *, provisional: bool) -> Choice:
+    """Return the choice by the results of the trials, the best first. Without any the timed runs decide."""
+    if not any(result.rates and not result.refused for result in served):
+        return choice
+    best = served[0]
+    same = [
+        timed
+        for timed in choice.among
+        if (timed.engine, timed.precision, timed.onednn) == (best.engine, best.precision, best.onednn)
+    ]
+    among = (*same, *(timed for timed in choice.among if timed not in same))
+    return msgspec.structs.replace(choice, among=among, served=tuple(served), provisional=provisional)
 
 
 def choose(candidates: Sequence[Timed]) -> Choice:
@@ -143,7 +221,7 @@ def choose(candidates: Sequence[Timed]) -> Choice:
             f"{candidate.name}: {candidate.refused or 'no run was timed'}" for candidate in candidates
         )
         raise ConfigError(f"no engine here can run the model: {reasons or 'none is installed'}")
-    best = min(able, key=lambda candidate: math.sqrt(candidate.row_s() * candidate.alone_s()))
+    best = min(able, key=Timed.score)
     rest = [candidate for candidate in candidates if candidate is not best]
     return Choice((best, *rest))
 

@@ -14,9 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from pipeline.engines.base import Predictor
-from pipeline.engines.feeds import Array
+from pipeline.engines.feeds import Array, input_examples
 from pipeline.errors import ConfigError
-from pipeline.models.serving_model import EXAMPLE_FILE, SAMPLE_FILE, FeedPadding, Padding, read_example
+from pipeline.models.serving_model import (
+    EXAMPLE_FILE,
+    SAMPLE_FILE,
+    FeedPadding,
+    Padding,
+    ServingModel,
+    read_example,
+)
+from pipeline.tuning.choice import USUAL_LENGTHS
 
 
 def read_rows(sample: Path) -> dict[str, Array]:
@@ -86,6 +94,25 @@ def _of_size(
         name: array[indices].take(places, axis=padded[name].axis) if name in padded else array[indices]
         for name, array in rows.items()
     }
+
+
+GENERATED_LENGTHS = (16, 24, 9, 40, 12, 64, 20, 30)  # of generated rows, in tokens
+_MAX_SINGLE_ROWS = 256
+
+
+def single_rows(model: ServingModel, directory: Path, padding: Padding | None) -> list[dict[str, Array]]:
+    """Return feeds of one row each, of different lengths: rows of the sample, or generated rows."""
+    try:
+        rows = read_rows(directory / SAMPLE_FILE)
+    except ConfigError:
+        rows = {}
+    padded = padding.feeds if padding else {}
+    if rows.keys() != {feed.alias for feed in model.feeds}:
+        if example := model.read_example():
+            return [{**input_examples(model, 1, USUAL_LENGTHS[0]), **example}]
+        return [input_examples(model, 1, length) for length in GENERATED_LENGTHS if padded or length == 16]
+    lengths = count_unpadded(rows, padding)[:_MAX_SINGLE_ROWS]
+    return [_cut(rows, padded, np.array([at]), int(length)) for at, length in enumerate(lengths)]
 
 
 MIN_ROWS = 256

@@ -70,6 +70,10 @@ class Executor:
         """Have the Op's output be the answer of these models from now on."""
         self._outputs.answers = {model.key: model for model in models}
 
+    def limit_batches(self, requests: int) -> None:
+        """Set the most requests of a predictor batch."""
+        self._runner.limit_batches(requests)
+
     def run(
         self, calls: list[Call], tail: Tail, send: Send, may_begin: MayBegin = _nobody_takes_back
     ) -> None:

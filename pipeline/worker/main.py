@@ -345,6 +345,8 @@ def _answer(front: Front, executor: Executor) -> None:
         elif isinstance(message, Dispatch):
             replies = front.begin(message.id)
             if replies is not None:
+                if message.batch_limit:
+                    executor.limit_batches(message.batch_limit)
                 executor.run(message.calls, received.tail, replies.send, replies.may_begin)
             is_large = received.tail.size > LARGE_DISPATCH_BYTES
             del message, received, replies  # or their arrays would stay until the next dispatch

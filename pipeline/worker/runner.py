@@ -72,7 +72,8 @@ class Runner:
         shares_process: bool = False,
     ) -> None:
         """shares_process: whether others run in this process, so that its CPU time is not this one's."""
-        self.limits = limits  # of a batch
+        self.limits = limits  # of a batch, by config.yml and the model
+        self._current_limits = limits  # see `limit_batches`
         # Of the model's runs, where they were measured: batches are cut by them.
         self._costs = None if hooks.own_process else costs
         self._cpu_ns = time.thread_time_ns if shares_process else time.process_time_ns
@@ -103,6 +104,12 @@ class Runner:
         self.set_attributes = hooks.set_attributes if shared else None
         # An app's own `process` and a remote Pipeline service take other values than arrays, too.
         self._takes_arrays = not hooks.own_process and (self._remote is None or self._remote.merges)
+
+    def limit_batches(self, requests: int) -> None:
+        """Set the most requests of a batch, within `limits`."""
+        most = min(requests, self.limits.requests)
+        if most != self._current_limits.requests:
+            self._current_limits = replace(self.limits, requests=most)
 
     @property
     def one_by_one(self) -> bool:
@@ -215,7 +222,7 @@ class Runner:
         if not slices:
             return []
         try:
-            planned = plan(slices, self.limits, self._costs)
+            planned = plan(slices, self._current_limits, self._costs)
         except Exception:  # no plan is needed for an answer: each feed runs alone
             log_fault(plan)
             planned = [[at] for at in range(len(slices))]
@@ -301,7 +308,7 @@ class Runner:
                 part.call.store_process_values(part.feed_number, part.number, process_values)
             return parts
         # As many boxes as images can be a coincidence next time, and would be cut apart wrongly.
-        self.limits = replace(self.limits, requests=1)
+        self.limits = self._current_limits = replace(self.limits, requests=1)
         log.warning(
             "[%s] answers without a row for each row fed: its requests run alone", self._hooks.op.name
         )

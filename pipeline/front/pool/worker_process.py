@@ -186,10 +186,12 @@ class Instance:
     def send(self, message: Message) -> None:
         self._outbox.send(frame(message))
 
-    def dispatch(self, tasks: Sequence[Task], calls: list[CallMessage], tail: Sequence[Part]) -> None:
+    def dispatch(
+        self, tasks: Sequence[Task], calls: list[CallMessage], tail: Sequence[Part], batch_limit: int = 0
+    ) -> None:
         """Send tasks to the worker, which is killed when it has them for too long.
 
-        calls: the message of each task. tail: large parts of the calls.
+        calls: the message of each task. tail: large parts of the calls. batch_limit: see `DispatchMessage`.
         """
         now, deadline = time.monotonic(), max([call.deadline for call in calls])
         dispatch = Dispatch(
@@ -197,7 +199,7 @@ class Instance:
         )
         region = request_region(dispatch.id) if tail else None
         # Encode first: a dispatch that can't be encoded must not be in flight.
-        buffers = frame(DispatchMessage(dispatch.id, calls), tail, self._arena, region)
+        buffers = frame(DispatchMessage(dispatch.id, calls, batch_limit), tail, self._arena, region)
         self._dispatches += 1
         self.in_flight.append(dispatch)
         self._outbox.send(buffers)

@@ -12,7 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from pipeline.api.queue_policy import QueuePolicies
@@ -256,6 +256,10 @@ class Batcher:
             one_batch=self._timeout_s < math.inf,
             preferred=batching.preferred,
         )
+        self._batch_limit = 0  # see `DispatchMessage`
+        choice = plan.app.choices.get(op)
+        if choice is not None and "batch_size" in choice.left_open and choice.batch_limit:
+            self.limit_batches(choice.batch_limit)
         self._runs_in_turn = not section.server_endpoints  # a remote model's are under way together
         self._crash_retry = section.crash_retry
         self._stuck_after_s = (section.run_timeout or math.inf) / 4
@@ -270,6 +274,11 @@ class Batcher:
         self._hung_runs = HungRuns(instances, self._get_run_times, self._move_requests, waits_idly=waits_idly)
         self._dispatching = False
         self._ripening: asyncio.TimerHandle | None = None
+
+    def limit_batches(self, requests: int) -> None:
+        """Set the most requests of a predictor batch. The worker's limit is not exceeded."""
+        self._batch_limit = requests
+        self._policy = replace(self._policy, batch_size=requests)
 
     @property
     def waiting(self) -> int:
@@ -475,7 +484,8 @@ class Batcher:
                 task.left_queue = True
                 if self._in_order is not None:
                     self._in_order.sent(task)
-            instance.dispatch(tasks, [task.message(index, tail) for index, task in enumerate(tasks)], tail)
+            calls = [task.message(index, tail) for index, task in enumerate(tasks)]
+            instance.dispatch(tasks, calls, tail, self._batch_limit)
             self._hung_runs.watch(instance)
         except Exception as exc:  # an internal fault: fail these requests now, not at their deadlines
             log.exception("Op %s: a dispatch of %d requests can't be sent", self.op, len(tasks))

@@ -180,6 +180,10 @@ class Scheduler:
         fair_queue, update_paces = self._admission.fair_queue, self._admission.update_paces
         return Batcher(op, app.config, plan(app, op), figures, fair_queue, update_paces, self._services)
 
+    def limit_batches(self, op: str, requests: int) -> None:
+        """Set the most requests of a predictor batch of the Op."""
+        self._batchers[op].limit_batches(requests)
+
     def _queue(self, op: str) -> OpQueue:
         batcher = self._batchers[op]
         return OpQueue(batcher.enqueue, batcher.record_error)

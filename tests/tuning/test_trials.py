@@ -1,0 +1,238 @@
+"""The race of candidates: who is started, who is dropped, what is chosen, and where the choice is used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from pipeline.config.config_file import load_config
+from pipeline.config.op_section import OpConfig
+from pipeline.errors import ConfigError
+from pipeline.models.serving_model import SAMPLE_FILE, load_serving_model
+from pipeline.process import environment
+from pipeline.tuning import auto
+from pipeline.tuning.choice import CHOICES_FILE, Choice, Served, Timed, choose, choose_served
+from pipeline.tuning.real_rows import GENERATED_LENGTHS, single_rows
+from pipeline.tuning.trials import CALLERS, LIMITS, Candidate, Race, TrialFailed, TrialOrder
+from tests.support import onnx_models
+from tests.support.service_process import APPS, ServiceProcess
+
+BUDGET_S = 7.0
+
+
+def timed(engine: str, row_s: float) -> Timed:
+    return Timed(engine, "fp32", "model", ((1, 16, row_s), (8, 16, 8 * row_s)))
+
+
+def candidate(engine: str, placement: str = "process") -> Candidate:
+    return Candidate(engine, "fp32", placement, False, {}, timed(engine, 1e-3), 1 << 20)
+
+
+Rate = Callable[[int, int], float]  # of batch limit and callers
+
+
+class World:
+    """Instances with fixed rates, and a clock that goes on by the length of each loop."""
+
+    def __init__(self, rates: Mapping[tuple[str, str], Rate | str], start_s: float = 1.0) -> None:
+        self.now = 0.0
+        self.started: list[str] = []
+        self.running: set[str] = set()
+        self.loops: list[tuple[str, int, int]] = []
+        self._rates = rates
+        self._start_s = start_s
+
+    async def start(self, candidate: Candidate) -> Any:
+        self.now += self._start_s
+        rate = self._rates[candidate.engine, candidate.placement]
+        if isinstance(rate, str):
+            raise TrialFailed(rate)
+        name = f"{candidate.engine} {candidate.placement}"
+        self.started.append(name)
+        self.running.add(name)
+        world = self
+
+        class Instances:
+            async def measure(self, limit: int, callers: int, seconds: float) -> float:
+                world.now += seconds
+                world.loops.append((name, limit, callers))
+                return rate(limit, callers)
+
+            async def close(self) -> None:
+                world.running.remove(name)
+
+        return Instances()
+
+    def run(self, candidates: list[Candidate], alternatives: list[Candidate] = []) -> list[Served]:  # noqa: B006
+        order = TrialOrder("", candidates, alternatives, list(LIMITS), BUDGET_S)
+        race = Race(order, self.start, lambda step, share: None, lambda: self.now)
+        return asyncio.run(race.run())
+
+
+def even(per_s: float) -> Rate:
+    return lambda limit, callers: per_s
+
+
+def test_the_instances_decide_and_each_is_started_once() -> None:
+    world = World(
+        {
+            ("openvino", "process"): even(5600.0),
+            ("onnxruntime", "process"): even(6100.0),
+            ("onnxruntime", "thread"): even(4800.0),
+        }
+    )
+    candidates = [candidate("openvino"), candidate("onnxruntime")]
+    alternatives = [candidate(engine, "thread") for engine in ("openvino", "onnxruntime")]
+    best, *_ = results = world.run(candidates, alternatives)
+    assert (best.engine, best.placement) == ("onnxruntime", "process")
+    assert len(results) == len(world.started) == len(set(world.started)) == 3
+    assert "openvino thread" not in world.started, "only the best engine is tried in another placement"
+    assert not world.running
+
+
+def test_losers_get_a_first_loop_alone() -> None:
+    world = World(
+        {
+            ("slow", "process"): even(400.0),
+            ("fast", "process"): even(1000.0),
+            ("even", "process"): even(900.0),
+        }
+    )
+    world.run([candidate(engine) for engine in ("fast", "slow", "even")])
+    assert [loop[0] for loop in world.loops].count("slow process") == 1
+    for name in ("fast process", "even process"):
+        assert {loop[1:] for loop in world.loops if loop[0] == name} == {
+            (limit, callers) for limit in LIMITS for callers in CALLERS
+        }
+
+
+def test_a_loop_that_other_work_disturbed_is_repeated_before_a_candidate_is_dropped() -> None:
+    rates = iter([600.0, *[1000.0] * 20])
+    world = World(
+        {
+            ("disturbed", "process"): lambda limit, callers: next(rates),
+            ("second", "process"): even(900.0),
+            ("third", "process"): even(800.0),
+        }
+    )
+    best, *_ = world.run([candidate(engine) for engine in ("disturbed", "second", "third")])
+    assert best.engine == "disturbed"
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_the_best_batch_limit_is_chosen(limit: int) -> None:
+    world = World({("one", "process"): lambda given, callers: 1000.0 - 10 * abs(given - limit)})
+    (best,) = world.run([candidate("one")])
+    assert best.batch_limit == limit
+
+
+def test_a_candidate_that_fails_is_refused_with_its_reason() -> None:
+    world = World({("broken", "process"): "it has no memory", ("sound", "process"): even(1.0)})
+    best, refused = world.run([candidate("broken"), candidate("sound")])
+    assert (best.engine, refused.refused) == ("sound", "it has no memory")
+
+
+def test_without_time_no_further_candidate_starts_and_the_first_has_a_comparable_result() -> None:
+    world = World({("one", "process"): even(1.0), ("two", "process"): even(2.0)}, start_s=3 * BUDGET_S)
+    best, refused = world.run([candidate("one"), candidate("two")])
+    assert (best.engine, refused.refused) == ("one", "no time was left to measure it")
+    assert [callers for _, callers, _ in best.rates] == list(CALLERS)
+
+
+SERVED = Served("slow alone", "fp32", "thread", 8, ((8, 8, 900.0), (8, 32, 1000.0)), 1000.0)
+
+
+def choice(*, provisional: bool = False) -> Choice:
+    among = choose([timed("fast alone", 1e-3), timed("slow alone", 2e-3)])
+    return choose_served(among, [SERVED], provisional=provisional)
+
+
+def test_the_result_of_the_race_wins_over_the_timed_runs() -> None:
+    chosen = choice()
+    assert (chosen.engine, chosen.placement, chosen.batch_limit) == ("slow alone", "thread", 8)
+    assert "slow alone fp32 by thread, batches of about 8 [" in chosen.line()
+    assert "served by slow alone fp32, thread, batches of 8: 900/s at 8, 1000/s at 32" in chosen.line()
+    assert "provisional" in choice(provisional=True).line()
+    failed = [msgspec.structs.replace(SERVED, rates=(), refused="it is broken")]
+    timed_alone = choose([timed("fast alone", 1e-3)])
+    assert choose_served(timed_alone, failed, provisional=False) == timed_alone
+
+
+@pytest.mark.parametrize(
+    ("section", "dag", "open_keys"),
+    [
+        ({"batch_size": "auto", "concurrency": 2}, {}, ("batch_size", "placement")),
+        ({"batch_size": 8, "concurrency": 2}, {"is_thread_op": True}, ()),
+        ({"batch_size": 8, "concurrency": 2, "placement": "thread"}, {}, ()),
+        ({"batch_size": "auto", "concurrency": 1}, {}, ("batch_size",)),
+    ],
+)
+def test_named_keys_are_not_chosen(
+    section: dict[str, Any], dag: dict[str, Any], open_keys: tuple[str, ...]
+) -> None:
+    config = load_config({"http_port": 9292, "dag": dag, "op": {"model": section}})
+    assert auto._find_open_keys(config.op["model"], config) == open_keys
+
+
+def test_the_chosen_placement_is_used_where_config_yml_leaves_it_open() -> None:
+    section = OpConfig.model_validate({"batch_size": "auto", "concurrency": 2})
+    chosen = choice()
+    assert auto.with_choice(section, chosen).placement == "auto"
+    bound = msgspec.structs.replace(chosen, left_open=("placement",))
+    assert auto.with_choice(section, bound).placement == "thread"
+    named = section.model_copy(update={"placement": "process"})
+    assert auto.with_choice(named, bound).placement == "process"
+
+
+def test_a_choice_of_an_earlier_version_is_read() -> None:
+    text = '{"among": [{"engine": "a", "precision": "fp32", "points": [[1, 16, 0.001]]}]}'
+    old = msgspec.json.decode(text, type=Choice)
+    assert (old.is_whole, old.placement, old.batch_limit, old.engine) == (True, "auto", 0, "a")
+
+
+def test_rows_have_lengths_of_their_own(tmp_path: Path) -> None:
+    folder = onnx_models.serving(tmp_path)
+    model = load_serving_model(folder)
+    generated = single_rows(model, model.directory, model.padding)
+    assert [row["input_ids"].shape for row in generated] == [(1, length) for length in GENERATED_LENGTHS]
+    ids = np.array([[7, 8, 9, 0], [5, 0, 0, 0]])
+    np.savez(model.directory / SAMPLE_FILE, **{feed.alias: ids for feed in model.feeds})
+    rows = single_rows(model, model.directory, model.padding)
+    assert [row["input_ids"].tolist() for row in rows] == [[[7, 8, 9]], [[5]]]
+
+
+def test_the_page_cache_of_a_control_group_counts_as_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"memory.max": "1000", "memory.current": "900", "memory.stat": "file 700\ninactive_file 600\n"}
+    monkeypatch.setattr(
+        environment, "limits", lambda file, group: iter([files[file]] if file in files else [])
+    )
+    assert environment.available_memory() == 700
+    files["memory.max"] = "max"
+    assert environment.available_memory() > 1000
+
+
+def test_a_wrong_limit_of_seconds_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(auto.MAX_SECONDS, "long")
+    with pytest.raises(ConfigError, match="PADDLEWHEEL_AUTO_SECONDS is 'long': write seconds"):
+        auto._get_max_seconds()
+
+
+def test_a_first_start_serves_each_candidate_and_stores_the_choice(tmp_path: Path) -> None:
+    model = onnx_models.serving(tmp_path)
+    conf = {"model_config": str(model), "engine": "onnxruntime", "thread_num": 1}
+    section = {"batch_size": "auto", "concurrency": 2, "local_service_conf": conf}
+    env = {auto.MAX_SECONDS: "0.5", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with ServiceProcess(APPS / "model.py", {"op": {"model": section}}, env=env) as service:
+        assert "Op model: serving onnxruntime fp32 process (once for this machine)" in service.log
+        assert ", provisional: measured without real rows [" in service.log
+    (stored,) = json.loads((model / "serving_server" / CHOICES_FILE).read_text())["choices"].values()
+    assert stored["provisional"]
+    assert {served["placement"] for served in stored["served"]} <= {"process", "thread"}
+    assert stored["served"][0]["rates"]
