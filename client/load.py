@@ -5,9 +5,15 @@ The generator is Python and sends at most some thousand requests/s, even if the 
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__":
+    from client.project_environment import use_project_environment
+
+    use_project_environment("grpc", "google", "rich")
+
 import argparse
 import itertools
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -77,12 +83,6 @@ def read_texts(path: Path) -> list[str]:
     """Read the non-empty lines of a UTF-8 file; only a line feed ends a line: texts may hold U+2028."""
     lines = path.read_bytes().decode("utf-8").split("\n")
     return [line.strip() for line in lines if line.strip()]
-
-
-if __name__ == "__main__":
-    from client.project_environment import use_project_environment
-
-    use_project_environment("grpc", "google", "rich")
 
 
 TEXTS = [
