@@ -330,27 +330,38 @@ def described(error: ServingError) -> Described:
     if not -(1 << 31) <= err_no < 1 << 31:  # the field of the answer is an int32
         err_no, message = ServingError.err_no, f"{message} (err_no {err_no})"
     try:
-        status, code = int(error.http_status), str(error.grpc_code)
+        code = str(error.grpc_code)
     except BaseException:
-        status, code = ServingError.http_status, ServingError.grpc_code
+        code = ServingError.grpc_code
     return Described(
         err_no,
-        status if status in _HTTP_ERRORS else ServingError.http_status,
+        get_http_status(error),
         code if code in _GRPC_ERRORS else ServingError.grpc_code,
         message,
     )
 
 
+def get_http_status(error: ServingError) -> int:
+    """Return an error's HTTP status, 500 in place of a status that is no error."""
+    try:
+        status = int(error.http_status)
+    except BaseException:  # of an app's own class
+        return ServingError.http_status
+    return status if status in _HTTP_ERRORS else ServingError.http_status
+
+
 def is_clients(error: ServingError) -> bool:
     """Whether an error is its client's mistake."""
-    status = described(error).http_status
+    status = get_http_status(error)
     return error.clients or (status < ServingError.http_status and status != Overloaded.http_status)
+
+
+_FOR_NOW = frozenset((Overloaded.http_status, NotReady.http_status, DeadlineExceeded.http_status))
 
 
 def is_servers(error: ServingError) -> bool:
     """Whether an error is the server's fault: not the client's, no overload and no missed deadline."""
-    for_now = (Overloaded.http_status, NotReady.http_status, DeadlineExceeded.http_status)
-    return not is_clients(error) and described(error).http_status not in for_now
+    return get_http_status(error) not in _FOR_NOW and not is_clients(error)
 
 
 def get_error_text(exc: BaseException) -> str:

@@ -93,7 +93,8 @@ def render_error(error: ServingError | tuple[int, str], form: str) -> bytes:
     err_no, message = (error.err_no, error.message) if isinstance(error, ServingError) else error
     if err_no not in _INT32:  # the field is an int32; an app may use any number
         err_no, message = _UNKNOWN_ERROR, f"{message} (err_no {err_no})"
-    message = message.encode(errors="replace").decode()
+    if not message.isascii():
+        message = message.encode(errors="replace").decode()
     if form == JSON:
         return b'{"err_no":%d,"err_msg":%b,"key":[],"value":[],"tensors":[]}' % (err_no, _json(message))
     return Response(err_no=err_no, err_msg=message).SerializeToString()
