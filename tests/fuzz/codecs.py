@@ -28,7 +28,7 @@ from pipeline.dialects.kserve_v1 import instances
 from pipeline.dialects.kserve_v1.unread_rows import UnreadRows
 from pipeline.dialects.kserve_v2 import infer_request, rpc_methods
 from pipeline.dialects.kserve_v2.answers import JSON, PROTO
-from pipeline.dialects.kserve_v2.http_routes import decompressed, parse_generate, parse_registration
+from pipeline.dialects.kserve_v2.http_routes import decompress, parse_generate, parse_registration
 from pipeline.dialects.openai import http_route
 from pipeline.dialects.tei.http_routes import ROUTES
 from pipeline.dialects.text_models import TextModel, decode_body
@@ -180,7 +180,7 @@ def _by_any(read: Callable[[Any], None], ways: Iterable[Any]) -> None:
 
 
 def _v2_proto(data: bytes) -> None:
-    message = rpc_methods.infer_message(data, LIMITS)
+    message = rpc_methods.parse_message(data, LIMITS)
     for model in (_SIMPLE, _OPEN, _OF_MESSAGES):
         try:
             asked = rpc_methods.parse_infer(message, model, _find)
@@ -261,7 +261,7 @@ def _wire(data: bytes) -> None:
 
 
 def _compressed(data: bytes) -> None:
-    decompressed(data[1:], ("gzip", "deflate")[data[0] % 2] if data else "gzip", 1 << 16)
+    decompress(data[1:], ("gzip", "deflate")[data[0] % 2] if data else "gzip", 1 << 16)
 
 
 _REFUSED = (InvalidInput,)  # BadPackage, MalformedBody, TooLarge and KServeRefusal

@@ -1,4 +1,4 @@
-"""The HTTP routes of KServe v2."""
+"""FRONT PROCESS: the HTTP routes of KServe v2, compression, and the description in /openapi.json."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from pipeline.dialects.kserve_v2.infer_request import (
     parse_raw,
     refuse_in_json,
 )
-from pipeline.dialects.triton_extensions.repository_api import index, parse_parameters, parse_ready_only
+from pipeline.dialects.triton_extensions.repository_api import build_index, parse_parameters, parse_ready_only
 from pipeline.dialects.triton_extensions.server import V2Server, parse_log_settings, parse_trace_settings
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError, TooLarge
 from pipeline.front.dag_run import Request
@@ -70,14 +70,14 @@ from pipeline.front.http.openapi import OBJECT, Schema, content, get, operation,
 from pipeline.messages.frames import Part
 from pipeline.models.tensor_spec import RAW_ALONE, Signature, TensorSpec
 
-_WINDOWS = {"gzip": 31, "deflate": 15}  # of zlib: deflate is its own format, as in RFC 9110
-_LEVEL = 1  # a front is short of time, not of bytes
+_WINDOWS = {"gzip": 31, "deflate": 15}  # window bits of zlib; deflate is the zlib format, as in RFC 9110
+_LEVEL = 1  # fast: the front has little CPU time
 
 
-def decompressed(body: bytes, encoding: str, max_bytes: int) -> bytes:
-    """The body without its encoding; "" is none.
+def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
+    """Decompress a body; the encoding "" is none.
 
-    Raises KServeRefusal for an unknown encoding and for what is not in it, TooLarge over `most` bytes.
+    Raises KServeRefusal for an unknown encoding and for invalid data, TooLarge beyond `max_bytes`.
     """
     if encoding in ("", "identity"):
         return body
@@ -98,8 +98,8 @@ def decompressed(body: bytes, encoding: str, max_bytes: int) -> bytes:
     return data
 
 
-def chosen(accepted: str) -> str:
-    """The encoding that an Accept-Encoding header likes best of ours; "" for none."""
+def choose_encoding(accepted: str) -> str:
+    """Return the supported encoding with the highest quality in an Accept-Encoding header; "" for none."""
     best, best_quality = "", 0.0
     for option in accepted.lower().split(","):
         name, _, parameter = option.partition(";")
@@ -122,7 +122,8 @@ def _quality(parameter: str) -> float:
         return 0.0
 
 
-def compressed(body: Part, encoding: str) -> bytes:
+def compress(body: Part, encoding: str) -> bytes:
+    """Compress a response body with gzip or deflate."""
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOWS[encoding])
     return stream.compress(body) + stream.flush()
 
@@ -130,10 +131,10 @@ def compressed(body: Part, encoding: str) -> bytes:
 def parse_generate(
     body: bytes, model: KServeModel, limits: Limits, outline: Outline | None = None
 ) -> InferRequest:
-    """Read the body: a key that is no input is a parameter; `id` and `parameters` are as in other requests.
+    """Parse the body of `generate`. Keys that are no input are parameters, except `id` and `parameters`.
 
-    A value is one element or a flat list of them, of one row where the model has rows. Raises KServeRefusal,
-    and TooLarge for a document that nests deeper than limits.json_depth. outline: of a large body.
+    A value is an element or a flat list of elements, a row if the model has rows. outline: outline of a large
+    body. Raises KServeRefusal, and TooLarge for a document that nests deeper than limits.json_depth.
     """
     if outline is not None:
         body = outline.text
@@ -146,7 +147,7 @@ def parse_generate(
         raise KServeRefusal(f"{len(document)} members were given; limits.tensors is {limits.tensors}")
     infer_request = InferRequest()
     datatypes = {spec.name: spec.datatype for spec in model.signature.inputs}
-    # Where a row is one element, a list has several rows.
+    # If a row is a single element, a list has several rows.
     in_rows = {spec.name for spec in model.signature.inputs if len(spec.shape) > 1}
     for name, value in document.items():
         datatype = datatypes.get(name)
@@ -179,7 +180,7 @@ def _is_text(value: Any) -> bool:
 
 
 class AsEvent:
-    """The answer as the only event of a stream; what is a refusal stays one. `Request.finish`."""
+    """Sends a response as the only event of a stream, as `Request.finish`. Errors are not changed."""
 
     def begin(self) -> None:
         pass
@@ -206,7 +207,7 @@ def find_extension_api(path: str) -> str | None:
 
 
 class HttpExtensions:
-    """Answers what lies outside of models and repository."""
+    """Handles the paths of shared memory, trace and log settings."""
 
     def __init__(self, server: V2Server) -> None:
         self._server = server
@@ -264,7 +265,7 @@ class HttpExtensions:
 
 
 def parse_registration(document: Any) -> tuple[str, int, int]:
-    """Key, offset and size of a JSON request. Raises KServeRefusal."""
+    """Parse key, offset and size of a region in a JSON request. Raises KServeRefusal."""
     _check_fields(document, "key", "byte_size")
     key = json_fields.check_text(document["key"])
     offset, size = (json_fields.check_unsigned(document.get(name, 0), "") for name in ("offset", "byte_size"))
@@ -296,14 +297,14 @@ _PAGE_APIS = {
 }
 _MODEL_APIS = {None: METADATA, "ready": HEALTH, "config": MODEL_CONFIG, "stats": STATISTICS}
 _BEFORE_READING = ("Request for unknown model", "inference header size", "Unsupported compression")
-_COMPRESSED_AT_ONCE = 64 * 1024  # more is compressed in a thread: other requests need not wait for it
+_COMPRESSED_AT_ONCE = 64 * 1024  # larger bodies are compressed in a thread, without delay for other requests
 _json = msgspec.json.encode
 
 Page = Callable[[], Any]
 
 
 class V2Http(HttpHandler):
-    """Answers every request below /v2."""
+    """Handles all requests below /v2."""
 
     name = "v2-http"
     pages = ("/v2/health/live", "/v2/health/ready")
@@ -313,7 +314,7 @@ class V2Http(HttpHandler):
         super().__init__(server.scheduler)
         self._server = server
         self._extensions = HttpExtensions(server)
-        # Triton refuses HEAD; to a script's service probes may send it.
+        # Triton rejects HEAD, but probes of other services may send it.
         self._reading = ("GET",) if server.scheduler.app.repository is not None else ("GET", "HEAD")
         self._orders: set[asyncio.Task[None]] = set()
         self._pages: dict[str, Page] = {
@@ -333,7 +334,7 @@ class V2Http(HttpHandler):
         if order is not None:
             check_method(request, "POST")
             refuse_cross_site(request)
-            self._obey(request, order["model"], order["order"])
+            self._control_model(request, order["model"], order["order"])
         else:
             self._answer_json(request, self._document(request, match))
         return None
@@ -349,7 +350,7 @@ class V2Http(HttpHandler):
         return find_extension_api(path) or INFERENCE
 
     def _answer_json(self, request: HttpRequest, document: Any) -> None:
-        if document is None:  # as Triton: of a check the status is all, which is no JSON
+        if document is None:  # a check has no body: Triton sends it as text
             request.respond(200, JSON if request.method == "POST" else _TEXT, b"")
         else:
             request.respond(200, JSON, _json(document))
@@ -361,18 +362,18 @@ class V2Http(HttpHandler):
             return page()
         if match is not None and match["what"] in (None, "ready", "config", "stats"):
             check_method(request, *self._reading)
-            return self._about(match["model"], match["version"] or "", match["what"])
+            return self._describe_model(match["model"], match["version"] or "", match["what"])
         if _INDEX.fullmatch(request.path):
             check_method(request, "POST")
-            return index(self._server.models, ready_only=parse_ready_only(request.body))
+            return build_index(self._server.models, ready_only=parse_ready_only(request.body))
         return self._extensions.document(request)
 
     def _readiness(self) -> None:
         if not self._scheduler.server_ready:
             raise KServeRefusal("the service is not ready")
 
-    def _obey(self, request: HttpRequest, name: str, order: str) -> None:
-        """Load or unload, also when the client leaves meanwhile. Raises KServeRefusal for a false body."""
+    def _control_model(self, request: HttpRequest, name: str, order: str) -> None:
+        """Load or unload a model, even if the client disconnects. Raises KServeRefusal for a bad body."""
         parameters = parse_parameters(request.body)
         control = self._server.control
         obey = control.load if order == "load" else control.unload
@@ -392,7 +393,7 @@ class V2Http(HttpHandler):
         self._orders.add(task)
         task.add_done_callback(self._orders.discard)
 
-    def _about(self, name: str, version: str, what: str | None) -> Any:
+    def _describe_model(self, name: str, version: str, what: str | None) -> Any:
         if what != "ready":
             if what == "stats":
                 return self._server.statistics(name, version)
@@ -415,10 +416,10 @@ class V2Http(HttpHandler):
         encoding = header(request, b"content-encoding")
         if not encoding:
             return read(request.body)
-        # In a thread: a few bytes may become as many as limits.body_bytes allows.
+        # In a thread: a small body may decompress to limits.body_bytes.
         encoding, max_bytes = encoding.strip().lower(), self._server.limits.body_bytes
         reading = asyncio.get_running_loop().run_in_executor(
-            None, decompressed, request.body, encoding, max_bytes
+            None, decompress, request.body, encoding, max_bytes
         )
         reading.add_done_callback(lambda body: self.handle(request, lambda: read(body.result())))
         return None
@@ -432,7 +433,7 @@ class V2Http(HttpHandler):
         body: bytes,
         outline: Outline | None = None,
     ) -> Request | None:
-        """Return the request that the body makes; None where the body is scanned first."""
+        """Return the request in a decompressed body, or None while a large body is scanned."""
         length = None
         if what == "infer":
             length = _header_length(header(request, b"inference-header-content-length"), body)
@@ -444,13 +445,13 @@ class V2Http(HttpHandler):
             )
             return None
         if what == "infer":
-            inference = self._asked(request, model, body, length, outline)
+            inference = self._parse_infer(request, model, body, length, outline)
         else:
-            inference = self._generated(request, model, body, what, outline)
+            inference = self._parse_generate(request, model, body, what, outline)
         inference.version = version
         return inference
 
-    def _generated(
+    def _parse_generate(
         self, request: HttpRequest, model: KServeModel, body: bytes, what: str, outline: Outline | None
     ) -> Request:
         infer_request = parse_generate(body, model, self._server.limits, outline)
@@ -460,7 +461,7 @@ class V2Http(HttpHandler):
             prediction.finish = AsEvent()
         return prediction
 
-    def _asked(
+    def _parse_infer(
         self,
         request: HttpRequest,
         model: KServeModel,
@@ -493,15 +494,15 @@ class V2Http(HttpHandler):
         if "/generate" in request.path:
             request.respond(200, head, body, chunked=True)
             return
-        encoding = chosen(header(request, b"accept-encoding"))
+        encoding = choose_encoding(header(request, b"accept-encoding"))
         if not encoding:
             request.respond(200, head, body)
             return
         head += b"content-encoding: %b\r\n" % encoding.encode()
         if len(body) < _COMPRESSED_AT_ONCE:
-            request.respond(200, head, compressed(body, encoding))
+            request.respond(200, head, compress(body, encoding))
             return
-        compressing = asyncio.get_running_loop().run_in_executor(None, compressed, body, encoding)
+        compressing = asyncio.get_running_loop().run_in_executor(None, compress, body, encoding)
         compressing.add_done_callback(lambda done: request.respond(200, head, done.result()))
 
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
@@ -535,7 +536,7 @@ def _content_type(path: str, error: ServingError) -> bytes:
 
 
 def _header_length(value: str, body: bytes) -> int | None:
-    """Bytes of the JSON document; 0: the body is a tensor, None: it is the document. Raises KServeRefusal."""
+    """Return the length of the JSON document; 0: raw body, None: JSON body. Raises KServeRefusal."""
     if not value:
         return None if body else 0
     number = _NUMBER.match(value)
@@ -546,12 +547,13 @@ def _header_length(value: str, body: bytes) -> int | None:
 
 
 def openapi_paths(app: App, models: KServeModels) -> dict[str, Any]:
+    """Return the paths of KServe v2 in /openapi.json."""
     paths: dict[str, Any] = {}
     for model in models.all():
         below = f"/v2/models/{quote(model.name)}"
-        paths[f"{below}/infer"] = {"post": _infer(app, model)}
+        paths[f"{below}/infer"] = {"post": _infer_operation(app, model)}
         if _may_generate(model):
-            paths[f"{below}/generate"] = {"post": _generate(app, model)}
+            paths[f"{below}/generate"] = {"post": _generate_operation(app, model)}
         name = model.name
         paths[below] = get("v2", "Inputs and outputs of the model", "模型的输入与输出", model=name)
         paths[f"{below}/ready"] = get("v2", "200 when the model is ready", "就绪时返回 200", None, model=name)
@@ -562,26 +564,26 @@ def openapi_paths(app: App, models: KServeModels) -> dict[str, Any]:
         "/v2/health/live": get("v2", "200 while the server answers", "服务器存活时返回 200", None),
         "/v2/health/ready": get("v2", "200 when all models are ready", "全部模型就绪时返回 200", None),
         "/v2/models/stats": get("v2", "Statistics of all models", "全部模型的统计"),
-        "/v2/repository/index": {"post": _index()},
+        "/v2/repository/index": {"post": _index_operation()},
     }
 
 
-def _index() -> dict[str, Any]:
+def _index_operation() -> dict[str, Any]:
     body = content(OBJECT, {})
     index = operation("v2", "Models and their states", "模型及其状态", body, {"type": "array"})
     index["responses"] |= refusals(ERROR)
     return index
 
 
-def _infer(app: App, model: KServeModel) -> dict[str, Any]:
+def _infer_operation(app: App, model: KServeModel) -> dict[str, Any]:
     row = example_row(app, model)
     inputs = v2_inputs(model.signature, row) if row else None
     example = {"inputs": inputs} if inputs else None
     if example is not None and not model.op:
         example = app.examples.add_parameters(example)
-    body = content(_request(app, model), example)
+    body = content(_request_schema(app, model), example)
     summary, zh = f"Infer with {describe_model(model)}: tensors", f"用{describe_model_zh(model)}推理：张量"
-    infer = operation("v2", summary, zh, body, _answer(model.signature), model=model.name)
+    infer = operation("v2", summary, zh, body, _response_schema(model.signature), model=model.name)
     binary = {"schema": {"type": "string", "format": "binary"}}
     infer["responses"]["200"]["content"]["application/octet-stream"] = binary
     infer["responses"] |= refusals(ERROR, as_text=True)  # Triton's errors have no content type
@@ -589,12 +591,12 @@ def _infer(app: App, model: KServeModel) -> dict[str, Any]:
 
 
 def _may_generate(model: KServeModel) -> bool:
-    """Whether each input is one element or a flat list of them, with nothing but a batch in front."""
+    """Return whether each input is an element or a flat list of elements, apart from the batch axis."""
     ranks = (1, 2) if model.signature.max_batch_size else (1,)
     return all(len(spec.shape) in ranks for spec in model.signature.inputs)
 
 
-def _generate(app: App, model: KServeModel) -> dict[str, Any]:
+def _generate_operation(app: App, model: KServeModel) -> dict[str, Any]:
     row = example_row(app, model)
     flat = row and all(
         isinstance(element, str | int | float)
@@ -613,40 +615,40 @@ def _generate(app: App, model: KServeModel) -> dict[str, Any]:
     return description
 
 
-def _request(app: App, model: KServeModel) -> Schema:
+def _request_schema(app: App, model: KServeModel) -> Schema:
     signature = model.signature
     return {
         "type": "object",
         "properties": {
             "id": {"type": "string"},
             "parameters": get_parameter_schema(app, model),
-            "inputs": {"type": "array", "items": _tensor(signature.inputs)},
+            "inputs": {"type": "array", "items": _tensor_schema(signature.inputs)},
             "outputs": {
                 "type": "array",
-                "items": {"type": "object", "properties": {"name": _name(signature.outputs)}},
+                "items": {"type": "object", "properties": {"name": _name_schema(signature.outputs)}},
             },
         },
         "required": ["inputs"],
     }
 
 
-def _answer(signature: Signature) -> Schema:
+def _response_schema(signature: Signature) -> Schema:
     return {
         "type": "object",
         "properties": {
             "id": {"type": "string"},
             "model_name": {"type": "string"},
             "model_version": {"type": "string"},
-            "outputs": {"type": "array", "items": _tensor(signature.outputs)},
+            "outputs": {"type": "array", "items": _tensor_schema(signature.outputs)},
         },
     }
 
 
-def _tensor(specs: Sequence[TensorSpec]) -> Schema:
+def _tensor_schema(specs: Sequence[TensorSpec]) -> Schema:
     schema: Schema = {
         "type": "object",
         "properties": {
-            "name": _name(specs),
+            "name": _name_schema(specs),
             "datatype": {"type": "string"},
             "shape": {"type": "array", "items": {"type": "integer"}},
             "data": {"type": "array", "items": {}},
@@ -660,5 +662,5 @@ def _tensor(specs: Sequence[TensorSpec]) -> Schema:
     return schema
 
 
-def _name(specs: Sequence[TensorSpec]) -> Schema:
+def _name_schema(specs: Sequence[TensorSpec]) -> Schema:
     return {"type": "string", **({"enum": [spec.name for spec in specs]} if specs else {})}

@@ -1,4 +1,8 @@
-"""InferRequest: an inference request of KServe v2, over HTTP or gRPC, from its checks to a `Request`."""
+"""FRONT PROCESS: inference requests of KServe v2: HTTP bodies, checks, the request for the scheduler.
+
+The `data` of a tensor stays JSON text, which the worker decodes. A body that the fast decoder rejects is
+parsed again, slowly, for the error message. `rpc_methods.py` parses the messages of gRPC.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +32,10 @@ from pipeline.models.tensor_spec import BY_DATATYPE, DTYPES, RAW_ALONE, Signatur
 _ALLOWED = "triton_enable_empty_final_response"
 _NOT_FOR_HOOKS = (_ALLOWED, "sequence_id", "sequence_start", "sequence_end")
 SEQUENCE_FLAGS = {"sequence_start": 1, "sequence_end": 2}
-_NUMBERS = {  # as they travel
+_NUMBERS = {  # little-endian dtypes by datatype
     dtype.datatype: dtype.numpy.newbyteorder("<") for dtype in DTYPES if dtype.name != "string"
 }
-_MAX_LENGTH = (1 << 63) - 1  # as the protocol's messages hold them
+_MAX_LENGTH = (1 << 63) - 1  # shapes have int64 lengths
 _HINT = (
     " NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended"
     " to each input shape. If you want to specify the full shape including the batch dim in your input dims"
@@ -41,42 +45,42 @@ _HINT = (
 
 
 class InputTensor(msgspec.Struct, eq=False):
-    """One input, its elements as they were written."""
+    """An input of a request, with undecoded elements."""
 
     name: str
     datatype: str
     shape: list[int]
-    data: Part | Span
-    written: Written
+    data: Part | Span  # the elements, or their place in shared memory
+    written: Written  # encoding of the elements
 
 
 class InferRequest(msgspec.Struct, eq=False):
-    """An inference request as HTTP or gRPC has parsed it, not yet checked against its model."""
+    """An inference request parsed from HTTP or gRPC, before its check against the model."""
 
     request_id: str = ""
     inputs: dict[str, InputTensor] = {}  # by name
-    outputs: dict[str, RequestedOutput] | None = None  # those asked for, None for all
-    binary: bool = False  # whether HTTP sends the others as raw bytes
-    priority: int = 0  # 1 is the highest, 0 none given
-    timeout_us: int = 0  # microseconds, 0 for none
-    parameters: dict[str, Any] = {}  # for the hooks
-    correlation_id: int | str = 0
-    flags: int = 0  # 1: its sequence begins, 2: it ends
-    spans: dict[str, Span] | None = None  # where outputs go in shared memory, by name
-    shared_bytes: int = 0  # of all inputs in shared memory
+    outputs: dict[str, RequestedOutput] | None = None  # requested outputs by name; None requests all
+    binary: bool = False  # whether HTTP sends unlisted outputs as raw bytes
+    priority: int = 0  # 1 is the highest; 0: not set
+    timeout_us: int = 0  # 0: not set
+    parameters: dict[str, Any] = {}  # parameters for hooks
+    correlation_id: int | str = 0  # id of the sequence; 0: no sequence
+    flags: int = 0  # 1: the request starts a sequence, 2: it ends the sequence
+    spans: dict[str, Span] | None = None  # shared memory of outputs, by name
+    shared_bytes: int = 0  # size of all inputs in shared memory
 
     def add_input(self, tensor: InputTensor) -> None:
-        """One more input. Raises KServeRefusal for one that is there already."""
+        """Add an input. Raises KServeRefusal for a name that is already used."""
         if self.inputs.setdefault(tensor.name, tensor) is not tensor:
             raise request_refusal(self.request_id, f"input '{tensor.name}' already exists in request")
 
     def add_shared_input(self, name: str, datatype: str, shape: list[int], span: Span) -> None:
-        """An input that lies in shared memory. Raises KServeRefusal for one that is there already."""
+        """Add an input in shared memory. Raises KServeRefusal for a name that is already used."""
         self.shared_bytes += span.size
         self.add_input(InputTensor(name, datatype, shape, span, Written.RAW))
 
     def add_output(self, output: RequestedOutput, span: Span | None = None) -> None:
-        """One more output. span: where it goes in shared memory; None where it is sent."""
+        """Add a requested output. span: its place in shared memory; None if the output is sent."""
         self.outputs = self.outputs or {}
         self.outputs[output.name] = output if span is None else output._replace(room=span.size)
         if span is not None:
@@ -87,7 +91,7 @@ class InferRequest(msgspec.Struct, eq=False):
         return self.timeout_us / 1e6 if self.timeout_us else math.inf
 
     def deadline_s(self, model: KServeModel) -> float:
-        """The time-out as a deadline of the whole request; in a repository a model's queue policy uses it."""
+        """Return the timeout of the request in seconds; in a repository, the queue policy applies it."""
         return self.timeout_s if model.config is None else math.inf
 
     def build_request(self, model: KServeModel, form: str, scheduler: Scheduler) -> Request:
@@ -109,13 +113,13 @@ class InferRequest(msgspec.Struct, eq=False):
                 f"model '{model.name}' keeps no sequences: send no sequence_id, sequence_start or "
                 "sequence_end",
             )
-        values, rows = _checked(model, self.request_id, self.inputs, limits.tensor_rank)
-        most_rows = rows
-        if model.signature.has_rows:  # also where they are no batch, so that `rows` is 1
-            most_rows = max(rows, *(tensor.shape[0] for tensor in self.inputs.values() if tensor.shape), 0)
-        if most_rows > limits.rows:
+        values, rows = _check_values(model, self.request_id, self.inputs, limits.tensor_rank)
+        max_rows = rows
+        if model.signature.has_rows:  # rows count even if the model does not batch and `rows` is 1
+            max_rows = max(rows, *(tensor.shape[0] for tensor in self.inputs.values() if tensor.shape), 0)
+        if max_rows > limits.rows:
             raise request_refusal(
-                self.request_id, f"{most_rows} rows were given; limits.rows is {limits.rows}"
+                self.request_id, f"{max_rows} rows were given; limits.rows is {limits.rows}"
             )
         check_texts(values, limits)
         if model.takes_messages:
@@ -138,11 +142,13 @@ class InferRequest(msgspec.Struct, eq=False):
         request.model_version = model.version
         request.model = model.key
         fields = self.request_id, self.priority, self.timeout_us, self.parameters
-        outputs = () if model.is_ensemble else tuple(self.outputs or ())  # its steps have others
+        outputs = (
+            () if model.is_ensemble else tuple(self.outputs or ())
+        )  # the steps of an ensemble have other outputs
         if any(fields) or self.correlation_id or self.flags or outputs:
             request.options = RequestOptions(*fields, self.correlation_id, self.flags, outputs)
         request.rows = rows
-        # None given counts as the highest, unless the model says otherwise.
+        # A request without priority has the highest, or the default of the model.
         request.priority = max(0, (self.priority or model.default_priority) - 1)
         if self.spans and self.outputs:
             spans = [self.spans[name] for name, output in self.outputs.items() if output.room is not None]
@@ -150,12 +156,12 @@ class InferRequest(msgspec.Struct, eq=False):
         return request
 
     def _sequence_parameters(self) -> dict[str, Any]:
-        """Return the sequence parameters that Triton adds to every answer of an ensemble."""
+        """Return the sequence parameters that Triton adds to each response of an ensemble."""
         flags: dict[str, Any] = {name: bool(self.flags & flag) for name, flag in SEQUENCE_FLAGS.items()}
         return {"sequence_id": self.correlation_id, **flags}
 
     def add_parameter(self, name: str, value: Any) -> None:
-        """One more parameter that the protocol gives no meaning. Raises KServeRefusal for Triton's own."""
+        """Add a parameter for hooks. Raises KServeRefusal for a name that Triton reserves."""
         if name in _NOT_FOR_HOOKS:
             return
         _refuse_reserved(name)
@@ -171,7 +177,7 @@ def _refuse_reserved(name: str) -> None:
 
 
 def refuse_in_json(name: str, datatype: str) -> None:
-    """Refuse an input in JSON whose datatype has no elements there. Raises KServeRefusal."""
+    """Raise KServeRefusal for a datatype that has no form in JSON."""
     if datatype in RAW_ALONE:
         raise KServeRefusal(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data format for "
@@ -179,25 +185,22 @@ def refuse_in_json(name: str, datatype: str) -> None:
         )
 
 
-def _checked(
+def _check_values(
     model: KServeModel, request_id: str, inputs: dict[str, InputTensor], max_rank: int
 ) -> tuple[dict[str, Any], int]:
-    """Return the inputs for the scheduler, and the rows of the batch; 1 for a model without batches.
+    """Return the inputs for the scheduler, and the rows of the batch; 1 for a model that does not batch.
 
-    Raises KServeRefusal, in Triton's words, for inputs that the model does not take.
+    Raises KServeRefusal for inputs that the model does not accept, with Triton's messages.
     """
     if _are_as_declared(model.signature, inputs, max_rank):
         rows = next(iter(inputs.values())).shape[0] if model.signature.max_batch_size else 1
     else:
-        rows = _checked_in_turn(model, request_id, inputs, max_rank)
-    values = {}
-    for name, tensor in inputs.items():
-        values[name] = _value(model, request_id, tensor)
-    return values, rows
+        rows = _check_inputs(model, request_id, inputs, max_rank)
+    return {name: _to_value(model, request_id, tensor) for name, tensor in inputs.items()}, rows
 
 
 def _are_as_declared(signature: Signature, inputs: dict[str, InputTensor], max_rank: int) -> bool:
-    """Whether the inputs are just what the model declares: of most requests nothing more is looked at."""
+    """Return whether the inputs match the declared ones exactly: most requests need no other check."""
     if len(inputs) != len(signature.inputs):
         return False
     rows = -1
@@ -218,11 +221,12 @@ def _are_as_declared(signature: Signature, inputs: dict[str, InputTensor], max_r
     return True
 
 
-def _checked_in_turn(
-    model: KServeModel, request_id: str, inputs: dict[str, InputTensor], max_rank: int
-) -> int:
-    """The rows of the batch; a column of texts becomes the vector that was declared. Raises KServeRefusal."""
-    newest_first = list(inputs.values())[::-1]  # the order in which Triton looks at them
+def _check_inputs(model: KServeModel, request_id: str, inputs: dict[str, InputTensor], max_rank: int) -> int:
+    """Check each input, and return the rows of the batch. Raises KServeRefusal.
+
+    A column of texts gets the declared shape of a vector.
+    """
+    newest_first = list(inputs.values())[::-1]  # the order of Triton's checks
     for tensor in newest_first:
         if len(tensor.shape) > max_rank:
             raise request_refusal(
@@ -243,7 +247,7 @@ def _checked_in_turn(
                     f"expects '{expected[tensor.name].datatype}'",
                 )
         if signature.max_batch_size:
-            rows = _rows(model, request_id, newest_first)
+            rows = _count_rows(model, request_id, newest_first)
         for tensor in newest_first:
             shape = expected[tensor.name].shape
             if len(tensor.shape) != len(shape) and _is_column_of_texts(tensor, shape):
@@ -273,7 +277,7 @@ def _check_names(
             raise KServeRefusal(f"unexpected inference input '{tensor.name}' for model '{model.name}'")
 
 
-def _rows(model: KServeModel, request_id: str, inputs: Sequence[InputTensor]) -> int:
+def _count_rows(model: KServeModel, request_id: str, inputs: Sequence[InputTensor]) -> int:
     rows = None
     for tensor in inputs:
         if not tensor.shape:
@@ -296,7 +300,7 @@ def _rows(model: KServeModel, request_id: str, inputs: Sequence[InputTensor]) ->
 
 
 def _is_column_of_texts(tensor: InputTensor, expected: tuple[int, ...]) -> bool:
-    """[n, 1] for [-1]: what clients send to tokenizers behind Triton, where a batch has the texts."""
+    """Return whether texts have the shape [n, 1] for [-1], as Triton clients send to tokenizers."""
     return (
         tensor.datatype == "BYTES" and expected == (-1,) and len(tensor.shape) == 2 and tensor.shape[1] == 1
     )
@@ -311,19 +315,22 @@ def _check_shape(model: KServeModel, request_id: str, tensor: InputTensor, expec
         raise request_refusal(
             request_id,
             f"unexpected shape for input '{tensor.name}' for model '{model.name}'. Expected "
-            f"{_text(expected)}, got {_text(tensor.shape)}.{_HINT if model.signature.max_batch_size else ''}",
+            f"{_format_shape(expected)}, got {_format_shape(tensor.shape)}."
+            f"{_HINT if model.signature.max_batch_size else ''}",
         )
 
 
-def _text(shape: Sequence[int]) -> str:
+def _format_shape(shape: Sequence[int]) -> str:
     return f"[{','.join(map(str, shape))}]"
 
 
-def _value(model: KServeModel, request_id: str, tensor: InputTensor) -> Any:
+def _to_value(model: KServeModel, request_id: str, tensor: InputTensor) -> Any:
     if tensor.datatype not in BY_DATATYPE:
         raise request_refusal(request_id, f"input '{tensor.name}' has the datatype '{tensor.datatype[:40]}'")
     if tensor.shape and not 0 <= min(tensor.shape) <= max(tensor.shape) <= _MAX_LENGTH:
-        raise request_refusal(request_id, f"input '{tensor.name}' has the shape {_text(tensor.shape)}")
+        raise request_refusal(
+            request_id, f"input '{tensor.name}' has the shape {_format_shape(tensor.shape)}"
+        )
     as_texts = tensor.datatype == "BYTES" and model.signature.open
     data = tensor.data
     if tensor.datatype == "BYTES" or tensor.written is not Written.RAW:
@@ -345,9 +352,9 @@ def _value(model: KServeModel, request_id: str, tensor: InputTensor) -> Any:
         data = data.read_bytes()
     try:
         return (np.frombuffer(data, dtype) if expected else np.empty(0, dtype)).reshape(tensor.shape)
-    except ValueError:  # no elements in lengths beyond what an array may have
+    except ValueError:  # an empty tensor with lengths beyond those of NumPy
         raise request_refusal(
-            request_id, f"input '{tensor.name}' has the shape {_text(tensor.shape)}"
+            request_id, f"input '{tensor.name}' has the shape {_format_shape(tensor.shape)}"
         ) from None
 
 
@@ -358,12 +365,12 @@ class _Input(msgspec.Struct):
     name: str
     shape: list[int]
     datatype: str
-    data: msgspec.Raw = _NO_DATA  # a union with None would not be taken
-    given_parameters: dict[str, Any] | None = msgspec.field(default=None, name="parameters")
+    data: msgspec.Raw = _NO_DATA  # msgspec allows no union with None
+    nullable_parameters: dict[str, Any] | None = msgspec.field(default=None, name="parameters")
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        return self.given_parameters or {}
+        return self.nullable_parameters or {}
 
 
 class _Document(msgspec.Struct):
@@ -384,11 +391,11 @@ def parse_infer(
     find: FindSpan,
     outline: Outline | None = None,
 ) -> InferRequest:
-    """Read a body of JSON and the raw bytes behind it.
+    """Parse a body of JSON and the raw bytes behind it.
 
-    header_length: bytes of the JSON document; None for all of the body. find: in shared memory. outline: of
-    a large document. Raises KServeRefusal, and TooLarge for a document that nests deeper than
-    limits.json_depth.
+    header_length: bytes of the JSON document; None for the whole body. find: finds a span in shared memory.
+    outline: outline of a large document. Raises KServeRefusal, and TooLarge for a document that nests deeper
+    than limits.json_depth.
     """
     end = len(body) if header_length is None else header_length
     binary = memoryview(body)[end:]
@@ -399,13 +406,13 @@ def parse_infer(
     document = _parse_document(outline.text)
     _check_counts(document, limits)
     infer_request = InferRequest(document.id)
-    _take_parameters(infer_request, document.parameters)
+    _set_parameters(infer_request, document.parameters)
     at = 0
     for tensor in document.inputs:
         _check_source(tensor)
         if "shared_memory_region" in tensor.parameters:
             infer_request.add_shared_input(
-                tensor.name, tensor.datatype, tensor.shape, _span(tensor.parameters, find)
+                tensor.name, tensor.datatype, tensor.shape, _find_span(tensor.parameters, find)
             )
             continue
         size = _binary_size(tensor)
@@ -430,12 +437,14 @@ def parse_infer(
         parameters = json_fields.get_tensor_parameters(output) if isinstance(output, dict) else {}
         shared = "shared_memory_region" in parameters
         requested = _requested_output(output)
-        infer_request.add_output(requested, _output_span(requested, parameters, find) if shared else None)
+        infer_request.add_output(
+            requested, _find_output_span(requested, parameters, find) if shared else None
+        )
     return infer_request
 
 
 def parse_raw(body: bytes, model: KServeModel) -> InferRequest:
-    """The whole body is the one input's raw bytes; its shape follows from the model. Raises KServeRefusal."""
+    """Parse a body of raw bytes, for a model with one input of known size. Raises KServeRefusal."""
     specs = model.signature.inputs
     if len(specs) != 1:
         raise request_refusal(
@@ -477,15 +486,16 @@ def _parse_document(document: bytes) -> _Document:
             return decoded
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
-    return _read_slowly(json_fields.parse_json(document))
+    return _convert_document(json_fields.parse_json(document))
 
 
-def _read_slowly(document: Any) -> _Document:
-    read = _Document([])
+def _convert_document(document: Any) -> _Document:
+    """Check each member of a decoded document. Raises KServeRefusal with Triton's message."""
+    converted = _Document([])
     inputs = json_fields.get_array(document, "inputs")
     if "id" in document:
-        read.id = json_fields.get_text(document, "id")
-    read.parameters = dict(json_fields.get_parameters(document))
+        converted.id = json_fields.get_text(document, "id")
+    converted.parameters = dict(json_fields.get_parameters(document))
     for tensor in inputs:
         if not isinstance(tensor, dict):
             raise KServeRefusal(
@@ -498,12 +508,12 @@ def _read_slowly(document: Any) -> _Document:
         data = _NO_DATA
         if "data" in tensor:
             data = msgspec.Raw(json.dumps(json_fields.get_array(tensor, "data")).encode())
-        read.inputs.append(
+        converted.inputs.append(
             _Input(name, shape, datatype, data, dict(json_fields.get_tensor_parameters(tensor)))
         )
     if "outputs" in document:
-        read.outputs = json_fields.get_array(document, "outputs")
-    return read
+        converted.outputs = json_fields.get_array(document, "outputs")
+    return converted
 
 
 def _check_counts(document: _Document, limits: Limits) -> None:
@@ -519,7 +529,7 @@ def _check_counts(document: _Document, limits: Limits) -> None:
             )
 
 
-def _take_parameters(infer_request: InferRequest, parameters: Mapping[str, Any]) -> None:
+def _set_parameters(infer_request: InferRequest, parameters: Mapping[str, Any]) -> None:
     for name, value in parameters.items():
         if name == "priority":
             infer_request.priority = json_fields.check_unsigned(value, name)
@@ -538,7 +548,7 @@ def _take_parameters(infer_request: InferRequest, parameters: Mapping[str, Any])
 
 
 def _check_source(tensor: _Input) -> None:
-    """Raises KServeRefusal for data in two places or in none, and for an unknown datatype."""
+    """Raise KServeRefusal for an input with two sources of data or none, and for an unknown datatype."""
     sources = ["data"] if len(memoryview(tensor.data)) else []
     sources += [name for name in ("binary_data_size", "shared_memory_region") if name in tensor.parameters]
     if len(sources) != 1:
@@ -552,31 +562,31 @@ def _check_source(tensor: _Input) -> None:
 
 
 def _binary_size(tensor: _Input) -> int | None:
-    """Bytes of this input behind the document; None where its data is in it. Raises KServeRefusal."""
+    """Return the bytes of an input behind the document; None for data in JSON. Raises KServeRefusal."""
     if "binary_data_size" in tensor.parameters:
         return json_fields.check_unsigned(tensor.parameters["binary_data_size"], "binary_data_size")
     return None
 
 
-def _span(parameters: Mapping[str, Any], find: FindSpan) -> Span:
+def _find_span(parameters: Mapping[str, Any], find: FindSpan) -> Span:
     region = json_fields.get_text(parameters, "shared_memory_region")
     names = "shared_memory_offset", "shared_memory_byte_size"
     offset, size = (json_fields.check_unsigned(parameters.get(name, 0), name) for name in names)
     return find(region, offset, size)
 
 
-def _output_span(requested: RequestedOutput, parameters: Mapping[str, Any], find: FindSpan) -> Span:
+def _find_output_span(requested: RequestedOutput, parameters: Mapping[str, Any], find: FindSpan) -> Span:
     for name, is_set in (
         ("classification", "classification" in parameters),
         ("binary_data", requested.binary),
     ):
         if is_set:
             raise KServeRefusal(f"Output can't set both 'shared_memory_region' and '{name}'")
-    return _span(parameters, find)
+    return _find_span(parameters, find)
 
 
 def _requested_output(output: Mapping[str, Any]) -> RequestedOutput:
-    """An output that the request lists; its `binary_data_output` holds for those that it does not list."""
+    """Parse a listed output. `binary_data_output` applies only to outputs that the request does not list."""
     name = json_fields.get_text(output, "name")
     parameters = json_fields.get_tensor_parameters(output)
     classes, binary = 0, False

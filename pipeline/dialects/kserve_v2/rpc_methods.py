@@ -1,4 +1,7 @@
-"""GRPCInferenceService over raw bytes: own parsing, so that what is no message gets Triton's answer."""
+"""FRONT PROCESS: GRPCInferenceService and the health check of gRPC.
+
+gRPC passes messages as bytes. Invalid bytes are rejected with Triton's message.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ from pipeline.dialects.kserve.unread import Written
 from pipeline.dialects.kserve_v2.answers import PROTO, RequestedOutput
 from pipeline.dialects.kserve_v2.infer_request import SEQUENCE_FLAGS, InferRequest, InputTensor
 from pipeline.dialects.message_fields import LargeMessage, check_nested, cut_fields, encode_varint
-from pipeline.dialects.triton_extensions.repository_api import index
+from pipeline.dialects.triton_extensions.repository_api import build_index
 from pipeline.dialects.triton_extensions.server import LOG_FORMATS, V2Server
 from pipeline.dialects.triton_extensions.shared_memory import FindSpan, Span
 from pipeline.errors import OUR_FAULT, DeadlineExceeded, ServingError, TooLarge
@@ -52,7 +55,7 @@ from pipeline.messages.frames import Part
 from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.wire.v2_tensors import BYTES, CONTENTS, LENGTH, from_contents
 
-_KINDS = {  # of the parameters that the protocol gives a meaning
+_PARAMETER_FIELDS = {  # types of the parameters that the protocol defines
     "priority": ("int64_param", "uint64_param"),
     "timeout": ("int64_param",),
     "sequence_id": ("int64_param", "string_param"),
@@ -60,7 +63,7 @@ _KINDS = {  # of the parameters that the protocol gives a meaning
     "sequence_end": ("bool_param",),
     "triton_enable_empty_final_response": ("bool_param",),
 }
-_TYPE_OF = {  # of typed contents, as Triton names them
+_CONTENTS_TYPES = {  # names of typed contents in Triton's messages
     "bool_contents": "BOOL",
     "int_contents": "INT32",
     "int64_contents": "INT64",
@@ -70,7 +73,7 @@ _TYPE_OF = {  # of typed contents, as Triton names them
     "fp64_contents": "FP64",
     "bytes_contents": "BYTES",
 }
-_SHARED_MEMORY = {  # parameters of a tensor that lies there, with the fields of their values
+_SHARED_MEMORY = {  # parameters of a tensor in shared memory, with the fields of their values
     "shared_memory_region": "string_param",
     "shared_memory_offset": "int64_param",
     "shared_memory_byte_size": "int64_param",
@@ -84,14 +87,14 @@ _CONTENTS = _Tensor.CONTENTS_FIELD_NUMBER
 
 
 class InferMessage(NamedTuple):
-    """A ModelInferRequest, and beside it the raw contents of its inputs."""
+    """A ModelInferRequest, with the contents of its inputs apart."""
 
     fields: ModelInferRequest
-    raws: Sequence[Part]  # its raw_input_contents; of a large message views of what was received
-    contents: Mapping[int, Part] = {}  # large typed contents, which the worker parses, by the input's number
+    raws: Sequence[Part]  # raw_input_contents; views of the received bytes for a large message
+    contents: Mapping[int, Part] = {}  # large typed contents by index of the input; the worker parses them
 
 
-def infer_message(data: bytes, limits: Limits) -> InferMessage:
+def parse_message(data: bytes, limits: Limits) -> InferMessage:
     """Parse a serialized ModelInferRequest. Raises KServeRefusal for other bytes, and TooLarge."""
     rest, raws = cut_fields(data, _RAWS, limits)
     rest, large = check_nested(rest, _INPUTS, limits, cut=(_CONTENTS,), short=_SHAPE)
@@ -100,82 +103,82 @@ def infer_message(data: bytes, limits: Limits) -> InferMessage:
         fields = ModelInferRequest.FromString(rest)
     except DecodeError:
         raise KServeRefusal("Unable to parse request", "INTERNAL") from None
-    contents = {place: _only_contents(tensor) for place, tensor in large.items()}
+    contents = {index: _get_contents(tensor) for index, tensor in large.items()}
     return InferMessage(fields, raws or fields.raw_input_contents, contents)
 
 
-def _only_contents(tensor: LargeMessage) -> memoryview:
-    if len(tensor.cut) > 1:  # the parser would merge them
+def _get_contents(tensor: LargeMessage) -> memoryview:
+    if len(tensor.cut) > 1:  # protobuf would merge them
         raise TooLarge("an input has two parts of contents; send one")
     return tensor.cut[0][1]
 
 
-def parse_infer(asked_for: InferMessage, model: KServeModel, find: FindSpan) -> InferRequest:
-    """Read the message's inputs, outputs and parameters. find: in shared memory. Raises KServeRefusal."""
-    message, raws, contents = asked_for
+def parse_infer(infer_message: InferMessage, model: KServeModel, find: FindSpan) -> InferRequest:
+    """Parse inputs, outputs and parameters. find: finds a span in shared memory. Raises KServeRefusal."""
+    message, raws, contents = infer_message
     infer_request = InferRequest(message.id)
     if message.parameters:
-        _take_parameters(infer_request, message)
-    number = 0  # of the inputs that are not in shared memory
-    for place, tensor in enumerate(message.inputs):
-        if tensor.parameters and (span := _span(tensor, find)) is not None:
-            if place in contents or tensor.contents.ListFields():
+        _set_parameters(infer_request, message)
+    number = 0  # index among the inputs that are not in shared memory
+    for index, tensor in enumerate(message.inputs):
+        if tensor.parameters and (span := _find_shared_memory(tensor, find)) is not None:
+            if index in contents or tensor.contents.ListFields():
                 raise KServeRefusal(
                     "unexpected 'content' provided when using shared memory for input tensor "
                     f"'{tensor.name}' for model '{model.name}'"
                 )
             infer_request.add_shared_input(tensor.name, tensor.datatype, list(tensor.shape), span)
             continue
-        if not raws and place in contents:
+        if not raws and index in contents:
             shape = list(tensor.shape)
-            tensor_input = InputTensor(tensor.name, tensor.datatype, shape, contents[place], Written.CONTENTS)
+            tensor_input = InputTensor(tensor.name, tensor.datatype, shape, contents[index], Written.CONTENTS)
         elif not raws:
-            tensor_input = _typed(tensor, model)
-        elif place in contents or (tensor.HasField("contents") and tensor.contents.ListFields()):
+            tensor_input = _parse_typed_input(tensor, model)
+        elif index in contents or (tensor.HasField("contents") and tensor.contents.ListFields()):
             raise KServeRefusal(
                 "contents field must not be specified when using raw_input_contents for "
                 f"'{tensor.name}' for model '{model.name}'"
             )
         elif number >= len(raws):
-            raise _without_data(tensor, model)
+            raise _missing_data(tensor, model)
         else:
             tensor_input = InputTensor(
                 tensor.name, tensor.datatype, tensor.shape[:], raws[number], Written.RAW
             )
         number += 1
         infer_request.add_input(tensor_input)
-    # More raw contents than inputs are passed over, as Triton does.
+    # Superfluous raw contents are ignored, as in Triton.
     for output in message.outputs:
         requested = _requested_output(output)
         if requested.classes and "shared_memory_region" in output.parameters:
             raise KServeRefusal("output can't set both 'shared_memory_region' and 'classification'")
-        span = _span(output, find) if output.parameters else None
+        span = _find_shared_memory(output, find) if output.parameters else None
         infer_request.add_output(requested, span)
     return infer_request
 
 
-def _take_parameters(infer_request: InferRequest, message: ModelInferRequest) -> None:
+def _set_parameters(infer_request: InferRequest, message: ModelInferRequest) -> None:
     for name, parameter in message.parameters.items():
         field = parameter.WhichOneof("parameter_choice")
-        if name in _KINDS and field not in _KINDS[name]:
-            raise _wrong_type(name, " or ".join(_KINDS[name]))
+        if name in _PARAMETER_FIELDS and field not in _PARAMETER_FIELDS[name]:
+            raise _wrong_type(name, " or ".join(_PARAMETER_FIELDS[name]))
         if name == "priority":
-            infer_request.priority = _value(parameter)
+            infer_request.priority = _get_value(parameter)
             if infer_request.priority < 0:
                 raise KServeRefusal("invalid value for 'priority', expected value >= 0.")
         elif name == "timeout":
-            infer_request.timeout_us = _value(parameter) % (1 << 64)
+            infer_request.timeout_us = _get_value(parameter) % (1 << 64)
         elif name == "sequence_id":
-            infer_request.correlation_id = _value(parameter)
+            infer_request.correlation_id = _get_value(parameter)
         elif name in SEQUENCE_FLAGS:
-            infer_request.flags |= SEQUENCE_FLAGS[name] * _value(parameter)
+            infer_request.flags |= SEQUENCE_FLAGS[name] * _get_value(parameter)
         elif field is None and not name.startswith("triton_"):
             raise _wrong_type(name, "int64_param, bool_param, or string_param")
         else:
-            infer_request.add_parameter(name, _value(parameter))
+            infer_request.add_parameter(name, _get_value(parameter))
 
 
-def _value(parameter: InferParameter) -> Any:
+def _get_value(parameter: InferParameter) -> Any:
     field = parameter.WhichOneof("parameter_choice")
     return None if field is None else getattr(parameter, field)
 
@@ -184,8 +187,10 @@ def _wrong_type(name: str, expected: str) -> KServeRefusal:
     return KServeRefusal(f"invalid value type for '{name}' parameter, expected {expected}.")
 
 
-def _span(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: FindSpan) -> Span | None:
-    """Where the tensor lies in shared memory; None where it does not. Raises KServeRefusal."""
+def _find_shared_memory(
+    tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: FindSpan
+) -> Span | None:
+    """Return the shared memory of a tensor; None for a tensor in the message. Raises KServeRefusal."""
     parameters = tensor.parameters
     shared = "shared_memory_region" in parameters
     values: dict[str, Any] = {}
@@ -216,25 +221,25 @@ def _span(tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: 
     )
 
 
-def _typed(tensor: _Tensor, model: KServeModel) -> InputTensor:
+def _parse_typed_input(tensor: _Tensor, model: KServeModel) -> InputTensor:
     fields = [descriptor.name for descriptor, _ in tensor.contents.ListFields()]
     shape = list(tensor.shape)
     if not fields:
         if 0 in shape and tensor.datatype in BY_DATATYPE:
             return InputTensor(tensor.name, tensor.datatype, shape, b"", Written.RAW)
-        raise _without_data(tensor, model)
+        raise _missing_data(tensor, model)
     if fields != [CONTENTS.get(tensor.datatype)]:
         raise KServeRefusal(
             f"unexpected explicit tensor data for input tensor '{tensor.name}' for model '{model.name}' of "
-            f"type '{_TYPE_OF[fields[0]]}', expected datatype "
+            f"type '{_CONTENTS_TYPES[fields[0]]}', expected datatype "
             f"'{tensor.datatype if tensor.datatype in BY_DATATYPE else '<invalid>'}'"
         )
     return InputTensor(
-        tensor.name, tensor.datatype, shape, _raw(tensor.contents, tensor.datatype), Written.RAW
+        tensor.name, tensor.datatype, shape, _to_raw(tensor.contents, tensor.datatype), Written.RAW
     )
 
 
-def _raw(contents: InferTensorContents, datatype: str) -> bytes | memoryview:
+def _to_raw(contents: InferTensorContents, datatype: str) -> bytes | memoryview:
     if datatype == BYTES:
         return b"".join(part for text in contents.bytes_contents for part in (LENGTH.pack(len(text)), text))
     elements = getattr(contents, CONTENTS[datatype])
@@ -244,7 +249,7 @@ def _raw(contents: InferTensorContents, datatype: str) -> bytes | memoryview:
         raise KServeRefusal(str(exc)) from None
 
 
-def _without_data(tensor: _Tensor, model: KServeModel) -> KServeRefusal:
+def _missing_data(tensor: _Tensor, model: KServeModel) -> KServeRefusal:
     return KServeRefusal(
         f"unable to find data for input tensor '{tensor.name}' for model '{model.name}' in request."
     )
@@ -262,17 +267,21 @@ def _requested_output(output: ModelInferRequest.InferRequestedOutputTensor) -> R
     return RequestedOutput(output.name, True, classes)
 
 
-RpcPage = tuple[Any, Callable[[Any], Message]]  # the request's message, and what answers it
+RpcPage = tuple[Any, Callable[[Any], Message]]  # type of the request, and its handler
 SHARED_MEMORY_METHODS = tuple(
     f"{kind}SharedMemory{action}"
     for kind in ("System", "Cuda")
     for action in ("Status", "Register", "Unregister")
 )
-_FIELD_OF = {bool: ("bool_param", "boolean"), int: ("uint32_param", "int32"), str: ("string_param", "string")}
+_SETTING_FIELDS = {
+    bool: ("bool_param", "boolean"),
+    int: ("uint32_param", "int32"),
+    str: ("string_param", "string"),
+}
 
 
 class RpcExtensions:
-    """Answers the methods outside of models and repository."""
+    """Handles the methods of shared memory, trace and log settings."""
 
     def __init__(self, server: V2Server) -> None:
         self._server = server
@@ -285,9 +294,12 @@ class RpcExtensions:
         }
 
     def shared_memory_pages(self) -> dict[str, RpcPage]:
-        """Return the handlers of shared memory, by method name, for clients that SharedMemory admits."""
+        """Return the handlers of shared memory, by method name."""
         return {
-            "SystemSharedMemoryStatus": (messages.SystemSharedMemoryStatusRequest, self._status),
+            "SystemSharedMemoryStatus": (
+                messages.SystemSharedMemoryStatusRequest,
+                self._shared_memory_status,
+            ),
             "SystemSharedMemoryRegister": (messages.SystemSharedMemoryRegisterRequest, self._register),
             "SystemSharedMemoryUnregister": (messages.SystemSharedMemoryUnregisterRequest, self._unregister),
             "CudaSharedMemoryStatus": (messages.CudaSharedMemoryStatusRequest, self._cuda_status),
@@ -298,7 +310,7 @@ class RpcExtensions:
             ),
         }
 
-    def _status(self, request: messages.SystemSharedMemoryStatusRequest) -> Message:
+    def _shared_memory_status(self, request: messages.SystemSharedMemoryStatusRequest) -> Message:
         regions = {region["name"]: region for region in self._server.memory.status(request.name)}
         return ParseDict({"regions": regions}, messages.SystemSharedMemoryStatusResponse())
 
@@ -336,7 +348,7 @@ class RpcExtensions:
         for name, setting in request.settings.items():
             if name not in kinds:
                 continue
-            field, type_name = _FIELD_OF[kinds[name]]
+            field, type_name = _SETTING_FIELDS[kinds[name]]
             if setting.WhichOneof("parameter_choice") != field and name != "log_file":
                 raise KServeRefusal(f"expect {type_name} for '{name}'")
             settings[name] = getattr(setting, field)
@@ -345,7 +357,7 @@ class RpcExtensions:
         self._server.logging.update(settings)
         answer = messages.LogSettingsResponse()
         for name, value in self._server.logging.get_settings().items():
-            setattr(answer.settings[name], _FIELD_OF[type(value)][0], value)
+            setattr(answer.settings[name], _SETTING_FIELDS[type(value)][0], value)
         return answer
 
 
@@ -369,7 +381,7 @@ _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # a HealthCheckResponse
 
 
 class V2Rpc(RpcHandler):
-    """The methods of the service, and the standard health check."""
+    """The methods of GRPCInferenceService, and the standard health check."""
 
     name = "v2-grpc"
 
@@ -396,34 +408,35 @@ class V2Rpc(RpcHandler):
         }
         unary = grpc.unary_unary_rpc_method_handler
         self.methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            SERVICE + name: unary(self._page(*page)) for name, page in pages.items()
+            SERVICE + name: unary(self._page_handler(*page)) for name, page in pages.items()
         }
         for name, page in extensions.shared_memory_pages().items():
-            self.methods[SERVICE + name] = unary(self._page(*page, admit=server.memory.admit))
-        self.methods[SERVICE + "RepositoryModelLoad"] = unary(self._load)
-        self.methods[SERVICE + "RepositoryModelUnload"] = unary(self._unload)
-        self.methods[SERVICE + "ModelInfer"] = unary(partial(self._predict, "ModelInfer", self._request))
-        self.methods[SERVICE + "ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream)
+            self.methods[SERVICE + name] = unary(self._page_handler(*page, admit=server.memory.admit))
+        self.methods[SERVICE + "RepositoryModelLoad"] = unary(self._load_model)
+        self.methods[SERVICE + "RepositoryModelUnload"] = unary(self._unload_model)
+        self.methods[SERVICE + "ModelInfer"] = unary(
+            partial(self._predict, "ModelInfer", self._parse_request)
+        )
+        self.methods[SERVICE + "ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._run_stream)
         self.methods[HEALTH] = unary(self._health)
 
-    # What the server and its models tell of themselves:
-
-    def _page(
-        self, kind: Any, answer: Callable[[Any], Message], admit: Callable[[str], None] | None = None
+    def _page_handler(
+        self, kind: Any, handler: Callable[[Any], Message], admit: Callable[[str], None] | None = None
     ) -> Callable[[bytes, CallContext], Awaitable[bytes]]:
-        """The handler of a method whose message is of the kind. admit: is given the client's address, and
-        raises KServeRefusal where it may not call the method.
+        """Return the gRPC handler of a method. kind: type of the request message.
+
+        admit: checks the address of the client, and raises KServeRefusal to reject the call.
         """
 
-        async def page(data: bytes, context: CallContext) -> bytes:
+        async def handle(data: bytes, context: CallContext) -> bytes:
             try:
                 if admit is not None:
                     admit(context.peer())
-                return answer(parsed(kind, data)).SerializeToString()
+                return handler(_decode_message(kind, data)).SerializeToString()
             except ServingError as exc:
                 return await self._refuse_page(context, exc)
 
-        return page
+        return handle
 
     async def _health(self, data: bytes, context: CallContext) -> bytes:
         return _SERVING if self._scheduler.server_ready else _NOT_SERVING
@@ -447,23 +460,23 @@ class V2Rpc(RpcHandler):
 
     def _index(self, request: messages.RepositoryIndexRequest) -> Message:
         _refuse_named_repository(request)
-        rows = index(self._server.models, ready_only=request.ready)
+        rows = build_index(self._server.models, ready_only=request.ready)
         return ParseDict({"models": rows}, messages.RepositoryIndexResponse())
 
-    # Loading and unloading, which go on when the caller leaves:
+    # A load or unload continues if the client disconnects.
 
-    async def _load(self, data: bytes, context: CallContext) -> bytes:
+    async def _load_model(self, data: bytes, context: CallContext) -> bytes:
         try:
-            request = parsed(messages.RepositoryModelLoadRequest, data)
+            request = _decode_message(messages.RepositoryModelLoadRequest, data)
             _refuse_named_repository(request)
             await asyncio.shield(self._server.control.load(request.model_name, request.parameters))
         except ServingError as exc:
             return await self._refuse_page(context, exc)
         return messages.RepositoryModelLoadResponse().SerializeToString()
 
-    async def _unload(self, data: bytes, context: CallContext) -> bytes:
+    async def _unload_model(self, data: bytes, context: CallContext) -> bytes:
         try:
-            request = parsed(messages.RepositoryModelUnloadRequest, data)
+            request = _decode_message(messages.RepositoryModelUnloadRequest, data)
             _refuse_named_repository(request)
             dependents = request.parameters.get("unload_dependents")
             if dependents is not None and dependents.WhichOneof("parameter_choice") != "bool_param":
@@ -477,14 +490,14 @@ class V2Rpc(RpcHandler):
 
     # Inference:
 
-    def _request(self, data: bytes, context: CallContext) -> Request:
-        return self.build_request(infer_message(data, self._server.limits), context)
+    def _parse_request(self, data: bytes, context: CallContext) -> Request:
+        return self.build_request(parse_message(data, self._server.limits), context)
 
     def build_request(self, message: InferMessage, context: CallContext) -> Request:
         """Build the request for the scheduler from a message. Raises KServeRefusal."""
         fields = message.fields
         model = self._server.models.find(fields.model_name, fields.model_version)
-        infer_request = parse_infer(message, model, partial(self._span, context))
+        infer_request = parse_infer(message, model, partial(self._find_span, context))
         request = infer_request.build_request(model, PROTO, self._scheduler)
         request.client = CALLER.get() or self._scheduler.peers.find_client(context.peer())
         remaining_s = context.time_remaining()
@@ -495,10 +508,10 @@ class V2Rpc(RpcHandler):
         request.version = fields.model_version and str(parse_version(fields.model_version))
         return request
 
-    def _span(self, context: CallContext, region: str, offset: int, size: int) -> Span:
+    def _find_span(self, context: CallContext, region: str, offset: int, size: int) -> Span:
         return self._server.memory.span(context.peer(), region, offset, size)
 
-    async def _stream(self, requests: Any, context: CallContext) -> None:
+    async def _run_stream(self, requests: Any, context: CallContext) -> None:
         await Stream(self._scheduler, self.build_request, context, self.name).run()
 
     async def _refuse_page(self, context: CallContext, error: ServingError) -> bytes:
@@ -508,7 +521,10 @@ class V2Rpc(RpcHandler):
     async def _refuse(self, context: CallContext, error: ServingError) -> bytes:
         _, code, message = describe_error(error)
         if isinstance(error, DeadlineExceeded) and context.time_remaining() == 0:
-            code, message = "DEADLINE_EXCEEDED", "Deadline Exceeded"  # as gRPC tells the call's own
+            code, message = (
+                "DEADLINE_EXCEEDED",
+                "Deadline Exceeded",
+            )  # as gRPC reports the deadline of the call
         await self._end(context, error, code, message)
 
 
@@ -517,8 +533,8 @@ def _refuse_named_repository(request: Any) -> None:
         raise KServeRefusal("'repository_name' specification is not supported", "UNIMPLEMENTED")
 
 
-def parsed(kind: Any, data: bytes) -> Any:
-    """The bytes as a message of this kind. Raises KServeRefusal for bytes that are none."""
+def _decode_message(kind: Any, data: bytes) -> Any:
+    """Parse bytes to a message of this type. Raises KServeRefusal for invalid bytes."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -527,39 +543,38 @@ def parsed(kind: Any, data: bytes) -> Any:
 
 log = logging.getLogger(__name__)
 
-_STRICT = ("triton_grpc_error", "true")  # metadata of clients that want a refusal as the end of the stream
-IN_FLIGHT = 256  # most requests of one stream; further ones are not read before one of these is answered
+_STRICT = ("triton_grpc_error", "true")  # metadata of clients that want an error to end the stream
+IN_FLIGHT = 256  # maximum number of unanswered requests of a stream
 _INFER_RESPONSE = b"\x12"  # field 2 of ModelStreamInferResponse
 _FINAL = ModelInferResponse()
 _FINAL.parameters["triton_final_response"].bool_param = True
-_FINAL_BYTES = _FINAL.SerializeToString()  # behind an answer's own fields they add to it
+_FINAL_BYTES = _FINAL.SerializeToString()  # appended to the bytes of a response
 
-Place = asyncio.Future[bytes | ServingError]  # of a request's answer in the stream
-RequestOf = Callable[[InferMessage, CallContext], Request]
+PendingResponse = asyncio.Future[bytes | ServingError]  # the response to a request of the stream
+BuildRequest = Callable[[InferMessage, CallContext], Request]
 
 
 class Stream:
-    """Reads requests while others are answered; a refusal is a message of the stream, which stays open.
+    """A ModelStreamInfer call: receives requests while earlier ones run, and responds in their order.
 
-    Messages come in the order of the requests, as Triton's do. An early answer waits for those before it.
-    A client may ask for its end instead, with the refusal's code. When the server stops, the stream ends as
-    soon as the requests that it has read are answered.
+    An error is a message of the stream, which stays open. Clients may choose that an error ends the stream
+    with its code. When the server stops, the stream ends after the responses to all received requests.
     """
 
     def __init__(
-        self, scheduler: Scheduler, build_request: RequestOf, context: CallContext, endpoint: str
+        self, scheduler: Scheduler, build_request: BuildRequest, context: CallContext, endpoint: str
     ) -> None:
         self._scheduler = scheduler
-        self._request_of = build_request
+        self._build_request = build_request
         self._context = context
         self._endpoint = endpoint
         self._dag_runs: set[DagRun] = set()
         self._strict = _STRICT in tuple(context.invocation_metadata() or ())
-        self._places: asyncio.Queue[Place | None] = asyncio.Queue()
-        self._free = asyncio.Semaphore(IN_FLIGHT)
-        self._reader: asyncio.Task[None] | None = None  # while it waits for a message
+        self._responses: asyncio.Queue[PendingResponse | None] = asyncio.Queue()
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._reader: asyncio.Task[None] | None = None  # the task that waits for a message
         self._stopping = False
-        self._stopped = False  # the server's stop has ended the reading
+        self._stopped = False  # whether no message is read because the server stops
         context.on_stop = self._stop
 
     def _stop(self) -> None:
@@ -568,21 +583,21 @@ class Stream:
             self._reader.cancel()
 
     async def run(self) -> None:
-        """Until the client has said all and has all answers, or has left: then what is queued is dropped."""
+        """Handle all requests of the stream. If the client disconnects, cancel its requests."""
         reading = asyncio.create_task(self._receive_messages(), name="stream-reader")
         try:
-            while (place := await self._places.get()) is not None:
-                if not place.done():
-                    await asyncio.wait((place, reading), return_when=asyncio.FIRST_COMPLETED)
-                    if not place.done():
-                        break  # reading ends before the last answer only where the client has left
-                answer = place.result()
+            while (response := await self._responses.get()) is not None:
+                if not response.done():
+                    await asyncio.wait((response, reading), return_when=asyncio.FIRST_COMPLETED)
+                    if not response.done():
+                        break  # the client has disconnected: reading ends before the last response
+                answer = response.result()
                 if isinstance(answer, ServingError):
                     _, code, message = describe_error(answer)
                     await self._context.abort(getattr(grpc.StatusCode, code), message)
                 else:
                     await self._context.write(answer)
-                self._free.release()
+                self._slots.release()
             reading.result()
             if self._stopped:
                 await self._context.abort(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
@@ -594,15 +609,15 @@ class Stream:
     async def _receive_messages(self) -> None:
         try:
             while (data := await self._next_message()) is not None:
-                await self._free.acquire()
-                self._begin(data)
-            for _ in range(IN_FLIGHT):  # all places are free once every answer is written
-                await self._free.acquire()
+                await self._slots.acquire()
+                self._begin_request(data)
+            for _ in range(IN_FLIGHT):  # wait until all responses are written
+                await self._slots.acquire()
         finally:
-            self._places.put_nowait(None)
+            self._responses.put_nowait(None)
 
     async def _next_message(self) -> Any:
-        """The next message; None at the client's end of the stream, and once the server stops."""
+        """Return the next message; None at the end of the stream, and when the server stops."""
         if not self._stopping:
             self._reader = asyncio.current_task()
             try:
@@ -617,46 +632,48 @@ class Stream:
         self._stopped = True
         return None
 
-    def _begin(self, data: Any) -> None:
+    def _begin_request(self, data: Any) -> None:
         request_id = ""
-        place: Place = asyncio.get_running_loop().create_future()
-        self._places.put_nowait(place)
+        response: PendingResponse = asyncio.get_running_loop().create_future()
+        self._responses.put_nowait(response)
         try:
-            message = infer_message(data, self._scheduler.app.config.limits)
+            message = parse_message(data, self._scheduler.app.config.limits)
             request_id = message.fields.id
-            request = self._request_of(message, self._context)
+            request = self._build_request(message, self._context)
             request.endpoint = self._endpoint
             dag_run = self._scheduler.begin(
-                request, lambda answer: self._answered(place, request_id, answer, dag_run)
+                request, lambda answer: self._respond(response, request_id, answer, dag_run)
             )
         except ServingError as exc:
-            self._answered(place, request_id, exc)
+            self._respond(response, request_id, exc)
         except Exception:
             log.exception("A fault of ours in ModelStreamInfer")
-            self._answered(place, request_id, OUR_FAULT)
+            self._respond(response, request_id, OUR_FAULT)
         else:
             self._dag_runs.add(dag_run)
 
-    def _answered(self, place: Place, request_id: str, answer: Answer, dag_run: DagRun | None = None) -> None:
+    def _respond(
+        self, response: PendingResponse, request_id: str, answer: Answer, dag_run: DagRun | None = None
+    ) -> None:
         if dag_run is not None:
             self._dag_runs.discard(dag_run)
         if isinstance(answer, ServingError):
             self._scheduler.access_log.refused(self._endpoint, answer, caller(self._context.peer()))
             if self._strict:
-                self._fill(place, answer)
+                self._complete(response, answer)
                 return
             refusal = ModelStreamInferResponse(error_message=describe_error(answer)[2])
             refusal.infer_response.id = request_id
-            self._fill(place, refusal.SerializeToString())
+            self._complete(response, refusal.SerializeToString())
             return
         self._scheduler.access_log.answered(self._endpoint)
         size = len(answer[0]) + len(_FINAL_BYTES)
         parts = [_INFER_RESPONSE, encode_varint(size), answer[0], _FINAL_BYTES]
-        self._fill(place, b"".join(parts))
+        self._complete(response, b"".join(parts))
 
-    def _fill(self, place: Place, answer: bytes | ServingError) -> None:
-        if place.done():  # cancelled with the call that waited for it
+    def _complete(self, response: PendingResponse, answer: bytes | ServingError) -> None:
+        if response.done():  # cancelled with the call
             return
-        place.set_result(answer)
+        response.set_result(answer)
         if isinstance(answer, bytes):
             self._context.queue_message(len(answer))

@@ -15,7 +15,7 @@ from pipeline.front.repository import LoadFailed, ModelLoader, NotPolled, Reposi
 from pipeline.triton.override import FILE, parse_override
 
 
-def index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any]]:
+def build_index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any]]:
     """Return all models with their states, or only the ready ones."""
     rows = [row for model in models.all() for row in _rows(models, model)]
     rows += [_row(name, version, "UNAVAILABLE", why) for name, (version, why) in models.unavailable().items()]
