@@ -96,8 +96,7 @@ def _text_model(served: ServedModel, signature: Signature, kind: str) -> TextMod
 
 def decode_body(body: bytes, kind: type[Any], limits: Limits) -> Any:
     """Decode a body. Raises MalformedBody, InvalidInput for a member of another type, and TooLarge."""
-    if body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
-        check_depth(body, limits.json_depth)
+    check_depth(body, limits.json_depth)
     if description := sniff_format(body):
         raise MalformedBody(f"the body is {description}, no JSON")
     try:

@@ -16,6 +16,7 @@ from pipeline.messages.frames import Unread
 _decoder = msgspec.json.Decoder()
 _elements = msgspec.json.Decoder(list[msgspec.Raw])
 _START = re.compile(rb"\s*\[\s*(.)")  # start of a list, with the first character of its first element
+EMBEDDING, TOKENS = "embedding", "tokens"
 
 
 class UnreadTexts(Unread, eq=False):
@@ -110,9 +111,6 @@ def _sequences(value: Any, name: str) -> list[list[str]]:
         ):
             return sequences
     raise InvalidInput(f"'{name}' is no text, no pair of texts, and no list of such lists")
-
-
-EMBEDDING, TOKENS = "embedding", "tokens"
 
 
 def vectors_in(output: Mapping[str, Any]) -> tuple[npt.NDArray[np.float32], int]:

@@ -16,14 +16,14 @@ class KeyValue:
     name = "key_value"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        from pipeline.dialects.key_value.front import KeyValueHttp, KeyValueRpc, openapi_paths
+        from pipeline.dialects.key_value.front import KeyValueHttp, KeyValueRpc, key_value_paths
         from pipeline.front.http.http_handler import EVERYTHING_ELSE
 
         return FrontPart(
             http=KeyValueHttp(scheduler),
             prefixes=(EVERYTHING_ELSE,),
             methods=KeyValueRpc(scheduler).methods,
-            openapi=partial(openapi_paths, scheduler.app),
+            openapi=partial(key_value_paths, scheduler.app),
         )
 
     def worker(self) -> WorkerPart:

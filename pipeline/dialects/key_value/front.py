@@ -107,6 +107,27 @@ _OTHER_SPELLING = {
 }
 
 _NOT_FOUND = b'{"error":"Not Found"}'  # as Triton responds, for a service with a model repository
+_TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
+_REQUEST: Schema = {
+    "type": "object",
+    "properties": {
+        "key": _TEXTS,
+        "value": _TEXTS,
+        "logid": {"type": "integer"},
+        "clientip": {"type": "string"},
+    },
+    "required": ["key", "value"],
+}
+_ANSWER: Schema = {
+    "type": "object",
+    "properties": {
+        "err_no": {"type": "integer", "description": "0: answered."},
+        "err_msg": {"type": "string", "description": "What was wrong, and what to send."},
+        "key": _TEXTS,
+        "value": _TEXTS,
+        "tensors": {"type": "array", "items": {}},
+    },
+}
 
 
 class KeyValueHttp(ScanFirst, HttpHandler):
@@ -541,30 +562,7 @@ def _check_not_empty(message: Body) -> None:
         raise BadPackage("the body has neither 'key', 'value' nor 'tensors'")
 
 
-_TEXTS: Schema = {"type": "array", "items": {"type": "string"}}
-_REQUEST: Schema = {
-    "type": "object",
-    "properties": {
-        "key": _TEXTS,
-        "value": _TEXTS,
-        "logid": {"type": "integer"},
-        "clientip": {"type": "string"},
-    },
-    "required": ["key", "value"],
-}
-_ANSWER: Schema = {
-    "type": "object",
-    "properties": {
-        "err_no": {"type": "integer", "description": "0: answered."},
-        "err_msg": {"type": "string", "description": "What was wrong, and what to send."},
-        "key": _TEXTS,
-        "value": _TEXTS,
-        "tensors": {"type": "array", "items": {}},
-    },
-}
-
-
-def openapi_paths(app: App) -> dict[str, Any]:
+def key_value_paths(app: App) -> dict[str, Any]:
     if app.repository is None:
         model = "" if app.default is None else app.default.name
         return {

@@ -45,6 +45,8 @@ _SMALL_BYTES = 1 << 18  # in a text of at most this size, all bytes may be repla
 _MAX_REPLACED = 1 << 16  # replacements in a longer text
 _BASE64_START = 16 * 1024  # enough for the header of an npy file
 _Decoded = TypeVar("_Decoded", bound=msgspec.Struct)
+_ONE_EACH = "paddlewheel.one_replacement_each"
+BYTE_DATA, LOD = "byte_data", "lod"
 
 
 class BodyTensor(msgspec.Struct, gc=False):
@@ -296,13 +298,11 @@ def _bounded_int(digits: str) -> int | float:
     return int(digits) if len(digits) <= _MAX_DIGITS else math.inf
 
 
-_ONE_EACH = "paddlewheel.one_replacement_each"
 _replaced = _Replaced()
 codecs.register_error(_ONE_EACH, _replace_each)
 _json = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_bounded_int)
 
 
-BYTE_DATA, LOD = "byte_data", "lod"
 _decoder = msgspec.json.Decoder(Body)
 _tensor_decoder = msgspec.json.Decoder(BodyTensor)
 

@@ -20,6 +20,13 @@ from pipeline.models.tensor_spec import Signature
 
 _MAX_VERSION = (1 << 63) - 1
 _NUMBER = re.compile(r"[ \t-\r]*([+-]?0*[0-9]{1,19})(?![0-9])")
+_VALUE: Schema = {"type": ["string", "number", "boolean", "array"], "items": {"type": "string"}}
+_PARAMETERS: Schema = {
+    "type": "object",
+    "additionalProperties": _VALUE,
+    "description": "Passed to the Ops as they are.",
+}
+ERROR: Schema = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,7 @@ class KServeModels:
                 model = self._app_models.declared[key] = replace(model, version=version)
             return model
         served = self._app_models.served[key]
-        signature = self._scheduler.pools[served.op].signature  # another once the Op is loaded anew
+        signature = self._scheduler.pools[served.op].signature  # changes when the Op is loaded again
         if signature is None:
             return None
         return KServeModel(served.name, served.op, signature, version, key=key)
@@ -215,15 +222,6 @@ def parse_version(version: str) -> int:
             f"invalid model version specified '{version[:100]}' , version should be an integral value > 0"
         )
     return int(number[1])
-
-
-_VALUE: Schema = {"type": ["string", "number", "boolean", "array"], "items": {"type": "string"}}
-_PARAMETERS: Schema = {
-    "type": "object",
-    "additionalProperties": _VALUE,
-    "description": "Passed to the Ops as they are.",
-}
-ERROR: Schema = {"type": "object", "properties": {"error": {"type": "string"}}, "required": ["error"]}
 
 
 def example_row(app: App, model: KServeModel) -> Mapping[str, Any] | None:

@@ -16,6 +16,7 @@ HTTP_STATUSES = {
     "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
 }
+_QUEUE_FULL = "[request id: <id_unknown>] Exceeds maximum queue size: "
 
 
 class KServeRefusal(InvalidInput):
@@ -27,9 +28,6 @@ class KServeRefusal(InvalidInput):
         super().__init__(message)
         self.grpc_code = code
         self.http_status = HTTP_STATUSES[code]
-
-
-_QUEUE_FULL = "[request id: <id_unknown>] Exceeds maximum queue size: "
 
 
 def error_body(message: str) -> bytes:

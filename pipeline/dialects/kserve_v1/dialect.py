@@ -17,13 +17,13 @@ class KServeV1:
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
         from pipeline.dialects.kserve.models import KServeModels
-        from pipeline.dialects.kserve_v1.http_routes import V1Http, openapi_paths
+        from pipeline.dialects.kserve_v1.http_routes import V1Http, v1_paths
 
         models = KServeModels(scheduler, repository)
         return FrontPart(
             http=V1Http(scheduler, models),
             prefixes=("/v1/",),
-            openapi=partial(openapi_paths, scheduler.app, models),
+            openapi=partial(v1_paths, scheduler.app, models),
         )
 
     def worker(self) -> WorkerPart:

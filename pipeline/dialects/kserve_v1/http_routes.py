@@ -53,6 +53,24 @@ _LIST = "/v1/models"
 _ROUTES = "GET /v1/models, GET /v1/models/{name}, POST /v1/models/{name}:predict"
 _CLIENT_ERRORS = (400, 413)
 _json = msgspec.json.encode
+_BASE64: Schema = {
+    "type": "object",
+    "properties": {"b64": {"type": "string", "contentEncoding": "base64"}},
+    "required": ["b64"],
+}
+_ELEMENTS: dict[str, Schema] = {
+    "BYTES": {"anyOf": [{"type": "string"}, _BASE64]},
+    "BOOL": {"type": "boolean"},
+    "FP16": {"type": "number"},
+    "BF16": {"type": "number"},
+    "FP32": {"type": "number"},
+    "FP64": {"type": "number"},
+}
+# JSON has no NaN and no infinity: they are null in responses.
+_RESPONSE_ELEMENTS: dict[str, Schema] = {
+    **_ELEMENTS,
+    **{datatype: {"type": ["number", "null"]} for datatype in ("FP16", "BF16", "FP32", "FP64")},
+}
 
 
 class V1Http(HttpHandler):
@@ -183,27 +201,7 @@ def _build_raw_request(inputs: dict[str, Any], model: KServeModel) -> Request:
     return Request(model.name, "predict", inputs, form=JSON_FORM, wish=response_options)
 
 
-_BASE64: Schema = {
-    "type": "object",
-    "properties": {"b64": {"type": "string", "contentEncoding": "base64"}},
-    "required": ["b64"],
-}
-_ELEMENTS: dict[str, Schema] = {
-    "BYTES": {"anyOf": [{"type": "string"}, _BASE64]},
-    "BOOL": {"type": "boolean"},
-    "FP16": {"type": "number"},
-    "BF16": {"type": "number"},
-    "FP32": {"type": "number"},
-    "FP64": {"type": "number"},
-}
-# JSON has no NaN and no infinity: they are null in responses.
-_RESPONSE_ELEMENTS: dict[str, Schema] = {
-    **_ELEMENTS,
-    **{datatype: {"type": ["number", "null"]} for datatype in ("FP16", "BF16", "FP32", "FP64")},
-}
-
-
-def openapi_paths(app: App, models: KServeModels) -> dict[str, Any]:
+def v1_paths(app: App, models: KServeModels) -> dict[str, Any]:
     """Return the paths of KServe v1 in /openapi.json."""
     paths: dict[str, Any] = {}
     for model in models.all():

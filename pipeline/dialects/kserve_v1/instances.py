@@ -25,6 +25,10 @@ MAX_ELEMENTS = 16 * MAX_VALUES  # maximum number of brackets, commas and colons,
 _NOTHING = msgspec.Raw()
 
 Raws = Sequence[msgspec.Raw]
+_any = msgspec.json.Decoder(dict[str, Any])
+_list = msgspec.json.Decoder(list[msgspec.Raw])
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 class _Body(msgspec.Struct, forbid_unknown_fields=True):
@@ -35,10 +39,6 @@ class _Body(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _body = msgspec.json.Decoder(_Body)
-_any = msgspec.json.Decoder(dict[str, Any])
-_list = msgspec.json.Decoder(list[msgspec.Raw])
-_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 class Instances(NamedTuple):
@@ -59,11 +59,10 @@ def parse_instances(
     """
     if outline is None:
         outline = Outline(body)
-        if body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
-            check_depth(body, limits.json_depth)
+        check_depth(body, limits.json_depth)
     if kind := sniff_format(body):
         raise InvalidInput(f"the body is {kind}, no JSON")
-    document = _decoded(_body, outline.text, "the body")
+    document = _decode_json(_body, outline.text, "the body")
     parameters = _parameters(document.parameters, limits)
     by_columns = not document.instances
     if by_columns is not bool(document.inputs):
@@ -90,7 +89,7 @@ def _parameters(raw: msgspec.Raw, limits: Limits) -> dict[str, Any]:
         return {}
     if text.count(b":") + text.count(b",") > ELEMENTS_PER_TENSOR * limits.tensors:
         raise TooLarge(f"'parameters' has too many values; limits.tensors is {limits.tensors}")
-    parameters: dict[str, Any] = _decoded(_any, raw, "'parameters'")
+    parameters: dict[str, Any] = _decode_json(_any, raw, "'parameters'")
     if len(parameters) > limits.tensors:
         raise TooLarge(f"{len(parameters)} parameters were sent; limits.tensors is {limits.tensors}")
     return parameters
@@ -100,14 +99,14 @@ def _decode_instances(
     instances: msgspec.Raw, signature: Signature, outline: Outline
 ) -> tuple[dict[str, Raws], int]:
     """Return the values of each field, one for each instance, and the number of instances."""
-    items = _items(instances, "'instances'")
+    items = _decode_list(instances, "'instances'")
     expected = [spec.name for spec in signature.inputs]
     if items and _is_list(items[0]) and _takes_lists(signature):
         return _decode_lists([outline.restore(item) for item in items], expected), len(items)
     if len(expected) == 1 and items and _are_bare(items[0], expected[0]):
         return {expected[0]: items}, len(items)
     _check_values(instances, 2)
-    objects = _decoded(_objects, instances, "'instances'")
+    objects = _decode_json(_objects, instances, "'instances'")
     if signature.open:
         return {name: [value] for instance in objects[:1] for name, value in instance.items()}, len(objects)
     names = set(expected)
@@ -132,7 +131,7 @@ def _decode_lists(rows: Sequence[Part], expected: Sequence[str]) -> dict[str, Ra
         raise TooLarge(f"the body has more than {MAX_VALUES} instances and fields")
     decoded = []
     for number, row in enumerate(rows):
-        values = _items(row, f"instance {number}")
+        values = _decode_list(row, f"instance {number}")
         if len(values) != len(expected):
             names = ", ".join(expected)
             raise InvalidInput(f"instance {number} has {len(values)} values; a row has, in order, {names}")
@@ -144,7 +143,7 @@ def _are_bare(first: msgspec.Raw, name: str) -> bool:
     """Return whether instances are values of the only input, not objects. {"b64": ...} is a value."""
     if bytes(memoryview(first)[:1]) != b"{":
         return True
-    return name != "b64" and _decoded(_object, first, "instance 0").keys() == {"b64"}
+    return name != "b64" and _decode_json(_object, first, "instance 0").keys() == {"b64"}
 
 
 def _decode_columns(inputs: msgspec.Raw, signature: Signature, rows: bool) -> tuple[dict[str, Raws], int]:
@@ -154,12 +153,12 @@ def _decode_columns(inputs: msgspec.Raw, signature: Signature, rows: bool) -> tu
         fields = {expected[0]: inputs}
     else:
         _check_values(inputs, 1)
-        fields = _decoded(_object, inputs, "'inputs'")
+        fields = _decode_json(_object, inputs, "'inputs'")
         if expected and fields.keys() != set(expected):
             raise _wrong_fields("'inputs'", fields, expected)
     if not rows:
         return {name: [value] for name, value in fields.items()}, 1
-    columns = {name: _items(value, f"field {name!r} of 'inputs'") for name, value in fields.items()}
+    columns = {name: _decode_list(value, f"field {name!r} of 'inputs'") for name, value in fields.items()}
     counts = {name: len(column) for name, column in columns.items()}
     if len(set(counts.values())) > 1:
         row_counts = ", ".join(f"{name} {count}" for name, count in counts.items())
@@ -167,17 +166,17 @@ def _decode_columns(inputs: msgspec.Raw, signature: Signature, rows: bool) -> tu
     return columns, next(iter(counts.values()))
 
 
-def _items(array: Part, what: str) -> Raws:
+def _decode_list(array: Part, subject: str) -> Raws:
     _check_values(array, 1)
-    items: list[msgspec.Raw] = _decoded(_list, array, what)
+    items: list[msgspec.Raw] = _decode_json(_list, array, subject)
     return items
 
 
-def _decoded(decoder: Any, text: Part, what: str) -> Any:
+def _decode_json(decoder: Any, text: Part, subject: str) -> Any:
     try:
         return decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidInput(f"{what} can't be read: {exc}") from None
+        raise InvalidInput(f"{subject} can't be read: {exc}") from None
 
 
 def _check_values(text: Part, levels: int) -> None:

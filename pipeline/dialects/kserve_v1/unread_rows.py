@@ -156,9 +156,9 @@ class UnreadRows(Unread, eq=False):
         return f"instance {at * rows // count}, field {self.name!r}"
 
     def _describe_type(self) -> str:
-        what = 'text, or {"b64": "..."}' if self.datatype == "BYTES" else self.datatype
+        elements = 'text, or {"b64": "..."}' if self.datatype == "BYTES" else self.datatype
         shape = self.shape[1:]
-        return f"{what} in lists of the shape {shape} (-1: any length)" if shape else what
+        return f"{elements} in lists of the shape {shape} (-1: any length)" if shape else elements
 
 
 def _floats(elements: list[Any]) -> Any:

@@ -16,7 +16,7 @@ class KServeV2:
     name = "kserve_v2"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        from pipeline.dialects.kserve_v2.http_routes import HEALTH_PAGES, V2Http, openapi_paths
+        from pipeline.dialects.kserve_v2.http_routes import HEALTH_PAGES, V2Http, v2_paths
         from pipeline.dialects.kserve_v2.rpc_methods import APIS, HEALTH_CALLS, V2Rpc
         from pipeline.dialects.triton_extensions.server import HostMetrics, V2Server, triton_metrics
 
@@ -30,7 +30,7 @@ class KServeV2:
             open_pages=HEALTH_PAGES,
             open_methods=HEALTH_CALLS,
             open_files=server.memory.max_regions,
-            openapi=partial(openapi_paths, scheduler.app, server.models),
+            openapi=partial(v2_paths, scheduler.app, server.models),
             close=server.close,
         )
 

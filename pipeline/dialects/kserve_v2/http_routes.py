@@ -72,6 +72,33 @@ from pipeline.models.tensor_spec import RAW_ALONE, Signature, TensorSpec
 
 _WINDOWS = {"gzip": 31, "deflate": 15}  # window bits of zlib; deflate is the zlib format, as in RFC 9110
 _LEVEL = 1  # fast: the front has little CPU time
+_SHARED_MEMORY = re.compile(
+    r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?/"
+    r"(?P<action>status|register|unregister)"
+)
+_TRACE = re.compile(r"/v2(?:/models/(?P<model>[^/]+))?/trace/setting")
+_LOG_SETTINGS = "/v2/logging"
+log = logging.getLogger(__name__)
+_BINARY = b"content-type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
+_TEXT = b"content-type: text/plain\r\n"
+_EVENTS = b"content-type: text/event-stream; charset=utf-8\r\n"
+_MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>\d+))?(?:/(?P<action>[a-z_]+))?")
+_INFERENCE = ("infer", "generate", "generate_stream")
+_INDEX = re.compile(r"/v2/repository/(?:[^/]+/)?index")
+_CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<order>load|unload)")
+_NUMBER = re.compile(r"\s*(-?\d+)")
+HEALTH_PAGES = (b"/v2/health/live", b"/v2/health/ready")
+_PAGE_APIS = {
+    "/v2": METADATA,
+    "/v2/health/live": HEALTH,
+    "/v2/health/ready": HEALTH,
+    "/v2/models/stats": STATISTICS,
+}
+_MODEL_APIS = {None: METADATA, "ready": HEALTH, "config": MODEL_CONFIG, "stats": STATISTICS}
+_BEFORE_READING = ("Request for unknown model", "inference header size", "Unsupported compression")
+_COMPRESSED_AT_ONCE = 64 * 1024  # larger bodies are compressed in a thread, without delay for other requests
+_json = msgspec.json.encode
+Page = Callable[[], Any]
 
 
 def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
@@ -138,7 +165,7 @@ def parse_generate(
     """
     if outline is not None:
         body = outline.text
-    elif body.count(b"[") + body.count(b"{") > limits.json_depth:  # each level of nesting has a bracket
+    else:
         check_depth(body, limits.json_depth)
     document = json_fields.parse_json(body)
     if not isinstance(document, dict):
@@ -187,14 +214,6 @@ class AsEvent:
 
     def end(self, answer: Any) -> Any:
         return [b"data: %b\n\n" % answer[0]] if isinstance(answer, list) else answer
-
-
-_SHARED_MEMORY = re.compile(
-    r"/v2/(?P<kind>system|cuda)sharedmemory(?:/region/(?P<region>[^/]+))?/"
-    r"(?P<action>status|register|unregister)"
-)
-_TRACE = re.compile(r"/v2(?:/models/(?P<model>[^/]+))?/trace/setting")
-_LOG_SETTINGS = "/v2/logging"
 
 
 def find_extension_api(path: str) -> str | None:
@@ -278,31 +297,6 @@ def _check_fields(document: Any, *names: str) -> None:
             raise KServeRefusal(f"Shared memory register request has no '{name}' field")
 
 
-log = logging.getLogger(__name__)
-
-_BINARY = b"content-type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
-_TEXT = b"content-type: text/plain\r\n"
-_EVENTS = b"content-type: text/event-stream; charset=utf-8\r\n"
-_MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>\d+))?(?:/(?P<what>[a-z_]+))?")
-_INFERENCE = ("infer", "generate", "generate_stream")
-_INDEX = re.compile(r"/v2/repository/(?:[^/]+/)?index")
-_CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<order>load|unload)")
-_NUMBER = re.compile(r"\s*(-?\d+)")
-HEALTH_PAGES = (b"/v2/health/live", b"/v2/health/ready")
-_PAGE_APIS = {
-    "/v2": METADATA,
-    "/v2/health/live": HEALTH,
-    "/v2/health/ready": HEALTH,
-    "/v2/models/stats": STATISTICS,
-}
-_MODEL_APIS = {None: METADATA, "ready": HEALTH, "config": MODEL_CONFIG, "stats": STATISTICS}
-_BEFORE_READING = ("Request for unknown model", "inference header size", "Unsupported compression")
-_COMPRESSED_AT_ONCE = 64 * 1024  # larger bodies are compressed in a thread, without delay for other requests
-_json = msgspec.json.encode
-
-Page = Callable[[], Any]
-
-
 class V2Http(HttpHandler):
     """Handles all requests below /v2."""
 
@@ -327,9 +321,9 @@ class V2Http(HttpHandler):
     def _read(self, request: HttpRequest) -> Request | None:
         path = request.path
         match = _MODEL.fullmatch(path)
-        if match is not None and match["what"] in _INFERENCE:
+        if match is not None and match["action"] in _INFERENCE:
             check_method(request, "POST")
-            return self._infer(request, match["model"], match["version"] or "", match["what"])
+            return self._infer(request, match["model"], match["version"] or "", match["action"])
         order = _CONTROL.fullmatch(path)
         if order is not None:
             check_method(request, "POST")
@@ -344,7 +338,7 @@ class V2Http(HttpHandler):
             return _PAGE_APIS[path]
         model = _MODEL.fullmatch(path)
         if model is not None:
-            return _MODEL_APIS.get(model["what"], INFERENCE)
+            return _MODEL_APIS.get(model["action"], INFERENCE)
         if _CONTROL.fullmatch(path) or _INDEX.fullmatch(path):
             return MODEL_REPOSITORY
         return find_extension_api(path) or INFERENCE
@@ -360,9 +354,9 @@ class V2Http(HttpHandler):
         if page is not None:
             check_method(request, *self._reading)
             return page()
-        if match is not None and match["what"] in (None, "ready", "config", "stats"):
+        if match is not None and match["action"] in (None, "ready", "config", "stats"):
             check_method(request, *self._reading)
-            return self._describe_model(match["model"], match["version"] or "", match["what"])
+            return self._describe_model(match["model"], match["version"] or "", match["action"])
         if _INDEX.fullmatch(request.path):
             check_method(request, "POST")
             return build_index(self._server.models, ready_only=parse_ready_only(request.body))
@@ -393,11 +387,11 @@ class V2Http(HttpHandler):
         self._orders.add(task)
         task.add_done_callback(self._orders.discard)
 
-    def _describe_model(self, name: str, version: str, what: str | None) -> Any:
-        if what != "ready":
-            if what == "stats":
+    def _describe_model(self, name: str, version: str, action: str | None) -> Any:
+        if action != "ready":
+            if action == "stats":
                 return self._server.statistics(name, version)
-            if what == "config":
+            if action == "config":
                 return self._server.config(name, version)
             return self._server.get_metadata(name, version)
         if version:
@@ -408,11 +402,11 @@ class V2Http(HttpHandler):
 
     # Inference:
 
-    def _infer(self, request: HttpRequest, name: str, version: str, what: str) -> Request | None:
+    def _infer(self, request: HttpRequest, name: str, version: str, action: str) -> Request | None:
         """Return the request in a body, or None while the body is decompressed or scanned."""
         model = self._server.models.find(name, version)
 
-        read = partial(self._read_body, request, model, version, what)
+        read = partial(self._read_body, request, model, version, action)
         encoding = header(request, b"content-encoding")
         if not encoding:
             return read(request.body)
@@ -429,35 +423,35 @@ class V2Http(HttpHandler):
         request: HttpRequest,
         model: KServeModel,
         version: str,
-        what: str,
+        action: str,
         body: bytes,
         outline: Outline | None = None,
     ) -> Request | None:
         """Return the request in a decompressed body, or None while a large body is scanned."""
         length = None
-        if what == "infer":
+        if action == "infer":
             length = _header_length(header(request, b"inference-header-content-length"), body)
         document = body if length is None else body[:length]
         if outline is None and len(document) > SMALL_BYTES:
-            read = partial(self._read_body, request, model, version, what, body)
+            read = partial(self._read_body, request, model, version, action, body)
             outline_aside(
                 document, self._server.limits, lambda scan: self.handle(request, lambda: read(scan.result()))
             )
             return None
-        if what == "infer":
+        if action == "infer":
             inference = self._parse_infer(request, model, body, length, outline)
         else:
-            inference = self._parse_generate(request, model, body, what, outline)
+            inference = self._parse_generate(request, model, body, action, outline)
         inference.version = version
         return inference
 
     def _parse_generate(
-        self, request: HttpRequest, model: KServeModel, body: bytes, what: str, outline: Outline | None
+        self, request: HttpRequest, model: KServeModel, body: bytes, action: str, outline: Outline | None
     ) -> Request:
         infer_request = parse_generate(body, model, self._server.limits, outline)
         prediction = infer_request.build_request(model, GENERATED, self._scheduler)
         prediction.deadline = self._scheduler.deadline(began=request.began)
-        if what == "generate_stream":
+        if action == "generate_stream":
             prediction.finish = AsEvent()
         return prediction
 
@@ -526,11 +520,11 @@ def _content_type(path: str, error: ServingError) -> bytes:
     models, as text.
     """
     match = _MODEL.fullmatch(path)
-    what = None if match is None else match["what"]
+    action = None if match is None else match["action"]
     if isinstance(error, Refused):
-        return _TEXT if error.http_status == 404 or what in ("infer", "ready") else JSON
-    if what != "infer":
-        return _TEXT if what == "ready" else JSON
+        return _TEXT if error.http_status == 404 or action in ("infer", "ready") else JSON
+    if action != "infer":
+        return _TEXT if action == "ready" else JSON
     was_read = isinstance(error, Overloaded) or (error.kind or type(error).__name__) == KServeRefusal.__name__
     return JSON if was_read and not error.message.startswith(_BEFORE_READING) else _TEXT
 
@@ -546,7 +540,7 @@ def _header_length(value: str, body: bytes) -> int | None:
     return length
 
 
-def openapi_paths(app: App, models: KServeModels) -> dict[str, Any]:
+def v2_paths(app: App, models: KServeModels) -> dict[str, Any]:
     """Return the paths of KServe v2 in /openapi.json."""
     paths: dict[str, Any] = {}
     for model in models.all():

@@ -43,6 +43,8 @@ _HINT = (
     " max_batch_size."
 )
 
+_NO_DATA = msgspec.Raw()
+
 
 class InputTensor(msgspec.Struct, eq=False):
     """An input of a request, with undecoded elements."""
@@ -358,9 +360,6 @@ def _to_value(model: KServeModel, request_id: str, tensor: InputTensor) -> Any:
         ) from None
 
 
-_NO_DATA = msgspec.Raw()
-
-
 class _Input(msgspec.Struct):
     name: str
     shape: list[int]
@@ -401,8 +400,7 @@ def parse_infer(
     binary = memoryview(body)[end:]
     if outline is None:
         outline = Outline(body[:end])
-        if body.count(b"[", 0, end) + body.count(b"{", 0, end) > limits.json_depth:  # a bracket for a level
-            check_depth(outline.text, limits.json_depth)
+        check_depth(outline.text, limits.json_depth)
     document = _parse_document(outline.text)
     _check_counts(document, limits)
     infer_request = InferRequest(document.id)

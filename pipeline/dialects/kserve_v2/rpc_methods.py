@@ -84,6 +84,43 @@ _INPUTS = ModelInferRequest.INPUTS_FIELD_NUMBER
 _OUTPUTS = ModelInferRequest.OUTPUTS_FIELD_NUMBER
 _SHAPE = _Tensor.SHAPE_FIELD_NUMBER
 _CONTENTS = _Tensor.CONTENTS_FIELD_NUMBER
+RpcPage = Callable[[Any], Message]  # converts the request message of a method to the response
+SHARED_MEMORY_METHODS = tuple(
+    f"{kind}SharedMemory{action}"
+    for kind in ("System", "Cuda")
+    for action in ("Status", "Register", "Unregister")
+)
+_SETTING_FIELDS = {
+    bool: ("bool_param", "boolean"),
+    int: ("uint32_param", "int32"),
+    str: ("string_param", "string"),
+}
+SERVICE = "/inference.GRPCInferenceService/"
+HEALTH = "/grpc.health.v1.Health/Check"
+HEALTH_CALLS = (HEALTH, SERVICE + "ServerLive", SERVICE + "ServerReady")
+_METHODS_BY_API = {
+    HEALTH_API: ("ServerLive", "ServerReady", "ModelReady"),
+    METADATA: ("ServerMetadata", "ModelMetadata"),
+    INFERENCE: ("ModelInfer", "ModelStreamInfer"),
+    MODEL_CONFIG: ("ModelConfig",),
+    MODEL_REPOSITORY: ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
+    STATISTICS: ("ModelStatistics",),
+    TRACE: ("TraceSetting",),
+    LOGGING: ("LogSettings",),
+    SHARED_MEMORY: SHARED_MEMORY_METHODS,
+}
+APIS = {HEALTH: HEALTH_API} | {
+    SERVICE + name: api for api, names in _METHODS_BY_API.items() for name in names
+}
+_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # a HealthCheckResponse
+log = logging.getLogger(__name__)
+_STRICT = ("triton_grpc_error", "true")  # metadata of clients that want an error to end the stream
+IN_FLIGHT = 256  # maximum number of unanswered requests of a stream
+_INFER_RESPONSE = b"\x12"  # field 2 of ModelStreamInferResponse
+_FINAL = ModelInferResponse()
+_FINAL.parameters["triton_final_response"].bool_param = True
+_FINAL_BYTES = _FINAL.SerializeToString()  # appended to the bytes of a response
+PendingResponse = asyncio.Future[bytes | ServingError]  # the response to a request of the stream
 
 
 class InferMessage(NamedTuple):
@@ -267,47 +304,22 @@ def _requested_output(output: ModelInferRequest.InferRequestedOutputTensor) -> R
     return RequestedOutput(output.name, True, classes)
 
 
-RpcPage = tuple[Any, Callable[[Any], Message]]  # type of the request, and its handler
-SHARED_MEMORY_METHODS = tuple(
-    f"{kind}SharedMemory{action}"
-    for kind in ("System", "Cuda")
-    for action in ("Status", "Register", "Unregister")
-)
-_SETTING_FIELDS = {
-    bool: ("bool_param", "boolean"),
-    int: ("uint32_param", "int32"),
-    str: ("string_param", "string"),
-}
-
-
 class RpcExtensions:
     """Handles the methods of shared memory, trace and log settings."""
 
     def __init__(self, server: V2Server) -> None:
         self._server = server
-
-    def settings_pages(self) -> dict[str, RpcPage]:
-        """Return the handlers of trace and log settings, by method name."""
-        return {
-            "TraceSetting": (messages.TraceSettingRequest, self._trace_setting),
-            "LogSettings": (messages.LogSettingsRequest, self._log_settings),
+        self.settings: dict[str, RpcPage] = {
+            "TraceSetting": self._trace_setting,
+            "LogSettings": self._log_settings,
         }
-
-    def shared_memory_pages(self) -> dict[str, RpcPage]:
-        """Return the handlers of shared memory, by method name."""
-        return {
-            "SystemSharedMemoryStatus": (
-                messages.SystemSharedMemoryStatusRequest,
-                self._shared_memory_status,
-            ),
-            "SystemSharedMemoryRegister": (messages.SystemSharedMemoryRegisterRequest, self._register),
-            "SystemSharedMemoryUnregister": (messages.SystemSharedMemoryUnregisterRequest, self._unregister),
-            "CudaSharedMemoryStatus": (messages.CudaSharedMemoryStatusRequest, self._cuda_status),
-            "CudaSharedMemoryRegister": (messages.CudaSharedMemoryRegisterRequest, self._cuda_register),
-            "CudaSharedMemoryUnregister": (
-                messages.CudaSharedMemoryUnregisterRequest,
-                lambda _: messages.CudaSharedMemoryUnregisterResponse(),
-            ),
+        self.shared_memory: dict[str, RpcPage] = {
+            "SystemSharedMemoryStatus": self._shared_memory_status,
+            "SystemSharedMemoryRegister": self._register,
+            "SystemSharedMemoryUnregister": self._unregister,
+            "CudaSharedMemoryStatus": self._cuda_status,
+            "CudaSharedMemoryRegister": self._cuda_register,
+            "CudaSharedMemoryUnregister": lambda _: messages.CudaSharedMemoryUnregisterResponse(),
         }
 
     def _shared_memory_status(self, request: messages.SystemSharedMemoryStatusRequest) -> Message:
@@ -361,25 +373,6 @@ class RpcExtensions:
         return answer
 
 
-SERVICE = "/inference.GRPCInferenceService/"
-HEALTH = "/grpc.health.v1.Health/Check"
-HEALTH_CALLS = (HEALTH, SERVICE + "ServerLive", SERVICE + "ServerReady")
-_METHODS_BY_API = {
-    HEALTH_API: ("ServerLive", "ServerReady", "ModelReady"),
-    METADATA: ("ServerMetadata", "ModelMetadata"),
-    INFERENCE: ("ModelInfer", "ModelStreamInfer"),
-    MODEL_CONFIG: ("ModelConfig",),
-    MODEL_REPOSITORY: ("RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"),
-    STATISTICS: ("ModelStatistics",),
-    TRACE: ("TraceSetting",),
-    LOGGING: ("LogSettings",),
-    SHARED_MEMORY: SHARED_MEMORY_METHODS,
-}
-APIS = {SERVICE + name: api for api, names in _METHODS_BY_API.items() for name in names}
-APIS[HEALTH] = HEALTH_API
-_SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # a HealthCheckResponse
-
-
 class V2Rpc(RpcHandler):
     """The methods of GRPCInferenceService, and the standard health check."""
 
@@ -390,49 +383,43 @@ class V2Rpc(RpcHandler):
         self._server = server
         extensions = RpcExtensions(server)
         pages: dict[str, RpcPage] = {
-            "ServerLive": (messages.ServerLiveRequest, lambda _: messages.ServerLiveResponse(live=True)),
-            "ServerReady": (
-                messages.ServerReadyRequest,
-                lambda _: messages.ServerReadyResponse(ready=server.scheduler.server_ready),
-            ),
-            "ServerMetadata": (
-                messages.ServerMetadataRequest,
-                lambda _: messages.ServerMetadataResponse(**server.metadata()),
-            ),
-            "ModelReady": (messages.ModelReadyRequest, self._model_ready),
-            "ModelMetadata": (messages.ModelMetadataRequest, self._model_metadata),
-            "ModelConfig": (messages.ModelConfigRequest, self._model_config),
-            "ModelStatistics": (messages.ModelStatisticsRequest, self._statistics),
-            "RepositoryIndex": (messages.RepositoryIndexRequest, self._index),
-            **extensions.settings_pages(),
+            "ServerLive": lambda _: messages.ServerLiveResponse(live=True),
+            "ServerReady": lambda _: messages.ServerReadyResponse(ready=server.scheduler.server_ready),
+            "ServerMetadata": lambda _: messages.ServerMetadataResponse(**server.metadata()),
+            "ModelReady": self._model_ready,
+            "ModelMetadata": self._model_metadata,
+            "ModelConfig": self._model_config,
+            "ModelStatistics": self._statistics,
+            "RepositoryIndex": self._index,
+            **extensions.settings,
         }
         unary = grpc.unary_unary_rpc_method_handler
         self.methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
-            SERVICE + name: unary(self._page_handler(*page)) for name, page in pages.items()
+            SERVICE + name: unary(self._page_handler(name, page)) for name, page in pages.items()
         }
-        for name, page in extensions.shared_memory_pages().items():
-            self.methods[SERVICE + name] = unary(self._page_handler(*page, admit=server.memory.admit))
+        for name, page in extensions.shared_memory.items():
+            self.methods[SERVICE + name] = unary(self._page_handler(name, page, admit=server.memory.admit))
         self.methods[SERVICE + "RepositoryModelLoad"] = unary(self._load_model)
         self.methods[SERVICE + "RepositoryModelUnload"] = unary(self._unload_model)
-        self.methods[SERVICE + "ModelInfer"] = unary(
-            partial(self._predict, "ModelInfer", self._parse_request)
-        )
+        predict = partial(self._predict, "ModelInfer", self._parse_request)
+        self.methods[SERVICE + "ModelInfer"] = unary(predict)
         self.methods[SERVICE + "ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._run_stream)
         self.methods[HEALTH] = unary(self._health)
 
     def _page_handler(
-        self, kind: Any, handler: Callable[[Any], Message], admit: Callable[[str], None] | None = None
+        self, name: str, page: RpcPage, admit: Callable[[str], None] | None = None
     ) -> Callable[[bytes, CallContext], Awaitable[bytes]]:
-        """Return the gRPC handler of a method. kind: type of the request message.
+        """Return the gRPC handler of a method.
 
         admit: checks the address of the client, and raises KServeRefusal to reject the call.
         """
+        kind = getattr(messages, f"{name}Request")
 
         async def handle(data: bytes, context: CallContext) -> bytes:
             try:
                 if admit is not None:
                     admit(context.peer())
-                return handler(_decode_message(kind, data)).SerializeToString()
+                return page(_decode_message(kind, data)).SerializeToString()
             except ServingError as exc:
                 return await self._refuse_page(context, exc)
 
@@ -541,16 +528,6 @@ def _decode_message(kind: Any, data: bytes) -> Any:
         raise KServeRefusal("Unable to parse request", "INTERNAL") from None
 
 
-log = logging.getLogger(__name__)
-
-_STRICT = ("triton_grpc_error", "true")  # metadata of clients that want an error to end the stream
-IN_FLIGHT = 256  # maximum number of unanswered requests of a stream
-_INFER_RESPONSE = b"\x12"  # field 2 of ModelStreamInferResponse
-_FINAL = ModelInferResponse()
-_FINAL.parameters["triton_final_response"].bool_param = True
-_FINAL_BYTES = _FINAL.SerializeToString()  # appended to the bytes of a response
-
-PendingResponse = asyncio.Future[bytes | ServingError]  # the response to a request of the stream
 BuildRequest = Callable[[InferMessage, CallContext], Request]
 
 

@@ -16,14 +16,14 @@ class OpenAI:
     name = "openai"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        from pipeline.dialects.openai.http_route import EMBEDDINGS_PATH, OpenAIHttp, openapi_paths
+        from pipeline.dialects.openai.http_route import EMBEDDINGS_PATH, OpenAIHttp, embeddings_paths
         from pipeline.dialects.text_models import TextModels
 
         models = TextModels(scheduler)
         return FrontPart(
             http=OpenAIHttp(scheduler, models),
             prefixes=(EMBEDDINGS_PATH,),
-            openapi=partial(openapi_paths, models),
+            openapi=partial(embeddings_paths, models),
         )
 
     def worker(self) -> WorkerPart:

@@ -23,6 +23,26 @@ _ABSENT = msgspec.Raw()
 _STATUSES = {413: 400}
 _TYPES = {401: "invalid_request_error", 404: "invalid_request_error", 429: "rate_limit_exceeded"}
 _CODES = {401: "invalid_api_key", 404: "model_not_found", 429: "rate_limit_exceeded"}
+_TEXT: Schema = {"type": "string"}
+_TOKENS: Schema = {"type": "array", "items": {"type": "integer"}}
+_BODY: Schema = {
+    "type": "object",
+    "properties": {
+        "model": _TEXT,
+        "input": {
+            "anyOf": [
+                _TEXT,
+                {"type": "array", "items": _TEXT},
+                _TOKENS,
+                {"type": "array", "items": _TOKENS},
+            ]
+        },
+        "encoding_format": {"enum": [FLOAT, BASE64]},
+        "dimensions": {"type": "integer", "minimum": 1},
+    },
+    "required": ["input"],
+}
+_ERROR: Schema = {"type": "object", "properties": {"error": OBJECT}, "required": ["error"]}
 
 
 class EmbeddingsBody(msgspec.Struct):
@@ -85,29 +105,7 @@ def _invalid_param(param: str, problem: str) -> InvalidInput:
     return error
 
 
-_TEXT: Schema = {"type": "string"}
-_TOKENS: Schema = {"type": "array", "items": {"type": "integer"}}
-_BODY: Schema = {
-    "type": "object",
-    "properties": {
-        "model": _TEXT,
-        "input": {
-            "anyOf": [
-                _TEXT,
-                {"type": "array", "items": _TEXT},
-                _TOKENS,
-                {"type": "array", "items": _TOKENS},
-            ]
-        },
-        "encoding_format": {"enum": [FLOAT, BASE64]},
-        "dimensions": {"type": "integer", "minimum": 1},
-    },
-    "required": ["input"],
-}
-_ERROR: Schema = {"type": "object", "properties": {"error": OBJECT}, "required": ["error"]}
-
-
-def openapi_paths(models: TextModels) -> dict[str, Any]:
+def embeddings_paths(models: TextModels) -> dict[str, Any]:
     """Return the path in /openapi.json, if the service has an embeddings model."""
     embedders = models.all(KIND)
     if not embedders:

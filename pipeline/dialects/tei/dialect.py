@@ -16,7 +16,7 @@ class Tei:
     name = "tei"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        from pipeline.dialects.tei.http_routes import HEALTH_PAGE, INFO, ROUTES, TeiHttp, openapi_paths
+        from pipeline.dialects.tei.http_routes import HEALTH_PAGE, INFO, ROUTES, TeiHttp, tei_paths
         from pipeline.dialects.text_models import TextModels
 
         models = TextModels(scheduler)
@@ -24,7 +24,7 @@ class Tei:
             http=TeiHttp(scheduler, models),
             prefixes=(*ROUTES, HEALTH_PAGE, INFO),
             open_pages=(HEALTH_PAGE.encode(),),
-            openapi=partial(openapi_paths, models),
+            openapi=partial(tei_paths, models),
         )
 
     def worker(self) -> WorkerPart:

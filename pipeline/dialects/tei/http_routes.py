@@ -43,6 +43,18 @@ _STATUSES = {400: 422, 500: 424}
 _TYPES = {424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 
 Members = dict[str, Any]
+INFO, HEALTH_PAGE, ANY_MODEL = "/info", "/health", "/"
+_MODEL_TYPES = {
+    EMBEDDINGS: ("/embed", "embedding"),
+    RANKING: ("/rerank", "reranker"),
+    CLASSES: ("/predict", "classifier"),
+}
+_NUMBERS: Schema = {"type": "array", "items": {"type": "number"}}
+_ERROR: Schema = {
+    "type": "object",
+    "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
+    "required": ["error", "error_type"],
+}
 
 
 class _Texts(msgspec.Struct):
@@ -179,12 +191,6 @@ class _Route(NamedTuple):
     parse: Callable[[Any, TextModel, Limits], _ModelCall]  # converts the decoded body to the model's inputs
 
 
-INFO, HEALTH_PAGE, ANY_MODEL = "/info", "/health", "/"
-_MODEL_TYPES = {
-    EMBEDDINGS: ("/embed", "embedding"),
-    RANKING: ("/rerank", "reranker"),
-    CLASSES: ("/predict", "classifier"),
-}
 ROUTES: Mapping[str, _Route] = {
     "/embed": _Route(EMBEDDINGS, EMBED, _Texts, _embed),
     "/embed_all": _Route(EMBEDDINGS, EMBED_ALL, _Texts, _embed_all),
@@ -286,14 +292,6 @@ def _require(raw: msgspec.Raw, name: str) -> msgspec.Raw:
     return raw
 
 
-_NUMBERS: Schema = {"type": "array", "items": {"type": "number"}}
-_ERROR: Schema = {
-    "type": "object",
-    "properties": {"error": {"type": "string"}, "error_type": {"type": "string"}},
-    "required": ["error", "error_type"],
-}
-
-
 class _Operation(NamedTuple):
     """A path in /openapi.json."""
 
@@ -327,7 +325,7 @@ _OPERATIONS: Mapping[str, _Operation] = {
 }
 
 
-def openapi_paths(models: TextModels) -> dict[str, Any]:
+def tei_paths(models: TextModels) -> dict[str, Any]:
     """Return the paths in /openapi.json that the service has a model for."""
     paths = {}
     for path, (summary, summary_zh, example, response) in _OPERATIONS.items():

@@ -24,6 +24,84 @@ from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.tensor_spec import TensorSpec
 
 _CHANNELS = (1, 3)  # grey and colour images
+_NUMBER = re.compile(r"\s*([+-]?\d{1,20})")
+_INT32_MAX, _UINT32_MAX = (1 << 31) - 1, (1 << 32) - 1
+_RANGES = {  # of numeric trace settings
+    "trace_rate": (0, _UINT32_MAX),
+    "trace_count": (-1, _INT32_MAX),
+    "log_frequency": (0, _UINT32_MAX),
+}
+_LEVELS = ("OFF", "TIMESTAMPS", "TENSORS")
+LOG_FORMATS = ("default", "ISO8601")
+TraceValue = str | list[str]
+SERVER_NAME = "triton"  # Triton's example programs reject other names
+_NO_SHARED_MEMORY = (  # Triton's message
+    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
+)
+_EXTENSIONS = (
+    "classification",
+    "model_repository",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+Stats = dict[str, Any]  # an element of `model_stats`
+_COUNTERS: dict[str, tuple[str, Callable[[Stats], int]]] = {
+    "nv_inference_request_success": (
+        "Number of successful inference requests, all batch sizes",
+        lambda stats: stats["inference_stats"]["success"]["count"],
+    ),
+    "nv_inference_count": (
+        "Number of inferences performed (does not include cached requests)",
+        lambda stats: stats["inference_count"],
+    ),
+    "nv_inference_exec_count": (
+        "Number of model executions performed (does not include cached requests)",
+        lambda stats: stats["execution_count"],
+    ),
+    "nv_inference_request_duration_us": (
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        lambda stats: stats["inference_stats"]["success"]["ns"] // 1000,
+    ),
+    "nv_inference_queue_duration_us": (
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        lambda stats: stats["inference_stats"]["queue"]["ns"] // 1000,
+    ),
+    "nv_inference_compute_input_duration_us": (
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        lambda stats: stats["inference_stats"]["compute_input"]["ns"] // 1000,
+    ),
+    "nv_inference_compute_infer_duration_us": (
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        lambda stats: stats["inference_stats"]["compute_infer"]["ns"] // 1000,
+    ),
+    "nv_inference_compute_output_duration_us": (
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        lambda stats: stats["inference_stats"]["compute_output"]["ns"] // 1000,
+    ),
+}
+_FAILURES = "nv_inference_request_failure", "Number of failed inference requests, all batch sizes"
+_REASONS = {"OTHER": "other", "CANCELED": "canceled", "REJECTED": "rejected", "BACKEND": "broken"}
+_STEP_FAILURES = (
+    "paddlewheel_ensemble_step_failures_total",
+    "Requests of an ensemble that failed, by the step where they did.",
+)
+_PENDING = (
+    "nv_inference_pending_request_count",
+    "Instantaneous number of pending requests awaiting execution per-model.",
+)
+_HOST_GAUGES = {
+    "nv_cpu_utilization": "CPU utilization rate [0.0 - 1.0]",
+    "nv_cpu_memory_total_bytes": "CPU total memory (RAM), in bytes",
+    "nv_cpu_memory_used_bytes": "CPU used memory (RAM), in bytes",
+}
+_IDLE = slice(3, 5)  # columns of /proc/stat: idle and iowait
 
 
 def model_config(model: KServeModel, config: ServiceConfig, answering_op: str) -> dict[str, Any]:
@@ -129,23 +207,6 @@ def _data_type(spec: TensorSpec) -> str:
     return "TYPE_STRING" if spec.datatype == "BYTES" else f"TYPE_{spec.datatype}"
 
 
-def model_stats(
-    scheduler: Scheduler, models: KServeModels, name: str = "", version: str = ""
-) -> dict[str, Any]:
-    """Return the statistics of a model, or of all loaded models. Raises KServeRefusal."""
-    if not name:
-        return {"model_stats": [statistics(scheduler, models, model) for model in models.loaded()]}
-    if version:
-        parse_version(version)
-    try:
-        model = models.find(name, version)
-    except UnknownVersion:
-        raise KServeRefusal(f"requested model version is not available for model '{name}'") from None
-    except KServeRefusal:
-        raise KServeRefusal(f"requested model '{name}' is not available") from None
-    return {"model_stats": [statistics(scheduler, models, model)]}
-
-
 def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -> dict[str, Any]:
     """Return the statistics of a model: an element of `model_stats`."""
     of_ops, requests = scheduler.metrics.of_ops, scheduler.requests(model.key)
@@ -158,44 +219,40 @@ def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -
         total.infer_ns += op.shares.infer_ns
         total.output_ns += op.shares.output_ns
     total.count = requests.succeeded
-    return {
-        "name": model.name,
-        "version": model.version,
-        "last_inference": int(requests.last_s * 1e3),
-        "inference_count": requests.rows,
-        "execution_count": answering.runs,
-        "inference_stats": {
-            "success": _duration(requests.succeeded, int(requests.succeeded_s * 1e9)),
-            "fail": _duration(requests.failed, int(requests.failed_s * 1e9)),
-            "queue": _duration(requests.succeeded, sum(op.queued_ns for op in ops)),
-            **_computed(total),
-            **_NO_CACHE,
-        },
-        "response_stats": {},
-        "batch_stats": _batches(answering),
-        "memory_usage": [],
+    durations = {
+        "success": _duration(requests.succeeded, int(requests.succeeded_s * 1e9)),
+        "fail": _duration(requests.failed, int(requests.failed_s * 1e9)),
+        "queue": _duration(requests.succeeded, sum(op.queued_ns for op in ops)),
+        **_compute_durations(total),
     }
+    return _statistics_document(model, answering, int(requests.last_s * 1e3), requests.rows, durations)
 
 
 def _op_statistics(model: KServeModel, op: OpFigures) -> dict[str, Any]:
     shares = op.shares
-    succeeded = shares.count - op.failed
     took_ns = op.queued_ns + shares.input_ns + shares.infer_ns + shares.output_ns
+    durations = {
+        "success": _duration(shares.count - op.failed, took_ns),
+        "fail": _duration(op.failed, 0),
+        "queue": _duration(op.queued, op.queued_ns),
+        **_compute_durations(shares),
+    }
+    return _statistics_document(model, op, op.last_ms, op.rows, durations)
+
+
+def _statistics_document(
+    model: KServeModel, op: OpFigures, last_ms: int, rows: int, durations: dict[str, Any]
+) -> dict[str, Any]:
+    by_rows = sorted(op.by_rows.items())
     return {
         "name": model.name,
         "version": model.version,
-        "last_inference": op.last_ms,
-        "inference_count": op.rows,
+        "last_inference": last_ms,
+        "inference_count": rows,
         "execution_count": op.runs,
-        "inference_stats": {
-            "success": _duration(succeeded, took_ns),
-            "fail": _duration(op.failed, 0),
-            "queue": _duration(op.queued, op.queued_ns),
-            **_computed(shares),
-            **_NO_CACHE,
-        },
+        "inference_stats": {**durations, "cache_hit": _duration(0, 0), "cache_miss": _duration(0, 0)},
         "response_stats": {},
-        "batch_stats": _batches(op),
+        "batch_stats": [{"batch_size": rows, **_compute_durations(run)} for rows, run in by_rows],
         "memory_usage": [],
     }
 
@@ -204,32 +261,12 @@ def _duration(count: int, ns: int) -> dict[str, int]:
     return {"count": count, "ns": ns}
 
 
-_NO_CACHE = {"cache_hit": _duration(0, 0), "cache_miss": _duration(0, 0)}
-
-
-def _computed(run: RunFigures) -> dict[str, Any]:
+def _compute_durations(run: RunFigures) -> dict[str, Any]:
     return {
         "compute_input": _duration(run.count, run.input_ns),
         "compute_infer": _duration(run.count, run.infer_ns),
         "compute_output": _duration(run.count, run.output_ns),
     }
-
-
-def _batches(op: OpFigures) -> list[dict[str, Any]]:
-    return [{"batch_size": rows, **_computed(run)} for rows, run in sorted(op.by_rows.items())]
-
-
-_NUMBER = re.compile(r"\s*([+-]?\d{1,20})")
-_INT32_MAX, _UINT32_MAX = (1 << 31) - 1, (1 << 32) - 1
-_RANGES = {  # of numeric trace settings
-    "trace_rate": (0, _UINT32_MAX),
-    "trace_count": (-1, _INT32_MAX),
-    "log_frequency": (0, _UINT32_MAX),
-}
-_LEVELS = ("OFF", "TIMESTAMPS", "TENSORS")
-LOG_FORMATS = ("default", "ISO8601")
-
-TraceValue = str | list[str]
 
 
 class TraceSettings:
@@ -373,25 +410,6 @@ def parse_log_settings(document: Any, kinds: Mapping[str, type]) -> dict[str, bo
     return settings
 
 
-SERVER_NAME = "triton"  # Triton's example programs reject other names
-_NO_SHARED_MEMORY = (  # Triton's message
-    "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-)
-_EXTENSIONS = (
-    "classification",
-    "model_repository",
-    "schedule_policy",
-    "model_configuration",
-    "system_shared_memory",
-    "cuda_shared_memory",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-    "trace",
-    "logging",
-)
-
-
 class V2Server:
     """The service as a server of KServe v2, shared by HTTP and gRPC."""
 
@@ -431,65 +449,19 @@ class V2Server:
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
         """Return the statistics of a model, or of all loaded models. Raises KServeRefusal."""
-        return model_stats(self.scheduler, self.models, name, version)
+        if version:
+            parse_version(version)
+        try:
+            models = [self.models.find(name, version)] if name else self.models.loaded()
+        except UnknownVersion:
+            raise KServeRefusal(f"requested model version is not available for model '{name}'") from None
+        except KServeRefusal:
+            raise KServeRefusal(f"requested model '{name}' is not available") from None
+        return {"model_stats": [statistics(self.scheduler, self.models, model) for model in models]}
 
     def close(self) -> None:
         """Close the shared memory that clients have registered."""
         self.memory.unregister()
-
-
-Stats = dict[str, Any]  # an element of `model_stats`
-
-_COUNTERS: dict[str, tuple[str, Callable[[Stats], int]]] = {
-    "nv_inference_request_success": (
-        "Number of successful inference requests, all batch sizes",
-        lambda stats: stats["inference_stats"]["success"]["count"],
-    ),
-    "nv_inference_count": (
-        "Number of inferences performed (does not include cached requests)",
-        lambda stats: stats["inference_count"],
-    ),
-    "nv_inference_exec_count": (
-        "Number of model executions performed (does not include cached requests)",
-        lambda stats: stats["execution_count"],
-    ),
-    "nv_inference_request_duration_us": (
-        "Cumulative inference request duration in microseconds (includes cached requests)",
-        lambda stats: stats["inference_stats"]["success"]["ns"] // 1000,
-    ),
-    "nv_inference_queue_duration_us": (
-        "Cumulative inference queuing duration in microseconds (includes cached requests)",
-        lambda stats: stats["inference_stats"]["queue"]["ns"] // 1000,
-    ),
-    "nv_inference_compute_input_duration_us": (
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-        lambda stats: stats["inference_stats"]["compute_input"]["ns"] // 1000,
-    ),
-    "nv_inference_compute_infer_duration_us": (
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-        lambda stats: stats["inference_stats"]["compute_infer"]["ns"] // 1000,
-    ),
-    "nv_inference_compute_output_duration_us": (
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-        lambda stats: stats["inference_stats"]["compute_output"]["ns"] // 1000,
-    ),
-}
-_FAILURES = "nv_inference_request_failure", "Number of failed inference requests, all batch sizes"
-_REASONS = {"OTHER": "other", "CANCELED": "canceled", "REJECTED": "rejected", "BACKEND": "broken"}
-_STEP_FAILURES = (
-    "paddlewheel_ensemble_step_failures_total",
-    "Requests of an ensemble that failed, by the step where they did.",
-)
-_PENDING = (
-    "nv_inference_pending_request_count",
-    "Instantaneous number of pending requests awaiting execution per-model.",
-)
-_HOST_GAUGES = {
-    "nv_cpu_utilization": "CPU utilization rate [0.0 - 1.0]",
-    "nv_cpu_memory_total_bytes": "CPU total memory (RAM), in bytes",
-    "nv_cpu_memory_used_bytes": "CPU used memory (RAM), in bytes",
-}
-_IDLE = slice(3, 5)  # columns of /proc/stat: idle and iowait
 
 
 def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics) -> bytes:

@@ -11,6 +11,7 @@ import resource
 import stat
 import urllib.parse
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pipeline.dialects.kserve.refusals import KServeRefusal
@@ -22,17 +23,17 @@ MAX_REGIONS = 512  # each has a file descriptor
 _MAX_NAME_BYTES = 255
 
 
+@dataclass(slots=True, eq=False)
 class Region:
     """Bytes [offset, offset + byte_size) of the file `key`, which is open while registered or in use."""
 
-    def __init__(self, name: str, key: str, offset: int, byte_size: int, fd: int) -> None:
-        self.name = name
-        self.key = key
-        self.offset = offset
-        self.byte_size = byte_size
-        self.fd = fd
-        self._registered = True
-        self._users = 0
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    fd: int  # -1: closed
+    _registered: bool = True
+    _users: int = 0  # requests in flight with outputs in the region
 
     def document(self) -> dict[str, Any]:
         return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
