@@ -1,4 +1,4 @@
-"""Response bodies of key/value requests: encoded by the worker; errors also by the front."""
+"""Response bodies of key/value requests. The worker encodes them; the front encodes errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def render(outputs: Mapping[str, Any], form: str) -> bytes:
     return build_message(keys, texts).SerializeToString()
 
 
-def rendered(
+def render_outputs(
     form: str,
     outputs: Mapping[str, Any],
     declared_tensors: bool | None,
@@ -67,14 +67,10 @@ def _format_tensor(value: Any) -> str:
     return format_value(value)
 
 
-def rendered_message(form: str, message: Response) -> list[Part]:
-    return [render_message(message, form)]
-
-
-def render_message(message: Response, form: str) -> bytes:
+def render_message(form: str, message: Response) -> list[Part]:
     """Encode the response that an app's ResponseOp built, in either form."""
     if form == PROTO:
-        return message.SerializeToString()
+        return [message.SerializeToString()]
     body = {
         "err_no": message.err_no,
         "err_msg": message.err_msg,
@@ -85,7 +81,7 @@ def render_message(message: Response, form: str) -> bytes:
             for tensor in message.tensors
         ],
     }
-    return _json(body)
+    return [_json(body)]
 
 
 def render_error(error: ServingError | tuple[int, str], form: str) -> bytes:

@@ -37,7 +37,7 @@ class KeyValue:
 
         return WorkerPart(
             forms={
-                form: Form(partial(answers.rendered, form), partial(answers.rendered_message, form))
+                form: Form(partial(answers.render_outputs, form), partial(answers.render_message, form))
                 for form in (answers.JSON, answers.PROTO)
             },
             unread=(DeclaredTexts, UnreadText, UnreadTensor, UnreadMessage),

@@ -290,7 +290,7 @@ def parse_http(
             _leave_texts(inputs)
         if message.tensors:
             if outline is None:
-                add_tensors(inputs, [JsonTensor.from_body(tensor) for tensor in message.tensors], limits)
+                add_tensors(inputs, [JsonTensor(tensor) for tensor in message.tensors], limits)
             else:
                 _LargeTensors(inputs, limits, example).add_outline(message.tensors, outline)
         if not inputs:
@@ -399,7 +399,7 @@ class _LargeTensors:
 
     def _add_json(self, index: int, json_tensor: BodyTensor, outline: Outline) -> None:
         cut = _cut_fields(json_tensor, outline, self._limits)
-        tensor = JsonTensor.from_body(json_tensor)
+        tensor = JsonTensor(json_tensor)
         field = _data_field(tensor.elem_type)
         data = cut.get(field)
         if data is None and not len(getattr(tensor, field)):

@@ -94,7 +94,8 @@ class Body(msgspec.Struct, gc=False):
 class JsonTensor:
     """A tensor of a JSON body with the fields of the protobuf message, its numbers as arrays."""
 
-    def __init__(self, tensor: BodyTensor) -> None:
+    def __init__(self, body_tensor: BodyTensor | None) -> None:
+        tensor = body_tensor or BodyTensor()
         self.name = tensor.name or ""
         where = f"of tensor {self.name!r}"
         elem_type = tensor.elem_type if tensor.elemType is None else tensor.elemType
@@ -133,10 +134,6 @@ class JsonTensor:
         for field in ("int64_data", "int_data", "uint32_data", "float_data", "float64_data", "bool_data"):
             getattr(message, field).extend(getattr(self, field).tolist())
         return message
-
-    @classmethod
-    def from_body(cls, tensor: BodyTensor | None) -> JsonTensor:
-        return cls(tensor or BodyTensor())
 
 
 def decode_leniently(
@@ -390,7 +387,7 @@ class UnreadTensor(Unread, eq=False):
                 subject, path = f"tensor {self.name!r}", f"tensors[{self.index}]."
                 tensor = decode_leniently(text, BodyTensor, subject, path)
         tensor.name, tensor.elem_type, tensor.shape = self.name, self.elem_type, list(self.shape)
-        return JsonTensor.from_body(tensor)
+        return JsonTensor(tensor)
 
     def _read_bytes(self, value: Any) -> Any:
         if isinstance(value, str):
@@ -437,7 +434,7 @@ def make_message(body: Body, service: str, method: str) -> Request:
     return Request(
         key=[key or "" for key in body.key or ()],
         value=[value or "" for value in body.value or ()],
-        tensors=[JsonTensor.from_body(tensor).to_message() for tensor in body.tensors or ()],
+        tensors=[JsonTensor(tensor).to_message() for tensor in body.tensors or ()],
         name=service,
         method=method,
         logid=0 if body.logid is None else parse_integer(body.logid, INT64, "'logid'"),

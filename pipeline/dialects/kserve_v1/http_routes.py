@@ -12,7 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from pipeline.api.app import App
-from pipeline.api.examples import MAX_EXAMPLE_CHARS, build_row
+from pipeline.api.examples import MAX_EXAMPLE_CHARS
 from pipeline.api.request_options import RequestOptions
 from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA
 from pipeline.dialects.json_outline import Outline, outline_aside
@@ -168,19 +168,12 @@ class V1Http(HttpHandler):
             model = self._models.find(match["model"], match["version"] or "")
         except ServingError:  # the error that is being reported
             return ""
-        examples = self._scheduler.app.examples
-        if model.signature.open:
-            row: dict[str, Any] | None = examples.key_values or {"...": "..."}
-        else:
-            row = build_row(model.signature, {} if model.op else examples.row)
-        example = {"instances": [row]}
-        body = row and json.dumps(
-            example if model.op else examples.add_parameters(example), ensure_ascii=False
-        )
-        if not body or len(body) > MAX_EXAMPLE_CHARS:
-            return (
-                f"; the fields of an instance are {', '.join(spec.name for spec in model.signature.inputs)}"
-            )
+        app = self._scheduler.app
+        row = example_row(app, model) or ({"...": "..."} if model.signature.open else None)
+        body = json.dumps(_example(app, model, row), ensure_ascii=False)
+        if not row or len(body) > MAX_EXAMPLE_CHARS:
+            names = ", ".join(spec.name for spec in model.signature.inputs)
+            return f"; the fields of an instance are {names}"
         return f"; a valid body: {body}"
 
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
