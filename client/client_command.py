@@ -117,7 +117,7 @@ def answer_table(texts: Sequence[str], answer: Answer) -> Table:
         table.add_column("output")
         table.add_column("value")
         for key, value in values.items():
-            table.add_row(key, _cell(value))
+            table.add_row(key, _format_table_cell(value))
         return table
     # The class first, its number is of less interest to a reader.
     names = sorted(columns, key=lambda key: {"label": 0, "confidence": 1}.get(key, 2))
@@ -125,9 +125,9 @@ def answer_table(texts: Sequence[str], answer: Answer) -> Table:
     for name in names:
         table.add_column(name)
     for row, text in enumerate(texts):
-        table.add_row(text, *(_cell(columns[name][row]) for name in names))
+        table.add_row(text, *(_format_table_cell(columns[name][row]) for name in names))
     return table
 
 
-def _cell(value: Value) -> str:
+def _format_table_cell(value: Value) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)

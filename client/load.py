@@ -212,7 +212,7 @@ def _outcome(connection: Connection, body: bytes, timeout_s: float) -> str | Non
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
-    _check(parser, options)
+    _check_options(parser, options)
     try:
         bodies = _bodies(options)
     except (OSError, ValueError) as error:
@@ -246,7 +246,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed or not samples else 0
 
 
-def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Exit with an error for conflicting options; fill in defaults of the others."""
     if options.plot is not None and options.plot.suffix != ".svg":
         parser.error(f"--plot {options.plot}: the plot is an SVG, name it *.svg")

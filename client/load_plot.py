@@ -52,9 +52,9 @@ def draw(title: str, samples: Sequence[Sample]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
         f'height="{HEIGHT}" font-family="system-ui, sans-serif" font-size="12" fill="{INK}">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
-        _text(LEFT, 28, title, size=15),
-        _text(LEFT, 48, f"latency in ms over time; {head}", fill=FAINT),
-        _text(BARS, 48, "requests by latency", fill=FAINT),
+        _draw_text(LEFT, 28, title, size=15),
+        _draw_text(LEFT, 48, f"latency in ms over time; {head}", fill=FAINT),
+        _draw_text(BARS, 48, "requests by latency", fill=FAINT),
         *_grid(scale),
         *_points(samples, scale),
         *_bars(latencies, scale),
@@ -68,7 +68,7 @@ def _grid(scale: _Scale) -> Iterator[str]:
     for tick in scale.ticks():
         y = scale.y(tick)
         yield f'<path d="M{LEFT} {y:.1f}H{SPLIT}M{BARS} {y:.1f}H{RIGHT}" stroke="{GRID}"/>'
-        yield _text(LEFT - 8, y + 4, f"{tick:g}", anchor="end", fill=FAINT)
+        yield _draw_text(LEFT - 8, y + 4, f"{tick:g}", anchor="end", fill=FAINT)
 
 
 def _points(samples: Sequence[Sample], scale: _Scale) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _points(samples: Sequence[Sample], scale: _Scale) -> Iterator[str]:
     step = _round_step(end_s / 6)
     for number in range(int(end_s / step) + 1):
         x = LEFT + number * step / end_s * (SPLIT - LEFT)
-        yield _text(x, BOTTOM + 18, f"{number * step:g} s", anchor="middle", fill=FAINT)
+        yield _draw_text(x, BOTTOM + 18, f"{number * step:g} s", anchor="middle", fill=FAINT)
     for sample in _thinned(samples):
         x = LEFT + sample.at_s / end_s * (SPLIT - LEFT)
         style = POINT if sample.error is None else FAILED_POINT
@@ -105,8 +105,8 @@ def _bars(latencies_ms: Sequence[float], scale: _Scale) -> Iterator[str]:
         width = bin.size / largest * (RIGHT - BARS)
         height = max(bottom - top - 1, 1)
         yield f'<rect x="{BARS}" y="{top:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{ANSWERED}"/>'
-    yield _text(RIGHT, BOTTOM + 18, str(largest), anchor="end", fill=FAINT)
-    yield _text(BARS, BOTTOM + 18, "0", fill=FAINT)
+    yield _draw_text(RIGHT, BOTTOM + 18, str(largest), anchor="end", fill=FAINT)
+    yield _draw_text(BARS, BOTTOM + 18, "0", fill=FAINT)
 
 
 def _marks(answered: Sequence[float], scale: _Scale) -> Iterator[str]:
@@ -116,7 +116,7 @@ def _marks(answered: Sequence[float], scale: _Scale) -> Iterator[str]:
         y = scale.y(ms)
         label_y = min(y + 4, label_y - LINE)
         yield f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="{INK}" stroke-dasharray="4 3" stroke-width="0.8"/>'
-        yield _text(RIGHT + 6, label_y, f"p{percent} {ms:.3g}")
+        yield _draw_text(RIGHT + 6, label_y, f"p{percent} {ms:.3g}")
 
 
 def _round_step(step: float) -> float:
@@ -125,6 +125,8 @@ def _round_step(step: float) -> float:
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= step * 0.999)
 
 
-def _text(x: float, y: float, text: str, *, size: int = 12, anchor: str = "start", fill: str = INK) -> str:
+def _draw_text(
+    x: float, y: float, text: str, *, size: int = 12, anchor: str = "start", fill: str = INK
+) -> str:
     style = f'font-size="{size}" text-anchor="{anchor}" fill="{fill}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'

@@ -28,7 +28,7 @@ def parse_value(text: str) -> Value:
     """
     call = _call(text)
     try:
-        return text if call is None else _value(call.args[0])
+        return text if call is None else _parse_value(call.args[0])
     except (ValueError, RecursionError, _NotAnArray):
         return text
 
@@ -44,7 +44,7 @@ def parse_array(text: str) -> NDArray[Any] | str:
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     try:
         array = np.array(value, None if "dtype" not in keywords else _dtype(keywords["dtype"]))
-        shape = _value(keywords["shape"]) if "shape" in keywords else None
+        shape = _parse_value(keywords["shape"]) if "shape" in keywords else None
         return array.reshape([int(str(side)) for side in shape]) if isinstance(shape, list) else array
     except (ValueError, TypeError, _NotAnArray):
         return text
@@ -70,10 +70,10 @@ def _dtype(node: ast.expr) -> str:
     return name
 
 
-def _value(node: ast.expr) -> Value:
+def _parse_value(node: ast.expr) -> Value:
     match node:
         case ast.List(elts) | ast.Tuple(elts):
-            return [_value(element) for element in elts]
+            return [_parse_value(element) for element in elts]
         case ast.Constant(value) if value is not Ellipsis:
             assert value is None or isinstance(value, str | bytes | bool | int | float | complex)
             return value
@@ -89,7 +89,7 @@ def _value(node: ast.expr) -> Value:
 
 
 def _number(node: ast.expr) -> int | float | complex:
-    value = _value(node)
+    value = _parse_value(node)
     if isinstance(value, int | float | complex):
         return value
     raise _NotAnArray

@@ -273,14 +273,14 @@ def mix(
     for i, j in enumerate(rng.permutation(len(rows))):
         if rng.random() < share:
             part_share = rng.random()
-            part, other = _part(rows[i], part_share, rng), _part(rows[j], 1 - part_share, rng)
+            part, other = _cut_run(rows[i], part_share, rng), _cut_run(rows[j], 1 - part_share, rng)
             parts = [part, other] if rng.random() < 0.5 else [other, part]
             mixed[i] = np.concatenate([rows[i][:1], *parts, rows[i][-1:]])
             shared[i] = (len(part) * targets[i] + len(other) * targets[j]) / (len(part) + len(other))
     return mixed, shared
 
 
-def _part(row: Array, share: float, rng: np.random.Generator) -> Array:
+def _cut_run(row: Array, share: float, rng: np.random.Generator) -> Array:
     """Return a run of at least one token of a row, without [CLS] and [SEP]."""
     body = row[1:-1]
     length = max(1, round(share * len(body)))

@@ -49,7 +49,7 @@ def _of_lightgbm(booster: Any, names: Sequence[str]) -> dict[str, Categories]:
             "all of them pandas categories before the training"
         )
     return {
-        names[at]: Categories(_checked(names[at], values), accepts_unknown=True)
+        names[at]: Categories(_check_categories(names[at], values), accepts_unknown=True)
         for at, values in zip(indices, lists, strict=True)
     }
 
@@ -68,7 +68,7 @@ def _of_xgboost(booster: Any, names: Sequence[str]) -> dict[str, Categories]:
     stored = (trees.get("cats") or {}).get("enc") or []
     if not stored:  # XGBoost stores them from 3.1 on
         return {names[at]: Categories(range(_count_codes(trees, at)), encoded=False) for at in indices}
-    return {names[at]: Categories(_checked(names[at], _decode(stored[at]))) for at in indices}
+    return {names[at]: Categories(_check_categories(names[at], _decode(stored[at]))) for at in indices}
 
 
 def _decode(encoding: Mapping[str, Any]) -> list[Any]:
@@ -93,7 +93,7 @@ def _count_codes(trees: Mapping[str, Any], feature: int) -> int:
     return max_code + 2  # one code that no split names
 
 
-def _checked(name: str, values: Iterable[Any]) -> list[Any]:
+def _check_categories(name: str, values: Iterable[Any]) -> list[Any]:
     categories = list(values)
     kinds = set(map(type, categories))
     if not categories or kinds not in ({str}, {int}):

@@ -85,7 +85,7 @@ class TableModel:
         for name, categories in self.categories.items():
             table[name] = pandas.Categorical(table[name], categories=list(categories.values))
         if self.categories:
-            table.columns = pandas.Index(_names(self.model))
+            table.columns = pandas.Index(_get_column_names(self.model))
         if _is_xgboost_booster(self.model):
             import xgboost
 
@@ -114,7 +114,7 @@ def load_table_model(source: str, library: str, columns: Sequence[Sequence[str]]
     if not hasattr(model, "predict"):
         raise ConversionError(f"{source} holds a {type(model).__name__}, which has no predict().")
     text_columns = _text_columns(model)
-    names = [name for name, _ in columns] or _names(model)
+    names = [name for name, _ in columns] or _get_column_names(model)
     count = _count(model)
     if count and len(names) != count:
         raise ConversionError(f"--input-spec names {len(names)} columns, the model takes {count}.")
@@ -162,7 +162,7 @@ def _load_xgboost(source: str) -> Any:
 _LOADERS = {"scikit-learn": _load_sklearn, "LightGBM": _load_lightgbm, "XGBoost": _load_xgboost}
 
 
-def _names(model: Any) -> list[str]:
+def _get_column_names(model: Any) -> list[str]:
     """Return the column names of the training, else x0, x1, ..."""
     names = getattr(model, "feature_names_in_", None)
     if names is None and hasattr(model, "feature_name") and callable(model.feature_name):

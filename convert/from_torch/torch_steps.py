@@ -68,7 +68,7 @@ def paddle_step(
     twin = _build_twin(model)
     steps.step("Parity of PyTorch and Paddle")
     batches = _proof_batches(model, source, lengths, sample)
-    dynamic = _compare(PADDLE, model, layer_runner(twin, model.feeds), batches, tolerance)
+    dynamic = _compare_batches(PADDLE, model, layer_runner(twin, model.feeds), batches, tolerance)
     if not dynamic.passed:
         return _as_json([dynamic])
     steps.step("Dynamic to static")
@@ -128,7 +128,7 @@ def onnx_step(
     steps.step("Parity of PyTorch and ONNX")
     runner = program_runner(program)
     batches = _proof_batches(model, source, lengths, sample)
-    return _as_json([_compare(ONNX, model, runner, batches, tolerance)])
+    return _as_json([_compare_batches(ONNX, model, runner, batches, tolerance)])
 
 
 def torchscript_step(
@@ -155,7 +155,7 @@ def torchscript_step(
     steps.step("Parity of PyTorch and TorchScript")
     runner = torch_runner(loaded, model.feeds)
     batches = _proof_batches(model, source, lengths, sample)
-    return _as_json([_compare(TORCHSCRIPT, model, runner, batches, tolerance)])
+    return _as_json([_compare_batches(TORCHSCRIPT, model, runner, batches, tolerance)])
 
 
 def _as_json(reports: Sequence[ParityReport]) -> list[dict[str, Any]]:
@@ -169,7 +169,7 @@ def _proof_batches(
     return Inputs(tuple(lengths), tuple(map(Path, sample))).batches(target)
 
 
-def _compare(
+def _compare_batches(
     step: str, model: TorchModel, runner: Any, batches: list[Feeds], tolerance: float
 ) -> ParityReport:
     reference = torch_runner(model.positional, model.feeds)

@@ -29,11 +29,11 @@ def ranges_table(ranges: Mapping[str, TensorRange]) -> Table:
     for bound in BOUNDS:
         table.add_column(bound, justify="right", overflow="fold")
     for name, tensor_range in ranges.items():
-        table.add_row(name, *(_cell(tensor_range, bound) for bound in BOUNDS))
+        table.add_row(name, *(_format_shape(tensor_range, bound) for bound in BOUNDS))
     return table
 
 
-def _cell(tensor_range: TensorRange, bound: str) -> str:
+def _format_shape(tensor_range: TensorRange, bound: str) -> str:
     shape = " x ".join(map(str, getattr(tensor_range, bound))) or "scalar"
     values = getattr(tensor_range, f"{bound}_values")
     return f"{shape} -> {' '.join(map(str, values))}" if values else shape

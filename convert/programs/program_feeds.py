@@ -115,7 +115,7 @@ def sample_feeds(
     arrays = {}
     for feed in feeds:
         shape = sized(feed.shape, batch, length)
-        arrays[feed.name] = _values(feed, shape, id_limits.get(feed.name, 0), rng)
+        arrays[feed.name] = _draw_feed_values(feed, shape, id_limits.get(feed.name, 0), rng)
     return arrays
 
 
@@ -132,7 +132,9 @@ def stored_feeds(path: Path) -> Feeds:
     return arrays
 
 
-def _values(feed: ProgramTensor, shape: tuple[int, ...], limit: int, rng: np.random.Generator) -> Array:
+def _draw_feed_values(
+    feed: ProgramTensor, shape: tuple[int, ...], limit: int, rng: np.random.Generator
+) -> Array:
     if feed.dtype == "bfloat16":
         bits = rng.standard_normal(shape).astype(np.float32).view(np.uint32) >> 16
         return bits.astype(np.uint16)

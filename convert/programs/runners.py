@@ -28,7 +28,7 @@ def layer_runner(layer: Any, arguments: Arguments) -> Runner:
     paddle = import_paddle()
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
-        tensors = [feed and _tensor(paddle, arrays[feed.name], feed.dtype) for feed in arguments]
+        tensors = [feed and _to_paddle_tensor(paddle, arrays[feed.name], feed.dtype) for feed in arguments]
         with paddle.no_grad():
             try:
                 outputs = layer(*tensors)
@@ -37,7 +37,7 @@ def layer_runner(layer: Any, arguments: Arguments) -> Runner:
                 raise ConversionError(
                     f"the layer can't run {shapes} ({first_line(exc)}); {OTHER_INPUTS}."
                 ) from exc
-        return [_array(tensor) for tensor in flatten_outputs(outputs)]
+        return [_to_array(tensor) for tensor in flatten_outputs(outputs)]
 
     return run
 
@@ -135,13 +135,13 @@ def flatten_outputs(outputs: Any) -> list[Any]:
     return [] if outputs is None else [outputs]
 
 
-def _tensor(paddle: Any, array: Array, dtype: str) -> Any:
+def _to_paddle_tensor(paddle: Any, array: Array, dtype: str) -> Any:
     if dtype == "bfloat16":
         return paddle.to_tensor(widen_bfloat16(array)).astype("bfloat16")
     return paddle.to_tensor(array)
 
 
-def _array(tensor: Any) -> Array:
+def _to_array(tensor: Any) -> Array:
     if str(tensor.dtype).endswith("bfloat16"):
         tensor = tensor.astype("float32")
     array: Array = tensor.numpy()

@@ -28,7 +28,9 @@ def text_rows(path: Path, target: Target) -> list[Feeds]:
     Raises ConversionError for a file without text, a model without a tokenizer, or a model with feeds that
     can't be made of texts.
     """
-    foreign = [feed.alias for feed in target.feeds if not _part(feed) or len(feed.shape) != 2]
+    foreign = [
+        feed.alias for feed in target.feeds if not _find_encoding_attribute(feed) or len(feed.shape) != 2
+    ]
     if foreign:
         raise ConversionError(
             f"{path} holds texts, from which {foreign[0]!r} of {target.source} can't be made; give a .npz "
@@ -38,10 +40,10 @@ def text_rows(path: Path, target: Target) -> list[Feeds]:
     tokenizer = _tokenizer(path, target)
     longest = [feed.longest[1] for feed in target.feeds if feed.longest]
     tokenizer.enable_truncation(min([MAX_TOKENS, *longest]))
-    return [_row(encoding, target) for encoding in tokenizer.encode_batch(texts)]
+    return [_build_row(encoding, target) for encoding in tokenizer.encode_batch(texts)]
 
 
-def _part(feed: Variable) -> str:
+def _find_encoding_attribute(feed: Variable) -> str:
     """Return the attribute of an encoding that this feed takes; empty for none."""
     return _PARTS.get(feed.alias) or _PARTS.get(feed.name, "")
 
@@ -76,8 +78,11 @@ def _tokenizer(path: Path, target: Target) -> Any:
         raise ConversionError(f"{path} holds texts, which can't be tokenized: {exc.message}.") from exc
 
 
-def _row(encoding: Any, target: Target) -> Feeds:
-    return {feed.name: np.array([getattr(encoding, _part(feed))], feed.numpy_dtype) for feed in target.feeds}
+def _build_row(encoding: Any, target: Target) -> Feeds:
+    return {
+        feed.name: np.array([getattr(encoding, _find_encoding_attribute(feed))], feed.numpy_dtype)
+        for feed in target.feeds
+    }
 
 
 BATCH_FILES = (".npz", ".npy")
@@ -182,7 +187,7 @@ def _read_csv(path: Path, target: Target) -> list[Feeds]:
 def _named_columns(path: Path, header: Sequence[str], target: Target) -> dict[str, list[int]] | None:
     """Find the columns of each feed by its name, or name.0, name.1, ...; None if no column has one."""
     columns = {
-        feed.name: [at for at, cell in enumerate(header) if _names(cell, feed)] for feed in target.feeds
+        feed.name: [at for at, cell in enumerate(header) if _names_feed(cell, feed)] for feed in target.feeds
     }
     lacking = [feed.alias for feed in target.feeds if not columns[feed.name]]
     if len(lacking) == len(target.feeds):
@@ -195,7 +200,7 @@ def _named_columns(path: Path, header: Sequence[str], target: Target) -> dict[st
     return columns
 
 
-def _names(cell: str, feed: Variable) -> bool:
+def _names_feed(cell: str, feed: Variable) -> bool:
     name, dot, place = cell.strip().rpartition(".")
     return cell.strip() in (feed.name, feed.alias) or (
         bool(dot) and place.isdigit() and name in (feed.name, feed.alias)

@@ -56,7 +56,7 @@ class StepProcess:
         if "result" in self._answer:
             return self._answer["result"]
         error = self._answer["error"]
-        cause = StepLog(f"{self._text()}\n{self._answer['traceback']}")
+        cause = StepLog(f"{self._decode_log()}\n{self._answer['traceback']}")
         match self._answer["kind"]:
             case "ParityError":
                 raise ParityError(error) from cause
@@ -102,15 +102,15 @@ class StepProcess:
             what = f"ended with exit code {exit_code} before it had a result"
         kind = ConverterCrashed if exit_code is not None and exit_code < 0 else ConversionError
         error = kind(f"{self._converter} {what}{self._last_words()}.")
-        error.__cause__ = StepLog(self._text())
+        error.__cause__ = StepLog(self._decode_log())
         return error
 
-    def _text(self) -> str:
+    def _decode_log(self) -> str:
         return _ESCAPES.sub("", self._log.decode("utf-8", "replace"))
 
     def _last_words(self) -> str:
         """Return the last line of the log that names an operator, else an error, as a sentence's end."""
-        output = _CRASH_REPORT.split(self._text(), maxsplit=1)[0]
+        output = _CRASH_REPORT.split(self._decode_log(), maxsplit=1)[0]
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         naming, telling = (list(filter(pattern.search, lines)) for pattern in (_NAMING, _TELLING))
         last = (naming or telling or lines or [""])[-1]

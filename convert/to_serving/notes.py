@@ -78,9 +78,9 @@ def read_notes(directory: Path) -> ModelNotes:
         raise ConversionError(f"{path} is not what convert writes; convert the model again.")
     return ModelNotes(
         task=notes["task"],
-        architecture=_check_text(notes, "architecture", path),
+        architecture=_get_text(notes, "architecture", path),
         labels=_texts(notes, "labels", path),
-        padding=_check_text(notes, "padding", path),
+        padding=_get_text(notes, "padding", path),
         outputs=_texts(notes, "outputs", path),
         files=tuple(Path(name).name for name in _texts(notes, "files", path)),
         multi_label=notes.get("multi_label") is True,
@@ -106,7 +106,7 @@ def _check_mapping(notes: dict[str, Any], key: str, path: Path) -> dict[str, Any
     return value
 
 
-def _check_text(notes: dict[str, Any], key: str, path: Path) -> str:
+def _get_text(notes: dict[str, Any], key: str, path: Path) -> str:
     (text,) = _all_texts([notes.get(key, "")], key, path)
     return text
 

@@ -101,7 +101,7 @@ class _FixedGraph:
     def _is_zeros(self, name: str) -> bool:
         """Return whether a tensor is stored zeros, or zeros that are only repeated or reshaped."""
         if name in self._stored:
-            return not np.any(self._array(name))
+            return not np.any(self._find_array(name))
         maker = self._makers.get(name)
         if maker is None:
             return False
@@ -114,7 +114,7 @@ class _FixedGraph:
         """Free the stored shape of a node if its first length is the number of rows."""
         if node.op_type not in _SHAPED or len(node.input) < 2 or node.input[1] not in self._stored:
             return 0
-        shape = np.array(self._array(node.input[1]))
+        shape = np.array(self._find_array(node.input[1]))
         if not shape.size or shape[0] != self._rows:
             return 0
         # Only one length may be -1; beside it, 0 copies the first length of the input.
@@ -127,7 +127,7 @@ class _FixedGraph:
         dims = self._stored[name].dims
         if len(dims) < 2 or dims[0] != self._rows:
             return 0
-        array = self._array(name)
+        array = self._find_array(name)
         if not (array == array[:1]).all():
             return 0
         row = self._store(f"{name}_row{_END}", np.ascontiguousarray(array[:1]))
@@ -167,7 +167,7 @@ class _FixedGraph:
             helper.make_node("Expand", [name, target], [all_rows]),
         ]
 
-    def _array(self, name: str) -> Any:
+    def _find_array(self, name: str) -> Any:
         return numpy_helper.to_array(self._stored[name])
 
     def _store(self, name: str, array: Any) -> str:

@@ -150,7 +150,7 @@ class RouteRunner:
                     raise
                 self.results[done] = (target, (*reports, *result.reports))
             place, reports = self.results[done]
-        return self._serve(place, reports, out)
+        return self._convert_to_serving(place, reports, out)
 
     def _export(self, place: Path, out: Path) -> Conversion:
         return export_dynamic(self.source, self.kind, self.step_arguments, out, self.options)
@@ -167,7 +167,7 @@ class RouteRunner:
             options=self.options,
         )
 
-    def _table(self, place: Path, out: Path) -> Conversion:
+    def _convert_table_model(self, place: Path, out: Path) -> Conversion:
         return table_as_onnx(self.source, self.step_arguments, out, self.options)
 
     def _to_paddle(self, place: Path, out: Path) -> Conversion:
@@ -176,7 +176,9 @@ class RouteRunner:
     def _to_onnx(self, place: Path, out: Path) -> Conversion:
         return convert_to_onnx(place, out, options=self.options)
 
-    def _serve(self, place: Path, earlier: tuple[ParityReport, ...], out: Path) -> tuple[ParityReport, ...]:
+    def _convert_to_serving(
+        self, place: Path, earlier: tuple[ParityReport, ...], out: Path
+    ) -> tuple[ParityReport, ...]:
         """Write the serving model with the requested padding, or with suggested padding that is proven."""
         notes, files = self._notes(place)
         requested = self.step_arguments.padding
@@ -241,7 +243,7 @@ _STEPS: dict[str, Callable[[RouteRunner, Path, Path], Conversion]] = {
     TORCH_ONNX: lambda runner, place, out: runner._torch("onnx", out),
     X2PADDLE: RouteRunner._to_paddle,
     TO_ONNX: RouteRunner._to_onnx,
-    TABLE_ONNX: RouteRunner._table,
+    TABLE_ONNX: RouteRunner._convert_table_model,
 }
 
 

@@ -197,7 +197,7 @@ class Op:
         """Prefix a log message with the Op's name. Apps call it: Paddle Serving's Op has it."""
         return f"{self.name} {info}"
 
-    def _checked(self, ops: Sequence[Op] | Op | None, argument: str) -> list[Op]:
+    def _check_input_ops(self, ops: Sequence[Op] | Op | None, argument: str) -> list[Op]:
         ops = [ops] if isinstance(ops, Op) else ops
         for op in ops or ():
             if not isinstance(op, Op):
@@ -206,14 +206,14 @@ class Op:
 
     def set_input_ops(self, ops: Sequence[Op] | Op | None) -> None:
         """Set the Ops whose outputs `preprocess` receives: a list, or a single Op."""
-        self.input_ops = self._checked(ops, "input_ops")
+        self.input_ops = self._check_input_ops(ops, "input_ops")
 
     def get_input_ops(self) -> list[Op]:
         return self.input_ops
 
     def set_jump_to_ops(self, ops: Sequence[Op] | Op | None) -> None:
         """Set the Ops to whose consumers this Op's output goes when `check_jumping` returns true."""
-        self.jump_to_ops = self._checked(ops, "jump_to_ops")
+        self.jump_to_ops = self._check_input_ops(ops, "jump_to_ops")
 
     def get_jump_to_ops(self) -> list[Op]:
         return self.jump_to_ops

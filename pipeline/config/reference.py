@@ -84,12 +84,15 @@ def config_reference(
     schema = ServiceConfig.model_json_schema(by_alias=True, mode="serialization")
     parts = [words.head.rstrip("\n")]
     for path, section in _walk_sections("", schema, schema["$defs"]):
-        parts += [f"## `{path}`" if path else f"## {words.top_level}", _table(path, section, words)]
+        parts += [
+            f"## `{path}`" if path else f"## {words.top_level}",
+            _format_section_table(path, section, words),
+        ]
     parts.append(words.serving_yml.rstrip("\n"))
     for path, model in (serving_sections or {}).items():
         section = model.model_json_schema(mode="serialization")
         section["properties"].pop("kind", None)
-        parts += [f"## `{path}`", _table(path, section, words)]
+        parts += [f"## `{path}`", _format_section_table(path, section, words)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -119,7 +122,7 @@ def _options(value: Schema) -> Sequence[Schema]:
     return value.get("anyOf") or value.get("oneOf") or ()
 
 
-def _table(path: str, section: Schema, words: Words) -> str:
+def _format_section_table(path: str, section: Schema, words: Words) -> str:
     required = section.get("required", ())
     rows = ["| " + " | ".join(words.columns) + " |", "|---|---|---|---|"]
     for key, value in section["properties"].items():

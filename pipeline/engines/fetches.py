@@ -62,8 +62,8 @@ def get_graph_feeds(
     match the graph, and for types that NumPy lacks.
     """
     _refuse_unfeedable(model)
-    _compare(model.feeds, feeds, "feed", model)
-    _compare(model.fetches, fetches, "fetch", model)
+    _compare_signatures(model.feeds, feeds, "feed", model)
+    _compare_signatures(model.fetches, fetches, "fetch", model)
     shapes = {variable.name: variable.shape for variable in feeds}
     return tuple(dataclasses.replace(v, shape=shapes[v.name], is_lod=False) for v in model.feeds)
 
@@ -78,7 +78,7 @@ def _refuse_unfeedable(model: ServingModel) -> None:
                 )
 
 
-def _compare(
+def _compare_signatures(
     declared: Sequence[Variable], actual: Sequence[Variable], kind: str, model: ServingModel
 ) -> None:
     dtypes = {variable.name: variable.dtype for variable in actual}

@@ -275,23 +275,25 @@ def _build_request(feeds: Mapping[str, Any], *, as_tensors: bool) -> Request:
         request = Request(logid=int(feeds.pop("logid", 0)), clientip=str(feeds.pop("clientip", "")))
         for name, value in feeds.items():
             if as_tensors:
-                request.tensors.append(_tensor(name, value))
+                request.tensors.append(_build_input_tensor(name, value))
             else:
                 request.key.append(name)
-                request.value.append(value if isinstance(value, str) else format_value(_array(name, value)))
+                request.value.append(
+                    value if isinstance(value, str) else format_value(_require_array(name, value))
+                )
     except (TypeError, ValueError) as exc:  # a name that is no str, an unpaired surrogate, an object array
         raise InvalidInput(f"feed {name!r} can't be sent: {exc}") from exc
     return request
 
 
-def _tensor(name: str, value: Any) -> Tensor:
+def _build_input_tensor(name: str, value: Any) -> Tensor:
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
         return Tensor(name=name, elem_type=STRING, str_data=texts)
-    return to_message(name, _array(name, value))
+    return to_message(name, _require_array(name, value))
 
 
-def _array(name: str, value: Any) -> np.ndarray[Any, Any]:
+def _require_array(name: str, value: Any) -> np.ndarray[Any, Any]:
     if isinstance(value, np.ndarray | list):
         return np.asarray(value)
     raise InvalidInput(f"feed {name!r} is of type {type(value).__name__}, expected str, ndarray or list")

@@ -95,10 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _meant(options: argparse.Namespace, unknown: str) -> str:
     """Return the hint for a message about an unknown option."""
-    return hint(unknown) if options.command is _serve else ""
+    return hint(unknown) if options.command is _serve_repository else ""
 
 
-def _run(options: RunOptions) -> None:
+def _run_service_script(options: RunOptions) -> None:
     end_plainly()
     survive_hangups()
     with left_at_once():
@@ -106,7 +106,7 @@ def _run(options: RunOptions) -> None:
     run_script(options.script, options.arguments, config=options.config, show_config=options.print_config)
 
 
-def _serve(options: argparse.Namespace) -> None:
+def _serve_repository(options: argparse.Namespace) -> None:
     end_plainly()
     survive_hangups()
     with left_at_once():
@@ -114,7 +114,7 @@ def _serve(options: argparse.Namespace) -> None:
     serve(options)
 
 
-def _text(options: TextOptions) -> None:
+def _serve_texts(options: TextOptions) -> None:
     end_plainly()
     survive_hangups()
     with left_at_once():
@@ -151,7 +151,7 @@ def _new(options: NewOptions) -> None:
     sys.stdout.write(app.next_steps(starts=options.run))
     if options.run:
         sys.stdout.flush()
-        _run(RunOptions(script=app.script_path, arguments=()))
+        _run_service_script(RunOptions(script=app.script_path, arguments=()))
 
 
 def _config(options: ConfigOptions) -> None:
@@ -230,7 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in _COMMANDS:
         if command.name == "explain":
-            add_serve(commands, _serve)
+            add_serve(commands, _serve_repository)
         elif command.name == "export":
             add_conversion(commands)
         command.add_to(commands)
@@ -260,14 +260,14 @@ class _Command(NamedTuple):
 _COMMANDS = (
     _Command(
         "run",
-        _run,
+        _run_service_script,
         RunOptions,
         "run a service's script, as `python3 SCRIPT` does",
         "paddlewheel run --config production.yml web_service.py",
     ),
     _Command(
         "text",
-        _text,
+        _serve_texts,
         TextOptions,
         "serve a model of texts: labels, entities or zero-shot answers over every endpoint",
         "paddlewheel text models/ernie-news",

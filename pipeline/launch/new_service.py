@@ -201,7 +201,7 @@ def _image(model: ServingModel, options: ModelOptions) -> dict[str, Any]:
     return {"image": values}
 
 
-def _text(model: ServingModel, options: ModelOptions) -> dict[str, Any]:
+def _describe_text_input(model: ServingModel, options: ModelOptions) -> dict[str, Any]:
     strings = [feed.alias for feed in model.feeds if feed.dtype == "string"]
     if len(strings) == len(model.feeds) == 1:
         return {"text": {"kind": "text", "feed": strings[0]}}
@@ -213,7 +213,7 @@ def _text(model: ServingModel, options: ModelOptions) -> dict[str, Any]:
     return {name: values}
 
 
-def _table(model: ServingModel, options: ModelOptions) -> dict[str, Any]:
+def _describe_table_input(model: ServingModel, options: ModelOptions) -> dict[str, Any]:
     if len(model.feeds) > 1:
         columns = [{"name": feed.alias, "type": _type(feed), "feed": feed.alias} for feed in model.feeds]
         return {"table": {"kind": "table", "columns": columns}}
@@ -228,11 +228,16 @@ def _table(model: ServingModel, options: ModelOptions) -> dict[str, Any]:
     }
 
 
-def _tensor(model: ServingModel, options: ModelOptions) -> dict[str, Any]:
+def _describe_tensor_input(model: ServingModel, options: ModelOptions) -> dict[str, Any]:
     return {feed.alias: {"kind": "tensor"} for feed in model.feeds}
 
 
-_INPUTS = {"image": _image, "text": _text, "table": _table, "tensor": _tensor}
+_INPUTS = {
+    "image": _image,
+    "text": _describe_text_input,
+    "table": _describe_table_input,
+    "tensor": _describe_tensor_input,
+}
 INPUT_KINDS = tuple(_INPUTS)
 OF_TEXTS = ("entities", "zero-shot")
 OUTPUT_KINDS = ("classes", "multilabel", "tokens", *OF_TEXTS, "tensor")

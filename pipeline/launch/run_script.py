@@ -37,7 +37,7 @@ def run_script(
     if folder:
         os.chdir(folder)
     if config or show_config:
-        service.serve_instead = lambda web_service: _serve(web_service, config, show_config)
+        service.serve_instead = lambda web_service: _serve_with_config(web_service, config, show_config)
     sys.argv = [str(script), *arguments]
     lead_import_path(script.resolve().parent, serves=True)
     offer_paddle_serving_names()
@@ -46,7 +46,7 @@ def run_script(
     raise ConfigError(f"{script} ended without calling run_service(), so nothing is served")
 
 
-def _serve(web_service: service.Service, config: Path | None, show_config: bool) -> None:
+def _serve_with_config(web_service: service.Service, config: Path | None, show_config: bool) -> None:
     service.serve_instead = None
     if config:
         web_service.configure(config)

@@ -65,7 +65,7 @@ def completed(preset: str, settings: Mapping[str, Any], feed: Variable, where: s
         filled["resize"] = [_shorter_side(preset, min(crop))]
     filled |= {name: value for name, value in settings.items() if value is not None}
     filled["crop"] = _pair(filled.get("crop"))
-    _check(filled, feed, where)
+    _check_channels(filled, feed, where)
     return filled
 
 
@@ -89,7 +89,7 @@ def _layout(layout: str | None, colours: str | None, feed: Variable, where: str)
     return layout, colours or ("grey" if count == 1 else "rgb")
 
 
-def _check(filled: Mapping[str, Any], feed: Variable, where: str) -> None:
+def _check_channels(filled: Mapping[str, Any], feed: Variable, where: str) -> None:
     number = COLOURS[filled["channels"]]
     count = feed.shape[1] if filled["layout"] == "nchw" else feed.shape[3]
     if count not in (-1, number):

@@ -104,13 +104,13 @@ class _Graph:
         for number, value in _fields(model):
             if number == 7:
                 has_graph = True
-                self._read_graph(_part(value), depth=0)
+                self._read_graph(_require_bytes(value), depth=0)
             elif number == 25:  # a function of the model's own
-                for part, content in _fields(_part(value)):
+                for part, content in _fields(_require_bytes(value)):
                     if part == 7:
-                        self._read_node(_part(content), depth=1)
+                        self._read_node(_require_bytes(content), depth=1)
                     elif part == 10:
-                        self.defined.add(_text(content))
+                        self.defined.add(_decode_text(content))
         if not has_graph or not self.outputs:
             raise ValueError("it holds no graph with an output")
 
@@ -120,35 +120,35 @@ class _Graph:
             raise ValueError(f"its graphs are nested over {_MAX_DEPTH} deep")
         for number, value in _fields(graph):
             if number == 1:
-                self._read_node(_part(value), depth)
+                self._read_node(_require_bytes(value), depth)
             elif number == 5:
-                self._read_tensor(_part(value))
+                self._read_tensor(_require_bytes(value))
             elif number in (11, 12) and depth == 0:
-                (self.inputs if number == 11 else self.outputs).append(_port(_part(value)))
+                (self.inputs if number == 11 else self.outputs).append(_port(_require_bytes(value)))
 
     def _read_node(self, node: memoryview, depth: int) -> None:
         inputs, outputs, operator, domain, axis = [], [], "", "", 0
         tensors = []
         for number, value in _fields(node):
             if number == 1:
-                inputs.append(_text(value))
+                inputs.append(_decode_text(value))
             elif number == 2:
-                outputs.append(_text(value))
+                outputs.append(_decode_text(value))
             elif number == 4:
-                operator = _text(value)
+                operator = _decode_text(value)
             elif number == 7:
-                domain = _text(value)
+                domain = _decode_text(value)
             elif number == 5:
                 name = ""
-                for part, attribute in _fields(_part(value)):
+                for part, attribute in _fields(_require_bytes(value)):
                     if part == 1:
-                        name = _text(attribute)
+                        name = _decode_text(attribute)
                     elif part == 3 and name == "axis" and isinstance(attribute, int):
                         axis = attribute
                     elif part == 5:
-                        tensors.append(_part(attribute))
+                        tensors.append(_require_bytes(attribute))
                     elif part in (6, 11):
-                        self._read_graph(_part(attribute), depth + 1)
+                        self._read_graph(_require_bytes(attribute), depth + 1)
         self.operators.add(operator)
         self.domains.add(domain)
         if depth == 0:
@@ -163,11 +163,11 @@ class _Graph:
             if number == 1:
                 dims += [value] if isinstance(value, int) else _packed(value)
             elif number == 8:
-                name = name or _text(value)
+                name = name or _decode_text(value)
             elif number == 13:
-                entry = dict(_fields(_part(value)))
-                if _text(entry.get(1, memoryview(b""))) == "location":
-                    location = _text(entry[2])
+                entry = dict(_fields(_require_bytes(value)))
+                if _decode_text(entry.get(1, memoryview(b""))) == "location":
+                    location = _decode_text(entry[2])
             elif number == 14:
                 external = value == _EXTERNAL
         self.tables[name] = dims[0] if dims else 0
@@ -221,14 +221,16 @@ def _port(info: memoryview) -> _Port:
     name, dtype, shape = "", "", None
     for number, value in _fields(info):
         if number == 1:
-            name = _text(value)
+            name = _decode_text(value)
         elif number == 2:
-            tensor = dict(_fields(_part(value))).get(1)
-            for part, of_tensor in _fields(_part(tensor)) if tensor is not None else ():
+            tensor = dict(_fields(_require_bytes(value))).get(1)
+            for part, of_tensor in _fields(_require_bytes(tensor)) if tensor is not None else ():
                 if part == 1 and isinstance(of_tensor, int):
                     dtype = BY_ONNX[of_tensor].name if of_tensor in BY_ONNX else ""
                 elif part == 2:
-                    shape = tuple(_dim(_part(dim)) for n, dim in _fields(_part(of_tensor)) if n == 1)
+                    shape = tuple(
+                        _dim(_require_bytes(dim)) for n, dim in _fields(_require_bytes(of_tensor)) if n == 1
+                    )
     return _Port(name, dtype, shape)
 
 
@@ -281,11 +283,11 @@ def _packed(data: memoryview) -> list[int]:
     return numbers
 
 
-def _part(value: _Value) -> memoryview:
+def _require_bytes(value: _Value) -> memoryview:
     if isinstance(value, int):
         raise ValueError("a field is of another kind than ONNX has it")
     return value
 
 
-def _text(value: _Value) -> str:
-    return bytes(_part(value)).decode("utf-8")
+def _decode_text(value: _Value) -> str:
+    return bytes(_require_bytes(value)).decode("utf-8")

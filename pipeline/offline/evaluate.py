@@ -399,7 +399,7 @@ def write_report(evaluation: Evaluation, title: str, path: Path) -> list[Path]:
 
 def show(evaluation: Evaluation, console: Console) -> None:
     """Print the figures, and the accuracy in the last line."""
-    console.print(_table(evaluation.classes))
+    console.print(_build_class_table(evaluation.classes))
     micro = overall(evaluation.classes)
     summary = f"{evaluation.rows:,} rows"
     if evaluation.failed:
@@ -416,7 +416,7 @@ def show(evaluation: Evaluation, console: Console) -> None:
     console.print(f"acc: {evaluation.accuracy:.4f}")
 
 
-def _table(classes: Iterable[ClassFigures]) -> Table:
+def _build_class_table(classes: Iterable[ClassFigures]) -> Table:
     table = Table()
     table.add_column("class")
     for name in ("precision", "recall", "f1", "rows"):

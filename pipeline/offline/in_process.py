@@ -84,7 +84,7 @@ class InProcess:
             request = parse_instances(body, self._signature, self._limits)
             checked = {replace_surrogates(n): check_parameter(n, v) for n, v in request.parameters.items()}
             options = RequestOptions(parameters=checked) if checked else None
-            answer = self._run(
+            answer = self._run_request(
                 dict(request.fields), V1ResponseOptions(request.rows, request.by_columns), options
             )
         except ServingError as exc:
@@ -92,7 +92,7 @@ class InProcess:
         answers: list[Any] = _JSON.decode(answer)["predictions"]
         return answers
 
-    def _run(
+    def _run_request(
         self, inputs: dict[str, Any], response_options: V1ResponseOptions, options: RequestOptions | None
     ) -> bytes:
         """Run the request, and return the body of the answer. Raise its ServingError."""

@@ -167,10 +167,10 @@ def _write_csv(path: Path, rows: Callable[[], Iterable[Columns]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=get_separator(path.with_suffix("")))
         writer.writerow(names)
-        writer.writerows([_cell(row.get(name)) for name in names] for row in rows())
+        writer.writerows([_format_csv_cell(row.get(name)) for name in names] for row in rows())
 
 
-def _cell(value: Any) -> Any:
+def _format_csv_cell(value: Any) -> Any:
     if value is None:
         return ""
     return value if isinstance(value, str | int | float) else _json.encode(value).decode()

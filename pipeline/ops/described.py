@@ -141,7 +141,7 @@ def declared_input(name: str, section: Input, model: ServingModel) -> Declared:
         columns = section.columns
         tensors = {column.name: _declared_column(column) for column in columns}
         texts = {column.name: _example_cell(column) for column in columns}
-        row = {column.name: _value(column, texts[column.name]) for column in columns}
+        row = {column.name: _parse_cell(column, texts[column.name]) for column in columns}
         return Declared(tensors, row, texts, {"text/csv": CSV}, {"text/csv": _csv(texts)})
     (feed,) = (variable for variable in model.feeds if variable.alias == name)
     example = {alias: array for alias, array in model.read_example().items() if alias == name}
@@ -168,7 +168,7 @@ def described_fetches(model: ServingModel) -> list[DescribedFetch]:
     outputs = model.description.outputs
     fetches = [fetch for fetch in model.fetches if fetch.alias in outputs]
     fetches.sort(key=lambda fetch: isinstance(outputs[fetch.alias], TensorOutput))
-    names = [name for fetch in fetches for name in _names(fetch, outputs[fetch.alias])]
+    names = [name for fetch in fetches for name in _list_answer_names(fetch, outputs[fetch.alias])]
     labelled = sum(not isinstance(output, TensorOutput) for output in outputs.values())
     several = labelled > 1 or len(set(names)) < len(names)
     return [
@@ -176,7 +176,7 @@ def described_fetches(model: ServingModel) -> list[DescribedFetch]:
     ]
 
 
-def _names(fetch: Variable, output: Output) -> Iterator[str]:
+def _list_answer_names(fetch: Variable, output: Output) -> Iterator[str]:
     """The names that a fetch has in the answer, without a prefix; one twice where two things have it."""
     if isinstance(output, TensorOutput) or getattr(output, "raw", False):
         yield fetch.alias
@@ -205,7 +205,7 @@ def _csv(texts: Mapping[str, str]) -> bytes:
     return lines.getvalue().encode()
 
 
-def _value(column: Column, text: str) -> Any:
+def _parse_cell(column: Column, text: str) -> Any:
     kinds: Mapping[str, Any] = {"number": float, "integer": int, "text": str}
     return kinds[column.type](text)
 

@@ -91,14 +91,14 @@ class ImageReader:
                 "the body, with its content-type"
             )
         files = _files(inputs[self._name], self._name)
-        rows = [self._row(data, where) for data, where in files]
+        rows = [self._decode_row(data, where) for data, where in files]
         if len({row.shape for row in rows}) > 1:
             raise InvalidInput(
                 f"the images of {self._name!r} differ in size; send them in requests of their own"
             )
         return np.stack(rows)
 
-    def _row(self, data: bytes, where: str) -> Array:
+    def _decode_row(self, data: bytes, where: str) -> Array:
         settings = self._given
         image = decoded(data, where, settings)
         pixels = cropped(resized(image, settings), settings)

@@ -53,7 +53,7 @@ class OutputPrinter:
         return {**named, self._alias: fetch} if output.raw else named
 
     def _labelled(self, output: ClassesOutput | MultiLabelOutput | TokensOutput, fetch: Array) -> Answer:
-        labels = self._names(fetch.shape[-1])
+        labels = self._get_class_names(fetch.shape[-1])
         if isinstance(output, TokensOutput):
             return {"label": labels[fetch.argmax(-1)]}
         scores = fetch.reshape(-1, fetch.shape[-1]).astype(np.float32)
@@ -62,7 +62,7 @@ class OutputPrinter:
         parts = best(probabilities(scores, output.activation), labels, output.top_k)
         return parts if output.top_k > 1 else {name: parts[name] for name in ("label", "score")}
 
-    def _names(self, classes: int) -> Array:
+    def _get_class_names(self, classes: int) -> Array:
         if self._labels is None:
             return np.array([str(number) for number in range(classes)])
         if len(self._labels) != classes:
@@ -78,7 +78,7 @@ class OutputPrinter:
             if chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self._labels):
                 raise ServingError(f"the model chose class {chosen.max()} of {len(self._labels)} labels")
             return self._labels[chosen]
-        return np.array([_text(value) for value in chosen.tolist()])
+        return np.array([_decode_label(value) for value in chosen.tolist()])
 
 
 def answer_shapes(fetch: Variable, output: Output, prefix: str) -> Mapping[str, tuple[str, tuple[int, ...]]]:
@@ -149,5 +149,5 @@ def sigmoids(scores: Array, activation: str) -> Array:
         return np.asarray(1 / (1 + np.exp(-scores)), np.float32)
 
 
-def _text(value: Any) -> str:
+def _decode_label(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)

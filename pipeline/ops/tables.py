@@ -38,7 +38,7 @@ class TableReader:
         is_csv = isinstance(body, bytes | bytearray | memoryview)
         cells = _of_csv(body, self._columns) if is_csv else self._of_values(inputs)
         arrays = {
-            column.name: _array(column, cells[column.name], self._bounds[column.name])
+            column.name: _build_column_array(column, cells[column.name], self._bounds[column.name])
             for column in self._columns
         }
         return {feed.alias: self._feed(feed, arrays) for feed in self._feeds}
@@ -54,7 +54,7 @@ class TableReader:
         missing = [name for name in names if name not in inputs]
         if missing:
             raise InvalidInput(f"column {missing[0]!r} is missing; a row has the columns {', '.join(names)}")
-        cells = {column.name: _values(inputs[column.name], column) for column in self._columns}
+        cells = {column.name: _list_cells(inputs[column.name], column) for column in self._columns}
         counts = {name: len(values) for name, values in cells.items()}
         if len(set(counts.values())) > 1:
             rows = ", ".join(f"{name} {count}" for name, count in counts.items())
@@ -64,7 +64,7 @@ class TableReader:
         return cells
 
 
-def _values(value: Any, column: Column) -> list[Any]:
+def _list_cells(value: Any, column: Column) -> list[Any]:
     """The cells of a column: of a tensor, or of a text with one of them or a JSON list."""
     if isinstance(value, np.ndarray):
         return value.ravel().tolist()
@@ -127,14 +127,14 @@ def _bounds(dtype: np.dtype[Any]) -> Bounds:
     return float(of.min), float(of.max)
 
 
-def _array(column: Column, cells: Sequence[Any], bounds: Bounds) -> Array:
-    values = [_cell(column, cell, row, bounds) for row, cell in enumerate(cells)]
+def _build_column_array(column: Column, cells: Sequence[Any], bounds: Bounds) -> Array:
+    values = [_parse_number_cell(column, cell, row, bounds) for row, cell in enumerate(cells)]
     return np.array(values, object if column.type == "text" else None)
 
 
-def _cell(column: Column, cell: Any, row: int, bounds: Bounds) -> Any:
+def _parse_number_cell(column: Column, cell: Any, row: int, bounds: Bounds) -> Any:
     if column.type == "text":
-        return _text(column, cell, row)
+        return _parse_text_cell(column, cell, row)
     if _is_missing(column, cell):
         if column.missing == "nan":
             return math.nan
@@ -160,7 +160,7 @@ def _is_missing(column: Column, cell: Any) -> bool:
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
-def _text(column: Column, cell: Any, row: int) -> str:
+def _parse_text_cell(column: Column, cell: Any, row: int) -> str:
     text = "" if cell is None else _decoded_text(column, cell, row)
     if not column.values or text in column.values or (not text and column.missing == "nan"):
         return text

@@ -90,7 +90,7 @@ class RowContents:
     def rows(self, count: int, length: int) -> tuple[Feeds, Array]:
         """Return a batch of rows, and which of them are so large that they are compared roughly."""
         scales = self._random.choice(SCALES, count)
-        feeds = {feed.variable.alias: self._values(feed, scales, length) for feed in self._feeds}
+        feeds = {feed.variable.alias: self._draw_values(feed, scales, length) for feed in self._feeds}
         numbers = any(feed.role is Role.NUMBERS for feed in self._feeds)
         return feeds, (scales >= ROUGH_SCALE) & numbers
 
@@ -141,7 +141,7 @@ class RowContents:
                 feeds[feed.variable.alias] = np.full(shape, value, feed.variable.numpy_dtype)
         return feeds
 
-    def _values(self, feed: FeedContent, scales: Array, length: int) -> Array:
+    def _draw_values(self, feed: FeedContent, scales: Array, length: int) -> Array:
         count = len(scales)
         shape = self._shape(feed, count, length)
         dtype = feed.variable.numpy_dtype
@@ -149,10 +149,10 @@ class RowContents:
             return np.repeat(feed.example[:1], count, axis=0)
         values: Any = np.zeros((count, length, *_rest(shape, feed.pad.axis)))
         for row in range(count):
-            values[row] = self._row(feed, scales[row], values[row].shape, row)
+            values[row] = self._draw_row(feed, scales[row], values[row].shape, row)
         return np.ascontiguousarray(np.moveaxis(values, 1, feed.pad.axis).astype(dtype))
 
-    def _row(self, feed: FeedContent, scale: float, shape: tuple[int, ...], number: int) -> Array:
+    def _draw_row(self, feed: FeedContent, scale: float, shape: tuple[int, ...], number: int) -> Array:
         if feed.role is Role.NUMBERS:
             return self._numbers(scale, shape)
         if feed.role is Role.TYPES and feed.limit:

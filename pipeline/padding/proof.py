@@ -308,18 +308,18 @@ class _Trial:
     def _try_rows(
         self, feeds: Feeds, rough: Array, length: int, targets: Sequence[int]
     ) -> Mapping[str, Array]:
-        alone = self._run(feeds, length)
+        alone = self._run_model(feeds, length)
         self._check_shapes(alone, len(rough), length)
         if length < 40:
             row = {name: array[:1] for name, array in feeds.items()}
             first = {name: output[:1] for name, output in alone.items()}
-            self._compare(first, self._run(row, length), rough[:1], length, length)
+            self._compare_padded(first, self._run_model(row, length), rough[:1], length, length)
         for target in targets:
             padded = pad_feeds(feeds, self._padding, target)
-            self._compare(alone, self._run(padded, target), rough, length, target)
+            self._compare_padded(alone, self._run_model(padded, target), rough, length, target)
             if self._junk and target in (targets[0], targets[-1]):
                 junk = self._rows.junk(padded, length, (Role.NUMBERS,))
-                self._compare(alone, self._run(junk, target), rough, length, target)
+                self._compare_padded(alone, self._run_model(junk, target), rough, length, target)
         return alone
 
     def _try_mixed(self, feeds: Feeds, alone: Mapping[str, Array], rough: Array, length: int) -> None:
@@ -331,13 +331,13 @@ class _Trial:
         half = len(rough) // 2
         filled = pad_feeds({name: array[:half] for name, array in short.items()}, self._padding, length)
         together = {name: np.concatenate([filled[name], feeds[name][:half]]) for name in feeds}
-        outputs = self._run(together, length)
+        outputs = self._run_model(together, length)
         first, second = (
             {name: output[part] for name, output in outputs.items()}
             for part in (slice(half), slice(half, None))
         )
-        self._compare(_head(answers, half), first, short_rough[:half], short_length, length)
-        self._compare(_head(alone, half), second, rough[:half], length, length)
+        self._compare_padded(_head(answers, half), first, short_rough[:half], short_length, length)
+        self._compare_padded(_head(alone, half), second, rough[:half], length, length)
 
     def _find_cuts(self) -> None:
         """Find the axis on which each output grows with its row, and check that runs repeat."""
@@ -345,8 +345,8 @@ class _Trial:
         for length in (2, 3):
             self._find_end(length)
             feeds, rough = self._rows.rows(2, length)
-            outputs.append(self._run(feeds, length))
-        again = self._run(feeds, 3)
+            outputs.append(self._run_model(feeds, length))
+        again = self._run_model(feeds, 3)
         for name, output in outputs[1].items():
             if not _agree(output, again[name], rough, self._model.tolerance):
                 raise _Inconclusive(f"output {name!r} differs from run to run")
@@ -370,14 +370,14 @@ class _Trial:
         self._find_end(target)
         feeds, rough = self._rows.rows(8, length)
         feeds[self._mask][:] = 1
-        alone = self._run(feeds, length)
+        alone = self._run_model(feeds, length)
         hidden = self._rows.junk(
             pad_feeds(feeds, self._padding, target), length, (Role.IDS, Role.NUMBERS, Role.TYPES)
         )
-        self._compare(alone, self._run(hidden, target), rough, length, target)
+        self._compare_padded(alone, self._run_model(hidden, target), rough, length, target)
         shown = hidden | {self._mask: np.ones_like(hidden[self._mask])}
         try:
-            self._compare(alone, self._run(shown, target), rough, length, target)
+            self._compare_padded(alone, self._run_model(shown, target), rough, length, target)
         except _Refuted:
             return
         raise _Refuted(f"input {self._mask!r} hides nothing")
@@ -419,7 +419,7 @@ class _Trial:
         self._seconds[1, length] = self._budget.cpu_s - started
         return runs
 
-    def _run(self, feeds: Feeds, length: int) -> Mapping[str, Array]:
+    def _run_model(self, feeds: Feeds, length: int) -> Mapping[str, Array]:
         rows = len(next(iter(feeds.values())))
         self._check_budget(rows, length)
         started = self._budget.cpu_s
@@ -443,7 +443,7 @@ class _Trial:
         growth = length / run[1]
         return self._seconds[run] * max(1.0, rows / run[0] * growth * max(1.0, growth))
 
-    def _compare(
+    def _compare_padded(
         self, alone: Mapping[str, Array], padded: Mapping[str, Array], rough: Array, length: int, target: int
     ) -> None:
         for name, expected in alone.items():

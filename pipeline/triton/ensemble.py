@@ -72,7 +72,9 @@ class EnsembleTensors:
         for names, specs in ((inputs, signature.inputs), (outputs, signature.outputs)):
             for spec in specs:
                 if spec.name in names:
-                    self._check(names[spec.name], _DeclaredTensor.by(model.name, spec, batched=batched))
+                    self._check_consistency(
+                        names[spec.name], _DeclaredTensor.by(model.name, spec, batched=batched)
+                    )
 
     def _check_tensor_names(
         self, model: str, kind: str, names: Mapping[str, str], specs: Iterable[TensorSpec]
@@ -85,7 +87,7 @@ class EnsembleTensors:
                     f"{kind} {name} in model {model}"
                 )
 
-    def _check(self, name: str, tensor: _DeclaredTensor) -> None:
+    def _check_consistency(self, name: str, tensor: _DeclaredTensor) -> None:
         first = self._declared.setdefault(name, tensor)
         about = f"in ensemble {self._ensemble}, ensemble tensor {name}: inconsistent"
         if first.datatype != tensor.datatype:

@@ -94,7 +94,7 @@ class Executor:
             ended = last
 
         try:
-            self._run(calls, started, send_once, may_begin)
+            self._run_calls(calls, started, send_once, may_begin)
         except BaseException as exc:
             if ended:
                 log_fault(self.run)
@@ -104,7 +104,7 @@ class Executor:
                 call.error = self._hooks.failure(exc, "the dispatch", call.request)
             self._send(rest, Timings(), send, last=True)
 
-    def _run(self, calls: list[Call], started: int, send: Send, may_begin: MayBegin) -> None:
+    def _run_calls(self, calls: list[Call], started: int, send: Send, may_begin: MayBegin) -> None:
         if len(calls) == 1 or not self._one_by_one:
             self._run_together(calls, started, send, may_begin, ends=True)
         elif self._runner.runs_model:

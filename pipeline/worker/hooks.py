@@ -368,7 +368,7 @@ class Arguments:
                 signature.bind(*names[:count], **dict.fromkeys(rest))
             except TypeError:
                 continue
-            return cls(names, _places(signature, names, needed, count), rest)
+            return cls(names, _locate_arguments(signature, names, needed, count), rest)
         raise ConfigError(
             f"Op {op.name}: {hook} takes {signature}; it is called with ({', '.join(names)}) and may leave "
             f"out what follows {names[needed - 1]}"
@@ -382,7 +382,9 @@ class Arguments:
         return hook(*[values[place] for place in self.places], **named)
 
 
-def _places(signature: inspect.Signature, names: tuple[str, ...], needed: int, count: int) -> tuple[int, ...]:
+def _locate_arguments(
+    signature: inspect.Signature, names: tuple[str, ...], needed: int, count: int
+) -> tuple[int, ...]:
     """Return the index of the argument that each of a hook's first `count` positional parameters gets."""
     parameters = list(signature.parameters)[:count]
     places = list(range(count))

@@ -268,7 +268,7 @@ class Worker:
         ]
         for thread in threads:
             thread.start()
-        _answer(self._fronts[0], executors[0])
+        _answer_dispatches(self._fronts[0], executors[0])
         for thread in threads:
             thread.join()
         if op.request_runner is not None:
@@ -331,7 +331,7 @@ def main(arguments: list[str]) -> None:
         _exit_with(exc, fronts[0])
 
 
-def _answer(front: Front, executor: Executor) -> None:
+def _answer_dispatches(front: Front, executor: Executor) -> None:
     """Answer the dispatches of one instance until end of file."""
     front.name_thread()
     while (received := front.receive()) is not None:
@@ -356,7 +356,7 @@ def _answer(front: Front, executor: Executor) -> None:
 
 def _answer_or_die(front: Front, executor: Executor) -> None:
     try:
-        _answer(front, executor)
+        _answer_dispatches(front, executor)
     except BaseException as exc:  # as in the main thread: an instance that is gone is told by a death
         _exit_with(exc, front)
 

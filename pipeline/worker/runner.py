@@ -434,14 +434,14 @@ def join(slices: Sequence[Slice], joining: Joining) -> dict[str, Any]:
         rule = padded.get(name)
         if rule is not None and isinstance(first, np.ndarray) and 0 < rule.axis < first.ndim:
             if rule.axis not in places:
-                places[rule.axis] = _places(slices, rule.axis)
+                places[rule.axis] = _locate_slices(slices, rule.axis)
             merged[name] = _pad([feed[name] for feed in feeds], places[rule.axis], rule, length)
         else:
             merged[name] = first if len(feeds) == 1 else np.concatenate([feed[name] for feed in feeds])
     return merged
 
 
-def _places(slices: Sequence[Slice], axis: int) -> list[Place]:
+def _locate_slices(slices: Sequence[Slice], axis: int) -> list[Place]:
     """Return the place of each slice's elements in a joined array."""
     places: list[Place] = []
     start = 0

@@ -72,9 +72,9 @@ def cut_in_two(
     kinds = {variable.name: variable.type.type for variable in block.vars}
     tokenizers = [op for op in block.ops if op.type == TOKENIZER]
     texts = tuple(name for name in _outputs(block.ops, "feed") if kinds[name] == TEXTS)
-    produced = [name for op in tokenizers for name in _names(op.outputs)]
+    produced = [name for op in tokenizers for name in _list_arguments(op.outputs)]
     rest_ops = [op for op in block.ops if op.type not in (TOKENIZER, "feed", "fetch")]
-    used = {name for op in rest_ops for name in _names(op.inputs)}
+    used = {name for op in rest_ops for name in _list_arguments(op.inputs)}
     fetched = frozenset(produced) & set(_inputs(block.ops, "fetch"))
     tokens = tuple(name for name in produced if name in used or name in fetched)
     params_by_half = {True: b"", False: b""}
@@ -98,16 +98,16 @@ def cut_in_two(
     return TextProgram(tokenizer, rest, texts, tokens, fetched)
 
 
-def _names(slots: Iterable[Any]) -> list[str]:
+def _list_arguments(slots: Iterable[Any]) -> list[str]:
     return [name for slot in slots for name in slot.arguments]
 
 
 def _outputs(ops: Iterable[Any], kind: str) -> list[str]:
-    return [name for op in ops if op.type == kind for name in _names(op.outputs)]
+    return [name for op in ops if op.type == kind for name in _list_arguments(op.outputs)]
 
 
 def _inputs(ops: Iterable[Any], kind: str) -> list[str]:
-    return [name for op in ops if op.type == kind for name in _names(op.inputs)]
+    return [name for op in ops if op.type == kind for name in _list_arguments(op.inputs)]
 
 
 def _prune_program(program: Any, ops: Sequence[Any], feeds: Sequence[str], fetches: Sequence[str]) -> None:
@@ -120,7 +120,7 @@ def _prune_program(program: Any, ops: Sequence[Any], feeds: Sequence[str], fetch
         *(_numbered(fetch, fetch.inputs[0], name, at) for at, name in enumerate(fetches)),
     ]
     copies = [type(op).FromString(op.SerializeToString()) for op in ops_to_keep]
-    needed = {name for op in copies for name in (*_names(op.inputs), *_names(op.outputs))}
+    needed = {name for op in copies for name in (*_list_arguments(op.inputs), *_list_arguments(op.outputs))}
     variables = [type(v).FromString(v.SerializeToString()) for v in block.vars if v.name in needed]
     del block.ops[:]
     del block.vars[:]

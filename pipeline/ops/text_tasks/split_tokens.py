@@ -64,20 +64,20 @@ def _of_repr(text: str, name: str) -> list[Any]:
             f"{name!r} has {len(text)} characters; {_MAX_PRINTED} are read as Python prints them: send JSON"
         )
     try:
-        read = _value(ast.parse(text, mode="eval").body)
+        read = _parse_node(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InvalidInput(f"{name!r} is neither a text, nor a list of texts or of their tokens") from None
     return read if isinstance(read, list) else [read]
 
 
-def _value(node: ast.expr) -> Any:
+def _parse_node(node: ast.expr) -> Any:
     """Return the value of a list, a text, or the repr of an array. Raises ValueError for anything else."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:
         if not node.args:
             raise ValueError
-        return _value(node.args[0])
+        return _parse_node(node.args[0])
     if isinstance(node, ast.List | ast.Tuple):
-        return [_value(element) for element in node.elts]
+        return [_parse_node(element) for element in node.elts]
     if isinstance(node, ast.Constant):
         return node.value
     raise ValueError

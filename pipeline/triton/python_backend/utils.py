@@ -42,26 +42,26 @@ class Metric:
 
     def increment(self, by: float) -> None:
         """Add to a counter or gauge. A gauge also accepts negative amounts."""
-        self._check("increment", _COUNTER, _GAUGE)
+        self._check_kind("increment", _COUNTER, _GAUGE)
         if self._kind == _COUNTER and by < 0:
             raise ValueError("a counter can't be decremented")
         self._change(self._value + float(by))
 
     def set(self, value: float) -> None:
         """Set a gauge."""
-        self._check("set", _GAUGE)
+        self._check_kind("set", _GAUGE)
         self._change(float(value))
 
     def observe(self, value: float) -> None:
         """Count a value in a histogram."""
-        self._check("observe", _HISTOGRAM)
+        self._check_kind("observe", _HISTOGRAM)
         number = float(value)
         self._counts[bisect_left(self._buckets, number)] += 1
         self._change(self._value + number)
 
     def value(self) -> float:
         """Return the value of a counter or gauge."""
-        self._check("value", _COUNTER, _GAUGE)
+        self._check_kind("value", _COUNTER, _GAUGE)
         return self._value
 
     def samples(self) -> Iterator[tuple[str, dict[str, str], float]]:
@@ -76,7 +76,7 @@ class Metric:
         yield "_sum", self._labels, self._value
         yield "_count", self._labels, below
 
-    def _check(self, method: str, *kinds: int) -> None:
+    def _check_kind(self, method: str, *kinds: int) -> None:
         if self._kind not in kinds:
             raise ValueError(f"a {_KINDS[self._kind]} has no '{method}'")
 
