@@ -318,7 +318,7 @@ def detach(error: ServingError) -> ServingError:
     return error
 
 
-def described(error: ServingError) -> Described:
+def get_error_fields(error: ServingError) -> Described:
     """Return err_no, HTTP status, gRPC code and message as plain values, whatever an app put into them.
 
     Statuses below 400 become 500: 204 has no body, and the client would read the body as the next response.

@@ -48,7 +48,7 @@ def find_source(source: str, *, random_weights: bool) -> PaddleNLPSource:
             raise ConversionError(
                 f"{source} is a configuration without weights; name its folder, or add --random-weights."
             )
-        return PaddleNLPSource(str(path), read_config(path), None, (path,))
+        return PaddleNLPSource(str(path), read_paddlenlp_config(path), None, (path,))
     if path.is_dir():
         return _from_folder(path, random_weights)
     if "/" in source or path.suffix == ".json":
@@ -76,7 +76,7 @@ def refuse_script(source: str) -> None:
         )
 
 
-def read_config(path: Path) -> dict[str, Any]:
+def read_paddlenlp_config(path: Path) -> dict[str, Any]:
     """Read a configuration in the form of current PaddleNLP; `model_type` is one of FAMILIES."""
     try:
         with path.open("rb") as file:
@@ -109,7 +109,7 @@ def _from_folder(folder: Path, random_weights: bool) -> PaddleNLPSource:
     if config is None:
         raise ConversionError(f"{folder} has no {' or '.join(CONFIG_FILES)}; name the folder of a model.")
     tokenizer = tuple(tokenizer_files(folder))
-    values = read_config(config)
+    values = read_paddlenlp_config(config)
     if random_weights:
         return PaddleNLPSource(str(folder), values, None, (config,), tokenizer)
     weights = next((folder / name for name in WEIGHTS_FILES if (folder / name).is_file()), None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from convert.from_torch.torch_source import CONFIG_FILE, read_config
+from convert.from_torch.torch_source import CONFIG_FILE, read_transformers_config
 from convert.programs.engines import first_line
 from convert.programs.program_feeds import ProgramTensor
 from pipeline.errors import ConversionError
@@ -104,7 +104,7 @@ def _load_model(create: Any, directory: Path, **settings: object) -> Any:
 def _transformers_class(directory: Path) -> Any:
     import transformers
 
-    path, config = directory / CONFIG_FILE, read_config(directory)
+    path, config = directory / CONFIG_FILE, read_transformers_config(directory)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     version = transformers.__version__

@@ -25,12 +25,12 @@ def is_factory(source: str) -> bool:
 def check_source(source: str) -> None:
     """Raise ConversionError unless `source` is a factory's name or a folder with config and weights."""
     if not is_factory(source):
-        read_config(Path(source))
+        read_transformers_config(Path(source))
         for file in weight_files(Path(source)):
             _check_weights(file)
 
 
-def read_config(directory: Path) -> dict[str, Any]:
+def read_transformers_config(directory: Path) -> dict[str, Any]:
     """Read config.json, which must have `model_type`."""
     path = directory / CONFIG_FILE
     if not directory.is_dir():

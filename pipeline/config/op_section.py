@@ -411,7 +411,7 @@ class RemoteKey:
         self._path = path
         self.metadata: Metadata = _build_metadata(path)
 
-    def reload(self, refused: Metadata) -> bool:
+    def reread(self, refused: Metadata) -> bool:
         """Read the file again, and return whether its key differs from the refused one."""
         try:
             self.metadata = _build_metadata(self._path)

@@ -149,7 +149,7 @@ class Endpoints:
             try:
                 answer = endpoint.call(method, data, timeout_s, metadata)
             except grpc.RpcError as error:
-                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._key.reload(metadata):
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._key.reread(metadata):
                     continue
                 failure = self._convert_error(error, endpoint, deadline)
                 if not isinstance(failure, DeadlineExceeded | RemoteUnreachable | Overloaded):

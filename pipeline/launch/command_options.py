@@ -68,12 +68,12 @@ def _parse_positive(text: str) -> int:
 
 
 def _parse_up_to(maximum: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
+    def parse_number(text: str) -> int:
         if not text.isdecimal() or not 1 <= int(text) <= maximum:
             raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {maximum}")
         return int(text)
 
-    return parse
+    return parse_number
 
 
 def _parse_pair(text: str) -> tuple[str, str]:

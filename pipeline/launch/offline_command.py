@@ -25,7 +25,7 @@ def run_score(options: ScoreOptions) -> None:
     with _target(options) as target:
         assert target is not None
         scored = score(job, target, progress_console)
-    Console(markup=False, highlight=False, soft_wrap=True).print(scored.describe(options.out))
+    Console(markup=False, highlight=False, soft_wrap=True).print(scored.format_summary(options.out))
 
 
 def _build_job(options: ScoringOptions, source: Path, out: Path) -> Job:

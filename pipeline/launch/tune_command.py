@@ -55,7 +55,7 @@ _ENDS_WITHIN_S = 5.0
 _POLL_S = 0.05
 
 
-def record(config: Path, to: Path, max_s: float, console: Console) -> int:
+def record_requests(config: Path, to: Path, max_s: float, console: Console) -> int:
     """Record the answered requests of the service on the configuration's HTTP port. Return their number.
 
     The recording ends at the limits of `recording`, after `max_s`, or at Ctrl-C. Raise ConfigError, and
@@ -201,7 +201,7 @@ def _record(options: TuneOptions, config: Path, to: Path) -> None:
     if options.sample is not None:
         raise ConfigError("--record writes a sample, and --sample reads one: record first, then tune with it")
     console = Console(stderr=True)
-    requests = record(config, to, options.budget_s, console)
+    requests = record_requests(config, to, options.budget_s, console)
     console.print(
         f"{requests} requests recorded: {to}\n"
         f"tune with them: paddlewheel tune {options.service} --sample {to}",

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from pipeline.api.request_options import LogId, RequestOptions
-from pipeline.errors import MalformedBody, ServingError, described, to_sendable_text
+from pipeline.errors import MalformedBody, ServingError, get_error_fields, to_sendable_text
 from pipeline.models.tensor_spec import BatchAxis, ModelCard, Signature
 
 STOP_HANDLER_S = 5.0  # time limit of the script's handler of SIGTERM
@@ -114,7 +114,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
         kind = to_sendable_text(error.kind or type(error).__name__)
         logged = error.logged if logged is None else logged
         always_status = isinstance(error, MalformedBody)  # the original's gateway had a status for no other
-        return cls(*described(error), kind, bool(error.clients), bool(logged), always_status)
+        return cls(*get_error_fields(error), kind, bool(error.clients), bool(logged), always_status)
 
     def error(self) -> ServingError:
         error = ServingError(self.message)

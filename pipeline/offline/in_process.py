@@ -78,7 +78,7 @@ class InProcess:
         self.inputs = {spec.name: spec.datatype for spec in self._signature.inputs}
         self.callers = count
 
-    def ask(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
+    def request_answers(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
         body = _JSON.encode({"instances": rows, "parameters": parameters})
         try:
             request = parse_instances(body, self._signature, self._limits)

@@ -108,7 +108,7 @@ class Scored:
     failed: int = 0
     took_s: float = 0.0
 
-    def describe(self, out: Path) -> str:
+    def format_summary(self, out: Path) -> str:
         rate = self.rows / self.took_s if self.took_s else 0.0
         parts = [f"{self.before + self.rows:,} rows in {out}"]
         if self.before:

@@ -35,7 +35,7 @@ class Server:
         self.described = f"{url}/{self._model}"
         self.inputs = self._inputs()
 
-    def ask(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
+    def request_answers(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
         try:
             return self._client.predict(self._model, rows, parameters)
         except _NOT_THE_ROWS as exc:

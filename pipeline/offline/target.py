@@ -35,7 +35,7 @@ class Target(Protocol):
     def described(self) -> str:
         """Description for messages, unique for the target."""
 
-    def ask(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
+    def request_answers(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
         """Return the answer to each row. Raise Refused or Unanswered."""
 
 
@@ -47,7 +47,7 @@ def answer_rows(
     Raise Unanswered if the target does not answer.
     """
     try:
-        return target.ask(rows, parameters)
+        return target.request_answers(rows, parameters)
     except Refused as exc:
         if len(rows) == 1:
             return [exc]

@@ -43,14 +43,14 @@ def isolated(default: D) -> Callable[[Callable[P, T]], Callable[P, T | D]]:
 
     def decorate(function: Callable[P, T]) -> Callable[P, T | D]:
         @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T | D:
+        def call_isolated(*args: P.args, **kwargs: P.kwargs) -> T | D:
             try:
                 return function(*args, **kwargs)
             except Exception:
                 log_fault(function)
                 return default
 
-        return call
+        return call_isolated
 
     return decorate
 

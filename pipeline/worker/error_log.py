@@ -38,7 +38,7 @@ class ErrorLog:
         self._lock = threading.Lock()
         self._logged_at: dict[Place, float] = {}
 
-    def error(self, exc: BaseException, message: str, *args: object) -> bool:
+    def log_error(self, exc: BaseException, message: str, *args: object) -> bool:
         """Log the message at ERROR. Return False where it is not logged."""
         if not self._admit(find_place(exc), time.monotonic()):
             return False

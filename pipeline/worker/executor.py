@@ -13,7 +13,7 @@ from client.protos.pipeline_service_pb2 import Response
 from pipeline.api.app import App, ServedModel, answered_by
 from pipeline.api.op import Op, OpRequest
 from pipeline.dialects.dialect import Form
-from pipeline.errors import HookFailed, RemoteRefused, ServingError, described, is_servers
+from pipeline.errors import HookFailed, RemoteRefused, ServingError, get_error_fields, is_servers
 from pipeline.messages.frames import NotEncodable, Part, Tail, encode, stow
 from pipeline.messages.messages import Outcome, Ready, Refusal, Settled, Timings
 from pipeline.models.tensor_spec import TensorSpec, adapt_array
@@ -72,7 +72,7 @@ class Executor:
 
     def limit_batches(self, requests: int) -> None:
         """Set the most requests of a predictor batch."""
-        self._runner.limit_batches(requests)
+        self._runner.limit_requests(requests)
 
     def run(
         self, calls: list[Call], tail: Tail, send: Send, may_begin: MayBegin = _nobody_takes_back
@@ -370,8 +370,8 @@ def _log_server_error(error: ServingError, data_id: int) -> bool:
 @isolated(False)
 def _log_error(error: ServingError, data_id: int) -> bool:
     trace = format_cause(error)
-    message = one_line(described(error).message, _MAX_LOGGED)
-    return ERRORS.error(error, "request %d: %s%s", data_id, message, f"\n{trace}" if trace else "")
+    message = one_line(get_error_fields(error).message, _MAX_LOGGED)
+    return ERRORS.log_error(error, "request %d: %s%s", data_id, message, f"\n{trace}" if trace else "")
 
 
 class Outputs:

@@ -30,7 +30,7 @@ from pipeline.errors import (
     ServingError,
     StartFailed,
     WrongResult,
-    described,
+    get_error_fields,
     get_error_text,
 )
 from pipeline.messages.messages import REFUSAL, Refusal
@@ -209,7 +209,7 @@ class Hooks:
         """The feed, or list of feeds, and whether the model is skipped. Raises ServingError."""
         arguments = (request.input_dicts, request.data_id, request.log_id)
         try:
-            return _of_preprocess(self.op.name, self._preprocess.call(op.preprocess, *arguments))
+            return _of_preprocess(self.op.name, self._preprocess.call_hook(op.preprocess, *arguments))
         except BaseException as exc:
             raise self.failure(exc, "preprocess", request) from exc
 
@@ -219,7 +219,7 @@ class Hooks:
 
     def process(self, op: Op, feed: dict[str, Any], log_id: LogId) -> dict[str, Any]:
         """Call the app's own `process`; its fetch. Raises whatever the hook raises, and ServingError."""
-        return _of_process(self.op.name, self._process.call(op.process, [feed], log_id))
+        return _of_process(self.op.name, self._process.call_hook(op.process, [feed], log_id))
 
     def process_on_copy(
         self, of: Op | None, feed: dict[str, Any], log_id: LogId
@@ -236,7 +236,7 @@ class Hooks:
         """The Op's output. Raises ServingError."""
         arguments = (request.input_dicts, fetch, request.data_id, request.log_id)
         try:
-            result = self._postprocess.call(op.postprocess, *arguments)
+            result = self._postprocess.call_hook(op.postprocess, *arguments)
             return _of_postprocess(self.op.name, result, self._makes_output)
         except BaseException as exc:
             raise self.failure(exc, "postprocess", request) from exc
@@ -299,7 +299,7 @@ class Hooks:
         """Return whether the exception is in the log."""
         trace = format_user_traceback(exc)  # made here: logging would print its own failure instead
         message = "request %d: %s of Op %s raised\n%s"
-        return ERRORS.error(exc, message, request.data_id, hook, self.op.name, trace)
+        return ERRORS.log_error(exc, message, request.data_id, hook, self.op.name, trace)
 
     def _checked_or_error(self, output: Any, request: OpRequest) -> Any:
         try:
@@ -374,7 +374,7 @@ class Arguments:
             f"out what follows {names[needed - 1]}"
         )
 
-    def call(self, hook: Callable[..., Any], *values: Any) -> Any:
+    def call_hook(self, hook: Callable[..., Any], *values: Any) -> Any:
         """Call the hook with what it takes of the values, which are in the order of `all`."""
         if len(self.places) == len(values):
             return hook(*values)
@@ -608,5 +608,5 @@ def _unpacked(result: Any, log_id: LogId) -> tuple[Any, Any, Any, Any]:
 def _channel_data(value: Any, request: OpRequest, refusal: ServingError | None) -> ChannelData:
     if refusal is None:
         return ChannelData(value, data_id=request.data_id, log_id=request.log_id)
-    code, _, _, info = described(refusal)
+    code, _, _, info = get_error_fields(refusal)
     return ChannelData.of_refusal(code, info, data_id=request.data_id, log_id=request.log_id)

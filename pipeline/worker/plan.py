@@ -60,7 +60,7 @@ class RunCosts:
         beyond = max(1.0, rows / self._rows[-1]) * max(1.0, length / self._lengths[-1])
         return cost * beyond
 
-    def record(self, rows: int, length: int, took_s: float) -> None:
+    def record_run(self, rows: int, length: int, took_s: float) -> None:
         """A run of this size took so much CPU: the nearest measured size moves a little towards it."""
         if not self._follows:
             return

@@ -73,7 +73,7 @@ class Runner:
     ) -> None:
         """shares_process: whether others run in this process, so that its CPU time is not this one's."""
         self.limits = limits  # of a batch, by config.yml and the model
-        self._current_limits = limits  # see `limit_batches`
+        self._current_limits = limits  # see `limit_requests`
         # Of the model's runs, where they were measured: batches are cut by them.
         self._costs = None if hooks.own_process else costs
         self._cpu_ns = time.thread_time_ns if shares_process else time.process_time_ns
@@ -105,7 +105,7 @@ class Runner:
         # An app's own `process` and a remote Pipeline service take other values than arrays, too.
         self._takes_arrays = not hooks.own_process and (self._remote is None or self._remote.merges)
 
-    def limit_batches(self, requests: int) -> None:
+    def limit_requests(self, requests: int) -> None:
         """Set the most requests of a batch, within `limits`."""
         most = min(requests, self.limits.requests)
         if most != self._current_limits.requests:
@@ -153,7 +153,7 @@ class Runner:
                 checked.append(part)
                 continue
             for at, rows in enumerate(feeds_of_slices):
-                part = describe(rows, self._joining)
+                part = describe_feed(rows, self._joining)
                 part.call, part.feed_number, part.number = call, number, at
                 checked.append(part)
         return checked
@@ -161,13 +161,13 @@ class Runner:
     def _describe(self, feed: Any) -> Slice:
         """Return a feed as the plan sees it, with its lists of texts as arrays."""
         try:
-            part = describe(feed, self._joining)
+            part = describe_feed(feed, self._joining)
         except AttributeError:  # a name that is no str
             return Slice(1, 1, None, feed)
         if part.shape is None and self._takes_arrays:
             texts = text_arrays(feed)
             if texts is not None:
-                return describe(texts, self._joining)
+                return describe_feed(texts, self._joining)
         return part
 
     def _is_well_formed(self, part: Slice) -> bool:
@@ -268,7 +268,7 @@ class Runner:
     def _record_cost(self, batch: list[Slice], cpu_ns: int) -> None:
         rows, length = sum([part.rows for part in batch]), max([part.length for part in batch])
         if self._costs is not None:
-            self._costs.record(rows, length, cpu_ns * 1e-9)
+            self._costs.record_run(rows, length, cpu_ns * 1e-9)
 
     def _process(self, batch: list[Slice]) -> list[Any]:
         """Return a fetch or a ServingError for each slice; an error is traced to its feed by halves."""
@@ -369,7 +369,7 @@ class Runner:
         return client_inputs if own_names or not self._hooks.makes_feed else None
 
 
-def describe(feed: object, joining: Joining) -> Slice:
+def describe_feed(feed: object, joining: Joining) -> Slice:
     """Return the rows, length and shape of a feed, which decide whether it can share a batch with others.
 
     These feeds run alone:

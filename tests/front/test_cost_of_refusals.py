@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import Overloaded, ServingError, described, is_clients, is_servers
+from pipeline.errors import Overloaded, ServingError, get_error_fields, is_clients, is_servers
 from pipeline.front.metrics.access_log import AccessLog
 
 
@@ -55,7 +55,7 @@ def test_blame_follows_the_status_whatever_an_app_has_set(
 ) -> None:
     error = ServingError("a failure")
     error.http_status = status
-    assert described(error).http_status == expected
+    assert get_error_fields(error).http_status == expected
     assert (is_clients(error), is_servers(error)) == (clients, servers)
 
 

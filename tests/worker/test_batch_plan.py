@@ -13,7 +13,7 @@ import pytest
 from pipeline.models.serving_model import FeedPadding, Padding
 from pipeline.worker.model import Joining
 from pipeline.worker.plan import RUN_OVERHEAD_S, BatchLimits, RunCosts, Slice, bucket, plan
-from pipeline.worker.runner import describe, join, slice_feed, split
+from pipeline.worker.runner import describe_feed, join, slice_feed, split
 
 TEXT = "text"
 TENS = [[*range(i, i + 10)] for i in range(0, 40, 10)]
@@ -118,7 +118,7 @@ def test_the_built_in_buckets_waste_little_and_are_few() -> None:
 
 
 def joined(feeds: Sequence[Any], joining: Joining) -> dict[str, Any]:
-    return join([describe(feed, joining) for feed in feeds], joining)
+    return join([describe_feed(feed, joining) for feed in feeds], joining)
 
 
 IDS = Joining(Padding({"ids": FeedPadding(1), "mask": FeedPadding(1, -1)}, {"states": 1}), (4, 8))
@@ -142,14 +142,14 @@ def test_a_feed_alone_is_padded_to_its_bucket_too() -> None:
 def test_other_axes_than_the_second_may_be_padded() -> None:
     joining = Joining(Padding({"x": FeedPadding(2, 9.0)}, {}), (4,))
     feeds = [{"x": np.zeros((1, 2, 3), "float32")}, {"x": np.ones((1, 2, 1), "float32")}]
-    assert len({describe(feed, joining).shape for feed in feeds}) == 1
+    assert len({describe_feed(feed, joining).shape for feed in feeds}) == 1
     assert joined(feeds, joining)["x"].tolist() == [[[0, 0, 0, 9]] * 2, [[1, 9, 9, 9]] * 2]
 
 
 def test_rows_above_the_proven_length_join_rows_of_equal_shape_alone() -> None:
     joining = Joining(IDS.padding, (4, 8), max_length=4)
     short, long, longer, other = ids([1, 2]), ids([1] * 5), ids([2] * 5), ids([1] * 6)
-    shapes = [describe(feed, joining).shape for feed in (short, ids([1] * 4), long, longer, other)]
+    shapes = [describe_feed(feed, joining).shape for feed in (short, ids([1] * 4), long, longer, other)]
     assert shapes[0] == shapes[1] != shapes[2] == shapes[3] != shapes[4] != shapes[0]
     assert joined([long, longer], joining)["ids"].tolist() == [[1] * 5, [2] * 5]
     assert joined([short], joining)["ids"].tolist() == [[1, 2, 0, 0]]
@@ -157,14 +157,14 @@ def test_rows_above_the_proven_length_join_rows_of_equal_shape_alone() -> None:
 
 def test_nothing_is_padded_without_a_declaration() -> None:
     short, long = {"image": np.zeros((1, 3, 4, 4))}, {"image": np.zeros((1, 3, 4, 5))}
-    assert describe(short, Joining()).shape != describe(long, Joining()).shape
-    assert describe(short, IDS).shape != describe(long, IDS).shape
+    assert describe_feed(short, Joining()).shape != describe_feed(long, Joining()).shape
+    assert describe_feed(short, IDS).shape != describe_feed(long, IDS).shape
 
 
 def test_a_feed_with_a_lod_runs_alone() -> None:
     """Its offsets would be wrong among the rows of others."""
     feed = {"words": np.zeros((2, 1), "int64"), "words.lod": np.array([0, 2])}
-    assert describe(feed, Joining()).shape is None
+    assert describe_feed(feed, Joining()).shape is None
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_feed_with_a_lod_runs_alone() -> None:
     ids=["names", "dtypes", "number of feeds", "ranks"],
 )
 def test_feeds_that_differ_are_not_joined(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> None:
-    assert describe(one, Joining()).shape != describe(other, Joining()).shape
+    assert describe_feed(one, Joining()).shape != describe_feed(other, Joining()).shape
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_feeds_that_differ_are_not_joined(one: dict[str, np.ndarray], other: dic
     ids=["no array", "0-d", "unequal rows", "empty", "no rows"],
 )
 def test_a_feed_without_rows_of_its_own_runs_alone_as_it_is(feed: dict[str, object]) -> None:
-    item = describe(feed, IDS)
+    item = describe_feed(feed, IDS)
     assert (item.rows, item.shape) == (1, None)
     assert slice_feed(item, 1) == [feed]
     assert joined([feed], IDS).keys() == feed.keys()
@@ -195,7 +195,7 @@ def test_a_feed_without_rows_of_its_own_runs_alone_as_it_is(feed: dict[str, obje
 
 def test_each_gets_its_own_rows_back_cut_to_its_own_length() -> None:
     feeds = [ids([1, 2]), ids([3, 4, 5], [6, 7, 8])]
-    items = [describe(feed, IDS) for feed in feeds]
+    items = [describe_feed(feed, IDS) for feed in feeds]
     states = joined(feeds, IDS)["ids"] * 10
     one, other = split({"states": states, "first": states[:, 0]}, items, IDS.padding)
     assert (one["states"].tolist(), one["first"].tolist()) == ([[10, 20]], [10])
@@ -225,13 +225,13 @@ def test_fetches_without_a_row_for_each_row_are_not_split(fetch: object) -> None
 def test_a_feed_that_runs_alone_is_not_cut_to_a_length_it_does_not_have() -> None:
     """Its rows can't be told, so its length can't either: the fetch is its whole answer."""
     feed = {"ids": np.ones((1, 3), "int64"), "weights": np.ones((2, 5))}
-    (own,) = split({"states": np.ones((1, 4, 6))}, [describe(feed, IDS)], IDS.padding)
+    (own,) = split({"states": np.ones((1, 4, 6))}, [describe_feed(feed, IDS)], IDS.padding)
     assert own["states"].shape[1] >= 3
 
 
 def test_a_feed_whose_padded_axes_differ_in_length_runs_alone_and_unpadded() -> None:
     feed = {"ids": np.ones((1, 3), "int64"), "mask": np.ones((1, 5), "int64")}
-    assert describe(feed, IDS).shape is None
+    assert describe_feed(feed, IDS).shape is None
     assert {name: array.shape for name, array in joined([feed], IDS).items()} == {
         "ids": (1, 3),
         "mask": (1, 5),
@@ -245,17 +245,17 @@ def test_a_feed_whose_padded_axes_differ_in_length_runs_alone_and_unpadded() -> 
 )
 def test_a_feed_that_others_would_change_runs_alone(array: np.ndarray) -> None:
     """Beside others its answer would be that of the padding, or of the elements behind the mask."""
-    empty = describe({"ids": array, "mask": array}, IDS)
+    empty = describe_feed({"ids": array, "mask": array}, IDS)
     assert (empty.rows, empty.length, empty.shape) == (1, 1, None)
 
 
 def test_a_feed_of_many_rows_is_cut_into_pieces_in_order() -> None:
     feed = {"a": np.arange(7), "b": np.arange(14).reshape(7, 2)}
-    pieces = slice_feed(describe(feed, Joining()), 3)
+    pieces = slice_feed(describe_feed(feed, Joining()), 3)
     assert [piece["a"].tolist() for piece in pieces] == [[0, 1, 2], [3, 4, 5], [6]]
     assert np.concatenate([piece["b"] for piece in pieces]).tolist() == feed["b"].tolist()
-    assert slice_feed(describe(feed, Joining()), 7) == [feed]
-    assert slice_feed(describe(feed, Joining()), None) == [feed]
+    assert slice_feed(describe_feed(feed, Joining()), 7) == [feed]
+    assert slice_feed(describe_feed(feed, Joining()), None) == [feed]
 
 
 LENGTHS, ROWS = (8, 16, 64, 256), (1, 2, 4, 8, 16, 32)
@@ -337,17 +337,17 @@ def test_run_costs_are_those_measured_and_a_power_in_between() -> None:
 
 def test_run_costs_follow_real_runs_slowly_and_hardly_one_that_was_disturbed() -> None:
     costs = RunCosts({(1, 16): 1.0}, 4)
-    costs.record(1, 16, 50.0)
+    costs.record_run(1, 16, 50.0)
     assert costs.estimate_s(1, 16) < 1.03
     for _ in range(200):
-        costs.record(1, 16, 2.0)
+        costs.record_run(1, 16, 2.0)
     assert costs.estimate_s(1, 16) == pytest.approx(2.0, rel=0.01)
 
 
 def test_run_costs_of_several_threads_stay_as_they_were_measured() -> None:
     costs = RunCosts({(1, 16): 1.0}, 4, follows=False)
     for _ in range(200):
-        costs.record(1, 16, 2.0)
+        costs.record_run(1, 16, 2.0)
     assert costs.estimate_s(1, 16) == 1.0
 
 
@@ -375,7 +375,7 @@ def test_a_run_moves_the_measured_size_that_is_nearest_in_proportion(
 ) -> None:
     points = {(r, n): 1.0 for r in (1, 4, 16) for n in (8, 16, 64)}
     costs = RunCosts(points, 4)
-    costs.record(rows, length, 1.2 * costs.estimate_s(rows, length))
+    costs.record_run(rows, length, 1.2 * costs.estimate_s(rows, length))
     assert [size for size in points if costs.points[size] != 1.0] == [nearest]
     assert costs.points[nearest] == pytest.approx(1.01)
 
@@ -388,13 +388,13 @@ def test_costs_of_a_length_are_computed_again_after_a_twentieth_of_change() -> N
         change, records = 1.0, 0
         while 1 / 1.05 < change < 1.05:
             assert costs.of_length(16) is before
-            costs.record(1, 16, factor * costs.estimate_s(1, 16))
+            costs.record_run(1, 16, factor * costs.estimate_s(1, 16))
             change *= 1 + 0.05 * (factor - 1)
             records += 1
         after = costs.of_length(16)
         assert records > 1
         assert after[1] == pytest.approx(8.0 * change)
-        costs.record(1, 16, factor * costs.estimate_s(1, 16))
+        costs.record_run(1, 16, factor * costs.estimate_s(1, 16))
         assert costs.of_length(16) is after, "the next twentieth counts from there"
 
 

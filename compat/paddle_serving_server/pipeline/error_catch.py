@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from pipeline.errors import ServingError, described, get_error_text
+from pipeline.errors import ServingError, get_error_fields, get_error_text
 
 if TYPE_CHECKING:
     from client.protos.pipeline_service_pb2 import Response
@@ -85,7 +85,7 @@ def ErrorCatch(function: Callable[P, R]) -> Callable[P, tuple[R | None, Response
             log_id = _log_id(kwargs)
             log.exception("Log_id: %s  %s raised", log_id, function.__qualname__)
             err_no, _, _, message = (
-                described(exc)
+                get_error_fields(exc)
                 if isinstance(exc, ServingError)
                 else (CustomExceptionCode.UNKNOW.value, 0, "", get_error_text(exc))
             )
