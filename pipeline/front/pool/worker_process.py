@@ -99,6 +99,7 @@ class Dispatch(msgspec.Struct, eq=False):
     recalled: bool = False  # the front has taken it back, so the worker may decline it
     preprocess_ns: int = 0  # of the latest reply with this timing, for `DispatchCallbacks.replying`
     runs: int = 0  # runs of the model in the replies so far
+    queued_at: float = 0.0  # when its first task was queued
 
     def open_tasks(self) -> list[Task]:
         """List the tasks that are not settled."""

@@ -38,6 +38,7 @@ from pipeline.front.pool.worker_process import (
     WorkerProcess,
     time_limits,
 )
+from pipeline.front.scheduler.batch_limit import BatchLimit
 from pipeline.front.scheduler.worker_faults import (
     STOPPED_LIMIT_S,
     STUCK_AFTER_S,
@@ -257,9 +258,12 @@ class Batcher:
             preferred=batching.preferred,
         )
         self._batch_limit = 0  # see `DispatchMessage`
+        self._learned: BatchLimit | None = None  # with `batch_size: auto`
         choice = plan.app.choices.get(op)
-        if choice is not None and "batch_size" in choice.left_open and choice.batch_limit:
-            self.limit_batches(choice.batch_limit)
+        if choice is not None and "batch_size" in choice.left_open:
+            first = choice.batch_limit or section.batch_size
+            self._learned = BatchLimit(first, section.batch_size, time.monotonic())
+            self.limit_batches(first)
         self._runs_in_turn = not section.server_endpoints  # a remote model's are under way together
         self._crash_retry = section.crash_retry
         self._stuck_after_s = (section.run_timeout or math.inf) / 4
@@ -486,6 +490,7 @@ class Batcher:
                     self._in_order.sent(task)
             calls = [task.message(index, tail) for index, task in enumerate(tasks)]
             instance.dispatch(tasks, calls, tail, self._batch_limit)
+            instance.in_flight[-1].queued_at = tasks[0].queued_at
             self._hung_runs.watch(instance)
         except Exception as exc:  # an internal fault: fail these requests now, not at their deadlines
             log.exception("Op %s: a dispatch of %d requests can't be sent", self.op, len(tasks))
@@ -533,6 +538,7 @@ class Batcher:
         instance.answered = 0 if dispatch.abandoned else len(dispatch.tasks)
         if not dispatch.abandoned:
             self._note_pace(instance.idle_since - dispatch.began, dispatch)
+            self._learn_batch_limit(dispatch, instance.idle_since)
 
     def timed_out(self, instance: Instance, dispatch: Dispatch) -> None:
         """Abandon a call over the Op's timeout: retry its requests, or refuse them after the last try."""
@@ -614,6 +620,20 @@ class Batcher:
         runs = dispatch.runs if self._runs_in_turn else 0
         self.pace.record(took_s, len(dispatch.tasks), runs, dispatch.rows)
         self._update_paces()
+
+    @isolated(None)
+    def _learn_batch_limit(self, dispatch: Dispatch, now: float) -> None:
+        learned = self._learned
+        if learned is None:
+            return
+        before = learned.limit
+        if learned.record(dispatch.queued_at, dispatch.began, now, len(dispatch.tasks)):
+            self.limit_batches(learned.used)
+        if learned.limit != before:
+            log.info(
+                "Op %s: batches of up to %d requests in place of %d save %.0f %% of the time of a request",
+                self.op, learned.limit, before, 100 * learned.saved_share,
+            )  # fmt: skip
 
     def requeue_lost(self, process: WorkerProcess) -> None:
         """Queue the tasks of a dying process again, except tasks that are blamed for the death."""
