@@ -30,9 +30,9 @@ SURVIVORS = 2  # candidates that get loops with all batch limits
 DROP_SHARE = 0.5  # of the best candidate's throughput; a candidate below it gets no further loop
 MIN_LOOP_S, MAX_LOOP_S = 0.2, 2.0
 FIRST_LOOP_SHARE = 0.05  # of the budget
-# Times the budget; later no further candidate starts. On a busy machine starts take longer than all loops,
-# and an unmeasured candidate costs more than a longer first start.
-LATEST_START = 2.0
+# Times the budget; later the race ends. On a busy machine starts take longer than all loops, and an unmeasured
+# candidate costs more than a longer first start.
+LATEST_END = 2.0
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -120,6 +120,7 @@ class Race:
         self._clock = clock
         self._began = clock()
         self._until = self._began + order.budget_s
+        self._latest = self._began + LATEST_END * order.budget_s
         self._running: list[_Runner] = []
 
     async def run(self) -> list[Served]:
@@ -139,7 +140,7 @@ class Race:
 
     async def _enter(self, candidate: Candidate) -> None:
         """Start a candidate and run its first loop, unless the budget is used up."""
-        if self._running and self._clock() > self._began + LATEST_START * self._order.budget_s:
+        if self._running and self._clock() > self._latest:
             self.results.append(self._describe(candidate, refused="no time was left to measure it"))
             return
         self._show_progress(candidate)
@@ -193,15 +194,12 @@ class Race:
                     await self._leave(runner, refused=exc.message)
                     continue
                 runner.rates[limit, callers] = rate
-            if self._clock() > self._until and (limit, CALLERS[-1]) in self._running_rates():
+            if self._clock() > self._latest and callers == CALLERS[-1]:
                 return
 
     def _sorted_limits(self) -> list[int]:
         """Return the batch limits, `FIRST_LIMIT` and its neighbours first."""
         return sorted(self._order.limits, key=lambda limit: abs(math.log(limit / FIRST_LIMIT)))
-
-    def _running_rates(self) -> set[tuple[int, int]]:
-        return {step for runner in self._running for step in runner.rates}
 
     def _loop_s(self, loops: float) -> float:
         """Return the seconds of a loop if so many loops share the rest of the budget."""
@@ -277,7 +275,7 @@ def run_race(order: TrialOrder, report: Callable[[str, float], None]) -> list[Se
                     process.stdout.fileno(): errors.extend,
                     process.stderr.fileno(): errors.extend,
                 }
-                deadline = time.monotonic() + 2 * LATEST_START * order.budget_s + _START_S
+                deadline = time.monotonic() + 2 * LATEST_END * order.budget_s + _START_S
                 ended = read_outputs(process, sinks, deadline, lambda: bool(results))
         except OSError as exc:
             raise TrialFailed(f"its process can't be started ({exc})") from exc

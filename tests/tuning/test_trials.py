@@ -146,6 +146,12 @@ def test_without_time_no_further_candidate_starts_and_the_first_has_a_comparable
     assert [callers for _, callers, _ in best.rates] == list(CALLERS)
 
 
+def test_slow_starts_take_no_batch_limit_from_the_race() -> None:
+    world = World({("one", "process"): even(1.0)}, start_s=1.2 * BUDGET_S)
+    (best,) = world.run([candidate("one")])
+    assert {limit for limit, _, _ in best.rates} == set(LIMITS)
+
+
 SERVED = Served("slow alone", "fp32", "thread", 8, ((8, 8, 900.0), (8, 32, 1000.0)), 1000.0)
 
 
