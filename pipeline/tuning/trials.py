@@ -30,8 +30,8 @@ SURVIVORS = 2  # candidates that get loops with all batch limits
 DROP_SHARE = 0.5  # of the best candidate's throughput; a candidate below it gets no further loop
 MIN_LOOP_S, MAX_LOOP_S = 0.2, 2.0
 FIRST_LOOP_SHARE = 0.05  # of the budget
-# Times the budget; later the race ends. On a busy machine starts take longer than all loops, and an unmeasured
-# candidate costs more than a longer first start.
+# Times the budget; later the race ends. On a busy machine starts take longer than all loops, and a candidate
+# without a measurement costs more than a longer first start.
 LATEST_END = 2.0
 
 
