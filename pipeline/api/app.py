@@ -63,6 +63,11 @@ class ServedModel(NamedTuple):
         """Whether the model is an ensemble: errors name the step that has failed."""
         return self.graph.answer is not None
 
+    @property
+    def load_hint(self) -> str:
+        """Tells clients how an unloaded model is loaded, for errors."""
+        return f"POST /v2/repository/models/{self.name}/load loads it"
+
     def describe_step(self, node: str) -> str:
         """Return the description of an ensemble's step, for the errors of the step."""
         model, _, version = self.graph.nodes[node].op.rpartition(":")

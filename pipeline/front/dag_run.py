@@ -144,6 +144,7 @@ class Entry(msgspec.Struct, eq=False):
     versioned: str  # the Op whose version is the version of the answers; empty without one
     requests: RequestFigures | None  # totals of its requests; None where the figures of its Op count them
     failures: Failures  # by reason
+    load_hint: str = ""  # tells clients how to load the model again, in the error of an unloaded model
     pending: int = 0  # admitted requests without an answer
 
     def needs(self, parts: Collection[str]) -> bool:

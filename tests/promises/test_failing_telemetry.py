@@ -24,8 +24,8 @@ access_log._mean_ms = hooks.format_user_traceback = executor.max = broken
 """
 LEFT_OUT = (  # by the front, then by the worker
     "Scheduler._record_end",
-    "Distribution.note_all",
-    "OpFigures.note_run",
+    "Distribution.observe_all",
+    "OpFigures.record_run",
     "Failures.count",
     "AccessLog.refused",
     "AccessLog.log_request",

@@ -21,9 +21,9 @@ from pipeline.front.scheduler.admission import (
     KeyClient,
     KeyRing,
     Peers,
-    caller,
-    named,
-    shown_key,
+    find_key,
+    name_caller,
+    name_peer,
 )
 from tests.scheduler.conftest import Clock
 
@@ -127,7 +127,7 @@ def test_a_peer_is_one_client_and_idle_peers_are_dropped_when_there_are_many() -
 def test_a_key_is_found_by_itself_or_by_its_digest(ring: Callable[..., KeyRing]) -> None:
     keys = ring(f"alice:{ALICE.decode()} pending=3", f"bob:sha256:{hashlib.sha256(BOB).hexdigest()} rate=2")
     alice, bob = keys.find(ALICE), keys.find(BOB)
-    assert (alice.name, alice.most_pending, bob.name, bob.rate) == ("alice", 3, "bob", 2.0)
+    assert (alice.name, alice.max_pending, bob.name, bob.rate) == ("alice", 3, "bob", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_reload_keeps_counts_replaces_limits_and_drops_keys(ring: Callable[...
     keys.reload()
     assert keys.find(ALICE) is alice
     assert keys.find(b"another-0123456789abcdef") is alice, "a client may have several keys"
-    assert (alice.requests, alice.most_pending) == (1, 9)
+    assert (alice.requests, alice.max_pending) == (1, 9)
     with pytest.raises(Unauthenticated):
         keys.find(BOB)
 
@@ -203,7 +203,7 @@ def test_figures_name_each_key(ring: Callable[..., KeyRing]) -> None:
 def test_the_key_is_read_from_either_header(
     headers: list[tuple[bytes, bytes]], expected: bytes | None
 ) -> None:
-    assert shown_key(headers) == expected
+    assert find_key(headers) == expected
 
 
 HEALTH = (b"/health/live", b"/health/ready")
@@ -263,9 +263,9 @@ def test_a_restricted_api_needs_its_header() -> None:
 
 
 def test_the_log_names_a_client_by_its_address_and_key() -> None:
-    assert named("10.0.0.1", None) == "10.0.0.1"
-    assert named("10.0.0.1", Client()) == "10.0.0.1"
-    assert named("10.0.0.1", Client("alice")) == "10.0.0.1 (alice)"
+    assert name_peer("10.0.0.1", None) == "10.0.0.1"
+    assert name_peer("10.0.0.1", Client()) == "10.0.0.1"
+    assert name_peer("10.0.0.1", Client("alice")) == "10.0.0.1 (alice)"
 
 
 @pytest.mark.parametrize(
@@ -279,9 +279,9 @@ def test_the_log_names_a_client_by_its_address_and_key() -> None:
     ],
 )
 def test_a_grpc_caller_is_named_without_the_port_of_its_connection(peer: str, expected: str) -> None:
-    assert caller(peer) == expected
+    assert name_caller(peer) == expected
     token = CALLER.set(Client("bob"))
     try:
-        assert caller(peer) == f"{expected} (bob)"
+        assert name_caller(peer) == f"{expected} (bob)"
     finally:
         CALLER.reset(token)

@@ -559,7 +559,7 @@ def test_metrics_tell_the_engine_that_was_chosen_for_an_op(serve: Serve) -> None
 
 def test_metrics_tell_the_gpu_memory_of_each_worker(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     used: dict[int, int] = {}
-    cards = SimpleNamespace(of_processes=lambda: used)
+    cards = SimpleNamespace(read_usage=lambda: used)
     monkeypatch.setattr(gauges, "open_gpu_memory", lambda config: cards)
     service = serve({"a": {"concurrency": 2}})
     used[service.workers[1].process.pid] = 5000

@@ -49,7 +49,7 @@ from pipeline.dialects.triton_extensions.shared_memory import FindSpan, Span
 from pipeline.errors import OUR_FAULT, DeadlineExceeded, ServingError, TooLarge
 from pipeline.front.dag_run import Answer, DagRun, Request
 from pipeline.front.grpc.rpc_handler import CallContext, RpcHandler
-from pipeline.front.scheduler.admission import CALLER, caller
+from pipeline.front.scheduler.admission import CALLER, name_caller
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.frames import Part
 from pipeline.models.tensor_spec import BY_DATATYPE
@@ -502,7 +502,7 @@ class V2Rpc(RpcHandler):
         await Stream(self._scheduler, self.build_request, context, self.name).run()
 
     async def _refuse_page(self, context: CallContext, error: ServingError) -> bytes:
-        self._access_log.refused(self.name, error, caller(context.peer()))
+        self._access_log.refused(self.name, error, name_caller(context.peer()))
         return await self._refuse(context, error)
 
     async def _refuse(self, context: CallContext, error: ServingError) -> bytes:
@@ -635,7 +635,7 @@ class Stream:
         if dag_run is not None:
             self._dag_runs.discard(dag_run)
         if isinstance(answer, ServingError):
-            self._scheduler.access_log.refused(self._endpoint, answer, caller(self._context.peer()))
+            self._scheduler.access_log.refused(self._endpoint, answer, name_caller(self._context.peer()))
             if self._strict:
                 self._complete(response, answer)
                 return

@@ -20,7 +20,7 @@ from pipeline.errors import OUR_FAULT, Overloaded, RestrictedApi, ServingError, 
 from pipeline.front.dag_run import Answer, Request
 from pipeline.front.grpc.slow_clients import ClientBounds
 from pipeline.front.metrics.access_log import AccessLog
-from pipeline.front.scheduler.admission import CALLER, KeyRing, caller, named, shown_key
+from pipeline.front.scheduler.admission import CALLER, KeyRing, find_key, name_caller, name_peer
 from pipeline.front.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -188,10 +188,10 @@ class RpcGuard:
         CALLER.set(None)
         try:
             if self._keys is not None and method not in self._open_methods:
-                CALLER.set(self._keys.find(shown_key(headers)))
+                CALLER.set(self._keys.find(find_key(headers)))
             self._restricted.check(self._apis[method], headers)
         except (Unauthenticated, RestrictedApi) as error:
-            self._access_log.refused("grpc", error, caller(context.peer()))
+            self._access_log.refused("grpc", error, name_caller(context.peer()))
             return error
         return None
 
@@ -359,9 +359,11 @@ class RpcHandler(ABC):
             answer = OUR_FAULT
         if self._access_log.logs_requests:
             error = answer if isinstance(answer, ServingError) else None
-            self._access_log.log_request(self.name, named(context.peer(), CALLER.get()), method, began, error)
+            self._access_log.log_request(
+                self.name, name_peer(context.peer(), CALLER.get()), method, began, error
+            )
         if isinstance(answer, ServingError):
-            self._access_log.refused(self.name, answer, caller(context.peer()))
+            self._access_log.refused(self.name, answer, name_caller(context.peer()))
             message = await self._refuse(context, answer)
         else:
             self._access_log.answered(self.name)

@@ -43,7 +43,7 @@ from pipeline.front.http.request_head import (
     remove_upgrade_headers,
     too_slow,
 )
-from pipeline.front.scheduler.admission import named
+from pipeline.front.scheduler.admission import name_peer
 from pipeline.messages.frames import Part
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     @property
     def peer(self) -> str:
         """The client's address, and the name of its API key."""
-        return named(self._connection.peer, self.client)
+        return name_peer(self._connection.peer, self.client)
 
     def respond(self, status: int, head: bytes, body: Part, *, chunked: bool = False) -> None:
         """Send the response. head: header lines, each with CRLF; length and date are added.
@@ -137,7 +137,7 @@ class Connection(OpenConnection):
         self.seen_at = time.monotonic()
         self._current: HttpRequest | None = None
         self._waiting: deque[HttpRequest] = deque()
-        self._reader = RequestReader(self, listener, self._waiting)
+        self._reader = RequestReader(self, app, listener, self._waiting)
         self._unparsed = b""  # data behind the waiting requests
         self._going_on = False
         self._pipelined = False  # the next request was here before the answer to the previous one was sent
@@ -351,10 +351,6 @@ class Connection(OpenConnection):
             self._transport.write_eof()
         self._transport.resume_reading()
 
-    def check_body(self, method: str, path: str, length: int | None) -> None:
-        """Raise ServingError for a body that need not be received."""
-        self._app.check_body(method, path, length)
-
     @property
     def arriving_bytes(self) -> int:
         return self._reader.arriving_bytes
@@ -387,8 +383,11 @@ class Connection(OpenConnection):
 class RequestReader:
     """Parses data with httptools, and appends each complete request to `requests`."""
 
-    def __init__(self, connection: Connection, listener: Listener, requests: deque[HttpRequest]) -> None:
+    def __init__(
+        self, connection: Connection, app: HttpApplication, listener: Listener, requests: deque[HttpRequest]
+    ) -> None:
         self._connection = connection
+        self._app = app
         self._listener = listener
         self._requests = requests
         limits = listener.limits
@@ -539,9 +538,8 @@ class RequestReader:
         """Raise ServingError for a request whose body need not be received."""
         headers, version = self._headers, self._parser.get_http_version()
         host = headers.get(b"host")
-        if (
-            version != HTTP_1_1 or host is None or host != self._valid_host
-        ):  # clients send the same Host again
+        # Clients send the same Host again.
+        if version != HTTP_1_1 or host is None or host != self._valid_host:
             if version != HTTP_1_1 or host is None or not HOST.fullmatch(host):
                 check_version(version)
                 check_host(version, host)
@@ -561,7 +559,7 @@ class RequestReader:
             self._client = guard.client(self.url, headers.items(), self._client)
         if chunked or self._body_length > self._max_header_bytes:  # smaller bodies cost no more than headers
             method = self._parser.get_method().decode()
-            self._connection.check_body(method, path_of_url(self.url), None if chunked else self._body_length)
+            self._app.check_body(method, path_of_url(self.url), None if chunked else self._body_length)
 
     def on_body(self, body: bytes) -> None:
         self._arrived_bytes = 0

@@ -42,13 +42,13 @@ from pipeline.messages.frames import Part
 log = logging.getLogger(__name__)
 
 _HEAD = b"content-type: %b\r\n" % CONTENT_TYPE.encode()
-_ANSWERS_A_TURN = 32  # of the loop: each is copied into its connection
+_RESPONSES_PER_TURN = 32  # of the event loop: each response is copied into its connection
 
 
 class MetricsPage:
-    """Answers requests for /metrics: at once, or after `interval_s` since the last rendering.
+    """Responds to requests for /metrics, rendered once per `interval_s` so that scrapes cost little CPU.
 
-    Requests that wait share the next rendering, so no answer is older than its request.
+    Requests within the interval share the next rendering, so no response is older than its request.
     """
 
     def __init__(self, metrics: Metrics, interval_s: float) -> None:
@@ -57,30 +57,31 @@ class MetricsPage:
         self._rendered_at = -math.inf
         self._waiting: deque[HttpRequest] = deque()
 
-    def answer(self, request: HttpRequest) -> None:
+    def respond(self, request: HttpRequest) -> None:
+        """Respond now, or with the next rendering."""
         now = time.monotonic()
         if not self._waiting and now >= self._rendered_at + self._interval_s:
             request.respond(200, _HEAD, self._render())
             return
         if not self._waiting:
             wait_s = self._rendered_at + self._interval_s - now
-            asyncio.get_running_loop().call_later(wait_s, self._answer_waiting)
+            asyncio.get_running_loop().call_later(wait_s, self._respond_to_waiting)
         self._waiting.append(request)
 
     def _render(self) -> bytes:
         self._rendered_at = time.monotonic()
         return self._metrics.text()
 
-    def _answer_waiting(self) -> None:
+    def _respond_to_waiting(self) -> None:
         waiting, self._waiting = self._waiting, deque()
-        _answer_some(waiting, self._render())
+        _respond_to_some(waiting, self._render())
 
 
-def _answer_some(waiting: deque[HttpRequest], text: bytes) -> None:
-    for _ in range(min(_ANSWERS_A_TURN, len(waiting))):
+def _respond_to_some(waiting: deque[HttpRequest], text: bytes) -> None:
+    for _ in range(min(_RESPONSES_PER_TURN, len(waiting))):
         waiting.popleft().respond(200, _HEAD, text)
     if waiting:
-        asyncio.get_running_loop().call_soon(_answer_some, waiting, text)
+        asyncio.get_running_loop().call_soon(_respond_to_some, waiting, text)
 
 
 JSON = b"content-type: application/json\r\n"
@@ -168,7 +169,7 @@ class HttpApp(HttpApplication):
         elif request.method not in READING:
             self._routes.default.refuse(request, NotAllowed(request.method, path, *READING))
         elif page is None:
-            self._metrics_page.answer(request)
+            self._metrics_page.respond(request)
         else:
             request.respond(*page())
 
@@ -517,7 +518,7 @@ class MetricsApp(HttpApplication):
             head = JSON + refusal_headers(exc)
             request.respond(exc.http_status, head, msgspec.json.encode({"error": exc.phrase}))
         else:
-            self._page.answer(request)
+            self._page.respond(request)
 
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
         return self._routes.refusal(error, url)

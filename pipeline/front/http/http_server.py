@@ -1,4 +1,4 @@
-"""The HTTP listener: binds, accepts, watches over slow connections, and stops without losing a request."""
+"""HttpServer: opens the HTTP ports, closes slow connections, and stops without losing a request."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ from pipeline.front.http.request_head import HttpGuard
 
 log = logging.getLogger(__name__)
 
-SHUTDOWN_S = 1.0  # for the other side to say that it closes, too
-ALWAYS = 16  # handshakes, and a tenth of the most connections, that may be under way however many there are
-_AT_ONCE = 8  # that each of two ports accepts in a turn of the loop; so the oldest of over 16 has begun
-_RETRY_S = 1.0  # when the process may open no further file
+SHUTDOWN_S = 1.0  # wait for the close_notify of the client
+MIN_HANDSHAKES = 16  # that may be open at the maximum of connections; or a tenth of the maximum, if more
+_ACCEPTS_PER_TURN = 8  # of a port; with two ports the oldest of more than 16 handshakes has begun
+_RETRY_S = 1.0  # pause when the process has too many open files
 
 
 class TlsHandshakes:
-    """Accepts TLS connections and shakes hands, which the loop's server would neither count nor end."""
+    """TLS handshakes of the HTTP ports, with a limit. asyncio's server would not limit them.
+
+    A client in the handshake counts against `max_connections`.
+    """
 
     def __init__(
         self,
@@ -36,38 +39,40 @@ class TlsHandshakes:
         limits: Limits,
         connections: Callable[[], int],
     ) -> None:
-        """connections: how many there are whose hands are shaken."""
+        """connections: returns the number of connections after their handshake."""
         self._protocol = protocol
         self._certificates = certificates
         self._limits = limits
         self._connections = connections
-        self._under_way: dict[asyncio.Task[None], None] = {}  # the oldest first
+        self._open: dict[asyncio.Task[None], None] = {}  # open handshakes, oldest first
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._open)
 
     def listen(self, listening: socket.socket) -> None:
-        """Shake hands with each client that connects, from now on until `close`."""
+        """Accept clients until `close`."""
         listening.setblocking(False)
         asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def close(self, listening: socket.socket) -> None:
-        """Accept no more clients; handshakes under way go on."""
+        """Accept no more clients. Open handshakes go on."""
         asyncio.get_running_loop().remove_reader(listening)
         listening.close()
 
     def begin(self, accepted: socket.socket) -> None:
-        """Shake hands with a new client. If there are too many handshakes, the oldest ends."""
+        """Begin the handshake with a client. If there are too many handshakes, the oldest is cancelled."""
         task = asyncio.create_task(self._shake_hands(accepted))
-        self._under_way[task] = None
+        self._open[task] = None
         task.add_done_callback(self._forget)
-        many = len(self._under_way)
+        handshakes = len(self._open)
         max_connections = self._limits.max_connections
-        if many + self._connections() > max_connections and many > max(ALWAYS, max_connections // 10):
-            self._end(next(iter(self._under_way)))
+        if handshakes + self._connections() > max_connections and handshakes > max(
+            MIN_HANDSHAKES, max_connections // 10
+        ):
+            self._end(next(iter(self._open)))
 
     def end_all(self) -> None:
-        for task in list(self._under_way):
+        for task in list(self._open):
             self._end(task)
 
     def _end(self, task: asyncio.Task[None]) -> None:
@@ -75,10 +80,10 @@ class TlsHandshakes:
         task.cancel()
 
     def _forget(self, task: asyncio.Task[None]) -> None:
-        self._under_way.pop(task, None)
+        self._open.pop(task, None)
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_ACCEPTS_PER_TURN):
             try:
                 accepted, _ = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
@@ -100,7 +105,7 @@ class TlsHandshakes:
             await asyncio.get_running_loop().connect_accepted_socket(
                 self._protocol,
                 accepted,
-                ssl=self._certificates.context,  # of this moment: the files may have been read again
+                ssl=self._certificates.context,  # read here: certificates may be renewed
                 ssl_handshake_timeout=self._limits.header_timeout_s,
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
@@ -108,16 +113,13 @@ class TlsHandshakes:
             log.debug("A handshake has failed: %s", exc)
 
 
-SILENT_S = 1.0  # while stopping, a connection without a word for this long is closed
+SILENT_S = 1.0  # while the server stops, connections without data for this long are closed
 _BACKLOG = 2048
 _WATCH_EVERY_S = 0.5
 
 
 class HttpServer:
-    """Serves an app on its ports; over TLS alone where there are certificates.
-
-    ports: by their keys in config.yml, each with its address, empty for every interface.
-    """
+    """Serves an application on its HTTP ports."""
 
     def __init__(
         self,
@@ -127,6 +129,10 @@ class HttpServer:
         certificates: Certificates | None = None,
         guard: HttpGuard | None = None,
     ) -> None:
+        """ports: address and port by config key; an empty address means every interface.
+
+        certificates: with them the ports serve TLS only.
+        """
         self._ports = ports
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
@@ -139,7 +145,7 @@ class HttpServer:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Listens on entry; on exit whatever is left is closed. Raises StartFailed for a used port."""
+        """Listen on entry; close ports and connections on exit. Raises StartFailed for a used port."""
         self._sockets = bind_all(self._ports)
         for each in self._sockets:
             if self._handshakes is not None:
@@ -167,7 +173,7 @@ class HttpServer:
         self._sockets.clear()
 
     async def stop_listening(self) -> None:
-        """Accept what the kernel has accepted already, then close the ports. Open connections stay."""
+        """Accept the connections in the backlog, then close the ports. Open connections stay."""
         self._listener.draining = True
         self._listener.held.send_all()
         loop = asyncio.get_running_loop()
@@ -183,11 +189,11 @@ class HttpServer:
             if self._handshakes is not None:
                 self._handshakes.begin(each)
                 continue
-            with contextlib.suppress(OSError):  # it has left
+            with contextlib.suppress(OSError):  # the client has left
                 await loop.connect_accepted_socket(self._connection, each)
 
     async def until_silent(self, timeout_s: float) -> None:
-        """Answer what still comes on open connections, and close each that says nothing for a second."""
+        """Serve requests on open connections. Close each connection without data for SILENT_S."""
         started = time.monotonic()
         over = started + timeout_s + SILENT_S
         while (self._listener.connections or self._handshakes) and time.monotonic() < over:
@@ -201,7 +207,7 @@ class HttpServer:
                 connection.close_if_silent(silent_since)
 
     async def _watch(self) -> None:
-        """Once in a while: the date header, requests that take too long to arrive, and idle connections."""
+        """Renew the Date header, and close slow and idle connections, every half second."""
         while True:
             date = email.utils.formatdate(usegmt=True).encode()
             self._listener.date_line = b"date: %b\r\n" % date
@@ -213,7 +219,7 @@ class HttpServer:
 
 
 def bind_all(ports: Mapping[str, tuple[str, int]]) -> list[socket.socket]:
-    """A listening socket for each. Raises StartFailed, with none left open, when one is taken."""
+    """Open a listening socket for each port. Raises StartFailed, and opens none, if a port is in use."""
     with contextlib.ExitStack() as opened:
         sockets = [opened.enter_context(bind(*place, name)) for name, place in ports.items()]
         opened.pop_all()
@@ -221,9 +227,9 @@ def bind_all(ports: Mapping[str, tuple[str, int]]) -> list[socket.socket]:
 
 
 def bind(address: str, port: int, name: str) -> socket.socket:
-    """A listening socket at the address; without one on IPv4 and, where the system has it, IPv6.
+    """Open a listening socket; without an address on IPv4 and, if available, IPv6.
 
-    Raises StartFailed when it is taken, or this machine has no such address.
+    Raises StartFailed if the port is in use, or the address does not belong to this machine.
     """
     try:
         if address:

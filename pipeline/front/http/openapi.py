@@ -142,20 +142,25 @@ def refusals(schema: Schema, *, as_text: bool = False) -> dict[str, Any]:
 
 
 def model_cards(scheduler: Scheduler) -> dict[str, Any]:
-    """A card by the model's name, in the order of `App.models`.
+    """Return the model cards by name, in the order of `App.models`.
 
-    op: whose model it is by itself, empty for a DAG. ops: that its requests go through, whose instances
-    /health/ready counts. engine, task, labels: as far as workers have told. inputs, outputs: where
-    serving.yml describes them, see `Description.document`. state, reason: of a repository's model, whose
-    newest version the card is of.
+    Keys of a card:
+
+    - op: the Op of a single model; empty for a DAG.
+    - ops: the Ops of its requests; /health/ready counts their instances.
+    - engine, task, labels: present once a worker has reported them.
+    - inputs, outputs: present if serving.yml describes them, see `Description.document`.
+    - state, reason: of the newest version, in a model repository.
     """
     return {
-        model.name: _card(model, scheduler) for model in scheduler.app.models if _is_asked(model, scheduler)
+        model.name: _card(model, scheduler)
+        for model in scheduler.app.models
+        if _accepts_requests(model, scheduler)
     }
 
 
-def _is_asked(model: ServedModel, scheduler: Scheduler) -> bool:
-    """Whether anything can be asked under its name: nothing can of a script's Op without a model."""
+def _accepts_requests(model: ServedModel, scheduler: Scheduler) -> bool:
+    """Whether the model accepts requests by its name. A script's Op without a model does not."""
     return not model.op or model.config is not None or scheduler.pools[model.op].signature is not None
 
 

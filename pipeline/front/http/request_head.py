@@ -10,7 +10,7 @@ from pipeline.api.restrictions import RestrictedApis
 from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import InvalidInput, ServingError, TooLarge
 from pipeline.front.dag_run import Client
-from pipeline.front.scheduler.admission import KeyRing, shown_key
+from pipeline.front.scheduler.admission import KeyRing, find_key
 
 USAGE = f"Send POST /{{service}}/{{method}} with a body like {KEY_VALUE_EXAMPLE}"
 _UPGRADE_OPTIONS = (b"upgrade", b"http2-settings")  # headers, and options of Connection
@@ -122,7 +122,7 @@ class HttpGuard:
         """
         client = connection
         if self._keys is not None:
-            client = self._anyone if url in self._open else self._keys.find(shown_key(headers))
+            client = self._anyone if url in self._open else self._keys.find(find_key(headers))
         if self._restricted is not None:
             self._restricted.check(self._find_api(url), headers)
         return client

@@ -1,4 +1,4 @@
-"""AccessLog: what becomes of each request, counted for /metrics and told in the log."""
+"""Access log: the outcome of each request, as a counter and a log line; and the Tracer's lines per Op."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pipeline.process.log import QUIET_S, one_line
 
 log = logging.getLogger(__name__)
 
-MAX_SUMS = 256  # kept at a time; of more clients than that the refusals are summed as those of others
+MAX_SUMS = 256  # kinds of refusals that are counted at a time; further clients are counted as OTHERS
 OTHERS = "others"
-UNREAD = "Untaken answers"  # what `warn` tells of at every endpoint
+UNREAD = "Untaken answers"  # kind of the warnings about clients that read no responses
 
 
 class Kind(NamedTuple):
-    """Key by which refusals are summed: their kind, their endpoint and their client."""
+    """Key of a sum of refusals: kind, endpoint and client."""
 
     name: str
     endpoint: str
@@ -36,22 +36,22 @@ class Kind(NamedTuple):
 
 @dataclass(slots=True)
 class Sum:
-    """Cases since the last line about them, and the text of the latest."""
+    """Cases since the last log line, and the text of the latest case."""
 
     count: int = 0
     latest: str = ""
 
 
 class AccessLog:
-    """Logs each request at DEBUG. Logs refusals at once, then as a sum every ten seconds: no client fills the
-    log.
+    """Counts the outcomes of requests, and logs them.
 
-    Server errors that a worker has logged with their traceback are only counted here.
+    Each request is logged at DEBUG. A refusal is logged at once; further ones of its kind as a sum every ten
+    seconds, so that no client fills the log. Errors that a worker has logged are only counted.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self._outcomes = metrics.outcomes
-        self._sums: dict[Kind, Sum] = {}  # of what was told of late
+        self._sums: dict[Kind, Sum] = {}  # of the kinds that were logged in the last ten seconds
         self.logs_requests = log.isEnabledFor(logging.DEBUG)
 
     @isolated(None)
@@ -60,7 +60,7 @@ class AccessLog:
 
     @isolated(None)
     def refused(self, endpoint: str, error: ServingError, client: str) -> None:
-        """client: its address, and the name of its API key."""
+        """Count a refusal. client: its address, and the name of its API key."""
         self._outcomes[endpoint, error.err_no] += 1
         if error.logged:
             return
@@ -72,11 +72,11 @@ class AccessLog:
 
     @isolated(None)
     def warn(self, kind: str, text: str) -> None:
-        """A line for what no request is refused with."""
+        """Log a warning that belongs to no refused request."""
         self._log_case(Kind(kind, "", "", logging.WARNING), text)
 
     def _log_case(self, kind: Kind, text: str) -> None:
-        """Tell of a case, or count it where one like it was told of late."""
+        """Log a case, or count it if its kind was logged in the last ten seconds."""
         counted = self._sums.get(kind)
         if counted is not None:
             counted.count += 1
@@ -84,24 +84,24 @@ class AccessLog:
             return
         self._sums[kind] = Sum()
         log.log(kind.level, "%s: %s", kind, one_line(text))
-        asyncio.get_running_loop().call_later(QUIET_S, self._tell_sum, kind)
+        asyncio.get_running_loop().call_later(QUIET_S, self._log_sum, kind)
 
     @isolated(None)
     def log_request(
         self, endpoint: str, peer: str, what: str, began: float, error: ServingError | None
     ) -> None:
-        """A line for one request; `began`: time.monotonic. To be called where `logs_requests` says so."""
+        """Log one request, if `logs_requests` is set. began: instant of time.monotonic()."""
         took_ms = (time.monotonic() - began) * 1000
         outcome = "ok" if error is None else f"err_no {error.err_no}"
         log.debug("%s %s %s: %s in %.1f ms", endpoint, peer, one_line(what), outcome, took_ms)
 
     def close(self) -> None:
-        """Tell what has only been counted yet."""
+        """Log the sums that are not logged yet."""
         for kind in list(self._sums):
-            self._tell_sum(kind)
+            self._log_sum(kind)
 
     @isolated(None)
-    def _tell_sum(self, kind: Kind) -> None:
+    def _log_sum(self, kind: Kind) -> None:
         cases = self._sums.pop(kind, Sum())
         if cases.count:
             log.log(
@@ -109,7 +109,7 @@ class AccessLog:
                 kind, cases.count, QUIET_S, one_line(cases.latest),
             )  # fmt: skip
             self._sums[kind] = Sum()
-            asyncio.get_running_loop().call_later(QUIET_S, self._tell_sum, kind)
+            asyncio.get_running_loop().call_later(QUIET_S, self._log_sum, kind)
 
 
 def _level(error: ServingError) -> int:
@@ -123,13 +123,13 @@ def _level(error: ServingError) -> int:
 
 
 class Tracer:
-    """Tells what the figures of /metrics have grown by. interval_s: 0 and less for never."""
+    """Logs a line for each Op every `dag.tracer.interval_s`: the growth of its metrics. 0 or less: never."""
 
     def __init__(self, metrics: Metrics, ops: Iterable[str], interval_s: float) -> None:
         self._metrics = metrics
         self._ops = tuple(ops)
         self._interval_s = interval_s
-        self._told: dict[tuple[str, str], float] = {}
+        self._last_totals: dict[tuple[str, str], float] = {}
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -141,7 +141,7 @@ class Tracer:
                 task.cancel()
 
     async def _run(self) -> None:
-        self._told = self._metrics.op_totals()
+        self._last_totals = self._metrics.op_totals()
         while True:
             await asyncio.sleep(self._interval_s)
             self._log_growth()
@@ -149,8 +149,8 @@ class Tracer:
     @isolated(None)
     def _log_growth(self) -> None:
         totals = self._metrics.op_totals()
-        grown = {key: value - self._told.get(key, 0.0) for key, value in totals.items()}
-        self._told = totals
+        grown = {key: value - self._last_totals.get(key, 0.0) for key, value in totals.items()}
+        self._last_totals = totals
         for op in self._ops:
             log.info("%s", self._line(op, grown))
 

@@ -1,4 +1,4 @@
-"""Metrics: what /metrics says, in Prometheus' text format."""
+"""Metrics of a service and its requests, and their text format for Prometheus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Distribution:
-    """Values counted by their size. bounds: the most that each bucket holds; the last one has no bound."""
+    """Histogram of values. bounds: upper bounds of the buckets; a last bucket has no bound."""
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -40,7 +40,7 @@ class Distribution:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    def note_all(self, values: Iterable[float]) -> None:
+    def observe_all(self, values: Iterable[float]) -> None:
         bounds, counts = self.bounds, self.counts
         for value in values:
             counts[bisect_left(bounds, value)] += 1
@@ -49,12 +49,12 @@ class Distribution:
 
 @dataclass(slots=True)
 class Failures:
-    """Counts of requests that were not answered, by their reason."""
+    """Counts of failed requests, by reason."""
 
-    rejected: int = 0  # for want of time or room
+    rejected: int = 0  # for overload or a deadline
     canceled: int = 0  # the client left
-    broken: int = 0  # the app's code or its model failed
-    other: int = 0  # the request could not be read or used
+    broken: int = 0  # an error of the app or its model
+    other: int = 0  # an invalid request
     # failed steps of an ensemble, by the step's name and its Op's
     steps: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -80,7 +80,7 @@ class RequestFigures:
     failed: int = 0  # of the admitted requests, while their clients waited
     failed_s: float = 0.0
     rows: int = 0
-    last_s: float = 0.0  # when the latest request ended, since 1970
+    last_s: float = 0.0  # end of the latest request, Unix time
     failures: Failures = field(default_factory=Failures)
 
     def record(self, took_s: float, rows: int, *, failed: bool) -> None:
@@ -96,7 +96,7 @@ class RequestFigures:
 
 @dataclass(slots=True)
 class RunFigures:
-    """Predictor batches of one size: how many, and what was done before, in and after the predictor."""
+    """Predictor batches of one size: their number, and the time before, in and after the predictor."""
 
     count: int = 0
     input_ns: int = 0
@@ -126,14 +126,14 @@ class OpFigures:
     abandoned: int = 0  # dispatches that were over the Op's timeout
     preprocess_ns: int = 0
     postprocess_ns: int = 0
-    # times as requests see them: of the whole of every batch that they were part of
+    # times as requests see them: each request counts the whole time of its batch
     shares: RunFigures = field(default_factory=RunFigures)
-    # answered batches by their rows; of an Op without a model by their requests
+    # completed batches, by number of rows; for an Op without a model by number of requests
     by_rows: dict[int, RunFigures] = field(default_factory=dict)
     last_ms: int = 0
 
-    def note_run(self, timings: Timings, settled: int) -> None:
-        """timings: of a reply. settled: its requests."""
+    def record_run(self, timings: Timings, settled: int) -> None:
+        """Add the timings of a reply. settled: number of its requests."""
         input_ns, infer_ns, output_ns = timings.preprocess_ns, timings.process_ns, timings.postprocess_ns
         self.last_ms = time.time_ns() // 1_000_000
         self.preprocess_ns += input_ns
@@ -205,7 +205,7 @@ class Metrics:
         self._others: list[Callable[[], bytes]] = []
 
     def op_totals(self) -> dict[tuple[str, str], float]:
-        """By sample and Op: the sums and counts since the start."""
+        """Return sums and counts since the start, by sample and Op."""
         samples = (sample for metric in _op_families(self.of_ops) for sample in metric.samples)
         return {(s.name, s.labels["op"]): s.value for s in samples if "le" not in s.labels}
 
@@ -218,7 +218,7 @@ class Metrics:
         self._registry.register(_Watched(CounterMetricFamily, name, help_text, read))
 
     def add(self, text: Callable[[], bytes]) -> None:
-        """More of /metrics, in Prometheus' text format, asked for each time."""
+        """Add a source of further metrics in Prometheus' text format, called for each request."""
         self._others.append(text)
 
     def text(self) -> bytes:
@@ -231,7 +231,7 @@ def _text(source: Callable[[], bytes]) -> bytes:
 
 
 class _Totals(Collector):
-    """The families of what only grows, read from the figures."""
+    """Counters and histograms of requests and Ops."""
 
     def __init__(self, metrics: Metrics, service: str) -> None:
         self._metrics, self._service = metrics, service
@@ -291,9 +291,9 @@ def _histogram(
 
 
 class _Watched(Collector):
-    """A family whose samples are read when they are asked for. kind: gauges or counters.
+    """A metric whose samples are read for each request of /metrics. kind: gauge or counter.
 
-    A family that can't be read is left out: /metrics has the others.
+    A metric that can't be read is omitted.
     """
 
     def __init__(
@@ -321,7 +321,7 @@ class _Watched(Collector):
 
 
 def resident_bytes(pid: int | str = "self") -> float:
-    """Resident memory of a process; 0 when it is gone."""
+    """Return the resident memory of a process in bytes; 0 if the process has ended."""
     try:
         with open(f"/proc/{pid}/statm") as statm:  # noqa: PTH123 - a few microseconds, on each scrape
             return float(statm.read().split()[1]) * resource.getpagesize()
@@ -354,7 +354,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[Metrics], float]]] = {
 
 
 def serving_metrics(metrics: Metrics) -> bytes:
-    """In Prometheus' text format, each request counted once."""
+    """Return Paddle Serving's metrics in Prometheus' text format."""
     lines = [
         f"# HELP {name} {description}\n# TYPE {name} counter\n{name} {float(read(metrics))}\n"
         for name, (description, read) in _COUNTERS.items()
@@ -406,7 +406,7 @@ _NO_TOKEN = re.compile(r"[^\w!#$%&'*+\-.^`|~]", re.ASCII)  # RFC 9110, section 5
 
 
 class RequestTimings:
-    """Times of a request by Op, in the order of their answers. Several runs of one Op are added up."""
+    """Durations of one request by Op, for the `Server-Timing` header. Several runs of an Op are added up."""
 
     __slots__ = ("_began", "_of_ops")
 
@@ -416,16 +416,17 @@ class RequestTimings:
 
     @isolated(None)
     def add_stages(self, op: str, *stages_s: float) -> None:
-        """Seconds of each of STAGES: until the worker could begin, then of the request's batch."""
+        """Add the seconds of each of STAGES. Those after the queue are of the request's batch."""
         sums = self._of_ops.setdefault(op, [0.0] * len(STAGES))
         for number, spent_s in enumerate(stages_s):
             sums[number] += spent_s
 
     @isolated("")
     def header(self) -> str:
-        """Milliseconds: `total;dur=5.1, bert.queue;dur=0.2, bert.preprocess;dur=0.6, ...`.
+        """Return the header, in milliseconds: `total;dur=5.1, bert.queue;dur=0.2, ...`.
 
-        What is no token in an Op's name is an underscore; Ops that don't fit in MAX_CHARS are left out.
+        Characters of an Op's name that HTTP does not allow become underscores. Ops that exceed MAX_CHARS are
+        omitted.
         """
         entries = [f"total;dur={(time.monotonic() - self._began) * 1000:.3f}"]
         size = len(entries[0])

@@ -1,4 +1,4 @@
-"""Upkeep: what is done for the workers of one Op while they are not in trouble."""
+"""Maintenance of the workers of an Op: probes, recycling, and replacement after calls over their timeout."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ from pipeline.process.isolation import log_fault, run_isolated
 log = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 0.5
-PROBE_LIMIT_S = 10.0  # of a run that takes milliseconds, where no `run_timeout` says otherwise
+PROBE_LIMIT_S = 10.0  # time limit of a probe without a `run_timeout`
 PAUSE_AFTER_FAILURE_S = 60.0
 _MB = 1e6
 
 
 class Upkeep:
-    """Probes idle instances with a real run, and exchanges processes that grew or have served enough."""
+    """Probes idle instances with a run of the model, and replaces processes over their limits.
+
+    The limits are `max_requests_per_worker` and `max_worker_rss`.
+    """
 
     def __init__(self, pool: WorkerPool, config: OpConfig) -> None:
         self._pool = pool
         self._probe_interval_s = config.probe_interval
         self._probe_limit_s = config.run_timeout or PROBE_LIMIT_S
-        self._most_requests = config.max_requests_per_worker
-        self._most_mb = config.max_worker_rss
-        self._outgrown: set[str] = set()  # named once: workers that start over `max_worker_rss`
+        self._max_requests = config.max_requests_per_worker
+        self._max_mb = config.max_worker_rss
+        self._too_large: set[str] = set()  # workers with a warning about `max_worker_rss`
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Goes on until the block is left."""
+        """Run until the block ends."""
         chores = []
         if self._probe_interval_s:
             chores.append(asyncio.create_task(self._probe()))
-        if self._most_requests or self._most_mb:
+        if self._max_requests or self._max_mb:
             chores.append(asyncio.create_task(self._recycle()))
         try:
             yield
@@ -85,45 +88,42 @@ class Upkeep:
             await self._pool.replace(process)
 
     def _worn_out(self, process: WorkerProcess) -> str:
-        """Why the process shall be exchanged; empty when it need not."""
+        """Return why the process must be replaced; empty if it stays."""
         if not process.ready_at:
             return ""
-        if self._most_requests and process.served >= self._most_requests:
-            return (
-                f"it has answered {process.served} requests (max_requests_per_worker {self._most_requests})"
-            )
-        if not self._most_mb:
+        if self._max_requests and process.served >= self._max_requests:
+            return f"it has answered {process.served} requests (max_requests_per_worker {self._max_requests})"
+        if not self._max_mb:
             return ""
         resident_mb = resident_bytes(process.pid) / _MB
-        if resident_mb <= self._most_mb:
+        if resident_mb <= self._max_mb:
             return ""
-        if process.ready_bytes / _MB > self._most_mb:
-            self._say_too_small(process)
+        if process.ready_bytes / _MB > self._max_mb:
+            self._warn_of_limit(process)
             return ""
-        return f"it has {resident_mb:.0f} MB (max_worker_rss {self._most_mb})"
+        return f"it has {resident_mb:.0f} MB (max_worker_rss {self._max_mb})"
 
-    def _say_too_small(self, process: WorkerProcess) -> None:
-        if process.name not in self._outgrown:
-            self._outgrown.add(process.name)
+    def _warn_of_limit(self, process: WorkerProcess) -> None:
+        if process.name not in self._too_large:
+            self._too_large.add(process.name)
             log.warning(
                 "Worker %s has %.0f MB before its first request, more than max_worker_rss %d: the limit is "
                 "not applied; raise it",
-                process.name, process.ready_bytes / _MB, self._most_mb,
+                process.name, process.ready_bytes / _MB, self._max_mb,
             )  # fmt: skip
 
 
 PAUSE_S = 1.0  # between the first two replacements; doubled with each further one
-MAX_PAUSE_S = 60.0  # and after so long without one it begins anew
+MAX_PAUSE_S = 60.0  # after this time without a replacement the pause starts at PAUSE_S again
 
 
 class AbandonedCalls:
-    """Replaces the workers of one Op whose call is over `op.<name>.timeout` or hangs, one at a time.
+    """Replaces the workers of one Op with a call that exceeds `op.<name>.timeout` or hangs, one at a time.
 
-    A new worker starts beside the old one. If the call ends before the new worker is ready, the old worker
-    takes requests again and the new one is not needed. Otherwise the new one serves, and the old one leaves
-    when its call has ended. There is one process more than usual at most. Where an Op times out again and
-    again, its workers are replaced at growing intervals. Between replacements requests wait for the calls to
-    end.
+    A new worker starts beside the old one, so there is one more process than usual. If the call ends before
+    the new worker is ready, the old worker stays. Otherwise the new worker takes over, and the old worker
+    ends after its call. If an Op exceeds its timeout repeatedly, the intervals between replacements grow, and
+    requests wait for the calls.
     """
 
     def __init__(self, pool: WorkerPool) -> None:
@@ -133,7 +133,7 @@ class AbandonedCalls:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Goes on until the block is left."""
+        """Run until the block ends."""
         chore = asyncio.create_task(self._replace_all())
         try:
             yield

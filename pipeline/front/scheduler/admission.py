@@ -18,7 +18,7 @@ from pipeline.front.scheduler.batcher import Batcher
 
 MARGIN = 1.5  # run times vary, and an optimistic estimate admits requests that miss their deadline
 MAX_PAUSE_S, SHORTEST_PAUSE_S = 60.0, 0.1
-RECKONED_S = 0.005  # a wait that is told with one decimal is not reckoned for each refusal
+RECKONED_S = 0.005  # how long a computed wait is reused: errors show it with one decimal
 _UNKNOWN_PAUSE_S = 1.0
 
 
@@ -26,31 +26,34 @@ class Admission:
     """Bounds pending requests, and compares each request's expected wait with its deadline.
 
     The expected wait of an Op is the rows of its queue times the time of a row, shared among its instances.
-    A request that finds an idle instance in every Op on its way is never refused. Such requests correct a
-    wrong estimate, and without an estimate no request is refused.
+    A request is always admitted if each of its Ops has an idle instance, or if there is no estimate yet. Such
+    requests correct a wrong estimate.
     """
 
     def __init__(self, queues: Mapping[str, Batcher], max_pending: int, max_rows: int = 1_000_000) -> None:
-        """queues: by Op; may be filled by its owner until the first request. max_rows: most pending rows; a
-        request that is alone may have more.
+        """queues: batchers by Op, complete before the first request.
+
+        max_rows: maximum of pending rows; a single request may have more.
         """
         self.fair_queue = FairQueue()
         self._queues = queues
         self._max_pending = max_pending
         self._max_rows = max_rows
         self._rows = 0  # of the pending requests
-        # A request that has more time than these is in time:
+        # A request with more time than these needs no comparison:
         self._per_row_s = 0.0  # for each row that may be pending
-        self._runs_s = 0.0  # for its own runs
-        self._mixed = False  # whether requests of a lower priority have been seen
-        self._reckoned_s = 0.0  # see `_wait_when_full_s`
-        self._reckoned_dag: Dag | None = None
-        self._reckoned_until = 0.0
+        self._runs_s = 0.0  # for the runs of the request
+        self._mixed = False  # whether there were requests of several priorities
+        self._full_wait_s = (
+            0.0  # result of `_wait_when_full_s` for `_full_wait_dag`, until `_full_wait_until`
+        )
+        self._full_wait_dag: Dag | None = None
+        self._full_wait_until = 0.0
 
     def admit(self, request: Request, dag: Dag, client: Client, pending: int) -> int:
-        """Count the request as one of this client's that is pending; returns its turn.
+        """Admit a request of this client, and return its turn. Raises Overloaded and DeadlineExceeded.
 
-        dag: its way. pending: how many requests are in all. Raises Overloaded and DeadlineExceeded.
+        dag: the Ops of the request. pending: number of pending requests of the service.
         """
         if client.limited:
             client.check()
@@ -78,7 +81,7 @@ class Admission:
         return self.fair_queue.admit(client)
 
     def end(self, request: Request, client: Client) -> None:
-        """The request is not pending any more."""
+        """Stop counting a request that has ended."""
         self._rows -= request.rows
         self.fair_queue.end(client)
 
@@ -96,10 +99,10 @@ class Admission:
         expected_s = MARGIN * self._finish_s(dag, pending, None)
         turn = self.fair_queue.next(client)
         if expected_s > remaining_s and (self._mixed or turn < self.fair_queue.latest):
-            place = request.priority, turn + 1  # not behind all that wait
+            place = request.priority, turn + 1  # some queued requests come later
             expected_s = MARGIN * self._finish_s(dag, pending, place)
         if expected_s > remaining_s:
-            wait_s = _pause(expected_s - remaining_s)
+            wait_s = _limit_pause(expected_s - remaining_s)
             raise Overloaded(
                 f"the answer is expected in {expected_s:.3f} s, and the request has {remaining_s:.3f} s left "
                 f"until its deadline; try again in {wait_s:.1f} s",
@@ -107,17 +110,17 @@ class Admission:
             )
 
     def _wait_when_full_s(self, dag: Dag) -> float:
-        """How long callers wait where as many are pending as may be; reckoned every RECKONED_S."""
+        """Return the expected wait of a request behind the maximum of pending requests, in seconds."""
         now = time.monotonic()
-        if now >= self._reckoned_until or dag is not self._reckoned_dag:
-            self._reckoned_until, self._reckoned_dag = now + RECKONED_S, dag
-            self._reckoned_s = _pause(self._finish_s(dag, self._max_pending, None) or _UNKNOWN_PAUSE_S)
-        return self._reckoned_s
+        if now >= self._full_wait_until or dag is not self._full_wait_dag:
+            self._full_wait_until, self._full_wait_dag = now + RECKONED_S, dag
+            self._full_wait_s = _limit_pause(self._finish_s(dag, self._max_pending, None) or _UNKNOWN_PAUSE_S)
+        return self._full_wait_s
 
     def _made_room(self, request: Request, dag: Dag, client: Client) -> bool:
-        """Refuse a queued request of a client with more than its share. Returns whether there was one.
+        """Reject a queued request of a client with more than its share. Return whether there was one.
 
-        It is the last request in line, so its client has queued the most.
+        The last request of a queue is rejected, because its client has the most queued requests.
         """
         if client.pending * max(1, self.fair_queue.clients) >= self._max_pending:
             return False
@@ -138,11 +141,11 @@ class Admission:
         return False
 
     def _finish_s(self, dag: Dag, pending: int, place: tuple[int, int] | None) -> float:
-        """Seconds until a request that begins now is answered.
+        """Return the expected seconds until a request that begins now has its response.
 
-        What queues before an Op will queue before the next one, too. All Ops work at the same time, so the
-        slowest makes the wait; then the request has a run in each on the longest way. Queues also hold what
-        nobody waits for any more, so there are no more rows ahead than are pending.
+        Rows that queue before an Op will queue before the next Op, too. All Ops work at the same time, so the
+        slowest Op decides the wait. The runs on the longest path of the DAG follow. Queues also hold
+        cancelled tasks, so the rows ahead are limited to the pending rows.
         """
         pending_rows = max(pending, self._rows)
         ahead: dict[str, int] = {}
@@ -158,24 +161,21 @@ class Admission:
         return wait_s + max(runs_s.values())
 
 
-def _pause(wait_s: float) -> float:
+def _limit_pause(wait_s: float) -> float:
     return min(MAX_PAUSE_S, max(SHORTEST_PAUSE_S, wait_s))
 
 
 log = logging.getLogger(__name__)
 
 AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
-MAX_PEERS = 1024  # then those are forgotten that wait for nothing
+MAX_PEERS = 1024  # above this, clients without pending requests are dropped
 _HOW = "send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
 
 
 class KeyClient(Client):
-    """All users of the API keys of one name.
+    """All users of the API keys of one name. A token bucket of one second limits their rate."""
 
-    rate: token bucket of one second's requests, filled as time goes by.
-    """
-
-    __slots__ = ("_filled_at", "_tokens", "most_pending", "rate", "refused", "requests")
+    __slots__ = ("_filled_at", "_tokens", "max_pending", "rate", "refused", "requests")
 
     limited = True
 
@@ -188,12 +188,12 @@ class KeyClient(Client):
         self._tokens = max(1.0, self.rate)
 
     def take_limits(self, key: ApiKey) -> None:
-        self.most_pending, self.rate = key.pending, key.rate
+        self.max_pending, self.rate = key.pending, key.rate
 
     def check(self) -> None:
-        """Count a request. Raises Overloaded where it is one too many."""
+        """Count a request. Raises Overloaded if it exceeds the limits of the key."""
         self.requests += 1
-        if self.most_pending and self.pending >= self.most_pending:
+        if self.max_pending and self.pending >= self.max_pending:
             self.refused += 1
             raise Overloaded(
                 f"{self.pending} requests with API key {self.name!r} are pending, the most that it may have"
@@ -216,7 +216,7 @@ class KeyClient(Client):
 
 
 class Peers:
-    """The clients of gRPC, whose connections are known by their addresses alone."""
+    """Clients of gRPC, by the address of their connection."""
 
     def __init__(self) -> None:
         self._clients: dict[str, Client] = {}
@@ -231,7 +231,7 @@ class Peers:
 
 
 class KeyRing:
-    """The clients of `security.api_keys`. Keys are known by their digests alone."""
+    """Clients of `security.api_keys`. Keys are stored as digests."""
 
     def __init__(self, security: SecurityConfig) -> None:
         """Raises ConfigError for a file that can't be used."""
@@ -241,7 +241,7 @@ class KeyRing:
         self.reload()
 
     def reload(self) -> None:
-        """Read the file again: counts go on, removed keys are refused from now on. Raises ConfigError."""
+        """Read the file again. Counts go on; removed keys are rejected from now on. Raises ConfigError."""
         keys = read_api_keys(self._security)
         if is_readable_by_others(str(self._security.api_keys)):
             log.warning("security.api_keys: other users can read %s; chmod 600 it", self._security.api_keys)
@@ -266,12 +266,12 @@ class KeyRing:
         return client
 
     def figures(self, read: Callable[[KeyClient], float]) -> Iterable[tuple[dict[str, str], float]]:
-        """For /metrics, by name."""
+        """Return a figure of each client for /metrics, by the name of the key."""
         return [({"key": name}, float(read(client))) for name, client in self._clients.items()]
 
 
-def shown_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """The key among headers whose names are in lower case; the first one counts."""
+def find_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """Return the first API key of a request; None without one. Header names are in lower case."""
     for name, value in headers:
         if name == API_KEY:
             return value.strip()
@@ -282,19 +282,19 @@ def shown_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
     return None
 
 
-def named(peer: str, client: Client | None) -> str:
-    """An address as the log tells it: with the name of the client's API key."""
+def name_peer(peer: str, client: Client | None) -> str:
+    """Return an address for the log, with the name of the client's API key."""
     return f"{peer} ({client.name})" if client is not None and client.name else peer
 
 
-def caller(peer: str) -> str:
-    """Return the name of a gRPC client in summed log lines: its address without the port of the connection.
+def name_caller(peer: str) -> str:
+    """Return the name of a gRPC client in summed log lines: its address without the port.
 
-    peer: gRPC's name of it, ipv4:10.0.0.1:40000 or ipv6:%5B::1%5D:40000.
+    peer: its address as gRPC writes it, ipv4:10.0.0.1:40000 or ipv6:%5B::1%5D:40000.
     """
     address = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
-    return named(address or "?", CALLER.get())
+    return name_peer(address or "?", CALLER.get())
 
 
 CALLER: ContextVar[Client | None] = ContextVar("caller", default=None)
-"""Who makes the gRPC call of the current task, where keys are asked for."""
+"""Client of the gRPC call of the current task; None without API keys."""

@@ -476,7 +476,7 @@ class Batcher:
         return True
 
     def _send(self, instance: Instance, tasks: list[Task], now: float) -> None:
-        run_isolated(self._figures.queue_s.note_all, [now - task.queued_at for task in tasks])
+        run_isolated(self._figures.queue_s.observe_all, [now - task.queued_at for task in tasks])
         tail: list[Part] = []
         try:
             if self._names_version:
@@ -531,7 +531,7 @@ class Batcher:
         self.dispatch_soon()
         instance.served += len(reply.settled)
         dispatch.runs += reply.timings.batches
-        run_isolated(self._figures.note_run, reply.timings, len(reply.settled))
+        run_isolated(self._figures.record_run, reply.timings, len(reply.settled))
         if not reply.last:
             return
         instance.idle_since = time.monotonic()

@@ -1,4 +1,4 @@
-"""Gauges: values that are read from the scheduler whenever /metrics is requested."""
+"""Gauges of the scheduler and its workers, read for each request of /metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ON_CARDS = (1, 2)  # of `device_type`: gpu, tensorRT
 
 
 class GpuMemory:
-    """The driver's account of GPU memory, over all cards; open from the constructor on."""
+    """GPU memory by process over all GPUs, from the driver by the package nvidia-ml-py."""
 
     def __init__(self, nvml: Any) -> None:
         """Raises nvml.NVMLError without a driver."""
@@ -27,8 +27,8 @@ class GpuMemory:
         nvml.nvmlInit()
         self._cards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
 
-    def of_processes(self) -> dict[int, int]:
-        """Bytes by process id, over all cards."""
+    def read_usage(self) -> dict[int, int]:
+        """Return bytes by process id, over all GPUs."""
         used: dict[int, int] = {}
         for card in self._cards:
             try:
@@ -41,7 +41,7 @@ class GpuMemory:
 
 
 def open_gpu_memory(config: ServiceConfig) -> GpuMemory | None:
-    """Return the account of GPU memory; None where no Op runs on a GPU, or NVML is missing."""
+    """Return the reader of GPU memory; None if no Op runs on a GPU, or NVML is missing."""
     confs = [op.local_service_conf for op in config.op.values()]
     if not any(conf and (conf.devices or conf.device_type in _ON_CARDS) for conf in confs):
         return None
@@ -63,7 +63,7 @@ def register_gauges(
     keys: KeyRing | None,
     config: ServiceConfig,
 ) -> None:
-    """Have the metrics tell versions, queues, instances, memory, and what each API key did."""
+    """Register gauges of versions, queues, instances, memory and API keys."""
 
     def per_op(read: Callable[[Batcher], int]) -> Rows:
         return [({"op": name}, float(read(batcher))) for name, batcher in batchers.items()]
@@ -125,7 +125,7 @@ def _watch_keys(metrics: Metrics, keys: KeyRing) -> None:
 
 def _watch_cards(metrics: Metrics, cards: GpuMemory, batchers: Mapping[str, Batcher]) -> None:
     def memory() -> Rows:
-        used = cards.of_processes()
+        used = cards.read_usage()
         for process in _processes(batchers):
             yield {"process": process.name}, float(used.get(process.pid, 0))
 

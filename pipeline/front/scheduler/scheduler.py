@@ -203,6 +203,7 @@ class Scheduler:
             version=model.version or UNVERSIONED,
             versioned=with_version[0] if len(with_version) == 1 else "",
             requests=requests,
+            load_hint=model.load_hint,
             failures=self.metrics.of_ops[model.op].failures if requests is None else requests.failures,
         )
 
@@ -283,8 +284,7 @@ class Scheduler:
         if self._unloaded and self.has_unloaded(entry.model):
             ops = self._unloaded.intersection(entry.dag.ops)
             subject = f"Op {min(ops)}" if ops else f"model {entry.model}"
-            name = entry.model.rpartition(":")[0] or entry.model
-            raise NotReady(f"{subject} is unloaded; POST /v2/repository/models/{name}/load loads it")
+            raise NotReady(f"{subject} is unloaded; {entry.load_hint}")
         try:
             client = request.client or self._anyone
             request.turn = self._admission.admit(request, entry.dag, client, self._pending)

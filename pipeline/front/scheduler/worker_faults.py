@@ -19,7 +19,7 @@ from pipeline.process.isolation import run_isolated
 from pipeline.process.processes import Activity
 
 LOOK_S = 1.0  # between two looks at a process that is busy with the same run: each reads /proc
-LATE_S = 0.02  # beyond twice the usual time of a dispatch
+LATE_S = 0.02  # above twice the usual time of a dispatch, a run is late
 STUCK_AFTER_S, STUCK_RUNS = 10.0, 10  # a run hangs when it makes no progress for longer than both
 STOPPED_LIMIT_S = 5.0  # a process that is stopped (SIGSTOP) for so long in a run is killed
 STALLED_AFTER_S = 0.9 * LOOK_S  # without CPU time, before the first request of a dispatch begins
@@ -108,7 +108,7 @@ def late_after_s(usual_s: float | None) -> float:
 
 
 class HungRuns:
-    """Looks at the busy instances of one Op, and reports those whose run is late or hangs.
+    """Watches the busy instances of one Op, and reports each run that is late or hangs.
 
     A look costs microseconds, and there is one a second while the Op works; more only while requests wait
     behind runs.
@@ -175,7 +175,7 @@ class HungRuns:
             self._report(instance, verdict)
 
     def _sight(self, instance: Instance, began: float, now: float) -> Sighting:
-        """Return what is known of the run; its process is looked at once the run is no quick one."""
+        """Return the observations of the run. The process of a quick run is not looked at."""
         before = self._sightings.get(instance)
         if before is not None and before.progress_at != began:
             before = None
