@@ -8,11 +8,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from convert.steps.conversion_environment import CONVERT_PYTHON, TORCH_REMARK
 from pipeline.errors import ConversionError
-from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser
+from pipeline.launch.commands import (
+    EXIT_MISTAKE,
+    OneLineParser,
+    add_options,
+    argument,
+    option,
+    parse_options,
+)
 
 LOCKS = Path(__file__).resolve().parents[1] / "requirements"
 PIP_INDEX = "pip"
@@ -22,6 +30,23 @@ _TESTED = {"skl2onnx", "onnx", "onnxruntime", "onnxmltools", *_BOOSTERS}  # inst
 _FIRST_FOR_NUMPY_2 = (1, 4, 2)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EnvironmentOptions:
+    folder: Path = argument(metavar="DIR", help="folder of the environment")
+    torch: str | None = option(
+        nargs="?",
+        const=PIP_INDEX,
+        metavar="INDEX",
+        help=f"add PyTorch, from this package index. {TORCH_REMARK}",
+    )
+    tables: tuple[str, ...] | None = option(
+        nargs="*",
+        metavar="PACKAGE",
+        help="only what converts models of scikit-learn, 0.6 GB, with these packages: scikit-learn==1.5.2, "
+        "lightgbm, xgboost",
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Make the environment that the arguments name. Exit codes: 0 made, 2 it can't be made."""
     parser = OneLineParser(
@@ -29,34 +54,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Make the environment with the converters, 2.3 GB, in a folder.",
         epilog="Example: paddlewheel convert-env ~/convert-env --torch",
     )
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the environment")
-    parser.add_argument(
-        "--torch",
-        nargs="?",
-        const=PIP_INDEX,
-        metavar="INDEX",
-        help=f"add PyTorch, from this package index. {TORCH_REMARK}",
-    )
-    parser.add_argument(
-        "--tables",
-        nargs="*",
-        metavar="PACKAGE",
-        help="only what converts models of scikit-learn, 0.6 GB, with these packages: scikit-learn==1.5.2, "
-        "lightgbm, xgboost",
-    )
-    arguments = parser.parse_args(argv)
+    add_options(parser, EnvironmentOptions)
+    options = parse_options(EnvironmentOptions, parser.parse_args(argv))
     try:
-        if arguments.tables is not None and arguments.torch is not None:
+        if options.tables is not None and options.torch is not None:
             raise ConversionError("--tables makes an environment without PyTorch; give it or --torch.")
-        if arguments.tables is None:
-            python = make_environment(arguments.folder, arguments.torch)
+        if options.tables is None:
+            python = make_environment(options.folder, options.torch)
         else:
-            python = make_table_environment(arguments.folder, arguments.tables)
+            python = make_table_environment(options.folder, options.tables)
     except ConversionError as exc:
         sys.stderr.write(f"{exc.message}\n")
         return EXIT_MISTAKE
     sys.stdout.write(
-        f"{arguments.folder} holds the conversion environment. Name it to the conversions:\n\n"
+        f"{options.folder} holds the conversion environment. Name it to the conversions:\n\n"
         f"  export {CONVERT_PYTHON}={shlex.quote(str(python))}\n"
     )
     return 0

@@ -10,20 +10,29 @@ from typing import Any
 
 from pipeline.api.restrictions import Restrictions, parse_restrictions
 from pipeline.errors import ConfigError
-from pipeline.launch.serve_options import GRPC_ARGUMENTS, REFUSED, RESTRICTIONS, get_option, notes
+from pipeline.launch.commands import parse_options
+from pipeline.launch.serve_options import (
+    GRPC_ARGUMENTS,
+    REFUSED,
+    RESTRICTIONS,
+    ServeOptions,
+    get_option,
+    notes,
+)
 from pipeline.triton.config_file import parse_defaults
 from pipeline.triton.service import Options, RepositoryService
 
 
-def serve(options: argparse.Namespace) -> None:
+def serve(values: argparse.Namespace) -> None:
     """Replace this process by the server. Raise ConfigError for wrong flags, which gives exit code 2."""
+    options = parse_options(ServeOptions, values)
     defaults, warnings = parse_defaults(options.backend_config)
     if options.log_file is not None:
         _log_to(options.log_file)
-    for line in notes(options):
+    for line in notes(values):
         sys.stderr.write(f"{line}\n")
     for flag, purpose in REFUSED.items():
-        if get_option(options, flag) is not None:
+        if get_option(values, flag) is not None:
             raise ConfigError(f"--{flag} {purpose}: leave it out")
     restrictions = Restrictions(
         *(
@@ -44,7 +53,7 @@ def serve(options: argparse.Namespace) -> None:
             strict=options.strict_model_config or options.disable_auto_complete_config,
             control=options.model_control_mode,
             exit_on_error=options.exit_on_error,
-            load=tuple(options.load_model) if explicit else None,
+            load=options.load_model if explicit else None,
             config=_config(options),
             strict_readiness=options.strict_readiness,
             poll_s=options.repository_poll_secs if polls else 0,
@@ -64,7 +73,7 @@ def serve(options: argparse.Namespace) -> None:
     service.serve()
 
 
-def _config(options: argparse.Namespace) -> dict[str, Any]:
+def _config(options: ServeOptions) -> dict[str, Any]:
     """Return the flags as keys of config.yml."""
     config: dict[str, Any] = {
         "dag": {"drain_timeout": options.exit_timeout_secs},
@@ -100,7 +109,7 @@ def _log_to(path: Path) -> None:
     os.close(fd)
 
 
-def _level(options: argparse.Namespace) -> str:
+def _level(options: ServeOptions) -> str:
     """Return the lowest level that is logged."""
     if options.log_verbose > 0:
         return "DEBUG"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.api.restrictions import APIS
-from pipeline.launch.commands import add_command
+from pipeline.launch.commands import add_command, add_options, option, switch
 
 if TYPE_CHECKING:
     from pipeline.launch.commands import Commands
@@ -83,171 +84,6 @@ _BUCKETS = {"s3": "aws s3 sync", "gs": "gcloud storage rsync", "as": "az storage
 _ALONE = ("enable-peer-access", "reuse-grpc-port", "reuse-http-port")  # may be given without a value
 
 
-def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:
-    """Add the command, which `command` runs."""
-    parser = add_command(
-        commands,
-        "serve",
-        command,
-        "serve a Triton model repository, with Triton's flags",
-        "paddlewheel serve --model-repository models",
-    )
-    parser.allow_abbrev = False  # half a flag may be another's
-    add_options(parser)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add all flags to a parser."""
-    parser.add_argument(
-        "--model-repository",
-        "--model-store",
-        type=repository_folder,
-        action="append",
-        required=True,
-        metavar="DIR",
-        help="folder with a folder for each model; may be given several times",
-    )
-    parser.add_argument("--id", default="triton", help="the server's name (%(default)s)")
-    _add_ports(parser)
-    _add_control(parser)
-    _add_log(parser)
-    for flag in REFUSED:
-        parser.add_argument(f"--{flag}", action="append", help=argparse.SUPPRESS)
-    for flag in WITHOUT_EFFECT:
-        nargs: dict[str, Any] = {"nargs": "?", "const": "true"} if flag in _ALONE else {}
-        parser.add_argument(f"--{flag}", action="append", help=argparse.SUPPRESS, **nargs)
-
-
-def notes(options: argparse.Namespace) -> Iterator[str]:
-    """Yield a line for each used flag that has no effect here."""
-    for flag, why in WITHOUT_EFFECT.items():
-        if get_option(options, flag) is not None:
-            yield f"--{flag} has no effect: in Triton it {why}"
-
-
-def get_option(options: argparse.Namespace, flag: str) -> Any:
-    """Return the value of a flag; None where it is missing."""
-    return getattr(options, flag.replace("-", "_"))
-
-
-def _add_ports(parser: argparse.ArgumentParser) -> None:
-    for name, port in (("http", 8000), ("grpc", 8001), ("metrics", 8002)):
-        parser.add_argument(f"--{name}-port", type=int, default=port, metavar="PORT", help="(%(default)s)")
-        parser.add_argument(
-            f"--{name}-address", metavar="ADDRESS", help=f"address of the port of {name} (all)"
-        )
-        _add_bool(parser, f"allow-{name}", f"open the port of {name}", default=True)
-    parser.add_argument(
-        "--http-max-input-size",
-        type=positive,
-        default=64 << 20,
-        metavar="BYTES",
-        help="most bytes of an HTTP body, and of a gRPC message, too (%(default)s)",
-    )
-    parser.add_argument(
-        "--api-keys", type=Path, metavar="FILE", help="NAME:KEY a line, of which every client must show one"
-    )
-    for flag, header in RESTRICTIONS.items():
-        parser.add_argument(
-            f"--{flag}",
-            action="append",
-            default=[],
-            metavar="API,API:KEY=VALUE",
-            help=f"answer these APIs only to requests with the header {header}KEY: VALUE ({', '.join(APIS)})",
-        )
-    _add_bool(
-        parser,
-        "allow-client-shm",
-        "clients may use shared memory; without this flag only clients on this machine may",
-        default=None,
-    )
-    for flag, argument in GRPC_ARGUMENTS.items():
-        parser.add_argument(f"--{flag}", type=int, metavar="NUMBER", help=f"gRPC's {argument}")
-    _add_bool(parser, "grpc-use-ssl", "TLS on the gRPC port")
-    parser.add_argument("--grpc-server-cert", metavar="FILE", help="PEM file of the server's certificate")
-    parser.add_argument("--grpc-server-key", metavar="FILE", help="PEM file of its private key")
-    parser.add_argument("--grpc-root-cert", metavar="FILE", help="PEM file of authorities, of clients'")
-    _add_bool(parser, "grpc-use-ssl-mutual", "clients must show a certificate of --grpc-root-cert")
-
-
-def _add_control(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model-control-mode",
-        choices=("none", "poll", "explicit"),
-        default="none",
-        help="explicit: clients load and unload models; poll: changes on the disk do (%(default)s)",
-    )
-    parser.add_argument(
-        "--repository-poll-secs",
-        type=int,
-        default=15,
-        metavar="SECONDS",
-        help="between looks at the disk, with poll (%(default)s)",
-    )
-    parser.add_argument(
-        "--load-model",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="with explicit: load it at the start; * for all",
-    )
-    _add_bool(parser, "exit-on-error", "end where a model can't be served, in place of serving the others")
-    _add_bool(parser, "strict-readiness", "the server is ready when all models are", default=True)
-    _add_bool(parser, "strict-devices", "refuse models that ask for a GPU which they can't have")
-    _add_bool(parser, "install-requirements", "have pip install the requirements.txt of Python models")
-    parser.add_argument(
-        "--model-load-thread-count",
-        type=int,
-        default=0,
-        metavar="COUNT",
-        help="workers that start at a time (as many as there are cores)",
-    )
-    parser.add_argument(
-        "--backend-config",
-        action="append",
-        default=[],
-        metavar="BACKEND,NAME=VALUE",
-        help="default-max-batch-size and intra_op_thread_count of models that leave them out",
-    )
-    _add_bool(parser, "strict-model-config", "a config.pbtxt may leave nothing out")
-    parser.add_argument(
-        "--disable-auto-complete-config", action="store_true", help="the same as --strict-model-config=true"
-    )
-    parser.add_argument(
-        "--exit-timeout-secs",
-        type=int,
-        default=30,
-        metavar="SECONDS",
-        help="that admitted requests have after SIGTERM (%(default)s)",
-    )
-
-
-def _add_log(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log-file", type=Path, metavar="FILE", help="in place of standard output")
-    parser.add_argument(
-        "--log-verbose", type=int, default=0, metavar="LEVEL", help="over 0: a line for each request"
-    )
-    for level in ("info", "warning", "error"):
-        _add_bool(parser, f"log-{level}", f"log lines of this level: {level}", default=True)
-    parser.add_argument(
-        "--log-format", choices=("default", "ISO8601"), default="default", help="without effect: ISO 8601"
-    )
-
-
-def _add_bool(
-    parser: argparse.ArgumentParser, flag: str, help_text: str, *, default: bool | None = False
-) -> None:
-    parser.add_argument(
-        f"--{flag}",
-        type=yes_or_no,
-        nargs="?",
-        const=True,
-        default=default,
-        metavar="BOOL",
-        help=help_text if default is None else f"{help_text} ({str(default).lower()})",
-    )
-
-
 def repository_folder(text: str) -> Path:
     """Parse the path of a model repository. A repository in a bucket is refused."""
     scheme, separator, _ = text.partition("://")
@@ -274,6 +110,159 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def _flag(help_text: str, default: bool | None = False) -> Any:
+    """Declare a flag with a bool as its value; without a value the flag is true."""
+    shown = help_text if default is None else f"{help_text} ({str(default).lower()})"
+    return option(default=default, type=yes_or_no, nargs="?", const=True, metavar="BOOL", help=shown)
+
+
+def _port(port: int) -> Any:
+    return option(default=port, metavar="PORT", help="(%(default)s)")
+
+
+def _address(name: str) -> Any:
+    return option(metavar="ADDRESS", help=f"address of the port of {name} (all)")
+
+
+def _restriction(flag: str) -> Any:
+    return option(
+        default=(),
+        metavar="API,API:KEY=VALUE",
+        help=f"answer these APIs only to requests with the header {RESTRICTIONS[flag]}KEY: VALUE "
+        f"({', '.join(APIS)})",
+    )
+
+
+def _grpc_argument(flag: str) -> Any:
+    return option(metavar="NUMBER", help=f"gRPC's {GRPC_ARGUMENTS[flag]}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """Triton's flags that have an effect here."""
+
+    model_repository: tuple[Path, ...] = option(
+        "--model-repository",
+        "--model-store",
+        default=(),
+        type=repository_folder,
+        action="append",
+        required=True,
+        metavar="DIR",
+        help="folder with a folder for each model; may be given several times",
+    )
+    id: str = option(default="triton", help="the server's name (%(default)s)")
+    http_port: int = _port(8000)
+    http_address: str | None = _address("http")
+    allow_http: bool = _flag("open the port of http", default=True)
+    grpc_port: int = _port(8001)
+    grpc_address: str | None = _address("grpc")
+    allow_grpc: bool = _flag("open the port of grpc", default=True)
+    metrics_port: int = _port(8002)
+    metrics_address: str | None = _address("metrics")
+    allow_metrics: bool = _flag("open the port of metrics", default=True)
+    http_max_input_size: int = option(
+        default=64 << 20,
+        type=positive,
+        metavar="BYTES",
+        help="most bytes of an HTTP body, and of a gRPC message, too (%(default)s)",
+    )
+    api_keys: Path | None = option(
+        metavar="FILE", help="NAME:KEY a line, of which every client must show one"
+    )
+    http_restricted_api: tuple[str, ...] = _restriction("http-restricted-api")
+    grpc_restricted_protocol: tuple[str, ...] = _restriction("grpc-restricted-protocol")
+    allow_client_shm: bool | None = _flag(
+        "clients may use shared memory; without this flag only clients on this machine may", default=None
+    )
+    grpc_keepalive_time: int | None = _grpc_argument("grpc-keepalive-time")
+    grpc_keepalive_timeout: int | None = _grpc_argument("grpc-keepalive-timeout")
+    grpc_keepalive_permit_without_calls: int | None = _grpc_argument("grpc-keepalive-permit-without-calls")
+    grpc_http2_max_pings_without_data: int | None = _grpc_argument("grpc-http2-max-pings-without-data")
+    grpc_http2_min_recv_ping_interval_without_data: int | None = _grpc_argument(
+        "grpc-http2-min-recv-ping-interval-without-data"
+    )
+    grpc_http2_max_ping_strikes: int | None = _grpc_argument("grpc-http2-max-ping-strikes")
+    grpc_max_connection_age: int | None = _grpc_argument("grpc-max-connection-age")
+    grpc_max_connection_age_grace: int | None = _grpc_argument("grpc-max-connection-age-grace")
+    grpc_use_ssl: bool = _flag("TLS on the gRPC port")
+    grpc_server_cert: str | None = option(metavar="FILE", help="PEM file of the server's certificate")
+    grpc_server_key: str | None = option(metavar="FILE", help="PEM file of its private key")
+    grpc_root_cert: str | None = option(metavar="FILE", help="PEM file of authorities, of clients'")
+    grpc_use_ssl_mutual: bool = _flag("clients must show a certificate of --grpc-root-cert")
+    model_control_mode: str = option(
+        default="none",
+        choices=("none", "poll", "explicit"),
+        help="explicit: clients load and unload models; poll: changes on the disk do (%(default)s)",
+    )
+    repository_poll_secs: int = option(
+        default=15, metavar="SECONDS", help="between looks at the disk, with poll (%(default)s)"
+    )
+    load_model: tuple[str, ...] = option(
+        default=(), metavar="NAME", help="with explicit: load it at the start; * for all"
+    )
+    exit_on_error: bool = _flag("end where a model can't be served, in place of serving the others")
+    strict_readiness: bool = _flag("the server is ready when all models are", default=True)
+    strict_devices: bool = _flag("refuse models that ask for a GPU which they can't have")
+    install_requirements: bool = _flag("have pip install the requirements.txt of Python models")
+    model_load_thread_count: int = option(
+        default=0, metavar="COUNT", help="workers that start at a time (as many as there are cores)"
+    )
+    backend_config: tuple[str, ...] = option(
+        default=(),
+        metavar="BACKEND,NAME=VALUE",
+        help="default-max-batch-size and intra_op_thread_count of models that leave them out",
+    )
+    strict_model_config: bool = _flag("a config.pbtxt may leave nothing out")
+    disable_auto_complete_config: bool = switch(help="the same as --strict-model-config=true")
+    exit_timeout_secs: int = option(
+        default=30, metavar="SECONDS", help="that admitted requests have after SIGTERM (%(default)s)"
+    )
+    log_file: Path | None = option(metavar="FILE", help="in place of standard output")
+    log_verbose: int = option(default=0, metavar="LEVEL", help="over 0: a line for each request")
+    log_info: bool = _flag("log lines of this level: info", default=True)
+    log_warning: bool = _flag("log lines of this level: warning", default=True)
+    log_error: bool = _flag("log lines of this level: error", default=True)
+    log_format: str = option(
+        default="default", choices=("default", "ISO8601"), help="without effect: ISO 8601"
+    )
+
+
+def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:
+    """Add the command, which `command` runs."""
+    parser = add_command(
+        commands,
+        "serve",
+        command,
+        "serve a Triton model repository, with Triton's flags",
+        "paddlewheel serve --model-repository models",
+    )
+    parser.allow_abbrev = False  # half a flag may be another's
+    add_flags(parser)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add all flags to a parser, also flags that are refused or have no effect."""
+    add_options(parser, ServeOptions)
+    for flag in REFUSED:
+        parser.add_argument(f"--{flag}", action="append", help=argparse.SUPPRESS)
+    for flag in WITHOUT_EFFECT:
+        nargs: dict[str, Any] = {"nargs": "?", "const": "true"} if flag in _ALONE else {}
+        parser.add_argument(f"--{flag}", action="append", help=argparse.SUPPRESS, **nargs)
+
+
+def notes(values: argparse.Namespace) -> Iterator[str]:
+    """Yield a line for each used flag that has no effect here."""
+    for flag, why in WITHOUT_EFFECT.items():
+        if get_option(values, flag) is not None:
+            yield f"--{flag} has no effect: in Triton it {why}"
+
+
+def get_option(values: object, flag: str) -> Any:
+    """Return the value of a flag; None where it is missing."""
+    return getattr(values, flag.replace("-", "_"))
+
+
 def hint(unknown: str) -> str:
     """Return the end of a message about an unknown flag: the most similar flag, or an empty text."""
     near = difflib.get_close_matches(unknown.partition("=")[0], _known(), n=1)
@@ -282,5 +271,5 @@ def hint(unknown: str) -> str:
 
 def _known() -> list[str]:
     parser = argparse.ArgumentParser()
-    add_options(parser)
+    add_flags(parser)
     return [option for action in parser._actions for option in action.option_strings]

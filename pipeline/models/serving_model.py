@@ -81,12 +81,12 @@ def create_ones(
     if not isinstance(shapes, Mapping):
         raise ConfigError(f"{where} is not a mapping of feeds to shapes, such as {{x: [1, 64]}}")
     by_alias = {feed.alias: feed for feed in feeds}
-    ones = {}
+    arrays = {}
     for alias, shape in shapes.items():
         _check_shape(alias, shape, by_alias, where)
         feed = by_alias[alias]
-        ones[alias] = np.full(tuple(shape), "1" if feed.dtype == "string" else 1, feed.numpy_dtype)
-    return ones
+        arrays[alias] = np.full(tuple(shape), "1" if feed.dtype == "string" else 1, feed.numpy_dtype)
+    return arrays
 
 
 def _check_shape(alias: str, shape: Any, feeds: Mapping[str, Variable], where: str) -> None:

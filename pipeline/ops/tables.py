@@ -164,8 +164,8 @@ def _parse_text_cell(column: Column, cell: Any, row: int) -> str:
     text = "" if cell is None else _decoded_text(column, cell, row)
     if not column.values or text in column.values or (not text and column.missing == "nan"):
         return text
-    known = ", ".join(column.values)[:_EXCERPT_CHARS]
-    raise _wrong(column, row, f"is {text[:40]!r}, which the model does not know; it knows {known}")
+    allowed = ", ".join(column.values)[:_EXCERPT_CHARS]
+    raise _wrong(column, row, f"is {text[:40]!r}, which the model does not know; it knows {allowed}")
 
 
 def _decoded_text(column: Column, cell: Any, row: int) -> str:

@@ -126,14 +126,14 @@ def _groups(controller: str) -> list[tuple[str, str]]:
 def available_memory() -> int:
     """Return the bytes that this process can still allocate, by the machine and by the control groups."""
     available = [_find_field(Path("/proc/meminfo").read_text("ascii"), "MemAvailable:") << 10]
-    for most_file, used_file, cache_field in (
+    for limit_file, used_file, cache_field in (
         ("memory.max", "memory.current", "inactive_file"),
         ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
     ):
-        files = (limits(file, "memory") for file in (most_file, used_file, "memory.stat"))
-        for most, used, statistics in zip(*files, strict=False):
-            if most.isdigit() and used.isdigit():  # the kernel gives the inactive page cache back
-                available.append(int(most) - int(used) + _find_field(statistics, cache_field))
+        files = (limits(file, "memory") for file in (limit_file, used_file, "memory.stat"))
+        for limit, used, statistics in zip(*files, strict=False):
+            if limit.isdigit() and used.isdigit():  # the kernel gives the inactive page cache back
+                available.append(int(limit) - int(used) + _find_field(statistics, cache_field))
     return max(0, min(available))
 
 

@@ -107,9 +107,9 @@ class Runner:
 
     def limit_requests(self, requests: int) -> None:
         """Set the most requests of a batch, within `limits`."""
-        most = min(requests, self.limits.requests)
-        if most != self._current_limits.requests:
-            self._current_limits = replace(self.limits, requests=most)
+        max_requests = min(requests, self.limits.requests)
+        if max_requests != self._current_limits.requests:
+            self._current_limits = replace(self.limits, requests=max_requests)
 
     @property
     def one_by_one(self) -> bool:

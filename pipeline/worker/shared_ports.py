@@ -101,12 +101,12 @@ def _replace(listener: socket.socket, address: Any) -> None:
 
     Raises OSError, and leaves the socket as it was.
     """
-    with socket.socket(listener.family, listener.type, listener.proto) as fresh:
-        fresh.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        _bind(fresh, address)
-        _listen(fresh, _BACKLOG)
-        fresh.settimeout(listener.gettimeout())
-        os.dup2(fresh.fileno(), listener.fileno(), inheritable=False)
+    with socket.socket(listener.family, listener.type, listener.proto) as replacement:
+        replacement.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _bind(replacement, address)
+        _listen(replacement, _BACKLOG)
+        replacement.settimeout(listener.gettimeout())
+        os.dup2(replacement.fileno(), listener.fileno(), inheritable=False)
 
 
 def _get_port(address: Any) -> Any:
