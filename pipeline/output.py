@@ -53,7 +53,7 @@ class Lines:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
 
-    def add(self, data: bytes) -> Iterator[str]:
+    def split(self, data: bytes) -> Iterator[str]:
         *lines, self._rest = (self._rest + self._decoder.decode(data)).split("\n")
         for line in lines:
             yield from _split_line(line)
@@ -62,7 +62,7 @@ class Lines:
             begun, self._rest = self._rest[:cut], self._rest[cut:]
             yield from _split_line(begun)
 
-    def end(self) -> Iterator[str]:
+    def flush(self) -> Iterator[str]:
         """Yield the text after the last line end."""
         yield from _split_line(self._rest + self._decoder.decode(b"", final=True))
         self._rest = ""
@@ -102,7 +102,7 @@ class Pipe:
 
     def log_data(self, data: bytes) -> None:
         """Log the lines that these bytes complete. Empty data, at the end of the stream, logs the rest."""
-        for text in self._lines.add(data) if data else self._lines.end():
+        for text in self._lines.split(data) if data else self._lines.flush():
             self._log.log(
                 guess_level(text, self._stream), "%s", one_line(text, len(text)), extra=self._origin
             )

@@ -1,4 +1,4 @@
-"""DagRun: the run of one request through the DAG, and its tasks, one for each node."""
+"""DagRun: the run of one request through the DAG. Its tasks, one for each node, and their queues."""
 
 from __future__ import annotations
 

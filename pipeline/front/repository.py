@@ -1,4 +1,7 @@
-"""Repository: loads and unloads Ops while the service runs. A slow order delays no order for another Op."""
+"""Repository and ModelLoader: load and unload Ops, and models of a model repository, under load.
+
+A slow load delays no load of another model.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ Result = TypeVar("Result")
 
 
 class LoadFailed(StartFailed):
-    """An Op could not be loaded. version: that was to be served, empty where none was found."""
+    """An Op or model could not be loaded. version: of the model on disk; empty if there is none."""
 
     def __init__(self, op: str, version: str, reason: str) -> None:
         super().__init__(reason)
@@ -45,19 +48,19 @@ class Standing(NamedTuple):
 
 
 class Repository:
-    """failures: why the last load of an Op failed, by Op."""
+    """Loads and unloads the Ops of a service. Loads of one Op follow each other."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        self.failures: dict[str, LoadFailed] = {}
+        self.failures: dict[str, LoadFailed] = {}  # error of the last load, by Op
         self._scheduler = scheduler
-        self._changing = asyncio.Lock()  # so that there is one process more than usual, not one for each Op
-        self._busy: set[str] = set()  # what an order is about that waits for something without the lock
+        self._changing = asyncio.Lock()  # one load at a time, so that there is one process more than usual
+        self._busy: set[str] = set()  # Ops and models of the orders that wait without the lock
         self._order_ended = asyncio.Condition(self._changing)
         self._stopped = asyncio.Event()
-        self._standings: dict[str, Standing] = {}  # of Ops that are unloaded, or on the way there or back
+        self._standings: dict[str, Standing] = {}  # of Ops that are unloaded, unloading or loading again
 
     def names(self) -> list[str]:
-        """Return the models that may be loaded besides the served ones: none for a script."""
+        """Return the models of the repository, loaded or not; empty for a script."""
         return []
 
     def standing(self, op: str) -> Standing:
@@ -72,7 +75,7 @@ class Repository:
         return Standing("UNAVAILABLE", "no worker is ready")
 
     async def load(self, ops: Sequence[str]) -> None:
-        """Serve what is on disk now, Op by Op. Raises NotReady, and LoadFailed: the Op is as before then."""
+        """Load Ops from disk. Raises NotReady; raises LoadFailed, and the Op stays as it was."""
         async with self._changing:
             self._scheduler.check_settled()
             for op in ops:
@@ -80,14 +83,14 @@ class Repository:
                 await self._load(op)
 
     async def unload(self, ops: Sequence[str]) -> None:
-        """Refuse further requests, answer those that were admitted, and end the workers. Raises NotReady."""
+        """Reject new requests, finish admitted requests, and end the workers. Raises NotReady."""
         async with self._changing:
             self._scheduler.check_settled()
             await self._wait_until_idle(set(ops))
             await self._unload(ops, set(ops))
 
     async def reload_changed(self) -> None:
-        """Load anew what has other files than when it was loaded, and tell the log. Raises NotReady."""
+        """Reload the Ops whose files have changed since they were loaded. Raises NotReady."""
         async with self._changing:
             self._scheduler.check_settled()
             changed = [op for op, pool in self._scheduler.pools.items() if await self._has_changed(op, pool)]
@@ -105,15 +108,15 @@ class Repository:
         try:
             return (await self._plan(op)).files != pool.plan.files
         except ServingError:
-            return True  # loading it tells what is wrong
+            return True  # the load reports the error
 
     def stop(self) -> None:
-        """Fail the loads that are under way: the service stops."""
+        """Cancel the open loads: the service stops."""
         cancel_helpers()
         self._stopped.set()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await what may take long, and cancel it when the service stops. Raises NotReady then."""
+        """Await work that may take long. Raises NotReady, and cancels the work, if the service stops."""
         tasks = asyncio.create_task(work), asyncio.create_task(self._stopped.wait())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -126,7 +129,7 @@ class Repository:
 
     @contextlib.asynccontextmanager
     async def _others_go_on(self, names: Collection[str]) -> AsyncIterator[None]:
-        """Give the lock to other orders. Those about these names wait for the end of the block."""
+        """Release the lock in the block. Orders for these names wait for the end of the block."""
         self._busy.update(names)
         self._changing.release()
         try:
@@ -139,7 +142,7 @@ class Repository:
                 self._order_ended.notify_all()
 
     async def _take_lock_back(self) -> None:
-        """Acquire the lock even when the order is cancelled, for the order's block releases the lock."""
+        """Acquire the lock, even if the order is cancelled: the block of the order releases it."""
         acquired = asyncio.ensure_future(self._changing.acquire())
         cancelled: asyncio.CancelledError | None = None
         while not acquired.done():
@@ -151,7 +154,7 @@ class Repository:
             raise cancelled
 
     async def _wait_until_idle(self, names: Collection[str]) -> bool:
-        """Wait until no other order is about these names. Returns whether one was. Raises NotReady."""
+        """Wait for other orders for these names. Return whether there was one. Raises NotReady."""
         if self._busy.isdisjoint(names):
             return False
         await self._order_ended.wait_for(lambda: self._busy.isdisjoint(names))
@@ -159,7 +162,7 @@ class Repository:
         return True
 
     async def _unload(self, ops: Sequence[str], names: Collection[str]) -> None:
-        """Unload Ops; orders about other names go on meanwhile."""
+        """Unload Ops, while orders for other names go on."""
         pools = self._scheduler.pools
         loaded = [op for op in ops if op in pools and op not in self._standings]
         if not loaded:
@@ -200,25 +203,25 @@ class Repository:
             log.warning("Op %s: %s", op, new.note)
 
     async def _plan(self, op: str) -> Plan:
-        """In a thread: folders may be slow to read."""
+        """Plan the Op in a thread, because folders may be slow to read. Raises LoadFailed."""
         try:
             return await asyncio.to_thread(plan, self._scheduler.app, op)
         except (ConfigError, OSError) as exc:
             raise LoadFailed(op, "", str(exc)) from exc
 
 
-_PATIENCE_S = 2.0  # for a model that polling looks at, before it looks at the next one
+_POLL_PATIENCE_S = 2.0  # polling waits for a model at most this long before the next model
 
 
 class NotPolled(LoadFailed):
-    """There is no such model in the repository, or its configuration can't be used."""
+    """The repository has no such model, or its configuration is invalid."""
 
 
 class ModelLoader(Repository):
-    """A model of the repository is loaded with those that its steps need.
+    """Loads models of a model repository, with the models of their steps.
 
-    Orders are followed one at a time. Orders for other models go on while an order reads the disk, starts
-    workers or waits for their end: `auto_complete_config` may hang, and `initialize` may give orders itself.
+    Orders run one at a time. While an order reads the disk, starts workers or waits for their end, orders for
+    other models go on: `auto_complete_config` may hang, and `initialize` may load models itself.
     """
 
     def __init__(self, scheduler: Scheduler, place: RepositoryPlace) -> None:
@@ -226,8 +229,8 @@ class ModelLoader(Repository):
         self._poll_s = place.poll_s
         self._changes = 0  # counts the loads
         self._last_change: dict[str, int] = {}  # the number of a model's last load
-        self._useless: dict[str, tuple[str, str]] = {}  # on disk: the version, and why it can't be served
-        # What was on disk when polling last loaded it, so that a load that fails is not tried at each look.
+        self._invalid: dict[str, tuple[str, str]] = {}  # models on disk that can't be served: version, reason
+        # State on disk when polling last loaded the model: a load that fails is not repeated.
         self._polled: dict[str, _OnDisk] = {}
         self._overrides = OverrideFolders()
         folders, defaults = tuple(map(Path, place.folders)), Defaults(*place.defaults)
@@ -236,7 +239,7 @@ class ModelLoader(Repository):
         )
 
     def names(self) -> list[str]:
-        """The names of all that may be a model."""
+        """Return the names of the models on disk."""
         try:
             return self._source.names()
         except ConfigError as exc:
@@ -244,12 +247,12 @@ class ModelLoader(Repository):
             return []
 
     def count_later_workers(self) -> int:
-        """Return how many workers the models that are not served yet have once they are loaded."""
+        """Return the number of workers of the models that are not loaded yet."""
         served = {model.name for model in self._scheduler.app.models}
         return sum(map(self._source.count_workers, set(self.names()) - served))
 
     async def load_model(self, name: str, override: Override | None = None) -> None:
-        """Serve what is on disk now. Raises NotReady and LoadFailed, and all is as before."""
+        """Load a model from disk. Raises NotReady and LoadFailed, and the service stays as it was."""
         async with self._changing:
             self._scheduler.check_settled()
             work = self._overrides.make_folder()
@@ -268,8 +271,10 @@ class ModelLoader(Repository):
             log.info("%s", "\n".join([*served.lines, f"Model {name} is loaded"]))
 
     async def unload_model(self, name: str, *, dependents: bool = False) -> None:
-        """Refuse further requests, answer those that were admitted, and end the workers. dependents: the
-        models of an ensemble's steps, too."""
+        """Reject new requests, finish admitted requests, and end the workers.
+
+        dependents: unload the models of an ensemble's steps, too.
+        """
         async with self._changing:
             self._scheduler.check_settled()
             models, ops = self._unloaded_with(name, dependents)
@@ -285,13 +290,13 @@ class ModelLoader(Repository):
             await self._remove_unused_overrides()
 
     async def _remove_unused_overrides(self) -> None:
-        """Remove the files of clients that no loaded model has."""
+        """Remove uploaded files that no loaded model uses."""
         models = self._scheduler.app.models
         used = {Path(model.folder).parent for model in models if not self._scheduler.has_unloaded(model.key)}
         await asyncio.to_thread(self._overrides.remove_all_but, used)
 
     async def _read_models(self, name: str, source: ModelRepository) -> RepositoryContent:
-        """Read a model and those that it needs, while orders for other models go on. Raises NotReady."""
+        """Read a model and the models of its steps, while orders for other models go on. Raises NotReady."""
         while True:
             await self._wait_until_idle({name})
             changes = self._changes
@@ -301,20 +306,20 @@ class ModelLoader(Repository):
             names = _names_in(name, served)
             waited = await self._wait_until_idle(names)
             if not waited and all(self._last_change.get(model, 0) <= changes for model in names):
-                return served  # else the disk may have changed since it was read
+                return served  # otherwise the disk may have changed since
 
     def _unloaded_with(self, name: str, dependents: bool) -> tuple[list[ServedModel], list[str]]:
-        """The versions of a model, and the Ops that are unloaded with it."""
+        """Return the versions of a model, and the Ops that are unloaded with it."""
         models = [model for model in self._scheduler.app.models if model.name == name]
         return models, [op for model in models for op in model.graph.ops if model.op or dependents]
 
     async def poll(self) -> None:
-        """Load what has changed, or come, and unload what has gone, every `poll_s` seconds.
+        """Load new and changed models, and unload removed models, every `poll_s` seconds.
 
-        A model that takes long does not hold up the others: they are looked at meanwhile.
+        A slow model does not delay the other models.
         """
-        errors: dict[str, str] = {}  # of a model the last unforeseen error, which is logged once
-        slow: dict[str, asyncio.Task[None]] = {}  # models that an earlier look is not through with
+        errors: dict[str, str] = {}  # last unexpected error of a model, which is logged once
+        slow: dict[str, asyncio.Task[None]] = {}  # models that an earlier poll still loads
         try:
             while True:
                 await asyncio.sleep(self._poll_s)
@@ -329,18 +334,18 @@ class ModelLoader(Repository):
                         self._follow_safely(name, errors, exists=name in names_on_disk)
                     )
                     slow[name] = task
-                    await asyncio.wait({task}, timeout=_PATIENCE_S)
+                    await asyncio.wait({task}, timeout=_POLL_PATIENCE_S)
         finally:
             for task in slow.values():
                 task.cancel()
 
     async def _follow_safely(self, name: str, errors: dict[str, str], *, exists: bool) -> None:
-        """Serve what the disk has of a model. An error is logged, and ends nothing."""
+        """Bring a model to its state on disk. Errors are logged, and polling goes on."""
         try:
             await self._follow(name, exists=exists)
-        except (LoadFailed, NotReady):  # logged where it was met
+        except (LoadFailed, NotReady):  # logged before
             return
-        except Exception as exc:  # what is done for one model must not end it for all
+        except Exception as exc:  # an error of one model must not end polling
             if errors.get(name) != repr(exc):
                 log.exception("What was changed of model %s is not served", name)
             errors[name] = repr(exc)
@@ -348,13 +353,13 @@ class ModelLoader(Repository):
             errors.pop(name, None)
 
     def _forget_all_but(self, names: Collection[str]) -> None:
-        """Have a model that was taken away and comes again be new."""
-        for table in (self._useless, self._polled):
+        """Drop the state of removed models: a model that returns is new."""
+        for table in (self._invalid, self._polled):
             for name in table.keys() - set(names):
                 del table[name]
 
     async def _follow(self, name: str, *, exists: bool) -> None:
-        """Serve what the disk has of a model now. Raises NotReady and LoadFailed."""
+        """Bring a model to its state on disk. Raises NotReady and LoadFailed."""
         if not exists:
             await self.unload_model(name)
         elif await self._differs(name):
@@ -365,14 +370,13 @@ class ModelLoader(Repository):
                 raise
 
     async def _differs(self, name: str) -> bool:
-        """Whether the disk has another model of this name than is served, or was found to be of no use, or
-        could not be loaded."""
+        """Whether the model on disk differs from the served model, and from the last one that failed."""
         served = await asyncio.to_thread(self._source.read_models, [name])
         if why := served.unavailable.get(name):
-            last_reason = self._useless.get(name, self._scheduler.app.unavailable.get(name))
-            self._useless[name] = (why.version, why.reason)
-            return last_reason != self._useless[name]
-        self._useless.pop(name, None)
+            last_reason = self._invalid.get(name, self._scheduler.app.unavailable.get(name))
+            self._invalid[name] = (why.version, why.reason)
+            return last_reason != self._invalid[name]
+        self._invalid.pop(name, None)
         app = merged(self._scheduler.app, name, served)
         keys = {model.key for model in self._scheduler.app.models if model.name == name}
         if keys == {m.key for m in served.models if m.name == name} and not self._changed(app, served):
@@ -383,7 +387,7 @@ class ModelLoader(Repository):
 
     @contextlib.asynccontextmanager
     async def polling(self) -> AsyncIterator[None]:
-        """Poll the repository until the block is left, where polling is on."""
+        """Poll the repository until the end of the block, if polling is on."""
         task = asyncio.create_task(self.poll(), name="poll") if self._poll_s else None
         try:
             yield
@@ -392,7 +396,7 @@ class ModelLoader(Repository):
                 task.cancel()
 
     def table(self) -> str:
-        """The models with their versions and states, as lines of a log."""
+        """Return a table of models with versions and states, for the log."""
         app = self._scheduler.app
         rows = [("Model", "Version", "Status")]
         for model in app.models:
@@ -418,7 +422,7 @@ class ModelLoader(Repository):
         changed = self._changed(app, served)
         async with self._others_go_on(_names_in(name, served)):
             batchers = await self._unless_stopped(self._started(name, app, changed))
-        app = merged(self._scheduler.app, name, served)  # with what others have changed meanwhile
+        app = merged(self._scheduler.app, name, served)  # includes changes of other orders
         former = await self._scheduler.replace_app(app, batchers)
         self._changes += 1
         self._last_change |= dict.fromkeys(_names_in(name, served), self._changes)
@@ -431,7 +435,7 @@ class ModelLoader(Repository):
                 await self._scheduler.retire(former, app.config.dag.drain_timeout)
 
     def _changed(self, app: App, served: RepositoryContent) -> list[str]:
-        """The Ops that other files, or another configuration, are to run than those that run now."""
+        """Return the Ops whose files or configuration differ from those of their running workers."""
         config, pools = self._scheduler.app.config, self._scheduler.pools
         loaded = {op for op in served.sections if op in pools and op not in self._standings}
         configs = {model.op: model.config for model in self._scheduler.app.models}
@@ -447,7 +451,7 @@ class ModelLoader(Repository):
         ]
 
     async def _started(self, name: str, app: App, ops: Iterable[str]) -> dict[str, Batcher]:
-        """Batchers with workers that are ready. Raises LoadFailed, and none of them is left."""
+        """Start batchers with ready workers. Raises LoadFailed, and ends all workers that it has started."""
         batchers: dict[str, Batcher] = {}
         try:
             for op in ops:
@@ -465,7 +469,7 @@ class ModelLoader(Repository):
         return batchers
 
     def _note_unavailable(self, name: str, exc: LoadFailed) -> None:
-        """Tell why a model is not served: one that was unloaded, or was not there."""
+        """Record why a model is not served."""
         app = self._scheduler.app
         unloaded = [part for m in app.models if m.name == name for part in (m.key, *m.graph.ops)]
         for part in self._standings.keys() & unloaded:
@@ -478,23 +482,23 @@ class ModelLoader(Repository):
 
 
 def _names_in(name: str, served: RepositoryContent) -> set[str]:
-    """The models that are loaded by an order for this one."""
+    """Return the models that are loaded with a model."""
     return {name, *(model.name for model in served.models)}
 
 
 def _models_in(name: str, ops: Iterable[str]) -> set[str]:
-    """The models that an order about this one unloads."""
+    """Return the models that are unloaded with a model."""
     return {name, *(op.rpartition(":")[0] for op in ops)}
 
 
 def _has_other_files(app: App, op: str, pool: WorkerPool) -> bool:
-    """Whether the Op would run other files now than its workers do."""
+    """Whether the files of the Op have changed since its workers started."""
     files = _files(app, op)
-    return files is None or files != pool.plan.files  # without any, starting it tells what is wrong
+    return files is None or files != pool.plan.files  # None: the start reports the error
 
 
 def _files(app: App, op: str) -> frozenset[FileState] | None:
-    """The files that the Op would run now; None where that can't be told."""
+    """Return the files of the Op on disk; None if they can't be read."""
     try:
         return plan(app, op).files
     except (ConfigError, OSError):
@@ -502,10 +506,10 @@ def _files(app: App, op: str) -> frozenset[FileState] | None:
 
 
 class _OnDisk(NamedTuple):
-    """State on disk of a model and of those that it needs: versions with configurations, and files."""
+    """State on disk of a model and of the models of its steps."""
 
-    models: Mapping[str, object]
-    files: Mapping[str, frozenset[FileState] | None]
+    models: Mapping[str, object]  # configurations by key
+    files: Mapping[str, frozenset[FileState] | None]  # by Op
 
 
 def _on_disk(app: App, served: RepositoryContent) -> _OnDisk:
@@ -514,7 +518,7 @@ def _on_disk(app: App, served: RepositoryContent) -> _OnDisk:
 
 
 def _check_available(name: str, served: RepositoryContent) -> None:
-    """Raise LoadFailed where the requested model, or one that it needs, can't be served."""
+    """Raise LoadFailed if the requested model, or a model of its steps, can't be served."""
     why: UnavailableModel | None = served.unavailable.get(name)
     if why is None:
         return

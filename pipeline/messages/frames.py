@@ -505,7 +505,7 @@ class Outbox:
         if self._unsent:
             self._loop.add_writer(self._socket, self._send_on)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Shut down the sending side once all buffers are sent."""
         self._ending = True
         if not self._unsent:

@@ -246,9 +246,9 @@ class Process:
 class Output:
     """Descriptors 1 and 2 of a process."""
 
-    theirs = (1, 2)
+    write_ends = (1, 2)
 
-    def close_theirs(self) -> None:
+    def close_write_ends(self) -> None:
         """Have nothing to close: these are no descriptors of the system's."""
 
 

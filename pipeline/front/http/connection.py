@@ -204,7 +204,7 @@ class Connection(OpenConnection):
         self._waiting.clear()
         self._unparsed = b""
         self._reading_paused = False
-        self._reader.end()
+        self._reader.close()
         if current is not None and current.on_left is not None:
             current.on_left()
 
@@ -460,7 +460,7 @@ class RequestReader:
         self._listener.bodies_bytes -= len(self._body)
         self._body = b""
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Release the parser and the connection, which form a reference cycle with the reader."""
         self.drop()
         del self._parser, self._connection

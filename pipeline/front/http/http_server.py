@@ -59,7 +59,7 @@ class TlsHandshakes:
         asyncio.get_running_loop().remove_reader(listening)
         listening.close()
 
-    def begin(self, accepted: socket.socket) -> None:
+    def begin_handshake(self, accepted: socket.socket) -> None:
         """Begin the handshake with a client. If there are too many handshakes, the oldest is cancelled."""
         task = asyncio.create_task(self._shake_hands(accepted))
         self._open[task] = None
@@ -69,13 +69,13 @@ class TlsHandshakes:
         if handshakes + self._connections() > max_connections and handshakes > max(
             MIN_HANDSHAKES, max_connections // 10
         ):
-            self._end(next(iter(self._open)))
+            self._cancel(next(iter(self._open)))
 
-    def end_all(self) -> None:
+    def cancel_all(self) -> None:
         for task in list(self._open):
-            self._end(task)
+            self._cancel(task)
 
-    def _end(self, task: asyncio.Task[None]) -> None:
+    def _cancel(self, task: asyncio.Task[None]) -> None:
         self._forget(task)
         task.cancel()
 
@@ -94,7 +94,7 @@ class TlsHandshakes:
                 loop.remove_reader(listening)
                 loop.call_later(_RETRY_S, self._listen_again, listening)
                 return
-            self.begin(accepted)
+            self.begin_handshake(accepted)
 
     def _listen_again(self, listening: socket.socket) -> None:
         if listening.fileno() >= 0:
@@ -160,7 +160,7 @@ class HttpServer:
             watcher.cancel()
             self._close_ports()
             if self._handshakes is not None:
-                self._handshakes.end_all()
+                self._handshakes.cancel_all()
             for connection in list(self._listener.connections):
                 connection.close()
 
@@ -187,7 +187,7 @@ class HttpServer:
         self._close_ports()
         for each in accepted:
             if self._handshakes is not None:
-                self._handshakes.begin(each)
+                self._handshakes.begin_handshake(each)
                 continue
             with contextlib.suppress(OSError):  # the client has left
                 await loop.connect_accepted_socket(self._connection, each)
@@ -202,7 +202,7 @@ class HttpServer:
             if silent_since < started:
                 continue
             if self._handshakes is not None:
-                self._handshakes.end_all()
+                self._handshakes.cancel_all()
             for connection in list(self._listener.connections):
                 connection.close_if_silent(silent_since)
 

@@ -1,4 +1,4 @@
-"""Outputs: descriptors 1 and 2 of all processes of a service, on their way to the output reader."""
+"""Outputs: pipes from descriptors 1 and 2 of all processes of a service to the output reader."""
 
 from __future__ import annotations
 
@@ -20,72 +20,72 @@ from pipeline.process.processes import OUTPUT_READER, cpu_ticks, python_module
 
 log = logging.getLogger(__name__)
 
-AGAIN_S = 1.0  # from the end of a reader to the start of the next
+RESTART_AFTER_S = 1.0  # from the end of a reader to the start of the next
 LOOK_S = 1.0  # between two looks at the pipes
 
 
 class Output:
-    """Descriptors 1 and 2 of one process. theirs: the ends that it writes to. ours: those that are read."""
+    """Pipes for descriptors 1 and 2 of one process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.group = 0  # process group of the worker that writes; 0 before it is spawned, and for the front
         pipes = os.pipe(), os.pipe()
-        self.ours = [read_end for read_end, _ in pipes]
-        self.theirs = [write_end for _, write_end in pipes]
+        self.read_ends = [read_end for read_end, _ in pipes]
+        self.write_ends = [write_end for _, write_end in pipes]
 
-    def close_theirs(self) -> None:
-        """Let go of the ends to write to: the process has them, or was not started."""
-        _close(self.theirs)
+    def close_write_ends(self) -> None:
+        """Close the write ends: the process has copies, or was not started."""
+        _close(self.write_ends)
 
     def close(self) -> None:
-        """Let go of all: the process has ended, and the reader has what it wrote."""
-        self.close_theirs()
-        _close(self.ours)
+        """Close all ends: the process has ended, and the reader has a copy of the read ends."""
+        self.close_write_ends()
+        _close(self.read_ends)
 
 
 class Outputs:
-    """The outputs of a service, and the reader that they go to.
+    """The outputs of all processes of a service, and their reader.
 
-    Our ends stay open here, too, so that another reader can take the place of one that has died. log_fd: this
-    process's own standard output, where log lines go.
+    The read ends stay open here, too, so that a new reader can replace a dead reader.
     """
 
     def __init__(self, config: LoggingConfig, service: str) -> None:
-        """Have the reader take this process's descriptors 1 and 2 from now on."""
+        """Redirect descriptors 1 and 2 of this process to the reader."""
+        # log_fd: the original standard output, for log lines
         self.log_fd, self._error_fd = os.dup(1), os.dup(2)
         self._arguments = [service, config.model_dump_json()]
         front_output = Output("front")
         self._known = [front_output]
         self._start()
-        for fd, write_end in zip((1, 2), front_output.theirs, strict=True):
+        for fd, write_end in zip((1, 2), front_output.write_ends, strict=True):
             os.set_blocking(write_end, False)  # the front starts the readers, and must not wait for one
             os.dup2(write_end, fd)
-        # Python's own are made for what they were: one of a file would seek.
+        # Replaced because those of a file would seek.
         sys.stdout, sys.stderr = os.fdopen(1, "w", 1, closefd=False), os.fdopen(2, "w", 1, closefd=False)
-        front_output.close_theirs()
+        front_output.close_write_ends()
 
     def open(self, name: str) -> Output:
-        """The descriptors for one more process."""
+        """Create the pipes for a process."""
         output = Output(name)
         self._known.append(output)
         self._send(output)
         return output
 
     def set_group(self, output: Output, group: int) -> None:
-        """Have the reader kill the worker's process group should this process die."""
+        """Let the reader kill the worker's process group if this process dies."""
         output.group = group
         self._send_groups()
 
     def forget(self, output: Output) -> None:
-        """The process has ended, or was not started."""
+        """Close the pipes of a process that has ended, or was not started."""
         self._known.remove(output)
         output.close()
         if output.group:
             self._send_groups()
 
     def close(self) -> None:
-        """Have the reader end once it has written all lines, unless its own output is blocked."""
+        """Let the reader end once it has written all lines, unless its output is blocked."""
         os.dup2(self.log_fd, 1)
         os.dup2(self._error_fd, 2)
         self._control.close()
@@ -94,7 +94,7 @@ class Outputs:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Have another reader started where one ends, or reads no more: writers would wait for it."""
+        """In the block, replace a reader that ends or stops reading: writers would wait for it."""
         tasks = [
             asyncio.create_task(self._replace_ended(), name="output reader"),
             asyncio.create_task(self._kill_stalled(), name="output reader's pipes"),
@@ -111,14 +111,14 @@ class Outputs:
             log.error("The output reader ended with %s; another takes its place", self._reader.wait())
             self._control.close()
             while self._control.fileno() < 0:
-                await asyncio.sleep(AGAIN_S)
+                await asyncio.sleep(RESTART_AFTER_S)
                 try:
                     self._start()
                 except OSError as exc:  # no memory, no process
                     log.error("The output reader can't be started (%s)", exc)
 
     async def _kill_stalled(self) -> None:
-        """Kill a reader that leaves a pipe full, and has not run, from one look to the next."""
+        """Kill a reader that uses no CPU from one look to the next while a pipe is full."""
         before: tuple[int, int] | None = None
         while True:
             await asyncio.sleep(LOOK_S)
@@ -131,7 +131,7 @@ class Outputs:
 
     def _is_full(self) -> bool:
         """Whether a process may have to wait until its output is read."""
-        return any(_free_bytes(fd) < PIPE_BUF for output in self._known for fd in output.ours)
+        return any(_free_bytes(fd) < PIPE_BUF for output in self._known for fd in output.read_ends)
 
     def _start(self) -> None:
         control, reader_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -158,12 +158,12 @@ class Outputs:
             self._control.send(groups.encode())
 
     def _send(self, output: Output) -> None:
-        with contextlib.suppress(OSError):  # the reader has died; the next one is sent all that there are
-            socket.send_fds(self._control, [output.name.encode()], output.ours)
+        with contextlib.suppress(OSError):  # the reader has died; the next reader gets all pipes
+            socket.send_fds(self._control, [output.name.encode()], output.read_ends)
 
 
 async def _wait_for_exit(pid: int) -> None:
-    """Returns when the child has ended."""
+    """Wait for the end of a child process."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     pidfd = os.pidfd_open(pid)
@@ -176,7 +176,7 @@ async def _wait_for_exit(pid: int) -> None:
 
 
 def _free_bytes(fd: int) -> int:
-    """Return how much a pipe takes before its writers wait."""
+    """Return the free bytes of a pipe."""
     unread = int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
     return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) - unread
 

@@ -13,7 +13,7 @@ from pipeline.errors import ConfigError
 from pipeline.models.serving_model import CACHE_FOLDER, ChosenVersion, choose_version, list_older_versions
 from pipeline.tuning.auto import fitted
 
-_NOT_OURS = {CACHE_FOLDER, "__pycache__"}  # what runs of a model leave in its folder
+_NOT_OURS = {CACHE_FOLDER, "__pycache__"}  # written to the folder of a model when it runs
 FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last change in ns
 
 
@@ -31,7 +31,7 @@ class Plan:
 
 
 def plan(app: App, op: str) -> Plan:
-    """The plan for what is on disk now. Raises ConfigError for a version that is not there."""
+    """Plan the workers of an Op with the files on disk. Raises ConfigError for a missing version."""
     conf = app.config.op[op].local_model
     if conf is None:
         return _plan_version(app, op, None)

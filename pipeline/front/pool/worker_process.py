@@ -242,7 +242,7 @@ class Instance:
     def stop(self) -> None:
         """Close the front's end. The worker's thread ends after its pending dispatches."""
         self.state = State.STOPPING
-        self._outbox.end()
+        self._outbox.finish()
 
     def began(self, dispatch: Dispatch) -> bool:
         """Whether the dead worker had begun a dispatch."""
@@ -518,8 +518,8 @@ class WorkerProcess:
             fds = (self._outputs.log_fd, worker_end.fileno(), *itertools.chain.from_iterable(ends))
             self._output = self._outputs.open(self.name)
             unless_started.callback(self._outputs.forget, self._output)
-            until_spawned.callback(self._output.close_theirs)
-            stdout, stderr = self._output.theirs
+            until_spawned.callback(self._output.close_write_ends)
+            stdout, stderr = self._output.write_ends
             return subprocess.Popen(
                 [*python_module(WORKER), PROTOCOL_VERSION, str(os.getpid()), *map(str, fds)],
                 pass_fds=fds,
