@@ -23,7 +23,7 @@ from tests.support.service_process import APPS, PATIENCE_S, ROOT, ServiceProcess
 
 TRACE = ROOT / "tests" / "fixtures" / "trace"
 START_S = 2 * PATIENCE_S  # as `ServiceProcess.wait_until_ready` waits
-MAX_FILES = 20  # that a reader of a key/value request opens
+MAX_FILES = 18  # that a reader of a key/value request opens
 AMPLE_S = 24 * 3600.0
 ROW = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_mask": "[[1, 1, 1]]"}
 
