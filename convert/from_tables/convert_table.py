@@ -13,13 +13,13 @@ from convert.from_tables.pickle_facts import (
     PickleFacts,
     describe_mismatch,
     read_pickle_facts,
+    require_environment,
 )
 from convert.from_tables.table_model import MODEL_FILE, ROWS_FILE
 from convert.output.staging import check_replaceable, hash_sources, staged, write_stamp
 from convert.programs.program_feeds import parse_input_spec
 from convert.proof.parity import ParityReport, parse_report, write_reports
 from convert.result import Conversion, ConversionOptions, find_current_result
-from convert.steps.conversion_environment import conversion_python
 from convert.steps.isolation import run_isolated
 from convert.to_serving.notes import ModelNotes, write_notes
 from pipeline.errors import ConversionError, ParityError
@@ -86,7 +86,7 @@ def convert_table(
     specs = parse_input_spec(input_spec) if input_spec else ()
     facts = read_pickle_facts(source.path) if source.runs_code else PickleFacts()
     needs = (*source.needs, *facts.packages)
-    conversion_python(needs)
+    require_environment(source.path, facts, needs, options)
     settings = {"input_spec": input_spec, "tolerance": options.tolerance, "library": source.library}
     fingerprint = hash_sources([source.path, *options.sample], settings)
     current = find_current_result(out, fingerprint, f"would convert {source.path} to {out}", options)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from convert.result import ConversionOptions
 from convert.steps.conversion_environment import CONVERT_PYTHON, conversion_python
 from convert.steps.isolation import run_isolated
+from pipeline.errors import ConversionError
 from pipeline.launch.commands import paddlewheel
 
 _PIECE_BYTES, _OVERLAP_BYTES, _MAX_BYTES = 1 << 20, 64, 1 << 32
@@ -109,13 +111,36 @@ def describe_mismatch(
     )
     if _minor(installed) == _minor(facts.sklearn):
         return ""
+    return (
+        f"{source} was saved by scikit-learn {facts.sklearn}, and {conversion_python(needs)} has "
+        f"{installed}, which may misread it. {_matching_commands(facts, options)}"
+    )
+
+
+def require_environment(
+    source: Path, facts: PickleFacts, needs: Sequence[str], options: ConversionOptions
+) -> None:
+    """Raise ConversionError without a conversion environment.
+
+    The error names the commands for the version in the pickle: another version would be of no use.
+    """
+    try:
+        conversion_python(needs)
+    except ConversionError as exc:
+        if not facts.sklearn or CONVERT_PYTHON in os.environ:
+            raise
+        raise ConversionError(
+            f"{source} was saved by scikit-learn {facts.sklearn}, and there is no conversion environment. "
+            f"{_matching_commands(facts, options)}"
+        ) from exc
+
+
+def _matching_commands(facts: PickleFacts, options: ConversionOptions) -> str:
     folder = f"{SCIKIT_LEARN}-{facts.sklearn}"
     packages = " ".join((f"{SCIKIT_LEARN}=={facts.sklearn}", *facts.boosters))
     again = options.command or "the conversion"
     return (
-        f"{source} was saved by scikit-learn {facts.sklearn}, and {conversion_python(needs)} has "
-        f"{installed}, which may misread it. Convert it with {facts.sklearn}: "
-        f"`{paddlewheel()} convert-env {folder} --tables {packages} && "
+        f"Convert it with {facts.sklearn}: `{paddlewheel()} convert-env {folder} --tables {packages} && "
         f"{CONVERT_PYTHON}={folder}/bin/python {again}`"
     )
 

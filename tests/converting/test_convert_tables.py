@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from convert.cli import main
+from convert.steps import conversion_environment
 
 
 class Touches:
@@ -53,3 +54,18 @@ def test_a_file_that_is_none_of_them_is_refused_with_what_there_is(
     source.write_text("some notes\n", "utf-8")
     assert main(["all", str(source), str(tmp_path / "out")]) == 2
     assert "nor a model of scikit-learn" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_without_an_environment_the_error_names_the_version_in_the_pickle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(conversion_environment.CONVERT_PYTHON, raising=False)
+    monkeypatch.setattr(conversion_environment, "FOLDER", tmp_path / "absent")
+    source = tmp_path / "people.joblib"
+    source.write_bytes(pickle.dumps({"_sklearn_version": "1.5.2"}))
+    assert main(["all", str(source), str(tmp_path / "out"), "--trust"]) == 2
+    message = capsys.readouterr().err.replace("\n", " ")
+    assert "was saved by scikit-learn 1.5.2, and there is no conversion environment" in message
+    assert (
+        "convert-env scikit-learn-1.5.2 --tables scikit-learn==1.5.2 && PADDLEWHEEL_CONVERT_PYTHON" in message
+    )
