@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from dataclasses import asdict, fields
@@ -73,7 +74,7 @@ def _settings(options: TextOptions) -> TextSettings:
 def _print_summary(folder: Path, name: str, settings: TextSettings, options: TextOptions) -> None:
     """Print the task, the labels and an example request."""
     from pipeline.api.dag import build_signature
-    from pipeline.api.examples import build_example_requests, collect_examples
+    from pipeline.api.examples import ExampleRequest, build_example_requests, collect_examples
     from pipeline.api.op import RequestOp
     from pipeline.launch.new_service import padding_remark
     from pipeline.models.serving_model import choose_version, load_serving_model
@@ -87,11 +88,16 @@ def _print_summary(folder: Path, name: str, settings: TextSettings, options: Tex
     task = next(task for task, kind in KINDS.items() if kind == output.kind)
     ops = {name: op}
     signature = build_signature(ops, op)
-    request = build_example_requests(name, signature, collect_examples(ops, signature))["v1-http"]
+    if task == "embeddings":
+        body = json.dumps({"model": name, "input": ["text"]}).encode()
+        request = ExampleRequest("/v1/embeddings", body)
+    else:
+        request = build_example_requests(name, signature, collect_examples(ops, signature))["v1-http"]
     remark = padding_remark(op.model)
     labels = ", ".join(op.model.labels[:8]) + (", ..." if len(op.model.labels) > 8 else "")
+    classes = f", {len(op.model.labels)} classes ({labels})" if labels else ""
     sys.stdout.write(
-        f"{name}: {task}, {len(op.model.labels)} classes ({labels}). Once it is ready, ask it:\n\n"
+        f"{name}: {task}{classes}. Once it is ready, ask it:\n\n"
         f"  {request.command(f'localhost:{options.http_port}')}\n\n{remark}\n"
     )
     sys.stdout.flush()

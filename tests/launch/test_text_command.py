@@ -11,6 +11,7 @@ import pytest
 
 from tests.support import onnx_models
 from tests.support.command_line import paddlewheel, refused
+from tests.support.embedding_models import encoder
 from tests.support.service_process import ROOT
 from tests.support.text_services import NLI, TextProcess, classifier, entity_model
 
@@ -153,3 +154,9 @@ def test_a_text_beyond_the_positions_of_config_json_is_refused(
     with TextProcess(classifier(tmp_path, ("x", "y", "z"), **config)) as service:
         assert f"the model reads {longest}:" in service.rows("国" * (longest - 1), status=400)
         assert service.rows("国" * (longest - 2))
+
+
+def test_an_embedding_service_shows_a_request_of_openai_and_no_classes(tmp_path: Path) -> None:
+    log = told(encoder(tmp_path / "finder", {"kind": "embedding"}))
+    assert "texts: embeddings. Once it is ready" in log
+    assert """/v1/embeddings -d '{"model": "texts", "input": ["text"]}'""" in log
