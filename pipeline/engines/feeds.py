@@ -69,6 +69,8 @@ def _form(
     array = feeds[variable.alias]
     if is_texts(array):
         array = np.array(array, object)
+    if isinstance(array, np.generic):  # a number of NumPy, for a feed without axes
+        array = np.asarray(array)
     if not isinstance(array, np.ndarray):
         raise NoArray(f"feed {variable.alias!r} is of type {type(array).__name__}, expected an ndarray")
     if array.size == 0 and not _declares_no_element(variable, array):

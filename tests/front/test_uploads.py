@@ -125,3 +125,8 @@ def test_a_form_of_other_inputs_has_texts_and_a_csv_file_stands_alone() -> None:
     table = upload_form({"text/csv": "csv"}, ["age", "job"])
     assert table is not None and list(table["schema"]["properties"]) == ["csv"]
     assert upload_form({}, ["text"]) is None
+
+
+def test_a_refusal_shows_how_to_send_a_file(service: ServiceProcess) -> None:
+    answer = service.http(PATH, "[]")
+    assert answer.status == 400 and answer.json["error"].endswith("; send a file: curl -F sound=@FILE")

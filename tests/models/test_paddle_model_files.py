@@ -68,6 +68,12 @@ def test_the_engine_judges_an_images_sides_and_the_description_its_channels() ->
         check_feeds(declared, {"image": np.zeros((2, 1, 608, 608))})
 
 
+def test_a_number_of_numpy_is_a_feed_without_axes() -> None:
+    declared = [Variable("sr", "sr", "int64", ())]
+    array = check_feeds(declared, {"sr": np.int64(16000)})["sr"]
+    assert (array.shape, array.item()) == ((), 16000)
+
+
 def test_what_a_program_finds_is_not_merged_with_other_requests(
     model_folder: Path, tmp_path: Path, classifier: ServingModel, pdmodel: ServingModel
 ) -> None:

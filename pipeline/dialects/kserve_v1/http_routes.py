@@ -169,6 +169,10 @@ class V1Http(HttpHandler):
         except ServingError:  # the error that is being reported
             return ""
         app = self._scheduler.app
+        uploads = {} if model.op else app.raw_bodies
+        for spec in model.signature.inputs:
+            if spec.name in uploads.values() and spec.name not in app.examples.row:
+                return f"; send a file: curl -F {spec.name}=@FILE"
         row = example_row(app, model) or ({"...": "..."} if model.signature.open else None)
         body = json.dumps(_example(app, model, row), ensure_ascii=False)
         if not row or len(body) > MAX_EXAMPLE_CHARS:
