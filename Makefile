@@ -55,9 +55,9 @@ test-plain-grpc: $(DEV)  ## Tests of the gRPC ports on grpc.aio alone, as after 
 	$(PY) -m convert demo
 	PYTHONPATH=$(CURDIR)/tests/support/plain_grpc $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile $(GRPC_TESTS)
 
-test-system: $(SYSTEM)  ## Generated requests for every operation and method of running services
+test-system: $(SYSTEM)  ## Generated requests for every operation and method, and nginx in front of a service
 	$(PY) -m convert demo
-	$(PY) -m pytest tests/system
+	program=$$(docker/install.sh nginx) && NGINX="$$program" $(PY) -m pytest tests/system
 
 coverage: $(DEV)  ## All tests, with the lines of ours that they and the processes they start have run
 	$(PY) -m convert demo

@@ -15,6 +15,7 @@
 #   docker/install.sh system DIR           what generates requests in `make test-system`, beside it
 #   docker/install.sh mutants DIR          mutmut, for `make mutants`, beside it
 #   docker/install.sh browser              prints where Chromium is, installed first where it is not (Debian; as root)
+#   docker/install.sh nginx                prints where nginx is, installed first where it is not (Debian; as root)
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR INDEX      PyTorch beside it, from the given package index; `pip` is pip's own
 #   docker/install.sh pdmodel DIR          an older Paddle that writes .pdmodel programs, apart from the other
@@ -82,6 +83,22 @@ install_browser() {
         fail "the tests of /docs need Chromium, and apt-get has none to install here: $remedy"
 }
 
+find_nginx() {
+    PATH="$PATH:/usr/sbin" command -v "${NGINX:-nginx}"
+}
+
+install_nginx() {
+    if find_nginx; then
+        return
+    fi
+    remedy="install nginx, or name a program with NGINX=/path/to/nginx"
+    { [ "$(id -u)" = 0 ] && command -v apt-get; } ||
+        fail "the test of the proxy needs nginx, and only root with apt-get can install it here: $remedy"
+    # nginx-light: one program with the modules of docs/deploy.md
+    { apt-get update && apt-get install -y --no-install-recommends nginx-light; } ||
+        fail "the test of the proxy needs nginx, and apt-get has no package of it here: $remedy"
+}
+
 case ${1:-} in
 native)
     apt-get update
@@ -132,6 +149,10 @@ page | system | mutants)
 browser)
     install_browser >&2
     find_browser
+    ;;
+nginx)
+    install_nginx >&2
+    find_nginx
     ;;
 convert)
     pip_install "$2" --requirement requirements/convert.txt
