@@ -95,7 +95,7 @@ def _print_summary(folder: Path, name: str, settings: TextSettings, options: Tex
         request = build_example_requests(name, signature, collect_examples(ops, signature))["v1-http"]
     remark = padding_remark(op.model)
     labels = ", ".join(op.model.labels[:8]) + (", ..." if len(op.model.labels) > 8 else "")
-    classes = f", {len(op.model.labels)} classes ({labels})" if labels else ""
+    classes = "" if task == "embeddings" else f", {len(op.model.labels)} classes ({labels})"
     sys.stdout.write(
         f"{name}: {task}{classes}. Once it is ready, ask it:\n\n"
         f"  {request.command(f'localhost:{options.http_port}')}\n\n{remark}\n"
