@@ -69,6 +69,16 @@ def check(told: dict[str, Any], image: Image.Image) -> None:
     assert told["scores"] == pytest.approx(scores, abs=1e-5)
 
 
+def _upload(schema: dict[str, Any], encoded: str) -> tuple[str, bytes]:
+    """Return the content type and the body of a form with a file for each required field."""
+    head = 'content-disposition: form-data; name="{}"; filename="a.png"\r\ncontent-type: image/png\r\n\r\n'
+    files = [
+        b"--edge\r\n" + head.format(name).encode() + base64.b64decode(encoded) + b"\r\n"
+        for name in schema["required"]
+    ]
+    return "multipart/form-data; boundary=edge", b"".join(files) + b"--edge--\r\n"
+
+
 def predictions(answer: HttpAnswer) -> list[dict[str, Any]]:
     assert answer.status == 200, answer
     told: list[dict[str, Any]] = answer.json["predictions"]
@@ -121,15 +131,20 @@ class TestEveryEndpoint:
 
     def test_every_example_of_its_description_is_answered(self, service: ServiceProcess) -> None:
         paths = service.http("/openapi.json").json["paths"]
-        asked = 0
+        requests = 0
         for path in ("/photos/prediction", V1, V2, "/v2/models/photos/generate"):
-            for media, told in paths[path]["post"]["requestBody"]["content"].items():
-                encoded = told.get("x-example-base64")
-                body = base64.b64decode(encoded) if encoded else json.dumps(told["example"]).encode()
+            content = paths[path]["post"]["requestBody"]["content"]
+            for media, description in content.items():
+                if media == "multipart/form-data":
+                    media, body = _upload(description["schema"], content["image/png"]["x-example-base64"])
+                elif "x-example-base64" in description:
+                    body = base64.b64decode(description["x-example-base64"])
+                else:
+                    body = json.dumps(description["example"]).encode()
                 answer = service.http(path, body, headers={"content-type": media})
                 assert answer.status == 200, answer
-                asked += 1
-        assert asked == 6
+                requests += 1
+        assert requests == 8
 
     def test_what_the_model_takes_and_gives_is_told_at_openapi_json(self, service: ServiceProcess) -> None:
         told = service.http("/openapi.json").json["x-models"]["photos"]
