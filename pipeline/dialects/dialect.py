@@ -1,8 +1,9 @@
-"""Dialect: the interface of a request format: its handlers in the front, its response forms in a worker.
+"""Dialect: the plug-in interface of a request protocol, such as KServe v2 or OpenAI's embeddings API.
 
-A package adds a dialect as an entry point of the group `paddlewheel.dialects`; see `pipeline.plugins`. Front
-and workers are separate processes. The module of a Dialect imports handlers in `front` and forms in `worker`,
-so that each process imports only its part.
+A dialect has HTTP and gRPC handlers in the front process, and encoders of responses in the worker processes.
+A package adds a dialect as an entry point of the group `paddlewheel.dialects`; see `pipeline.plugins`. The
+module of a Dialect imports its handlers in `front` and its encoders in `worker`, so that each process imports
+only its part.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ declares. Raises ServingError.
 
 
 class Form(NamedTuple):
-    """A kind of response, with its encoders."""
+    """A response format of a protocol, such as JSON or protobuf, with its encoders, which run in a worker."""
 
     render: Render
     # Encodes a Response built by the app's ResponseOp. None: `render` encodes the values of that Response.
@@ -41,20 +42,23 @@ class Form(NamedTuple):
 
 
 class Dialect(Protocol):
-    """A request format with its endpoints: the object that an entry point names."""
+    """A request protocol with its HTTP paths and gRPC methods: the object that an entry point names."""
 
     name: str  # the name of the entry point
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
-        """Return the handlers of the front. Called once, before the ports are opened."""
+        """Return the handlers of the front process, HTTP and gRPC. Called once, before ports open."""
 
     def worker(self) -> WorkerPart:
-        """Return the decoders and encoders of a worker. Called once per worker, before the script runs."""
+        """Return the encoders of responses and the decoders of inputs, in a worker process.
+
+        Called once per worker, before the app's script runs.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrontPart:
-    """The handlers of a dialect, with their paths and gRPC methods."""
+    """The handlers of a request protocol in the front process, with their HTTP paths and gRPC methods."""
 
     http: HttpHandler | None = None
     prefixes: Collection[str] = ()  # "/v1/": paths below; "/v2": this path; "/": all other paths
@@ -69,18 +73,18 @@ class FrontPart:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerPart:
-    """The response forms of a dialect, and the values that its workers decode."""
+    """The encoders of a protocol's responses, and the kinds of input values that its workers decode."""
 
     forms: Mapping[str, Form]  # by name, such as "lines.text"
     unread: Collection[type[Unread]] = ()  # values that the front does not decode
 
 
 def load_forms(dialects: Sequence[Plugin]) -> dict[str, Form]:
-    """Load the response forms by name, and register the decoders of undecoded values.
+    """Return the response formats of protocol plug-ins by name, and register their decoders, in a worker.
 
-    The front passes the plugins to its workers: reading the metadata of all installed packages takes about
-    10 ms, and both must use the same plugins. Raises ConfigError for a plugin that can't be loaded, and for
-    a name that two forms have.
+    The front passes the plugins to its workers: reading the metadata of all installed packages takes about 10
+    ms, and both must use the same plugins. Raises ConfigError for a plugin that can't be loaded, and for a
+    name that two formats have.
     """
     forms: dict[str, Form] = {}
     owners: dict[str, Plugin] = {}

@@ -1,7 +1,9 @@
-"""FRONT PROCESS: bounds of JSON bodies, and outlines of large ones, without the long arrays of tensors.
+"""FRONT PROCESS: scans JSON bodies: limits their depth, and cuts long arrays out of large ones.
 
-Decoding holds the GIL: a body of 60 MB would block the event loop for a second. A thread makes the outline,
-in pieces, because NumPy releases the GIL. The worker decodes the arrays.
+Decoding holds the GIL: a body of 60 MB would block the event loop for a second. So a thread replaces each
+long array, the data of a tensor, by a short stand-in. The result is the outline of the body. The front
+decodes the outline, and the worker decodes the arrays. The thread scans in pieces, because NumPy releases the
+GIL.
 """
 
 from __future__ import annotations
@@ -47,14 +49,17 @@ _NEITHER_BRACKET_NOR_QUOTE = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 class Outline:
-    """A JSON text whose long arrays are replaced by stand-ins."""
+    """A JSON text whose long arrays, the data of tensors, are replaced by short stand-ins."""
 
     def __init__(self, text: bytes, arrays: Sequence[memoryview] = ()) -> None:
         self.text = text  # with the stand-ins
         self._arrays = arrays
 
     def restore(self, value: bytes | msgspec.Raw) -> Part:
-        """Return the JSON text that a value of the outline stands for."""
+        """Return the original JSON text of a value: the array for a stand-in, else the value itself.
+
+        value: undecoded JSON text of a value in the outline.
+        """
         view = memoryview(value)
         if not self._arrays or len(view) != _STAND_IN_BYTES:
             return view
@@ -64,7 +69,7 @@ class Outline:
         return self._arrays[int(number)]
 
     def find_array(self, value: object) -> memoryview | None:
-        """Return the text of the array that a decoded value stands for; None for other values."""
+        """Return the JSON text of the array that a decoded stand-in replaces; None for any other value."""
         if not self._arrays or type(value) is not list or len(value) != 1 or type(value[0]) is not str:
             return None
         number = value[0].removeprefix(_MARK)
@@ -72,11 +77,12 @@ class Outline:
 
 
 def make_outline(text: bytes | memoryview, limits: Limits, max_elements: int = 0) -> Outline:
-    """Replace the arrays of tensor data by stand-ins.
+    """Replace the long arrays of a JSON text, the data of tensors, by short stand-ins.
 
-    These are the arrays below the third level, and those within an array of the second level. max_elements:
-    maximum number of elements outside of these arrays; 0: as many as limits.tensors allows. Raises TooLarge
-    for more elements, and for a text that nests deeper than limits.json_depth.
+    The arrays are those at nesting depth 4, and at depth 3 within an array, if they have over 256 bytes.
+    max_elements: maximum number of brackets, commas and colons outside of these arrays; 0: as many as
+    limits.tensors allows. Raises TooLarge (HTTP 413) for more, and for a text that nests deeper than
+    limits.json_depth.
     """
     return _Scan(
         memoryview(text), limits.json_depth, max_elements or ELEMENTS_PER_TENSOR * limits.tensors
@@ -84,7 +90,7 @@ def make_outline(text: bytes | memoryview, limits: Limits, max_elements: int = 0
 
 
 class Scan:
-    """The result of a scan: the outline of a body, or the reason for a rejection.
+    """The result of scanning a JSON body in a thread: its outline, or the reason for its rejection.
 
     It has no exception, whose traceback would keep the body in a reference cycle.
     """
@@ -94,14 +100,17 @@ class Scan:
         self._reason = reason
 
     def result(self) -> Outline:
-        """Return the outline. Raises TooLarge."""
+        """Return the outline. Raises TooLarge (HTTP 413) if the scan rejected the body."""
         if self._outline is None:
             raise TooLarge(self._reason)
         return self._outline
 
 
 def outline_aside(body: bytes, limits: Limits, then: Callable[[Scan], object], max_elements: int = 0) -> None:
-    """Make the outline of a body in a thread, and call `then` in the event loop with the result."""
+    """Make the outline of a JSON body in a thread, then call `then` with the result in the event loop.
+
+    Returns at once. max_elements: see `make_outline`.
+    """
     loop = asyncio.get_running_loop()
     scanning = loop.run_in_executor(_scanner, partial(_scan, body, limits, max_elements))
     scanning.add_done_callback(lambda done: then(done.result()))
@@ -118,7 +127,10 @@ def _scan(body: bytes, limits: Limits, max_elements: int) -> Scan:
 
 
 class ScanFirst(HttpHandler):
-    """An HTTP handler that makes the outline of a large body before `_read` decodes it."""
+    """Base class of HTTP handlers that scan a large JSON body in a thread before they decode it.
+
+    A handler that decodes the outline in place of the body overrides `_read_outline`.
+    """
 
     _limits: Limits
 
@@ -132,12 +144,16 @@ class ScanFirst(HttpHandler):
         self.handle(request, lambda: self._read_outline(request, scan.result()))
 
     def _read_outline(self, request: HttpRequest, outline: Outline) -> Request | None:
-        """Return the request in a large body. Raises ServingError."""
+        """Return the request in a large body, once it is scanned. Raises ServingError.
+
+        The default decodes the whole body in `_read`, after the scan has checked its depth and number of
+        values.
+        """
         return self._read(request)
 
 
 class _Scan:
-    """A scan of a text, in pieces."""
+    """One scan of a JSON text, which finds the long arrays in pieces of 1 MiB."""
 
     def __init__(self, text: memoryview, max_depth: int, max_elements: int) -> None:
         self._text = text
@@ -164,7 +180,10 @@ class _Scan:
         return Outline(b"".join(parts), [self._text[begin:end] for begin, end in self._spans])
 
     def _scan_piece(self, start: int) -> int:
-        """Scan a piece, and return its end, which never separates a backslash and its character."""
+        """Scan the piece of text that begins at `start`, and return its end, the start of the next piece.
+
+        A piece never ends between a backslash and the character that it escapes.
+        """
         piece = bytes(self._text[start : start + _PIECE_BYTES])
         if self._is_plain(piece):
             return start + len(piece)
@@ -186,13 +205,16 @@ class _Scan:
         return start + len(piece)
 
     def _is_plain(self, piece: bytes) -> bool:
-        """Return whether the whole piece belongs to a string, or to an array that is being cut."""
+        """Return whether a piece needs no scan: it lies in a string, or in an array that is being cut."""
         if b'"' in piece or b"\\" in piece:
             return False
         return self._in_string or (self._cut_from >= 0 and not any(each in piece for each in _BRACKETS))
 
     def _scan_elements(self, at: Indexes, kinds: Kinds) -> None:
-        """Scan brackets, commas and colons outside of strings. at, kinds: their offsets and kinds."""
+        """Process the brackets, commas and colons outside of strings: check depth, find long arrays.
+
+        at, kinds: offsets in the text and kinds, such as _OPEN_ARRAY. Raises TooLarge.
+        """
         if not at.size:
             return
         is_open = (kinds == _OPEN_ARRAY) | (kinds == _OPEN_OBJECT)
@@ -213,7 +235,7 @@ class _Scan:
         self._cut(at, kinds, depth)
 
     def _cut(self, at: Indexes, kinds: Kinds, depth: Indexes) -> None:
-        """Record the arrays to cut, and count the elements outside of them."""
+        """Record the arrays to cut, and count the elements outside of them. Raises TooLarge for too many."""
         begins, ends = self._arrays_to_cut(kinds, depth)
         count = at.size
         if begins.size and ends[-1] == at.size:  # the last array continues in the next piece
@@ -231,7 +253,10 @@ class _Scan:
             )
 
     def _arrays_to_cut(self, kinds: Kinds, depth: Indexes) -> tuple[Indexes, Indexes]:
-        """Return the starts and ends of arrays, as indexes of `kinds`; the end may be its size."""
+        """Return the starts and ends of the arrays to cut, as indexes of `kinds`.
+
+        The end is the size of `kinds` for an array that continues in the next piece.
+        """
         seconds = np.flatnonzero((kinds != _CLOSE) & (kinds != _SEPARATOR) & (depth == 2))
         third, third_ends = _arrays(kinds, depth, 3)
         fourth, fourth_ends = _arrays(kinds, depth, 4)
@@ -249,14 +274,17 @@ class _Scan:
 
 
 def _arrays(kinds: Kinds, depth: Indexes, level: int) -> tuple[Indexes, Indexes]:
-    """Return the starts and ends of the arrays whose values are at a level, as indexes of `kinds`."""
+    """Return the starts and ends of the arrays whose values have the nesting depth `level`.
+
+    Starts and ends are indexes of `kinds`. The end is its size for an array that is not closed.
+    """
     begins = np.flatnonzero((kinds == _OPEN_ARRAY) & (depth == level))
     closes = np.append(np.flatnonzero((kinds == _CLOSE) & (depth == level - 1)), kinds.size)
     return begins, closes[np.searchsorted(closes, begins)]
 
 
 def check_depth(body: bytes, limit: int) -> None:
-    """Raise TooLarge if the body nests deeper than `limit`.
+    """Raise TooLarge (HTTP 413) if a JSON body nests deeper than `limit` levels.
 
     A scan takes about 10 ns a byte. Bodies with few brackets, or without one at the start, need no scan.
     """
@@ -272,7 +300,10 @@ def check_depth(body: bytes, limit: int) -> None:
 
 
 def check_objects(body: bytes, limit: int) -> None:
-    """Raise TooLarge for more than `limit` objects. An object of two bytes in the body is large in memory."""
+    """Raise TooLarge (HTTP 413) if a JSON body has more than `limit` objects.
+
+    An object of two bytes in the body is large in memory.
+    """
     if body.count(b"{") <= limit:
         return
     outside, _ = nesting(body)
@@ -282,7 +313,7 @@ def check_objects(body: bytes, limit: int) -> None:
 
 
 def nesting(text: bytes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int32]]:
-    """Return for each byte of a JSON text whether it is outside of strings, and its nesting depth."""
+    """Return two arrays over the bytes of a JSON text: whether each is outside of strings, and its depth."""
     plain = np.frombuffer(text.replace(b"\\\\", b"  ").replace(b'\\"', b"  "), np.uint8)
     outside = np.bitwise_xor.accumulate((plain == ord('"')).view(np.uint8)) == 0
     opened = outside & ((plain == ord("[")) | (plain == ord("{")))

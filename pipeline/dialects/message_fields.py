@@ -1,4 +1,7 @@
-"""Fields of serialized protobuf messages: counts them, and cuts long fields before protobuf parses."""
+"""Limits the fields of serialized protobuf messages, and cuts out long fields, before protobuf parses.
+
+A field of two bytes may take a hundred bytes in memory once parsed.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,16 @@ _VARINT, _DELIMITED, _START_GROUP, _END_GROUP = 0, 2, 3, 4
 
 
 class _InvalidMessage(Exception):
-    """The bytes end too early, or have an unknown wire type."""
+    """Raised while reading fields from bytes that end too early, or that have an unknown wire type.
+
+    The functions of this module catch it: protobuf's parser rejects the message.
+    """
 
 
 def check_field_count(data: bytes, limits: Limits) -> None:
-    """Raise TooLarge for more fields than limits.tensors allows. The parser rejects invalid messages.
+    """Raise TooLarge, a client error, if a serialized message has more fields than limits.tensors allows.
 
-    A field of two bytes may take a hundred bytes in memory.
+    Invalid messages pass: protobuf's parser rejects them.
     """
     try:
         for _ in _fields(data, limits) if len(data) > SMALL_BYTES else ():
@@ -32,9 +38,10 @@ def check_field_count(data: bytes, limits: Limits) -> None:
 
 
 def cut_fields(data: bytes, number: int, limits: Limits) -> tuple[bytes, list[memoryview]]:
-    """Cut the delimited fields with this number, and return the rest and the contents, as views of `data`.
+    """Cut the length-delimited fields with a field number out of a serialized message.
 
-    Small and invalid messages are returned as they are. Raises TooLarge, as `check_field_count`.
+    Returns the rest of the message, and the contents of the fields as views of `data`. Small and invalid
+    messages are returned as they are, with no contents. Raises TooLarge, as `check_field_count`.
     """
     if len(data) <= SMALL_BYTES:
         return data, []
@@ -53,7 +60,7 @@ def cut_fields(data: bytes, number: int, limits: Limits) -> tuple[bytes, list[me
 
 
 class LargeMessage(NamedTuple):
-    """A nested message with long fields, which its outline lacks."""
+    """A nested protobuf message whose long fields `check_nested` has cut out of the outer message."""
 
     data: memoryview  # the complete message
     cut: list[tuple[int, memoryview]]  # number and content of each cut field
@@ -62,11 +69,11 @@ class LargeMessage(NamedTuple):
 def check_nested(
     data: bytes, number: int, limits: Limits, cut: Collection[int] = (), short: int = 0, elements: int = 0
 ) -> tuple[bytes, dict[int, LargeMessage]]:
-    """Count the fields of the nested messages with this number, and cut their long fields.
+    """Limit the fields of the nested messages with a field number, and cut out their long fields.
 
-    cut: numbers of the delimited fields to cut. short: number of a field that is never long, such as a shape.
-    elements: number of additional fields, each an element of a tensor. Returns the outline of the message,
-    and the nested messages with cut fields, by their index. Raises TooLarge.
+    cut: field numbers of the delimited fields to cut. short: number of a field that is never long, such as a
+    shape. elements: number of fields allowed in addition, each an element of a tensor. Returns the outer
+    message without the cut fields, and the nested messages with cut fields, by their index. Raises TooLarge.
     """
     if len(data) <= SMALL_BYTES:
         return data, {}
@@ -105,7 +112,7 @@ def check_nested(
 
 
 def encode_varint(number: int) -> bytes:
-    """Encode a number, such as the length of a field: seven bits in each byte, the lowest first."""
+    """Encode an integer as a protobuf varint: seven bits in each byte, the lowest first."""
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -115,14 +122,14 @@ def encode_varint(number: int) -> bytes:
 
 
 class _Budget:
-    """Limits the number of fields of a message, including its nested messages."""
+    """Counts the fields of a protobuf message, including its nested messages, up to a maximum."""
 
     def __init__(self, limits: Limits, elements: int = 0) -> None:
         self._max_tensors = limits.tensors
         self._remaining = self._max_fields = FIELDS_PER_TENSOR * limits.tensors + elements
 
     def spend(self) -> None:
-        """Count a field. Raises TooLarge."""
+        """Count a field. Raises TooLarge if the message has more fields than allowed."""
         self._remaining -= 1
         if self._remaining < 0:
             raise TooLarge(
@@ -133,7 +140,7 @@ class _Budget:
 def _fields(
     data: bytes, limits: Limits, at: int = 0, stop: int | None = None, budget: _Budget | None = None
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the tag of each field, and the offsets of the field, its content and the next field.
+    """Yield for each field of a serialized message its tag, and the offsets of field, content and end.
 
     at, stop: offsets of the message in `data`. Raises TooLarge and _InvalidMessage.
     """
@@ -160,7 +167,7 @@ def _fields(
 
 
 def _decode_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode the number at `at`, and return it with its end. Raises _InvalidMessage."""
+    """Decode the protobuf varint at the offset `at`, and return it with its end. Raises _InvalidMessage."""
     value = shift = 0
     while at < len(data):
         byte = data[at]

@@ -1,4 +1,7 @@
-"""FRONT PROCESS: models for embeddings, reranking and classification, found by their declared tensors."""
+"""FRONT PROCESS: models for embeddings, reranking and classification, as OpenAI's and TEI's APIs use them.
+
+A model belongs to a kind by its declared input and output tensors.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ MAX_TEXTS = 2048  # of a request, the limit of OpenAI
 
 
 class TextModel(NamedTuple):
-    """A model that takes texts."""
+    """A served model whose inputs are texts: one for each row, or a pair."""
 
     served: ServedModel
     text: str  # name of its first input
@@ -37,7 +40,10 @@ class TextModel(NamedTuple):
     def texts(
         self, raw: msgspec.Raw, name: str, limits: Limits, width: int = 0, part: int = 0
     ) -> UnreadTexts:
-        """Return the texts of a field, undecoded. width, part: see `UnreadTexts`."""
+        """Return the texts in a member of a JSON body as a model input, which the worker process decodes.
+
+        name: name of the member, for error messages. width, part: see `UnreadTexts`.
+        """
         as_tensor = self.served.config is not None  # models of a repository accept only tensors
         return UnreadTexts(
             bytes(raw), name, min(MAX_TEXTS, limits.rows), limits.text_chars, width, part, as_tensor
@@ -45,13 +51,16 @@ class TextModel(NamedTuple):
 
 
 class TextModels:
-    """Finds the text models of a service by kind and name."""
+    """Finds the models for embeddings, reranking or classification in a service, by kind and name."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
     def all(self, kind: str) -> list[TextModel]:
-        """Return the models of a kind that are served now; a repository loads and unloads models."""
+        """Return the service's models of a kind: EMBEDDINGS, RANKING or CLASSES.
+
+        The list may change with each call: a repository loads and unloads models.
+        """
         app = self._scheduler.app
         text_models = [
             _text_model(served, served.signature, kind)
@@ -62,10 +71,11 @@ class TextModels:
         return [model for model in text_models if model is not None and model.text not in files]
 
     def find(self, kind: str, name: str = "") -> TextModel:
-        """Return the newest version of the named model.
+        """Return the model of a kind that a request names, in its newest version.
 
         A service with a single model of the kind ignores the name: clients send the name that they used with
-        another server. An unloaded model is returned only if no loaded model matches. Raises UnknownService.
+        another server. An unloaded model is returned only if no loaded model matches. Raises UnknownService
+        (HTTP 404).
         """
         all_of_kind = self.all(kind)
         loaded = [m for m in all_of_kind if not self._scheduler.has_unloaded(m.served.key)] or all_of_kind
@@ -81,7 +91,7 @@ class TextModels:
 
 
 def _text_model(served: ServedModel, signature: Signature, kind: str) -> TextModel | None:
-    """Return the model as a text model of this kind; None for a model of another kind."""
+    """Return a served model as a text model; None if its tensors are those of another kind."""
     inputs, output_names = signature.inputs, {spec.name for spec in signature.outputs}
     kinds = {
         EMBEDDINGS: EMBEDDING in output_names and len(inputs) == 1,
@@ -95,7 +105,11 @@ def _text_model(served: ServedModel, signature: Signature, kind: str) -> TextMod
 
 
 def decode_body(body: bytes, kind: type[Any], limits: Limits) -> Any:
-    """Decode a body. Raises MalformedBody, InvalidInput for a member of another type, and TooLarge."""
+    """Decode a JSON body to the msgspec type `kind`.
+
+    Raises MalformedBody for invalid JSON, InvalidInput for a member of another type, and TooLarge for a body
+    that nests deeper than limits.json_depth.
+    """
     check_depth(body, limits.json_depth)
     if description := sniff_format(body):
         raise MalformedBody(f"the body is {description}, no JSON")
@@ -108,7 +122,10 @@ def decode_body(body: bytes, kind: type[Any], limits: Limits) -> Any:
 
 
 class TextHttp(ScanFirst, HttpHandler):
-    """Base class of the handlers for text models: builds requests, sends errors in the API's format."""
+    """Base class of the HTTP handlers for text models: builds requests, sends errors in the API's format.
+
+    The handlers of OpenAI's and TEI's APIs derive from it.
+    """
 
     def __init__(self, scheduler: Scheduler, models: TextModels) -> None:
         super().__init__(scheduler)
@@ -124,10 +141,11 @@ class TextHttp(ScanFirst, HttpHandler):
         response_options: Any,
         parameters: Mapping[str, Any],
     ) -> Request:
-        """Build the request for the scheduler.
+        """Build the request for the scheduler, with its model, inputs, deadline and parameters.
 
-        parameters: parameters of the request by name; None for an absent one.
-        Raises InvalidInput for a parameter of an unsupported type, and TooLarge for too many texts.
+        form: name of the response format. response_options: passed to the encoder in the worker. parameters:
+        parameters of the request by name; None for an absent one. Raises InvalidInput for a parameter of an
+        unsupported type, and TooLarge for too many texts.
         """
         prediction = Request(model.served.name, "predict", inputs, form=form)
         prediction.wish = response_options
@@ -143,11 +161,11 @@ class TextHttp(ScanFirst, HttpHandler):
 
     @abstractmethod
     def _status(self, error: ServingError) -> int:
-        """Return the HTTP status of an error."""
+        """Return the HTTP status of an error in this API."""
 
     @abstractmethod
     def _body(self, error: ServingError) -> bytes:
-        """Encode the body of an error response."""
+        """Encode the body of an error response in this API's format."""
 
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
         return JSON, self._body(error)

@@ -1,4 +1,4 @@
-"""WORKER PROCESS: values of text models: the undecoded texts of a request, the vectors of a response."""
+"""WORKER PROCESS: decodes the texts in requests to text models, and checks the vectors in their outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ EMBEDDING, TOKENS = "embedding", "tokens"
 
 
 class UnreadTexts(Unread, eq=False):
-    """Undecoded texts of a request, in JSON: a text, texts, the token ids of a text, or lists of ids."""
+    """The texts of a request as JSON, which the worker process decodes instead of the front process.
+
+    `data` is a text, a list of texts, the token ids of a text, or a list of lists of ids.
+    """
 
     kind = "texts.json"
     name: str  # name of the field, for error messages
@@ -31,7 +34,7 @@ class UnreadTexts(Unread, eq=False):
     as_tensor: bool = False  # for a model that takes a tensor of BYTES, and no token ids
 
     def count(self) -> int:
-        """Return how many texts there are, without decoding them. Raises TooLarge."""
+        """Return the number of texts without decoding them. Raises TooLarge for too many."""
         start = _START.match(self.data)
         if start is None or start[1] not in (b'"[' if not self.width else b"["):
             return 1  # a text, a pair, or the token ids of a text
@@ -43,9 +46,9 @@ class UnreadTexts(Unread, eq=False):
         return count
 
     def decode(self) -> Any:
-        """Decode the texts, or lists of token ids. With `as_tensor`, return an array of `bytes` objects.
+        """Decode to a list of texts or of token id lists; with `as_tensor`, to an array of `bytes` objects.
 
-        Raises InvalidInput and TooLarge that name the field.
+        Raises InvalidInput and TooLarge that name the field, errors of the client.
         """
         texts = self._parse_texts()
         if not self.as_tensor:
@@ -101,7 +104,10 @@ class UnreadTexts(Unread, eq=False):
 
 
 def _sequences(value: Any, name: str) -> list[list[str]]:
-    """Return texts and pairs as lists. TEI clients send "a", ["a"], ["a", "b"] or [["a"], ["b", "c"]]."""
+    """Return the inputs of a TEI request as lists of one or two texts. Raises InvalidInput for others.
+
+    TEI clients send "a", ["a"], ["a", "b"] or [["a"], ["b", "c"]].
+    """
     if isinstance(value, str):
         return [[value]]
     if isinstance(value, list) and value:
@@ -114,9 +120,10 @@ def _sequences(value: Any, name: str) -> list[list[str]]:
 
 
 def vectors_in(output: Mapping[str, Any]) -> tuple[npt.NDArray[np.float32], int]:
-    """Return the vectors, a row for each text, and the number of tokens; 0 if the Op does not count tokens.
+    """Return the vectors in an embeddings model's output, a row for each text, and the number of tokens.
 
-    Raises UnprintableAnswer.
+    The number is the total of all texts; 0 if the model does not count tokens. Raises UnprintableAnswer, a
+    server error, for an output without vectors.
     """
     vectors = output.get(EMBEDDING)
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.dtype.kind != "f":

@@ -1,4 +1,7 @@
-"""Response bodies of key/value requests. The worker encodes them; the front encodes errors."""
+"""Response bodies of Paddle Serving's key/value protocol, in JSON and protobuf.
+
+The worker encodes responses, and the front encodes errors.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ _json = msgspec.json.encode
 
 
 def render(outputs: Mapping[str, Any], form: str) -> bytes:
-    """Encode the body of a response, with keys in the order of `outputs`.
+    """Encode the outputs of an inference as the body of a key/value response, in the order of `outputs`.
 
-    Raises UnprintableAnswer with err_no 7000 for a value without a text, and 8000 for an invalid key.
+    form: JSON or PROTO. Raises UnprintableAnswer with err_no 7000 for a value without a text, and 8000 for an
+    invalid key.
     """
     if isinstance(outputs, Answer) and outputs.key_values is not None:
         outputs = outputs.key_values
@@ -48,9 +52,10 @@ def render_outputs(
     version: str,
     declared: Sequence[TensorSpec],
 ) -> list[Part]:
-    """Encode the outputs of an Op for a `Form`.
+    """Encode the outputs of an inference as the body of a key/value response.
 
-    declared_tensors: whether the outputs are declared tensors of a repository's model; each gets a text.
+    It is the `render` function of a `Form`, in `pipeline.dialects.dialect`. form: JSON or PROTO.
+    declared_tensors: whether the outputs are declared tensors of a repository's model; each then gets a text.
     """
     if declared_tensors:
         outputs = {name: _format_tensor(value) for name, value in outputs.items()}
@@ -58,7 +63,10 @@ def render_outputs(
 
 
 def _format_tensor(value: Any) -> str:
-    """Return the text of a tensor. BYTES are the text of their only element, or a list of texts."""
+    """Return the text of an output tensor in a key/value response.
+
+    The text of BYTES is its only element, or a list of its elements. Other tensors have NumPy's `repr`.
+    """
     if isinstance(value, np.ndarray) and value.dtype.kind in "OSU":
         texts = [e.decode("utf-8", "replace") if isinstance(e, bytes) else str(e) for e in value.ravel()]
         value = texts[0] if len(texts) == 1 else texts
@@ -68,7 +76,7 @@ def _format_tensor(value: Any) -> str:
 
 
 def render_message(form: str, message: Response) -> list[Part]:
-    """Encode the response that an app's ResponseOp built, in either form."""
+    """Encode a protobuf Response that user code (a ResponseOp) has built. form: JSON or PROTO."""
     if form == PROTO:
         return [message.SerializeToString()]
     body = {
@@ -85,7 +93,10 @@ def render_message(form: str, message: Response) -> list[Part]:
 
 
 def render_error(error: ServingError | tuple[int, str], form: str) -> bytes:
-    """Encode the body of an error response: `err_no` and `err_msg`, without values."""
+    """Encode the body of an error response: `err_no` and `err_msg`, without values.
+
+    error: an error, or its err_no and message. form: JSON or PROTO.
+    """
     err_no, message = (error.err_no, error.message) if isinstance(error, ServingError) else error
     if err_no not in _INT32:  # the field is an int32; an app may use any number
         err_no, message = _UNKNOWN_ERROR, f"{message} (err_no {err_no})"

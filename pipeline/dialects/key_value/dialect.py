@@ -1,4 +1,4 @@
-"""Key/value: Paddle Serving's dialect, as JSON over HTTP and as PipelineService over gRPC."""
+"""Paddle Serving's key/value protocol: JSON over HTTP, and PipelineService over gRPC."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 class KeyValue:
+    """The key/value protocol as a plug-in of the server, see `Dialect`."""
+
     name = "key_value"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:

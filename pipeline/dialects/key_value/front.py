@@ -1,4 +1,6 @@
-"""FRONT PROCESS: key/value: `/{service}/{method}` over HTTP, PipelineService over gRPC, and their messages.
+"""FRONT PROCESS: handlers of Paddle Serving's key/value protocol, over HTTP and gRPC.
+
+The HTTP path is `/{service}/{method}`, the gRPC service is PipelineService.
 
 Requests are accepted and rejected as by Paddle Serving's gateway. Unknown fields are ignored. The first JSON
 value counts, and the rest of the body doesn't. null is the empty value of its type. Bytes that are no UTF-8
@@ -131,7 +133,10 @@ _ANSWER: Schema = {
 
 
 class KeyValueHttp(ScanFirst, HttpHandler):
-    """Handles requests at all paths that no other dialect and no page has."""
+    """HTTP handler of the key/value protocol, `POST /{service}/{method}`.
+
+    It also gets the requests at all paths that no other protocol and no page has, and rejects them.
+    """
 
     name = "http"
 
@@ -199,7 +204,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
 
 @functools.lru_cache(maxsize=64)
 def _service_and_method(path: str) -> tuple[str, str] | None:
-    """Return service and method of a key/value path; None for any other path."""
+    """Return service and method of a path `/{service}/{method}`; None for any other path."""
     segments = path.split("/")
     if len(segments) != 3 or not segments[1] or not segments[2] or ":" in segments[2]:
         return None
@@ -207,15 +212,18 @@ def _service_and_method(path: str) -> tuple[str, str] | None:
 
 
 def _timeout_s(request: HttpRequest) -> float:
-    """Return the timeout from the header that Paddle Serving's gateway accepts."""
+    """Return the client's timeout in seconds, from the header grpc-timeout; infinity without the header.
+
+    Raises InvalidInput for an invalid header.
+    """
     value = request.headers.get(_TIMEOUT)
     return math.inf if value is None else parse_grpc_timeout(value)
 
 
 def parse_grpc_timeout(value: bytes) -> float:
-    """Parse a Grpc-Timeout header: at most eight digits and a unit, as in gRPC over HTTP/2.
+    """Parse the value of a grpc-timeout header, such as 500m for 500 ms, and return seconds.
 
-    Returns seconds. Raises InvalidInput.
+    The value has at most eight digits and a unit, as in gRPC over HTTP/2. Raises InvalidInput for others.
     """
     digits, unit = value[:-1], value[-1:]
     if unit not in _UNITS or not digits.isdigit() or len(digits) > 8:
@@ -227,7 +235,7 @@ def parse_grpc_timeout(value: bytes) -> float:
 
 
 class KeyValueRpc(RpcHandler):
-    """Handles the only method of PipelineService, and parses its messages from bytes."""
+    """gRPC handler of PipelineService, Paddle Serving's protobuf service, and its only method `inference`."""
 
     name = "grpc"
 
@@ -264,7 +272,10 @@ class KeyValueRpc(RpcHandler):
 
 
 def _is_over(context: CallContext) -> bool:
-    """Return whether the deadline of the call has passed; a timeout of the service is sent as a message."""
+    """Return whether the client's deadline of a gRPC call has passed.
+
+    A timeout of the service does not end the call: it is sent as a message.
+    """
     remaining_s = context.time_remaining()
     return remaining_s is not None and remaining_s <= 1 / TICKS_PER_S
 
@@ -277,11 +288,12 @@ def parse_http(
     example: str = KEY_VALUE_EXAMPLE,
     outline: Outline | None = None,
 ) -> Request:
-    """Parse an HTTP body to a request. The server sets `deadline`, and `client_ip` if it is empty.
+    """Parse a JSON body of the key/value protocol to a request with its texts and tensors by name.
 
-    service, method: from the path; those in the body are ignored. outline: outline of a large body, whose
-    long arrays the worker decodes. Raises MalformedBody (HTTP 400 always), BadPackage and TooLarge, each with
-    a valid body in its message.
+    service, method: from the path; those in the body are ignored. The caller sets `deadline`. outline: a
+    large body with stand-ins for its long arrays, see `json_outline`; None for a small body. Raises
+    MalformedBody (HTTP 400 always), BadPackage and TooLarge, each with `example`, a valid body, in its
+    message.
     """
     try:
         message = _decode(body, limits) if outline is None else _decode_outline(outline, limits)
@@ -310,9 +322,9 @@ def pass_http_on(
     example: str = KEY_VALUE_EXAMPLE,
     outline: Outline | None = None,
 ) -> Request:
-    """Parse an HTTP body for an app that unpacks messages itself: `inputs` has only the message.
+    """Parse a JSON body for user code that unpacks messages itself: the only input is the protobuf message.
 
-    Raises as `parse_http`, except for BadPackage: the app decides about keys and values.
+    Raises as `parse_http`, except for BadPackage: user code decides about keys and values.
     """
     try:
         decoded = _decode(body, limits) if outline is None else _decode_outline(outline, limits)
@@ -330,7 +342,10 @@ def pass_http_on(
 
 
 def pass_proto_on(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -> Request:
-    """Pass a serialized `Request` on to an app that unpacks messages. Raises MalformedBody and TooLarge."""
+    """Pass a serialized `Request` message on, undecoded, to user code that unpacks messages itself.
+
+    Raises MalformedBody for bytes that are no such message, and TooLarge.
+    """
     message, large = _parse_message(data, limits)
     try:
         for value in message.value:
@@ -348,7 +363,7 @@ def _check_text(value: str, limits: Limits) -> None:
 
 
 def parse_proto(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -> Request:
-    """Parse a serialized `Request` message; `service` and `method` may be empty.
+    """Parse a serialized `Request` message of PipelineService; `service` and `method` may be empty.
 
     The worker decodes the long tensors of a large message. Raises MalformedBody for bytes that are no such
     message, BadPackage and TooLarge.
@@ -370,14 +385,17 @@ def parse_proto(data: bytes, limits: Limits, example: str = KEY_VALUE_EXAMPLE) -
 
 
 def _leave_texts(inputs: dict[str, Any]) -> None:
-    """Leave the long texts of a large request to the worker."""
+    """Replace the long texts of a large request by `UnreadText`, which the worker decodes."""
     for name, text in inputs.items():
         if len(text) > SMALL_BYTES:
             inputs[name] = UnreadText(text.encode("utf-8", "surrogatepass"))
 
 
 class _LargeTensors:
-    """Adds the tensors of a large request to its inputs. Tensors with long data become `UnreadTensor`."""
+    """Adds the tensors of a large request to its inputs. Tensors with long data become `UnreadTensor`.
+
+    The worker process decodes an `UnreadTensor`.
+    """
 
     def __init__(self, inputs: dict[str, Any], limits: Limits, example: str) -> None:
         self._inputs = inputs
@@ -385,12 +403,18 @@ class _LargeTensors:
         self._example = example
 
     def add_outline(self, tensors: Iterable[BodyTensor | None], outline: Outline) -> None:
-        """Add the tensors of a JSON body's outline. Raises BadPackage and TooLarge."""
+        """Add the tensors of a large JSON body. Raises BadPackage and TooLarge.
+
+        tensors: decoded from the outline, in which stand-ins replace long arrays.
+        """
         for index, tensor in enumerate(tensors):
             self._add_json(index, tensor or BodyTensor(), outline)
 
     def add_message(self, tensors: Iterable[Tensor], large: Mapping[int, LargeMessage]) -> None:
-        """Add the tensors of an outline. large: complete tensors by index. Raises as `add_outline`."""
+        """Add the tensors of a large protobuf message. Raises as `add_outline`.
+
+        tensors: without their long fields. large: these tensors in full, undecoded, by index.
+        """
         for index, tensor in enumerate(tensors):
             if index in large:
                 self._add_message(index, tensor, large[index])
@@ -444,16 +468,17 @@ class _LargeTensors:
 
 
 def _data_field(elem_type: int) -> str:
-    """Return the field that carries the data of a tensor."""
+    """Return the field of a `Tensor` message that has the data of an elem_type, such as int64_data."""
     if elem_type in NUMERIC:
         return NUMERIC[elem_type][0]
     return "str_data" if elem_type == STRING else BYTE_DATA
 
 
 def _cut_fields(tensor: BodyTensor, outline: Outline, limits: Limits) -> dict[str, Part]:
-    """Remove the long fields of a tensor, and return their JSON by field.
+    """Remove the long fields of a tensor from a JSON body, and return their JSON by name of the field.
 
-    Raises MalformedBody and TooLarge for a shape that is no short list of integers.
+    A long shape is decoded instead. Raises MalformedBody and TooLarge for a shape that is no short list of
+    integers.
     """
     cut: dict[str, Part] = {}
     for field in BodyTensor.__struct_fields__:
@@ -482,7 +507,7 @@ def _decode_shape(text: Part, name: str, limits: Limits) -> list[int | str | Non
 
 
 def _parse_message(data: bytes, limits: Limits) -> tuple[RequestMessage, Mapping[int, LargeMessage]]:
-    """Parse a message without the long data of its tensors, and return these tensors by index.
+    """Parse a serialized `Request` without the long data of its tensors, and return these tensors by index.
 
     Raises MalformedBody and TooLarge.
     """
@@ -496,7 +521,7 @@ def _parse_message(data: bytes, limits: Limits) -> tuple[RequestMessage, Mapping
 
 
 def _decode(body: bytes, limits: Limits) -> Body:
-    """Decode a JSON body. Raises MalformedBody and TooLarge."""
+    """Decode a JSON body of the key/value protocol. Raises MalformedBody and TooLarge."""
     # Each level of nesting has a bracket: a body with few brackets needs no scan.
     if body.count(b"[") + body.count(b"{") > limits.json_depth:
         check_depth(body, limits.json_depth)
@@ -509,9 +534,9 @@ def _decode(body: bytes, limits: Limits) -> Body:
 
 
 def _decode_outline(outline: Outline, limits: Limits) -> Body:
-    """Decode the outline of a body. Its depth and number of values are already checked.
+    """Decode the outline of a large JSON body: the body with stand-ins for its long arrays.
 
-    Raises MalformedBody and TooLarge.
+    Its depth and number of values are already checked. Raises MalformedBody and TooLarge.
     """
     try:
         body = _decoder.decode(outline.text)
@@ -530,7 +555,11 @@ def _decode_slowly(text: bytes) -> Body:
 
 
 def _match_values(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
-    """Return the values by key. The last value of a repeated key counts, and values without a key do not."""
+    """Return the texts of a request by key, from its parallel lists `key` and `value`.
+
+    The last value of a repeated key counts, and values without a key do not. Raises BadPackage for a key
+    without a value, and TooLarge.
+    """
     if not keys:
         return {}
     values = values or ()
@@ -557,12 +586,16 @@ def _match_values(keys: Any, values: Any, limits: Limits) -> dict[str, Any]:
 
 
 def _check_not_empty(message: Body) -> None:
-    """Raise BadPackage if all three fields are absent. The Op decides about empty lists."""
+    """Raise BadPackage if 'key', 'value' and 'tensors' are all absent. User code may take empty lists."""
     if message.key is None and message.value is None and message.tensors is None:
         raise BadPackage("the body has neither 'key', 'value' nor 'tensors'")
 
 
 def key_value_paths(app: App) -> dict[str, Any]:
+    """Return the key/value paths for /openapi.json: of the service, or of each model of a repository.
+
+    Models of a repository whose inputs are not single texts have none.
+    """
     if app.repository is None:
         model = "" if app.default is None else app.default.name
         return {
@@ -591,7 +624,10 @@ def _prediction_operation(app: App, model: str, key_values: Mapping[str, str]) -
 
 
 def _upload_form(app: App) -> Schema | None:
-    """Return the form with files. Models of a repository and apps that unpack messages have none."""
+    """Return the schema of a form with files, for /openapi.json; None if the service takes no files.
+
+    Models of a repository, and user code that unpacks messages, take none.
+    """
     served = app.default
     if served is None or served.graph.source == MESSAGE:
         return None

@@ -1,4 +1,7 @@
-"""FRONT PROCESS: key/value requests to the models of a repository: the model, and values as its tensors."""
+"""FRONT PROCESS: key/value requests to the models of a Triton model repository.
+
+A request names the model. Its values become the tensors that the model declares.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,16 @@ _EXAMPLE_TEXT = "text"
 
 
 class RepositoryModels:
-    """Addresses key/value requests to the newest version of the model that they name."""
+    """Finds the model of a repository that a key/value request names, and converts the request's values."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
 
     def address(self, request: Request, model: ServedModel) -> None:
-        """Set the model of a request, and its inputs as declared tensors. Raises BadPackage and TooLarge."""
+        """Set the model of a request, and replace its inputs by the tensors that the model declares.
+
+        Raises BadPackage for values that the model does not take, and TooLarge for too many rows.
+        """
         assert model.signature is not None  # each model of a repository has a signature
         limits = self._scheduler.app.config.limits
         request.inputs, request.rows = match_inputs(model.name, model.signature, request.inputs, limits)
@@ -39,7 +45,10 @@ class RepositoryModels:
         request.wish = True  # the response has BYTES as texts
 
     def find(self, name: str) -> ServedModel:
-        """Return the model of this name; the only model for an empty name. Raises UnknownService."""
+        """Return the newest loaded version of the model with this name; the only model for an empty name.
+
+        Raises UnknownService if there is no such model.
+        """
         models_by_name = {
             model.name: model for model in self._scheduler.app.models if self._is_offered(model)
         }
@@ -54,7 +63,7 @@ class RepositoryModels:
         return model.signature is not None and not self._scheduler.has_unloaded(model.key)
 
     def usage(self) -> str:
-        """Return an example of a valid request, for error messages."""
+        """Return the path and body of a valid request as text, for error messages."""
         for model in self._scheduler.app.models:
             if example := get_text_example(model):
                 return f"POST /{model.name}/prediction with a body like {build_message(example)}"
@@ -62,7 +71,10 @@ class RepositoryModels:
 
 
 def get_text_example(model: ServedModel) -> Mapping[str, str]:
-    """Return an example with a text for each input; empty for a model that takes other tensors."""
+    """Return an example text for each required input of a repository's model.
+
+    Empty for a model with an input that is no single text.
+    """
     if model.config is None or model.signature is None:
         return {}
     needed = [spec for spec in model.signature.inputs if not spec.optional]
@@ -74,9 +86,10 @@ def get_text_example(model: ServedModel) -> Mapping[str, str]:
 def match_inputs(
     model: str, signature: Signature, inputs: Mapping[str, Any], limits: Limits
 ) -> tuple[dict[str, Any], int]:
-    """Return the values of a message as declared inputs, and the number of rows. Raises BadPackage.
+    """Convert the values of a key/value request to the tensors that a model declares.
 
-    A single value matches the only input of a model under any key.
+    Returns the tensors by name, and the number of rows; 1 for a model that does not batch. A single value
+    matches the only input of a model under any key. Raises BadPackage for unknown, missing and unfit values.
     """
     specs = {spec.name: spec for spec in signature.inputs}
     if len(specs) == len(inputs) == 1:
@@ -122,7 +135,10 @@ def _to_tensor(model: str, spec: TensorSpec, value: Any, limits: Limits) -> Any:
 
 
 def _unread_tensor(spec: TensorSpec, value: UnreadTensor, expected: str, limits: Limits) -> UnreadTensor:
-    """Check a tensor that the worker decodes. Raises BadPackage."""
+    """Check type and shape of a tensor that the worker decodes, and set its shape. Raises BadPackage.
+
+    expected: text that describes the declared input, for error messages.
+    """
     dtype, shape = value.find_type(limits)
     if any(length < 0 for length in shape):
         raise BadPackage(f"{expected}; the shape {shape} was given: send all lengths of a large tensor")
@@ -134,7 +150,10 @@ def _unread_tensor(spec: TensorSpec, value: UnreadTensor, expected: str, limits:
 
 
 def _check_type(spec: TensorSpec, dtype: str, shape: Sequence[int], expected: str) -> None:
-    """Raise BadPackage for a dtype or a shape that the model does not take."""
+    """Raise BadPackage for a dtype or a shape that the model does not take.
+
+    expected: text that describes the declared input.
+    """
     if dtype != ("BYTES" if spec.datatype == "BYTES" else BY_DATATYPE[spec.datatype].numpy.name):
         raise BadPackage(f"{expected}; {dtype} was given")
     if len(shape) != len(spec.shape) or any(
@@ -144,7 +163,10 @@ def _check_type(spec: TensorSpec, dtype: str, shape: Sequence[int], expected: st
 
 
 def _shape_of_text(spec: TensorSpec, expected: str) -> tuple[int, ...]:
-    """Return the shape of a single text. Raises BadPackage for an input that is more than one."""
+    """Return the shape of a single text as the declared input, such as (1, 1).
+
+    Raises BadPackage for an input that is no text, or always has more elements.
+    """
     shape = _single_element_shape(spec)
     if spec.datatype != "BYTES" or shape is None:
         raise BadPackage(f"{expected}: send it under 'tensors', not as a text")
@@ -158,5 +180,5 @@ def _to_texts(texts: Sequence[str], shape: Sequence[int]) -> DeclaredTexts:
 
 
 def _single_element_shape(spec: TensorSpec) -> tuple[int, ...] | None:
-    """Return the shape of a tensor with a single element; None for a tensor that has more."""
+    """Return the shape of a declared tensor with a single element; None if it always has more."""
     return (1,) * len(spec.shape) if all(length in (-1, 1) for length in spec.shape) else None

@@ -1,4 +1,4 @@
-"""Values of key/value requests: JSON bodies, and values that the worker decodes instead of the front."""
+"""JSON bodies of the key/value protocol, and inputs that the worker decodes instead of the front process."""
 
 from __future__ import annotations
 
@@ -92,7 +92,10 @@ class Body(msgspec.Struct, gc=False):
 
 
 class JsonTensor:
-    """A tensor of a JSON body with the fields of the protobuf message, its numbers as arrays."""
+    """A tensor of a JSON body with the fields of the protobuf `Tensor`, and its numbers as arrays.
+
+    The constructor raises MalformedBody for an invalid value.
+    """
 
     def __init__(self, body_tensor: BodyTensor | None) -> None:
         tensor = body_tensor or BodyTensor()
@@ -122,7 +125,7 @@ class JsonTensor:
         self.byte_data = _decode_base64(tensor.byte_data or tensor.byteData or "", f"'byte_data' {where}")
 
     def to_message(self) -> Tensor:
-        """Return the tensor as a protobuf message."""
+        """Return the tensor as a protobuf `Tensor`."""
         message = Tensor(
             name=self.name,
             elem_type=self.elem_type,
@@ -139,10 +142,12 @@ class JsonTensor:
 def decode_leniently(
     text: bytes, kind: type[_Decoded], subject: str = "the body", path: str = ""
 ) -> _Decoded:
-    """Decode the first value of JSON that the fast decoder rejects, as Paddle Serving's gateway does.
+    """Decode JSON that the fast decoder rejects, as leniently as Paddle Serving's gateway.
 
-    Invalid UTF-8 becomes U+FFFD. subject, path: name of the text in error messages. Raises MalformedBody with
-    the position for invalid JSON, and with the field for a value of another type.
+    The first JSON value counts, and invalid UTF-8 becomes U+FFFD. kind: type of the result. subject: name of
+    the text in error messages. path: its place in the body, such as `tensors[0].`. Raises MalformedBody with
+    the position for invalid JSON, and with the field for a value of another type. Raises TooLarge for too
+    deep nesting.
     """
     if text.startswith(codecs.BOM_UTF8):
         raise MalformedBody(f"{subject} starts with a byte order mark; JSON has none")
@@ -174,7 +179,11 @@ def decode_leniently(
 
 
 def parse_integer(value: Integer, bounds: range, subject: str) -> int:
-    """Return a JSON integer, or an integer in a text; null is 0. Raises MalformedBody."""
+    """Return a JSON integer, or the integer in a JSON text, as int; null is 0.
+
+    subject: name of the value in error messages. Raises MalformedBody, also for an integer outside of
+    `bounds`.
+    """
     if isinstance(value, str):
         if len(value) > _MAX_DIGITS or not _INTEGER.fullmatch(value):
             raise MalformedBody(f"{subject}: {value[:40]!r} is no integer")
@@ -240,7 +249,10 @@ def _parse_float(value: Number, subject: str) -> float:
 
 
 def decode_base64_start(text: Part, subject: str) -> bytes:
-    """Decode the beginning of a base64 text, which contains the header of an npy file."""
+    """Decode the beginning of a base64 text, enough for the header of an npy file. Raises MalformedBody.
+
+    subject: name of the text in error messages.
+    """
     start = bytes(memoryview(text)[:_BASE64_START]).translate(None, b"\r\n")
     return _decode_base64(start[: len(start) // 4 * 4].decode("utf-8", "replace"), subject)
 
@@ -253,7 +265,7 @@ def _decode_base64(text: str, subject: str) -> bytes:
 
 
 def _replace_surrogates(value: Any) -> Any:
-    """Replace lone surrogates, which come from `\\ud800` escapes, in a decoded document."""
+    """Replace lone surrogates, which come from `\\ud800` escapes, by U+FFFD in a decoded JSON document."""
     if isinstance(value, str):
         return _SURROGATE.sub("\ufffd", value)
     if isinstance(value, list):
@@ -273,7 +285,10 @@ def _decode_utf8(text: bytes, subject: str) -> str:
 
 
 def _replace_each(error: UnicodeError) -> tuple[str, int]:
-    """Replace each invalid byte by U+FFFD, as Go does. Python's own handler joins some of them."""
+    """Replace each invalid byte by U+FFFD, as Go does: the error handler of `_decode_utf8`.
+
+    Python's own handler joins some of them.
+    """
     assert isinstance(error, UnicodeDecodeError)
     _replaced.remaining -= 1
     if _replaced.remaining < 0:
@@ -282,7 +297,7 @@ def _replace_each(error: UnicodeError) -> tuple[str, int]:
 
 
 class _Replaced(threading.local):
-    """The number of bytes that a thread may still replace in the text that it decodes."""
+    """Number of invalid bytes that a thread may still replace in the text that it decodes."""
 
     remaining = 0
 
@@ -305,30 +320,33 @@ _tensor_decoder = msgspec.json.Decoder(BodyTensor)
 
 
 class DeclaredTexts(Unread, eq=False):
-    """Texts for a model of a repository: `data` is a JSON array of texts."""
+    """Texts for an input of a repository's model: a JSON array in `data`, which the worker decodes."""
 
     kind = "key_value.texts"
     shape: list[int]  # shape of the tensor
 
     def decode(self) -> Any:
-        """Return an array of `bytes` objects."""
+        """Return the texts as an array of `bytes` objects in the shape of the tensor."""
         return _to_bytes_array(msgspec.json.decode(self.data, type=list[str]), self.shape)
 
 
 class UnreadText(Unread, eq=False):
-    """A long text: `data` is its UTF-8, which the front copies once."""
+    """A long text of a request, which the worker process decodes instead of the front process.
+
+    `data` is its UTF-8, which the front copies once.
+    """
 
     kind = "key_value.text"
     shape: list[int] | None = None  # shape of the tensor, for a model of a repository
 
     def decode(self) -> Any:
-        """Return the text, or an array of one `bytes` object."""
+        """Return the text; for a model of a repository, an array of one `bytes` object."""
         text = str(self.data, "utf-8", "surrogatepass")
         return text if self.shape is None else _to_bytes_array([text], self.shape)
 
 
 class UnreadTensor(Unread, eq=False):
-    """A tensor of a large request, as the client encoded it."""
+    """A tensor of a large request, as the client encoded it in JSON or protobuf, which the worker decodes."""
 
     kind = "key_value.tensor"
     field: str  # JSON field whose value is `data`; empty if `data` is a serialized Tensor
@@ -343,7 +361,10 @@ class UnreadTensor(Unread, eq=False):
     as_bytes: bool = False  # decode texts to an array of `bytes` objects
 
     def decode(self) -> Any:
-        """Return an array, or a text. Raises BadPackage and TooLarge that name the tensor."""
+        """Return the elements of the tensor as an array or a text; with `is_lod` its lod, an array.
+
+        Raises BadPackage and TooLarge that name the tensor.
+        """
         try:
             tensor = self._parse_json() if self.field else self._parse_message()
             value = read_lod(tensor) if self.is_lod else read_tensor(tensor, self)
@@ -356,9 +377,9 @@ class UnreadTensor(Unread, eq=False):
         return value
 
     def find_type(self, limits: TensorLimits) -> tuple[str, list[int]]:
-        """Return the dtype's name, BYTES for texts, and the shape, without decoding elements.
+        """Return the name of the dtype, BYTES for texts, and the shape, without decoding elements.
 
-        Raises BadPackage and TooLarge.
+        The front checks them against the declared input. Raises BadPackage and TooLarge.
         """
         if self.elem_type in NUMERIC:
             return NUMERIC[self.elem_type][1].name, self.shape
@@ -402,7 +423,10 @@ class UnreadTensor(Unread, eq=False):
 
 
 class UnreadMessage(Unread, eq=False):
-    """A large request for an app that unpacks messages itself: `data` is the request body."""
+    """A large request for user code that unpacks messages itself.
+
+    `data` is the request body, which the worker converts to the protobuf message.
+    """
 
     kind = "key_value.message"
     is_json: bool  # whether `data` is JSON, not a serialized Request
@@ -411,7 +435,7 @@ class UnreadMessage(Unread, eq=False):
     example: str  # a valid message, for error messages
 
     def decode(self) -> bytes:
-        """Return a serialized Request. Raises BadPackage and TooLarge."""
+        """Return the request as a serialized protobuf `Request`. Raises BadPackage and TooLarge."""
         data = bytes(self.data)
         try:
             if self.is_json:
@@ -430,7 +454,7 @@ def _decode_body(text: bytes) -> Body:
 
 
 def make_message(body: Body, service: str, method: str) -> Request:
-    """Convert a JSON request to its protobuf message. Raises MalformedBody."""
+    """Convert a decoded JSON body to a protobuf `Request`. Raises MalformedBody for an invalid value."""
     return Request(
         key=[key or "" for key in body.key or ()],
         value=[value or "" for value in body.value or ()],
@@ -443,7 +467,7 @@ def make_message(body: Body, service: str, method: str) -> Request:
 
 
 def parse_message(data: bytes) -> Request:
-    """Parse a serialized Request. Raises MalformedBody."""
+    """Parse the bytes of a protobuf `Request`. Raises MalformedBody for other bytes."""
     message = Request()
     try:
         message.ParseFromString(data)
@@ -456,7 +480,7 @@ def parse_message(data: bytes) -> Request:
 
 
 def with_example(error: BadPackage | TooLarge, example: str) -> BadPackage | TooLarge:
-    """Return the error with a valid message in its text."""
+    """Return a copy of the error whose message ends with a valid request."""
     return type(error)(f"{error.message}. A valid message: {example}")
 
 

@@ -1,4 +1,4 @@
-"""Members of JSON requests. Missing members and wrong types are rejected with Triton's messages."""
+"""Gets and checks members of JSON requests. Missing members and wrong types have Triton's messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _PARAMETER_INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 def parse_json(text: bytes | memoryview) -> Any:
-    """Decode the first JSON value. NaN and Infinity are accepted. Raises KServeRefusal."""
+    """Decode the first JSON value of a text, as Triton does. NaN and Infinity are accepted.
+
+    Raises KServeRefusal with HTTP 500, as Triton responds to invalid JSON.
+    """
     try:
         return msgspec.json.decode(text)
     except RecursionError:
@@ -40,27 +43,34 @@ def _malformed(problem: str, at: int) -> KServeRefusal:
 
 
 def get_member(document: Any, name: str) -> Any:
+    """Return a member of a JSON object. Raises KServeRefusal (HTTP 500, as in Triton) if it is missing."""
     if not isinstance(document, dict) or name not in document:
         raise parse_error(name, f"attempt to access non-existing object member '{name}'")
     return document[name]
 
 
 def get_text(document: Any, name: str) -> str:
+    """Return a member of a JSON object that is a text. Raises KServeRefusal (HTTP 500, as in Triton)."""
     return check_text(get_member(document, name), name)
 
 
 def check_text(value: Any, name: str = "") -> str:
+    """Return a value that is a text, with `?` for lone surrogates. Raises KServeRefusal for another type."""
     if not isinstance(value, str):
         raise parse_error(name, "attempt to access JSON non-string as string")
     return replace_surrogates(value)
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace each half of a surrogate pair by `?`. JSON may contain one, messages to workers can't."""
+    """Return the text with `?` for each half of a surrogate pair.
+
+    JSON may contain one, messages to workers can't.
+    """
     return text.encode("utf-8", "replace").decode()
 
 
 def get_array(document: Any, name: str) -> list[Any]:
+    """Return a member of a JSON object that is an array. Raises KServeRefusal (HTTP 500, as in Triton)."""
     value = get_member(document, name)
     if not isinstance(value, list):
         raise parse_error(name, "attempt to access JSON non-array as array")
@@ -68,19 +78,27 @@ def get_array(document: Any, name: str) -> list[Any]:
 
 
 def check_unsigned(value: Any, name: str, verb: str = "parse") -> int:
+    """Return a value that is an unsigned 64-bit integer. Raises KServeRefusal for another value.
+
+    name, verb: for the message "Unable to VERB 'NAME'".
+    """
     if type(value) is not int or value not in _UNSIGNED:
         raise parse_error(name, "attempt to access JSON non-unsigned-integer as unsigned-integer", verb)
     return value
 
 
 def check_boolean(value: Any, name: str) -> bool:
+    """Return a value that is true or false. Raises KServeRefusal for another type."""
     if not isinstance(value, bool):
         raise parse_error(name, "attempt to access JSON non-boolean as boolean")
     return value
 
 
 def get_parameters(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the member `parameters`; empty if it is absent. Raises KServeRefusal for another type."""
+    """Return the member `parameters` of a request; empty if it is absent.
+
+    Raises KServeRefusal for another type than an object.
+    """
     parameters = document.get("parameters", {})
     if not isinstance(parameters, dict):
         raise parse_error("parameters", "attempt to access JSON non-object as object")
@@ -88,9 +106,9 @@ def get_parameters(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def check_parameter(name: str, value: Any) -> str | bool | int | float | list[str]:
-    """Check the value of a parameter, which is passed to hooks. Lists of texts are allowed, unlike in Triton.
+    """Return the value of a request's parameter, for user code: a text, number, bool or list of texts.
 
-    Raises KServeRefusal for a value of another type.
+    Triton allows no lists. Raises KServeRefusal (HTTP 400) for a value of another type.
     """
     if isinstance(value, str):
         return replace_surrogates(value)
@@ -117,11 +135,14 @@ def _check_texts(name: str, value: list[Any]) -> list[str]:
 
 
 def get_tensor_parameters(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the parameters of an input or output; empty for null, which clients send."""
+    """Return the member `parameters` of an input or output; empty for null, which clients send."""
     parameters = document.get("parameters")
     return parameters if isinstance(parameters, dict) else {}
 
 
 def parse_error(name: str, problem: str, verb: str = "parse") -> KServeRefusal:
-    """Return the error for an invalid member, with Triton's message. name: empty if Triton omits the name."""
+    """Return the error for an invalid member of a request, with Triton's message and HTTP 500.
+
+    name: empty if Triton omits the name.
+    """
     return KServeRefusal(f"Unable to {verb} '{name}': {problem}" if name else problem, "INTERNAL")

@@ -1,4 +1,4 @@
-"""FRONT PROCESS: models that KServe clients see: the service, models of its Ops or of a repository."""
+"""FRONT PROCESS: models that KServe clients see: the whole service, models of its Ops or of a repository."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ ERROR: Schema = {"type": "object", "properties": {"error": {"type": "string"}}, 
 
 @dataclass(frozen=True)
 class KServeModel:
-    """A model that KServe clients see: the service, or the model of an Op."""
+    """A model that KServe clients see: the whole service, the model of one step, or one of a repository.
+
+    The steps of a service are its Ops.
+    """
 
     name: str
     op: str  # name of the Op; empty for the service and for an ensemble
@@ -43,27 +46,35 @@ class KServeModel:
 
     @property
     def is_ensemble(self) -> bool:
+        """Whether the model is an ensemble of a repository."""
         return self.config is not None and not self.op
 
     @property
     def reads_sequences(self) -> bool:
-        """Whether code of the model can read the sequence of a request. Other models would ignore it."""
+        """Whether the model's code can read the sequence id and flags of a request.
+
+        Requests of a sequence to other models are rejected, because these would ignore the sequence.
+        """
         return not self.op or (self.config is not None and self.config["backend"] == "python")
 
     @property
     def default_priority(self) -> int:
-        """Default priority level of the model. 0 means that the model has no priorities."""
+        """Priority level for requests without one, as in Triton's config. 0: the model has no priorities."""
         batching = {} if self.config is None else self.config.get("dynamic_batching", {})
         return int(batching.get("default_priority_level", 0))
 
     @property
     def platform(self) -> str:
+        """Platform in the model metadata, as Triton names it, or paddlewheel_model or paddlewheel_service."""
         if self.config is not None:
             return str(self.config["platform"] or self.config["backend"])
         return "paddlewheel_model" if self.op else "paddlewheel_service"
 
     def metadata(self, versions: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the metadata of the model. versions: all served versions; by default its own version."""
+        """Return the model metadata of KServe v2 as JSON: name, versions, platform, inputs and outputs.
+
+        versions: all served versions; by default its own version.
+        """
         return {
             "name": self.name,
             "versions": list(versions) or [self.version],
@@ -74,7 +85,7 @@ class KServeModel:
 
 
 class _AppModels:
-    """The models of an app by key and name."""
+    """The models of an app by key (`name:version`) and by name."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.app = scheduler.app
@@ -98,7 +109,7 @@ class _AppModels:
 
 
 class KServeModels:
-    """Finds models by name and version, and reports their states."""
+    """Finds models by name and version for KServe requests, and reports whether they are ready."""
 
     def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
         self._scheduler = scheduler
@@ -107,38 +118,38 @@ class KServeModels:
 
     @property
     def _app_models(self) -> _AppModels:
-        """The current models. A repository loads and unloads models."""
+        """The current models: read again after a repository has loaded or unloaded a model."""
         if self._cached.app is not self._scheduler.app:
             self._cached = _AppModels(self._scheduler)
         return self._cached
 
     def all(self) -> Iterable[KServeModel]:
-        """Return all models, also unloaded ones, in the order of names and versions."""
+        """Return all models with known tensors, also unloaded ones, in the order of names and versions."""
         models = [model for key in self._app_models.served if (model := self._current(key)) is not None]
         return sorted(models, key=lambda model: (model.name, int(model.version)))
 
     def loaded(self) -> Iterable[KServeModel]:
-        """Return the loaded models."""
+        """Return the models that are not unloaded, in the order of names and versions."""
         return [model for model in self.all() if not self._scheduler.has_unloaded(model.key)]
 
     def unavailable(self) -> Mapping[str, tuple[str, str]]:
-        """Return version and reason of each model that can't be served, by name."""
+        """Return version and reason of each model that can't be served, by name of the model."""
         return self._scheduler.app.unavailable
 
     def repository_names(self) -> list[str]:
-        """Return the names of all model directories in the repository, loaded or not."""
+        """Return the names of all models in the repository, loaded or not; empty without a repository."""
         return self._repository.names()
 
     def versions(self, name: str) -> list[str]:
-        """Return the loaded versions of a model, ascending."""
+        """Return the loaded versions of a model, ascending; empty for an unknown name."""
         keys = [key for key in self._app_models.keys.get(name, ()) if not self._scheduler.has_unloaded(key)]
         return [model.version for key in keys if (model := self._current(key)) is not None]
 
     def find(self, name: str, version: str = "") -> KServeModel:
-        """Return a loaded model. An empty version selects the newest.
+        """Return the loaded model that a request names. An empty version selects the newest.
 
-        Raises KServeRefusal for an unknown or unloaded model and for a version that is no number. Raises
-        UnknownVersion for a version that is not loaded.
+        Raises KServeRefusal for an unknown or unloaded model (HTTP 404), and for a version that is no number
+        (400). Raises UnknownVersion (404) for a version that is not loaded.
         """
         number = parse_version(version) if version else None
         models = [
@@ -157,7 +168,7 @@ class KServeModels:
         raise UnknownVersion(name, str(number))
 
     def _current(self, key: str) -> KServeModel | None:
-        """Return a model with its current version; None while its tensors are unknown."""
+        """Return a model by key, with the version that it serves now; None while its tensors are unknown."""
         version, model = self._scheduler.version(key), self._app_models.declared.get(key)
         if model is not None:
             if model.version != version:
@@ -170,47 +181,54 @@ class KServeModels:
         return KServeModel(served.name, served.op, signature, version, key=key)
 
     def answering_op(self, model: KServeModel) -> str:
-        """Return the Op whose output is the response of the model."""
+        """Return the name of the Op (step of the service) whose output is the model's response."""
         return self._app_models.served[model.key].answering_op
 
     def is_ready(self, name: str, version: str = "") -> bool:
-        """Return whether the model exists and is ready."""
+        """Return whether a model with this name and version is loaded and can answer requests now."""
         try:
             return self.ready(self.find(name, version))
         except (KServeRefusal, UnknownVersion):
             return False
 
     def ready(self, model: KServeModel) -> bool:
+        """Return whether the model can answer requests now."""
         return self._scheduler.model_ready(model.key)
 
     # Loading and unloading:
 
     def list_ops(self, name: str) -> list[str]:
-        """Return the Ops that are loaded and unloaded with this model; none for an unknown name."""
+        """Return the names of the Ops (steps) that load and unload with a model; empty for unknown names."""
         return [
             op for key in self._app_models.keys.get(name, ()) for op in self._app_models.served[key].graph.ops
         ]
 
     def ops(self, model: KServeModel) -> list[str]:
-        """Return the Ops that run the steps of a model."""
+        """Return the names of the Ops (queues with workers) that execute the steps of a model."""
         return list(self._app_models.served[model.key].graph.ops)
 
     def standing(self, model: KServeModel) -> Standing:
-        """Return the state of a model in the repository: the worst state of its Ops."""
+        """Return a model's state in the repository index, such as READY, with the reason.
+
+        It is the first state of its Ops that is not READY, if there is one.
+        """
         standings = [self._repository.standing(part) for part in (*self._by_itself(model), *self.ops(model))]
         return next((standing for standing in standings if standing.state != "READY"), standings[0])
 
     def _by_itself(self, model: KServeModel) -> tuple[str, ...]:
-        """Return the key of an ensemble that is unloaded while its models are not."""
+        """Return the key of an ensemble that is unloaded while its steps' models are not; else empty."""
         return (model.key,) if model.is_ensemble and self._scheduler.is_unloaded(model.key) else ()
 
     def failure(self, model: KServeModel) -> LoadFailed | None:
-        """Return the error of the last failed load of the model."""
+        """Return the error of the model's last failed load; None if there is none."""
         return self._repository.failures.get(model.op)
 
 
 def parse_version(version: str) -> int:
-    """Return the number at the start of a version, as Triton parses it. Raises KServeRefusal."""
+    """Return the number at the start of a version, as Triton parses it.
+
+    Raises KServeRefusal (HTTP 400) for a text without a number, and for a negative or too large one.
+    """
     number = _NUMBER.match(version)
     if number is None or abs(int(number[1])) > _MAX_VERSION:
         raise KServeRefusal(
@@ -225,27 +243,32 @@ def parse_version(version: str) -> int:
 
 
 def example_row(app: App, model: KServeModel) -> Mapping[str, Any] | None:
-    """Return an example of a valid instance; None if there is none."""
+    """Return an example of a valid row, values by input name; None if there is none."""
     if model.signature.open:
         return app.examples.key_values
     return build_row(model.signature, {} if model.op else app.examples.row)
 
 
 def get_description(app: App) -> Mapping[str, Any]:
-    """Return the description of the model whose Op answers."""
+    """Return the description that comes with the service's answering model: its row schema and parameters.
+
+    Empty for a model without a description.
+    """
     return {} if app.default is None else app.described.get(app.default.answering_op, {})
 
 
 def get_parameter_schema(app: App, model: KServeModel) -> Schema:
-    """Return the schema of a request's parameters, with their meanings."""
+    """Return the OpenAPI schema of the member `parameters`, with the meanings of the model's parameters."""
     meanings = {} if model.op else get_description(app).get("parameters", {})
     schemas = {name: {**_VALUE, "description": meaning} for name, meaning in meanings.items()}
     return {**_PARAMETERS, "properties": schemas} if schemas else _PARAMETERS
 
 
 def describe_model(model: KServeModel) -> str:
+    """Return the model's designation in /openapi.json, such as "the service"."""
     return f"the model of Op {model.op}" if model.op else "the service"
 
 
 def describe_model_zh(model: KServeModel) -> str:
+    """Return the model's designation in /openapi.json, in Chinese."""
     return f" Op {model.op} 的模型" if model.op else "服务"

@@ -20,7 +20,10 @@ _QUEUE_FULL = "[request id: <id_unknown>] Exceeds maximum queue size: "
 
 
 class KServeRefusal(InvalidInput):
-    """A request that can't be served, with Triton's message."""
+    """Raised for a request that is rejected as Triton does, with Triton's message and status.
+
+    code: gRPC code, from which the HTTP status follows; see HTTP_STATUSES. The default is HTTP 400.
+    """
 
     clients = True  # an error of the client, even with status 500, which Triton sends for invalid JSON
 
@@ -31,17 +34,17 @@ class KServeRefusal(InvalidInput):
 
 
 def error_body(message: str) -> bytes:
-    """Encode the body of an HTTP error response."""
+    """Encode the JSON body of an HTTP error response, `{"error": message}`."""
     return msgspec.json.encode({"error": message})
 
 
 def request_refusal(request_id: str, message: str, code: str = "INVALID_ARGUMENT") -> KServeRefusal:
-    """Return an error that names the request, as Triton does for errors of a complete request."""
+    """Return a KServeRefusal whose message begins with the request's id, as Triton does."""
     return KServeRefusal(f"[request id: {request_id or '<id_unknown>'}] {message}", code)
 
 
 def describe_error(error: ServingError) -> tuple[int, str, str]:
-    """Return the HTTP status, gRPC code and message of an error, as in Triton."""
+    """Return the HTTP status, gRPC code and message with which Triton reports an error."""
     if isinstance(error, DeadlineExceeded):
         return HTTP_STATUSES["UNAVAILABLE"], "UNAVAILABLE", "Request timeout expired"
     if isinstance(error, Overloaded):

@@ -1,4 +1,4 @@
-"""Tensors of KServe requests that the worker decodes instead of the front, and tensors of an Op's output."""
+"""Input tensors of KServe requests, which the worker decodes instead of the front, and output tensors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _INTEGERS = {"i": range(-(1 << 63), 1 << 63), "u": range(1 << 64)}
 
 
 class Written(IntEnum):
-    """Encoding of the elements of an undecoded tensor."""
+    """Encoding of the elements of an input tensor that the front process has not decoded."""
 
     RAW = 0  # only for BYTES: each element follows its length
     JSON = 1  # a JSON array, flat or nested
@@ -39,7 +39,10 @@ class Written(IntEnum):
 
 
 class UnreadTensor(Unread, eq=False):
-    """A tensor of a request. `data` has its elements, as the client encoded them."""
+    """An input tensor of a KServe request, which the worker process decodes instead of the front process.
+
+    `data` has its elements, as the client encoded them.
+    """
 
     kind = "kserve.tensor"
     written: int  # encoding of `data`: see `Written`
@@ -52,9 +55,10 @@ class UnreadTensor(Unread, eq=False):
     nullable: bool = False  # elements may be null in JSON
 
     def decode(self) -> Any:
-        """Decode an array of `shape`, of `bytes` objects for BYTES. With `as_texts`, decode texts.
+        """Return an array of `shape`, with `bytes` objects for BYTES.
 
-        Raises KServeRefusal for elements that do not match, and for texts that are no UTF-8.
+        With `as_texts`, return a text, or a list if there are several. Raises KServeRefusal for elements that
+        do not match, and for texts that are no UTF-8.
         """
         if self.written == Written.CONTENTS:
             return self._decode_contents()
@@ -159,9 +163,9 @@ class UnreadTensor(Unread, eq=False):
 
 
 def check_texts(inputs: Mapping[str, Any], limits: Limits) -> None:
-    """Raise TooLarge for a text, or an element of BYTES, over `limits.text_chars`; InvalidInput as `decode`.
+    """Raise TooLarge (HTTP 413) for an input with a text, or element of BYTES, over `limits.text_chars`.
 
-    Only inputs whose data is longer than the limit are decoded.
+    Only inputs whose data is longer than the limit are decoded. Raises InvalidInput, as `decode`.
     """
     for name, value in inputs.items():
         if isinstance(value, Unread) and len(value.data) > limits.text_chars:
@@ -174,7 +178,7 @@ def check_texts(inputs: Mapping[str, Any], limits: Limits) -> None:
 
 
 def _find_longest(value: Any) -> int:
-    """Return the length of the longest text in a decoded input."""
+    """Return the length of the longest text in a decoded input, in characters or bytes; 0 without texts."""
     if isinstance(value, np.ndarray):
         value = value.ravel().tolist() if value.dtype.kind == "O" else ()
     texts = value if isinstance(value, list | tuple) else [value]
@@ -182,9 +186,10 @@ def _find_longest(value: Any) -> int:
 
 
 def _parse_numbers(elements: list[Any], datatype: str) -> Any:
-    """Return an array [n] of JSON numbers. Integers that overflow keep their low bits, as in Triton.
+    """Convert decoded JSON numbers to an array [n] of a KServe datatype, such as INT32.
 
-    Raises KServeRefusal for elements of another type.
+    Integers that overflow keep their low bits, as in Triton. Raises KServeRefusal for elements of another
+    type.
     """
     dtype = BY_DATATYPE[datatype].numpy
     kinds: set[type] = set(map(type, elements))
@@ -204,7 +209,10 @@ def _parse_numbers(elements: list[Any], datatype: str) -> Any:
 
 
 def parse_nullable(elements: list[Any], parse: Callable[[list[Any]], Any]) -> Any:
-    """Parse JSON numbers to an array [n], with NaN for null. Integers beside a null become FP64."""
+    """Convert decoded JSON numbers to an array [n], with NaN for null.
+
+    parse: converts numbers without null. Integers beside a null become FP64.
+    """
     if None not in elements:
         return parse(elements)
     array = parse([0 if element is None else element for element in elements])
@@ -239,7 +247,11 @@ def _flat(nested: list[Any]) -> Iterator[Any]:
 
 
 def convert_output(name: str, value: Any, spec: TensorSpec | None) -> tuple[str, Array]:
-    """Return datatype and array of an Op's output. Raises UnprintableAnswer for a value that is no tensor."""
+    """Convert an output of user code to a tensor: return its KServe datatype, such as FP32, and its array.
+
+    spec: the declared tensor; None for an undeclared output. Raises UnprintableAnswer (HTTP 500) for a value
+    that is no tensor.
+    """
     if isinstance(value, np.ndarray):
         array = value
     else:
@@ -261,15 +273,16 @@ def convert_output(name: str, value: Any, spec: TensorSpec | None) -> tuple[str,
 
 
 def no_tensor(name: str, value: Any) -> UnprintableAnswer:
-    """Return the error for an output that is no tensor."""
+    """Return the error (HTTP 500) for an output of user code that is no tensor."""
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     return UnprintableAnswer(f"output {name!r} is {kind}, which is no tensor: numbers, bool, str or bytes")
 
 
 def as_message(name: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert inputs to Paddle Serving's message: texts under keys, other values as tensors.
+    """Convert KServe inputs to Paddle Serving's protobuf message, for user code that unpacks messages.
 
-    Raises InvalidInput for an input that can't be decoded or has no form in the message.
+    Texts become keys and values, other inputs become tensors. Returns the serialized message as the only
+    input. Raises InvalidInput for an input that can't be decoded or has no form in the message.
     """
     message = Request(name=name, method="infer")
     for input_name, value in inputs.items():

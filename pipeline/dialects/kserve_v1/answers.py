@@ -1,4 +1,4 @@
-"""WORKER PROCESS: responses of KServe v1, with the options that the front sends."""
+"""WORKER PROCESS: encodes the JSON responses of KServe v1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN = (str, bool, int, float)
 
 
 class V1ResponseOptions(NamedTuple):
-    """The form of the request, which the response has too."""
+    """Options that the front process sends to the encoder of a response: number and form of the instances."""
 
     rows: int  # number of instances, or AS_ANSWERED; 0 for a single instance without an axis of rows
     by_columns: bool  # the request has `inputs` and the response `outputs`, not `instances` and `predictions`
@@ -31,9 +31,10 @@ class V1ResponseOptions(NamedTuple):
 def render(
     output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """Encode the response. NaN and infinity become null, and bytes that are no UTF-8 become base64.
+    """Encode the outputs of an inference for KServe v1: `{"predictions": [...]}` or `{"outputs": {...}}`.
 
-    Raises UnprintableAnswer for a value that is no tensor, and for a number of rows unlike that of instances.
+    NaN and infinity become null, and bytes that are no UTF-8 become base64. Raises UnprintableAnswer (HTTP
+    500) for a value that is no tensor, and for a number of rows unlike that of instances.
     """
     options = V1ResponseOptions(*response_options)
     if isinstance(output, Answer) and output.rows is not None and options.rows and not options.by_columns:
@@ -54,7 +55,10 @@ def render(
 
 
 def _to_lists(name: str, value: Any, spec: TensorSpec | None, options: V1ResponseOptions) -> Any:
-    """Return an output as nested lists. A scalar without a declared tensor stays a scalar."""
+    """Return an output as nested lists for JSON. A scalar without a declared tensor stays a scalar.
+
+    Raises UnprintableAnswer for a value that is no tensor, and for a wrong number of rows.
+    """
     if not options.rows and spec is None and isinstance(value, _PLAIN):
         return value
     datatype, array = convert_output(name, value, spec)

@@ -1,4 +1,4 @@
-"""KServe v1: instances and predictions in plain JSON, over HTTP."""
+"""The KServe v1 protocol: instances and predictions in plain JSON, over HTTP."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 class KServeV1:
+    """The KServe v1 protocol as a plug-in of the server, see `Dialect`."""
+
     name = "kserve_v1"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:

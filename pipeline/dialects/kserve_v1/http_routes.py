@@ -74,7 +74,7 @@ _RESPONSE_ELEMENTS: dict[str, Schema] = {
 
 
 class V1Http(HttpHandler):
-    """Handles all requests below /v1."""
+    """HTTP handler of KServe v1: predictions, list and state of models, at paths below /v1/."""
 
     name = "v1-http"
 
@@ -114,13 +114,16 @@ class V1Http(HttpHandler):
         request.respond(200 if ready else 503, JSON, _json(description))
 
     def _openai_model(self, name: str) -> dict[str, Any]:
-        """Return a model as OpenAI's clients parse it. KServe's clients ignore these members."""
+        """Return the members with which OpenAI's API describes a model. KServe's clients ignore them."""
         return {"id": name, "object": "model", "created": self._created, "owned_by": "paddlewheel"}
 
     def _build_request(
         self, request: HttpRequest, model: KServeModel, version: str, outline: Outline | None = None
     ) -> Request | None:
-        """Return the request in a body, or None while a large body is scanned."""
+        """Parse a body to the request for the scheduler; None while a thread scans a large body.
+
+        version: version in the path; empty without one. outline: result of the scan; None before it.
+        """
         raw = None if request.body[:1] == b"{" else self._parse_raw(request, model)
         if raw is None and outline is None and len(request.body) > SMALL_BYTES:
             outline_aside(
@@ -160,7 +163,10 @@ class V1Http(HttpHandler):
         return prediction
 
     def _usage(self, path: str) -> str:
-        """Return a valid body for the model at this path, for error messages."""
+        """Return a hint with a valid body for the model at a path, to append to error messages.
+
+        Empty for a path without a prediction.
+        """
         match = _MODEL.fullmatch(path)
         if match is None or not match["verb"]:
             return ""
@@ -193,13 +199,16 @@ class V1Http(HttpHandler):
 
 
 def _build_raw_request(inputs: dict[str, Any], model: KServeModel) -> Request:
-    """Build the request of a raw body: it has as many instances as its response has rows."""
+    """Build the request for a raw body, such as an image or a form, whose inputs are already parsed.
+
+    It has as many instances as its response has rows.
+    """
     response_options = V1ResponseOptions(AS_ANSWERED if model.signature.has_rows else 0, by_columns=False)
     return Request(model.name, "predict", inputs, form=JSON_FORM, wish=response_options)
 
 
 def v1_paths(app: App, models: KServeModels) -> dict[str, Any]:
-    """Return the paths of KServe v1 in /openapi.json."""
+    """Return the descriptions of KServe v1's paths for /openapi.json, by path."""
     paths: dict[str, Any] = {}
     for model in models.all():
         below = f"/v1/models/{quote(model.name)}"

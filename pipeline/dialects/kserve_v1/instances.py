@@ -1,4 +1,4 @@
-"""FRONT PROCESS: bodies of KServe v1 requests: instances, or columns of instances, as tensors of one request.
+"""FRONT PROCESS: parses KServe v1 bodies, a list of instances or columns, to the input tensors of a request.
 
 The fields stay JSON text, which the worker decodes.
 """
@@ -42,7 +42,7 @@ _body = msgspec.json.Decoder(_Body)
 
 
 class Instances(NamedTuple):
-    """The body of a request: its instances as tensors, and its parameters."""
+    """A parsed body of KServe v1: its instances as undecoded input tensors, and its parameters."""
 
     fields: dict[str, UnreadRows]  # the tensors by name
     rows: int  # number of instances that are rows; 0: the only instance is whole tensors
@@ -53,9 +53,10 @@ class Instances(NamedTuple):
 def parse_instances(
     body: bytes, signature: Signature, limits: Limits, outline: Outline | None = None
 ) -> Instances:
-    """Parse a body for a model. Raises InvalidInput that names instance and field, and TooLarge.
+    """Parse a KServe v1 body to the input tensors that a model declares.
 
-    outline: outline of a large body.
+    outline: a large body with stand-ins for its long arrays, see `json_outline`; None for a small body.
+    Raises InvalidInput (HTTP 400) that names instance and field, and TooLarge (413).
     """
     if outline is None:
         outline = Outline(body)
@@ -83,7 +84,7 @@ def parse_instances(
 
 
 def _parameters(raw: msgspec.Raw, limits: Limits) -> dict[str, Any]:
-    """Parse the parameters of a request. Raises InvalidInput and TooLarge."""
+    """Decode the member `parameters` of a body; empty if it is absent. Raises InvalidInput and TooLarge."""
     text = bytes(raw)
     if not text:
         return {}
@@ -98,7 +99,10 @@ def _parameters(raw: msgspec.Raw, limits: Limits) -> dict[str, Any]:
 def _decode_instances(
     instances: msgspec.Raw, signature: Signature, outline: Outline
 ) -> tuple[dict[str, Raws], int]:
-    """Return the values of each field, one for each instance, and the number of instances."""
+    """Convert the member `instances` to columns: the JSON values of each field, one for each instance.
+
+    Returns the columns by field, and the number of instances.
+    """
     items = _decode_list(instances, "'instances'")
     expected = [spec.name for spec in signature.inputs]
     if items and _is_list(items[0]) and _takes_lists(signature):
@@ -126,7 +130,10 @@ def _takes_lists(signature: Signature) -> bool:
 
 
 def _decode_lists(rows: Sequence[Part], expected: Sequence[str]) -> dict[str, Raws]:
-    """Return the values of each field, from instances that are lists in the order of the fields."""
+    """Convert instances that are lists to columns: the JSON values of each field, one for each instance.
+
+    expected: names of the fields, in the order of the lists.
+    """
     if len(rows) * len(expected) > MAX_VALUES:
         raise TooLarge(f"the body has more than {MAX_VALUES} instances and fields")
     decoded = []
@@ -140,14 +147,20 @@ def _decode_lists(rows: Sequence[Part], expected: Sequence[str]) -> dict[str, Ra
 
 
 def _are_bare(first: msgspec.Raw, name: str) -> bool:
-    """Return whether instances are values of the only input, not objects. {"b64": ...} is a value."""
+    """Return whether the first instance is a value of the only input, not an object with fields.
+
+    An object `{"b64": ...}` is a value.
+    """
     if bytes(memoryview(first)[:1]) != b"{":
         return True
     return name != "b64" and _decode_json(_object, first, "instance 0").keys() == {"b64"}
 
 
 def _decode_columns(inputs: msgspec.Raw, signature: Signature, rows: bool) -> tuple[dict[str, Raws], int]:
-    """Return the rows of each field, or its only value, and the number of instances."""
+    """Decode the member `inputs`: the JSON values of each field, one for each row, or its only value.
+
+    rows: whether the model's tensors have rows. Returns the values by field, and the number of instances.
+    """
     expected = [spec.name for spec in signature.inputs]
     if len(expected) == 1 and bytes(memoryview(inputs)[:1]) != b"{":
         fields = {expected[0]: inputs}
@@ -180,7 +193,10 @@ def _decode_json(decoder: Any, text: Part, subject: str) -> Any:
 
 
 def _check_values(text: Part, levels: int) -> None:
-    """Raise TooLarge for more than MAX_VALUES values in the outer levels."""
+    """Raise TooLarge (HTTP 413) for more than MAX_VALUES values in the outer levels of a JSON text.
+
+    levels: number of levels that count.
+    """
     data = bytes(text)
     if data.count(b",") < MAX_VALUES:
         return

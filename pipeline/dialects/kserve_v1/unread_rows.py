@@ -1,4 +1,4 @@
-"""A field of the instances of a KServe v1 request, which the worker decodes instead of the front."""
+"""An input of a KServe v1 request, with its values of all instances, which the worker decodes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _KINDS = {str: "text", bool: "true or false", dict: "an object", list: "a list",
 
 
 class UnreadRows(Unread, eq=False):
-    """A field of all instances: `data` is a JSON array with an element for each instance."""
+    """An input of a KServe v1 request, which the worker process decodes instead of the front process.
+
+    `data` is a JSON array with an element for each instance.
+    """
 
     kind = "kserve_v1.rows"
     datatype: str  # datatype of KServe v2; empty: inferred from the JSON types
@@ -35,9 +38,9 @@ class UnreadRows(Unread, eq=False):
     nullable: bool = False  # elements may be null
 
     def decode(self) -> Any:
-        """Decode an array of `shape`, of `bytes` objects for BYTES. Without a datatype, texts stay texts.
+        """Return an array of `shape`, with `bytes` objects for BYTES. Without a datatype, texts stay texts.
 
-        Raises InvalidInput that names instance and field.
+        Raises InvalidInput (HTTP 400) that names instance and field.
         """
         try:
             rows = _decoder.decode(self.data)
@@ -68,7 +71,11 @@ class UnreadRows(Unread, eq=False):
         return level, shape
 
     def _to_array(self, elements: list[Any], rows: int) -> Any:
-        """Return the array of elements in row-major order. Raises InvalidInput for a number out of range."""
+        """Convert decoded elements, in row-major order, to an array [n] of the datatype.
+
+        rows: number of instances, for error messages. Raises InvalidInput for a wrong type and a number out
+        of range.
+        """
         if self.datatype == "BYTES":
             return objects([self._bytes(e, at, len(elements), rows) for at, e in enumerate(elements)], [-1])
         dtype = BY_DATATYPE[self.datatype].numpy
@@ -152,7 +159,10 @@ class UnreadRows(Unread, eq=False):
         )
 
     def _describe_position(self, at: int, count: int, rows: int) -> str:
-        """Describe the instance and field of element `at` of `count`, for error messages."""
+        """Name the instance and field of element `at` of `count`, for error messages.
+
+        rows: number of instances.
+        """
         return f"instance {at * rows // count}, field {self.name!r}"
 
     def _describe_type(self) -> str:

@@ -1,4 +1,4 @@
-"""WORKER PROCESS: responses of KServe v2, with the options that the front sends."""
+"""WORKER PROCESS: encodes KServe v2 responses: JSON with raw bytes, protobuf, and Triton's `generate`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RAW_TAG = b"\x32"  # raw_output_contents: field 6, length-delimited
 
 
 class RequestedOutput(NamedTuple):
-    """An output that the client requests, and its form."""
+    """An output tensor that the client requests, and the form in which it is sent."""
 
     name: str
     binary: bool  # sent as raw bytes behind the JSON document
@@ -38,7 +38,7 @@ class RequestedOutput(NamedTuple):
 
 
 class ResponseOptions(NamedTuple):
-    """The options of a response: fields repeated from the request, and the form of each output."""
+    """Options that the front process sends to the encoder of a response, such as the requested outputs."""
 
     model: str
     request_id: str
@@ -51,7 +51,7 @@ class ResponseOptions(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """An output of the response."""
+    """An output tensor to encode in a response."""
 
     name: str
     datatype: str
@@ -63,10 +63,12 @@ class Tensor(NamedTuple):
 def render_json(
     output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """Encode the response as JSON, then a part for each output in shared memory, in the requested order.
+    """Encode the outputs of an inference as a KServe v2 response over HTTP: JSON, then raw bytes.
 
-    Raises UnprintableAnswer for a value that is no tensor. Raises KServeRefusal for an output that does not
-    exist, has no form in JSON or does not fit into its shared memory.
+    The document is followed by a part for each output that is sent as raw bytes. Then comes a part for each
+    output in shared memory, in the requested order. Raises UnprintableAnswer (HTTP 500) for a value that is
+    no tensor. Raises KServeRefusal for an output that does not exist, has no form in JSON or does not fit
+    into its shared memory.
     """
     options = ResponseOptions(*response_options)
     tensors = list(_select_outputs(output, options, declared))
@@ -77,7 +79,10 @@ def render_json(
 def render_message(
     output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """Encode the response as a serialized ModelInferResponse, then parts as in `render_json`."""
+    """Encode the outputs of an inference as a serialized ModelInferResponse, for gRPC.
+
+    Parts for shared memory follow, as in `render_json`. Raises as `render_json`.
+    """
     options = ResponseOptions(*response_options)
     tensors = list(_select_outputs(output, options, declared))
     message = _as_message(tensors, options, version, _response_parameters(output, options))
@@ -87,7 +92,10 @@ def render_message(
 def render_generated(
     output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """Encode an object with each output as a flat list, or as its only element. Raises as `render_json`."""
+    """Encode the outputs of an inference as the JSON response of Triton's `generate`.
+
+    Each output is a flat list, or its only element. Raises as `render_json`.
+    """
     options = ResponseOptions(*response_options)
     fields = {**_response_parameters(output, options), "model_name": options.model, "model_version": version}
     if options.request_id:
@@ -100,7 +108,7 @@ def render_generated(
 
 
 def _response_parameters(output: Mapping[str, Any], options: ResponseOptions) -> Mapping[str, Any]:
-    """Return the parameters of the response: from the request options, and from the model."""
+    """Return the parameters of the response: from the response options, and from the model."""
     model_parameters = getattr(output, "parameters", None)
     return {**options.parameters, **model_parameters} if model_parameters else options.parameters
 
@@ -108,7 +116,10 @@ def _response_parameters(output: Mapping[str, Any], options: ResponseOptions) ->
 def _select_outputs(
     output: Mapping[str, Any], options: ResponseOptions, specs: Sequence[TensorSpec]
 ) -> Iterator[Tensor]:
-    """Yield the requested tensors: declared ones, or all outputs of a model that declares none."""
+    """Yield the tensors to send: the declared outputs, or all outputs of a model that declares none.
+
+    If the client lists outputs, only these. Raises KServeRefusal for a listed output that does not exist.
+    """
     declared = {spec.name: spec for spec in specs}
     requested = (
         None
@@ -134,7 +145,11 @@ def _select_outputs(
 
 
 def classification(array: Array, classes: int, labels: Sequence[str], by_rows: bool) -> Array:
-    """Return the best classes of each row, "score:index:label" or without label: objects [rows, k] or [k]."""
+    """Return the best classes of each row as texts "score:index:label", or "score:index" without a label.
+
+    classes: number of texts for each row. labels: by index. by_rows: whether the first axis is the batch. The
+    array has the shape [rows, classes], or [classes] without rows. Raises KServeRefusal (HTTP 501) for texts.
+    """
     rows = array.reshape(array.shape[0], -1) if by_rows and array.ndim else array.reshape(1, -1)
     if array.dtype.kind not in "iufb":
         raise KServeRefusal("class result not available for output due to unsupported type", "UNIMPLEMENTED")
@@ -202,7 +217,10 @@ def _json_data(tensor: Tensor) -> bytes:
 
 
 def _for_shared_memory(tensors: Iterable[Tensor], options: ResponseOptions) -> list[Part]:
-    """Return the bytes of outputs for shared memory, in the requested order; empty for a missing output."""
+    """Return the raw bytes of each output for shared memory, in the requested order.
+
+    A missing output has no bytes. Raises KServeRefusal for an output that is too large for its shared memory.
+    """
     requested = [RequestedOutput(*how) for how in options.outputs or ()]
     parts: dict[str, Part] = {output.name: b"" for output in requested if output.room is not None}
     for tensor in tensors:

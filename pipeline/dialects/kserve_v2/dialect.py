@@ -1,4 +1,4 @@
-"""KServe v2 with Triton's extensions: tensors over HTTP and gRPC."""
+"""The KServe v2 protocol with Triton's extensions: tensors over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 class KServeV2:
+    """The KServe v2 protocol as a plug-in of the server, see `Dialect`."""
+
     name = "kserve_v2"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:

@@ -1,4 +1,4 @@
-"""FRONT PROCESS: the HTTP routes of KServe v2, compression, and the description in /openapi.json."""
+"""FRONT PROCESS: HTTP handler of KServe v2 and Triton's extensions, with its part of /openapi.json."""
 
 from __future__ import annotations
 
@@ -102,9 +102,10 @@ Page = Callable[[], Any]
 
 
 def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
-    """Decompress a body; the encoding "" is none.
+    """Decompress a request body that is encoded with gzip or deflate; the encoding "" is none.
 
-    Raises KServeRefusal for an unknown encoding and for invalid data, TooLarge beyond `max_bytes`.
+    Raises KServeRefusal for an unknown encoding (HTTP 501) and for invalid data (400), TooLarge (413) beyond
+    `max_bytes`.
     """
     if encoding in ("", "identity"):
         return body
@@ -126,7 +127,7 @@ def decompress(body: bytes, encoding: str, max_bytes: int) -> bytes:
 
 
 def choose_encoding(accepted: str) -> str:
-    """Return the supported encoding with the highest quality in an Accept-Encoding header; "" for none."""
+    """Return gzip or deflate, as an Accept-Encoding header prefers; empty if it accepts neither."""
     best, best_quality = "", 0.0
     for option in accepted.lower().split(","):
         name, _, parameter = option.partition(";")
@@ -150,7 +151,7 @@ def _quality(parameter: str) -> float:
 
 
 def compress(body: Part, encoding: str) -> bytes:
-    """Compress a response body with gzip or deflate."""
+    """Compress a response body with the encoding gzip or deflate."""
     stream = zlib.compressobj(_LEVEL, zlib.DEFLATED, _WINDOWS[encoding])
     return stream.compress(body) + stream.flush()
 
@@ -158,10 +159,12 @@ def compress(body: Part, encoding: str) -> bytes:
 def parse_generate(
     body: bytes, model: KServeModel, limits: Limits, outline: Outline | None = None
 ) -> InferRequest:
-    """Parse the body of `generate`. Keys that are no input are parameters, except `id` and `parameters`.
+    """Parse the JSON body of Triton's `generate`. Members that are no input of the model are parameters.
 
-    A value is an element or a flat list of elements, a row if the model has rows. outline: outline of a large
-    body. Raises KServeRefusal, and TooLarge for a document that nests deeper than limits.json_depth.
+    `id` and `parameters` are exceptions. A value is an element or a flat list of elements, a row if the model
+    has rows. outline: a large body with stand-ins for its long arrays, see `json_outline`; None for a small
+    body. Raises KServeRefusal, and TooLarge (HTTP 413) for a document that nests deeper than
+    limits.json_depth.
     """
     if outline is not None:
         body = outline.text
@@ -207,7 +210,10 @@ def _is_text(value: Any) -> bool:
 
 
 class AsEvent:
-    """Sends a response as the only event of a stream, as `Request.finish`. Errors are not changed."""
+    """Converts the response of `generate_stream` to a server-sent event, the only one of the stream.
+
+    It is called at the end of a request, as its `Request.finish`. Errors are not changed.
+    """
 
     def begin(self) -> None:
         pass
@@ -217,7 +223,7 @@ class AsEvent:
 
 
 def find_extension_api(path: str) -> str | None:
-    """Return the API of an extension's path; None for other paths."""
+    """Return the API to which an extension's path belongs, for access restrictions; None for other paths."""
     if _SHARED_MEMORY.fullmatch(path):
         return SHARED_MEMORY
     if _TRACE.fullmatch(path):
@@ -226,15 +232,15 @@ def find_extension_api(path: str) -> str | None:
 
 
 class HttpExtensions:
-    """Handles the paths of shared memory, trace and log settings."""
+    """Handles the HTTP paths of Triton's extensions for shared memory, trace and log settings."""
 
     def __init__(self, server: V2Server) -> None:
         self._server = server
 
     def document(self, request: HttpRequest) -> Any:
-        """Return the JSON document of a page, or None for an empty body.
+        """Carry out a request, and return the JSON document of its response, or None for an empty body.
 
-        Raises ServingError, Refused for other paths.
+        Raises ServingError, Refused (HTTP 404) for a path of no extension.
         """
         shared_memory = _SHARED_MEMORY.fullmatch(request.path)
         if shared_memory is not None:
@@ -284,7 +290,10 @@ class HttpExtensions:
 
 
 def parse_registration(document: Any) -> tuple[str, int, int]:
-    """Parse key, offset and size of a region in a JSON request. Raises KServeRefusal."""
+    """Return key, offset and size in bytes of a region, from a JSON request to register shared memory.
+
+    Raises KServeRefusal for missing members and wrong types.
+    """
     _check_fields(document, "key", "byte_size")
     key = json_fields.check_text(document["key"])
     offset, size = (json_fields.check_unsigned(document.get(name, 0), "") for name in ("offset", "byte_size"))
@@ -298,7 +307,7 @@ def _check_fields(document: Any, *names: str) -> None:
 
 
 class V2Http(HttpHandler):
-    """Handles all requests below /v2."""
+    """HTTP handler of KServe v2 and Triton's extensions: inference, metadata, control of models, at /v2."""
 
     name = "v2-http"
     pages = ("/v2/health/live", "/v2/health/ready")
@@ -367,7 +376,10 @@ class V2Http(HttpHandler):
             raise KServeRefusal("the service is not ready")
 
     def _control_model(self, request: HttpRequest, name: str, order: str) -> None:
-        """Load or unload a model, even if the client disconnects. Raises KServeRefusal for a bad body."""
+        """Start to load or unload a model, and respond at its end. It continues if the client disconnects.
+
+        order: load or unload. Raises KServeRefusal for an invalid body.
+        """
         parameters = parse_parameters(request.body)
         control = self._server.control
         obey = control.load if order == "load" else control.unload
@@ -403,7 +415,10 @@ class V2Http(HttpHandler):
     # Inference:
 
     def _infer(self, request: HttpRequest, name: str, version: str, action: str) -> Request | None:
-        """Return the request in a body, or None while the body is decompressed or scanned."""
+        """Return the request for the scheduler; None while a thread decompresses or scans the body.
+
+        action: infer, generate or generate_stream.
+        """
         model = self._server.models.find(name, version)
 
         read = partial(self._read_body, request, model, version, action)
@@ -427,7 +442,10 @@ class V2Http(HttpHandler):
         body: bytes,
         outline: Outline | None = None,
     ) -> Request | None:
-        """Return the request in a decompressed body, or None while a large body is scanned."""
+        """Parse a decompressed body to the request for the scheduler; None while a thread scans a large body.
+
+        outline: result of the scan; None before it.
+        """
         length = None
         if action == "infer":
             length = _header_length(header(request, b"inference-header-content-length"), body)
@@ -514,7 +532,7 @@ class V2Http(HttpHandler):
 
 
 def _content_type(path: str, error: ServingError) -> bytes:
-    """Return the content type of an error response. Its body is JSON in any case.
+    """Return the content-type header of an error response, as Triton sends it. The body is always JSON.
 
     Triton answers with JSON once it has begun to read a request. It answers earlier errors, and errors of
     models, as text.
@@ -530,7 +548,10 @@ def _content_type(path: str, error: ServingError) -> bytes:
 
 
 def _header_length(value: str, body: bytes) -> int | None:
-    """Return the length of the JSON document; 0: raw body, None: JSON body. Raises KServeRefusal."""
+    """Return the length of the JSON document at the start of a body; 0: raw body, None: JSON body.
+
+    value: of the header Inference-Header-Content-Length. Raises KServeRefusal (HTTP 400).
+    """
     if not value:
         return None if body else 0
     number = _NUMBER.match(value)
@@ -541,7 +562,7 @@ def _header_length(value: str, body: bytes) -> int | None:
 
 
 def v2_paths(app: App, models: KServeModels) -> dict[str, Any]:
-    """Return the paths of KServe v2 in /openapi.json."""
+    """Return the descriptions of KServe v2's paths for /openapi.json, by path."""
     paths: dict[str, Any] = {}
     for model in models.all():
         below = f"/v2/models/{quote(model.name)}"
@@ -585,7 +606,10 @@ def _infer_operation(app: App, model: KServeModel) -> dict[str, Any]:
 
 
 def _may_generate(model: KServeModel) -> bool:
-    """Return whether each input is an element or a flat list of elements, apart from the batch axis."""
+    """Return whether `generate` can send the model's inputs: each is an element or a flat list of elements.
+
+    The batch axis does not count.
+    """
     ranks = (1, 2) if model.signature.max_batch_size else (1,)
     return all(len(spec.shape) in ranks for spec in model.signature.inputs)
 

@@ -1,7 +1,8 @@
-"""FRONT PROCESS: inference requests of KServe v2: HTTP bodies, checks, the request for the scheduler.
+"""FRONT PROCESS: inference requests of KServe v2: parses HTTP bodies, checks inputs against the model.
 
-The `data` of a tensor stays JSON text, which the worker decodes. A body that the fast decoder rejects is
-parsed again, slowly, for the error message. `rpc_methods.py` parses the messages of gRPC.
+The result is the request for the scheduler. The `data` of a tensor stays JSON text, which the worker decodes.
+A body that the fast decoder rejects is parsed again, slowly, for the error message. `rpc_methods.py` parses
+the messages of gRPC.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _NO_DATA = msgspec.Raw()
 
 
 class InputTensor(msgspec.Struct, eq=False):
-    """An input of a request, with undecoded elements."""
+    """An input tensor of a request, with its elements undecoded or in shared memory."""
 
     name: str
     datatype: str
@@ -57,7 +58,7 @@ class InputTensor(msgspec.Struct, eq=False):
 
 
 class InferRequest(msgspec.Struct, eq=False):
-    """An inference request parsed from HTTP or gRPC, before its check against the model."""
+    """A KServe v2 inference request, parsed from HTTP or gRPC, before its check against the model."""
 
     request_id: str = ""
     inputs: dict[str, InputTensor] = {}  # by name
@@ -72,17 +73,20 @@ class InferRequest(msgspec.Struct, eq=False):
     shared_bytes: int = 0  # size of all inputs in shared memory
 
     def add_input(self, tensor: InputTensor) -> None:
-        """Add an input. Raises KServeRefusal for a name that is already used."""
+        """Add an input tensor. Raises KServeRefusal (HTTP 400) for a name that is already used."""
         if self.inputs.setdefault(tensor.name, tensor) is not tensor:
             raise request_refusal(self.request_id, f"input '{tensor.name}' already exists in request")
 
     def add_shared_input(self, name: str, datatype: str, shape: list[int], span: Span) -> None:
-        """Add an input in shared memory. Raises KServeRefusal for a name that is already used."""
+        """Add an input tensor whose elements are in shared memory, at `span`.
+
+        Raises KServeRefusal (HTTP 400) for a name that is already used.
+        """
         self.shared_bytes += span.size
         self.add_input(InputTensor(name, datatype, shape, span, Written.RAW))
 
     def add_output(self, output: RequestedOutput, span: Span | None = None) -> None:
-        """Add a requested output. span: its place in shared memory; None if the output is sent."""
+        """Add a requested output tensor. span: its place in shared memory; None if the output is sent."""
         self.outputs = self.outputs or {}
         self.outputs[output.name] = output if span is None else output._replace(room=span.size)
         if span is not None:
@@ -90,14 +94,22 @@ class InferRequest(msgspec.Struct, eq=False):
 
     @property
     def timeout_s(self) -> float:
+        """Timeout that the client has set, in seconds; infinity without one."""
         return self.timeout_us / 1e6 if self.timeout_us else math.inf
 
     def deadline_s(self, model: KServeModel) -> float:
-        """Return the timeout of the request in seconds; in a repository, the queue policy applies it."""
+        """Return the timeout in seconds for the deadline of the whole request.
+
+        Infinity for a model of a repository, whose queue policy applies the client's timeout.
+        """
         return self.timeout_s if model.config is None else math.inf
 
     def build_request(self, model: KServeModel, form: str, scheduler: Scheduler) -> Request:
-        """Build the request for the scheduler; the caller sets its `deadline`. Raises KServeRefusal."""
+        """Check the inputs against the model, and build the request for the scheduler.
+
+        form: name of the response format. The caller sets the `deadline` of the result. Raises KServeRefusal
+        with Triton's message, and TooLarge (HTTP 413) for too long texts.
+        """
         limits = scheduler.app.config.limits
         if self.shared_bytes > limits.body_bytes:
             raise request_refusal(
@@ -163,7 +175,11 @@ class InferRequest(msgspec.Struct, eq=False):
         return {"sequence_id": self.correlation_id, **flags}
 
     def add_parameter(self, name: str, value: Any) -> None:
-        """Add a parameter for hooks. Raises KServeRefusal for a name that Triton reserves."""
+        """Add a parameter of the request, which is passed to user code.
+
+        Parameters of sequences are ignored. Raises KServeRefusal (HTTP 400) for a name that Triton reserves,
+        and for a value of another type.
+        """
         if name in _NOT_FOR_HOOKS:
             return
         _refuse_reserved(name)
@@ -179,7 +195,10 @@ def _refuse_reserved(name: str) -> None:
 
 
 def refuse_in_json(name: str, datatype: str) -> None:
-    """Raise KServeRefusal for a datatype that has no form in JSON."""
+    """Raise KServeRefusal (HTTP 400) for a datatype that has no form in JSON, such as FP16.
+
+    name: name of the input, for the message.
+    """
     if datatype in RAW_ALONE:
         raise KServeRefusal(
             f"receiving {datatype} data via JSON is not supported. Please use the binary data format for "
@@ -190,9 +209,10 @@ def refuse_in_json(name: str, datatype: str) -> None:
 def _check_values(
     model: KServeModel, request_id: str, inputs: dict[str, InputTensor], max_rank: int
 ) -> tuple[dict[str, Any], int]:
-    """Return the inputs for the scheduler, and the rows of the batch; 1 for a model that does not batch.
+    """Check the inputs against the model, and convert them to values for the scheduler.
 
-    Raises KServeRefusal for inputs that the model does not accept, with Triton's messages.
+    Returns the values by name, and the rows of the batch; 1 for a model that does not batch. Raises
+    KServeRefusal with Triton's message for inputs that the model does not accept.
     """
     if _are_as_declared(model.signature, inputs, max_rank):
         rows = next(iter(inputs.values())).shape[0] if model.signature.max_batch_size else 1
@@ -202,7 +222,10 @@ def _check_values(
 
 
 def _are_as_declared(signature: Signature, inputs: dict[str, InputTensor], max_rank: int) -> bool:
-    """Return whether the inputs match the declared ones exactly: most requests need no other check."""
+    """Return whether the inputs match the declared tensors exactly: most requests need no other check.
+
+    max_rank: maximum number of dimensions.
+    """
     if len(inputs) != len(signature.inputs):
         return False
     rows = -1
@@ -224,9 +247,10 @@ def _are_as_declared(signature: Signature, inputs: dict[str, InputTensor], max_r
 
 
 def _check_inputs(model: KServeModel, request_id: str, inputs: dict[str, InputTensor], max_rank: int) -> int:
-    """Check each input, and return the rows of the batch. Raises KServeRefusal.
+    """Check names, datatypes and shapes of the inputs, and return the rows of the batch.
 
-    A column of texts gets the declared shape of a vector.
+    A column of texts [n, 1] gets the declared shape of a vector [n]. Raises KServeRefusal with Triton's
+    message.
     """
     newest_first = list(inputs.values())[::-1]  # the order of Triton's checks
     for tensor in newest_first:
@@ -390,11 +414,11 @@ def parse_infer(
     find: FindSpan,
     outline: Outline | None = None,
 ) -> InferRequest:
-    """Parse a body of JSON and the raw bytes behind it.
+    """Parse an HTTP body, a JSON document with raw bytes behind it, to an inference request.
 
     header_length: bytes of the JSON document; None for the whole body. find: finds a span in shared memory.
-    outline: outline of a large document. Raises KServeRefusal, and TooLarge for a document that nests deeper
-    than limits.json_depth.
+    outline: a large body with stand-ins for its long arrays, see `json_outline`; None for a small body.
+    Raises KServeRefusal, and TooLarge (HTTP 413) for a document that nests deeper than limits.json_depth.
     """
     end = len(body) if header_length is None else header_length
     binary = memoryview(body)[end:]
@@ -442,7 +466,10 @@ def parse_infer(
 
 
 def parse_raw(body: bytes, model: KServeModel) -> InferRequest:
-    """Parse a body of raw bytes, for a model with one input of known size. Raises KServeRefusal."""
+    """Parse a body of raw bytes without JSON, for a model with a single input tensor.
+
+    The number of bytes determines a variable dimension. Raises KServeRefusal (HTTP 400) for other models.
+    """
     specs = model.signature.inputs
     if len(specs) != 1:
         raise request_refusal(
@@ -488,7 +515,10 @@ def _parse_document(document: bytes) -> _Document:
 
 
 def _convert_document(document: Any) -> _Document:
-    """Check each member of a decoded document. Raises KServeRefusal with Triton's message."""
+    """Check each member of a decoded JSON document, and convert it to a `_Document`.
+
+    Raises KServeRefusal with Triton's message.
+    """
     converted = _Document([])
     inputs = json_fields.get_array(document, "inputs")
     if "id" in document:
@@ -560,7 +590,10 @@ def _check_source(tensor: _Input) -> None:
 
 
 def _binary_size(tensor: _Input) -> int | None:
-    """Return the bytes of an input behind the document; None for data in JSON. Raises KServeRefusal."""
+    """Return the number of raw bytes of an input behind the JSON document; None for data in JSON.
+
+    Raises KServeRefusal for a size of another type.
+    """
     if "binary_data_size" in tensor.parameters:
         return json_fields.check_unsigned(tensor.parameters["binary_data_size"], "binary_data_size")
     return None
@@ -584,7 +617,10 @@ def _find_output_span(requested: RequestedOutput, parameters: Mapping[str, Any],
 
 
 def _requested_output(output: Mapping[str, Any]) -> RequestedOutput:
-    """Parse a listed output. `binary_data_output` applies only to outputs that the request does not list."""
+    """Parse an element of the member `outputs`: an output that the client requests.
+
+    `binary_data_output` applies only to outputs that the request does not list.
+    """
     name = json_fields.get_text(output, "name")
     parameters = json_fields.get_tensor_parameters(output)
     classes, binary = 0, False

@@ -1,4 +1,4 @@
-"""FRONT PROCESS: GRPCInferenceService and the health check of gRPC.
+"""FRONT PROCESS: gRPC handlers of KServe v2's GRPCInferenceService, and of gRPC's health check.
 
 gRPC passes messages as bytes. Invalid bytes are rejected with Triton's message.
 """
@@ -124,7 +124,7 @@ PendingResponse = asyncio.Future[bytes | ServingError]  # the response to a requ
 
 
 class InferMessage(NamedTuple):
-    """A ModelInferRequest, with the contents of its inputs apart."""
+    """A parsed ModelInferRequest, with the raw and large contents of its inputs undecoded beside it."""
 
     fields: ModelInferRequest
     raws: Sequence[Part]  # raw_input_contents; views of the received bytes for a large message
@@ -132,7 +132,10 @@ class InferMessage(NamedTuple):
 
 
 def parse_message(data: bytes, limits: Limits) -> InferMessage:
-    """Parse a serialized ModelInferRequest. Raises KServeRefusal for other bytes, and TooLarge."""
+    """Parse a serialized ModelInferRequest; raw and large contents of its inputs stay undecoded.
+
+    Raises KServeRefusal for other bytes, and TooLarge for too many fields.
+    """
     rest, raws = cut_fields(data, _RAWS, limits)
     rest, large = check_nested(rest, _INPUTS, limits, cut=(_CONTENTS,), short=_SHAPE)
     check_nested(rest, _OUTPUTS, limits)
@@ -151,7 +154,10 @@ def _get_contents(tensor: LargeMessage) -> memoryview:
 
 
 def parse_infer(infer_message: InferMessage, model: KServeModel, find: FindSpan) -> InferRequest:
-    """Parse inputs, outputs and parameters. find: finds a span in shared memory. Raises KServeRefusal."""
+    """Convert a ModelInferRequest to an inference request: inputs, outputs and parameters.
+
+    find: finds a span in shared memory. Raises KServeRefusal with Triton's message.
+    """
     message, raws, contents = infer_message
     infer_request = InferRequest(message.id)
     if message.parameters:
@@ -227,7 +233,10 @@ def _wrong_type(name: str, expected: str) -> KServeRefusal:
 def _find_shared_memory(
     tensor: _Tensor | ModelInferRequest.InferRequestedOutputTensor, find: FindSpan
 ) -> Span | None:
-    """Return the shared memory of a tensor; None for a tensor in the message. Raises KServeRefusal."""
+    """Return the place of a tensor in shared memory; None for a tensor in the message.
+
+    Raises KServeRefusal for invalid parameters and unknown regions.
+    """
     parameters = tensor.parameters
     shared = "shared_memory_region" in parameters
     values: dict[str, Any] = {}
@@ -305,7 +314,7 @@ def _requested_output(output: ModelInferRequest.InferRequestedOutputTensor) -> R
 
 
 class RpcExtensions:
-    """Handles the methods of shared memory, trace and log settings."""
+    """Handles the gRPC methods of Triton's extensions for shared memory, trace and log settings."""
 
     def __init__(self, server: V2Server) -> None:
         self._server = server
@@ -374,7 +383,7 @@ class RpcExtensions:
 
 
 class V2Rpc(RpcHandler):
-    """The methods of GRPCInferenceService, and the standard health check."""
+    """gRPC handler of KServe v2's GRPCInferenceService, and of the standard health check."""
 
     name = "v2-grpc"
 
@@ -409,9 +418,10 @@ class V2Rpc(RpcHandler):
     def _page_handler(
         self, name: str, page: RpcPage, admit: Callable[[str], None] | None = None
     ) -> Callable[[bytes, CallContext], Awaitable[bytes]]:
-        """Return the gRPC handler of a method.
+        """Return the gRPC handler of a method without inference, such as model metadata.
 
-        admit: checks the address of the client, and raises KServeRefusal to reject the call.
+        name: name of the method. page: converts the request message to the response message. admit: checks
+        the address of the client, and raises KServeRefusal to reject the call.
         """
         kind = getattr(messages, f"{name}Request")
 
@@ -481,7 +491,10 @@ class V2Rpc(RpcHandler):
         return self.build_request(parse_message(data, self._server.limits), context)
 
     def build_request(self, message: InferMessage, context: CallContext) -> Request:
-        """Build the request for the scheduler from a message. Raises KServeRefusal."""
+        """Convert a parsed ModelInferRequest to the request for the scheduler, with client and deadline.
+
+        Raises ServingError, such as KServeRefusal for inputs that the model does not accept.
+        """
         fields = message.fields
         model = self._server.models.find(fields.model_name, fields.model_version)
         infer_request = parse_infer(message, model, partial(self._find_span, context))
@@ -521,7 +534,7 @@ def _refuse_named_repository(request: Any) -> None:
 
 
 def _decode_message(kind: Any, data: bytes) -> Any:
-    """Parse bytes to a message of this type. Raises KServeRefusal for invalid bytes."""
+    """Parse bytes to a protobuf message of the class `kind`. Raises KServeRefusal for invalid bytes."""
     try:
         return kind.FromString(data)
     except DecodeError:
@@ -560,7 +573,7 @@ class Stream:
             self._reader.cancel()
 
     async def run(self) -> None:
-        """Handle all requests of the stream. If the client disconnects, cancel its requests."""
+        """Handle all requests of the stream until its end. If the client disconnects, cancel its requests."""
         reading = asyncio.create_task(self._receive_messages(), name="stream-reader")
         try:
             while (response := await self._responses.get()) is not None:

@@ -1,4 +1,4 @@
-"""WORKER PROCESS: responses of `/v1/embeddings`, with the options that the front sends."""
+"""WORKER PROCESS: encodes the responses of OpenAI's `/v1/embeddings`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LITTLE_ENDIAN = np.dtype("<f4")
 
 
 class EmbeddingOptions(NamedTuple):
-    """The options of an embeddings response."""
+    """Options that the front process sends to the encoder of an embeddings response."""
 
     encoding: str  # encoding of the vectors: FLOAT or BASE64
     model: str  # name of the model in the response
@@ -28,7 +28,11 @@ class EmbeddingOptions(NamedTuple):
 def render(
     output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:
-    """Encode the response body. Raises UnprintableAnswer for an output without vectors."""
+    """Encode the vectors in a model's output as the JSON body of OpenAI's embeddings response.
+
+    response_options: the fields of EmbeddingOptions. Raises UnprintableAnswer (HTTP 500) for an output
+    without vectors.
+    """
     options = EmbeddingOptions(*response_options)
     vectors, tokens = vectors_in(output)
     embeddings: list[Any] = vectors.tolist()

@@ -1,4 +1,4 @@
-"""OpenAI's `POST /v1/embeddings`, for services with an embeddings model."""
+"""OpenAI's API for embeddings, `POST /v1/embeddings`, for services with an embeddings model."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 class OpenAI:
+    """OpenAI's API for embeddings as a plug-in of the server, see `Dialect`."""
+
     name = "openai"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:

@@ -1,4 +1,4 @@
-"""FRONT PROCESS: OpenAI's `POST /v1/embeddings`: requests, error responses, OpenAPI description."""
+"""FRONT PROCESS: HTTP handler of OpenAI's `POST /v1/embeddings`, with its part of /openapi.json."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ class EmbeddingsBody(msgspec.Struct):
 
 
 def parse(body: bytes, limits: Limits) -> EmbeddingsBody:
-    """Parse a body; the worker decodes its input. Raises InvalidInput with the name of the member."""
+    """Parse the JSON body of an embeddings request; the worker decodes the texts in its `input`.
+
+    Raises InvalidInput that names the member, MalformedBody and TooLarge, which all become HTTP 400 in this
+    API.
+    """
     document: EmbeddingsBody = decode_body(body, EmbeddingsBody, limits)
     if not bytes(document.input):
         raise _invalid_param("input", "is missing: send a text, or a list of texts")
@@ -71,7 +75,7 @@ def parse(body: bytes, limits: Limits) -> EmbeddingsBody:
 
 
 class OpenAIHttp(TextHttp):
-    """Handles requests for embeddings."""
+    """HTTP handler of OpenAI's `POST /v1/embeddings`."""
 
     name = "openai-http"
 
@@ -106,7 +110,7 @@ def _invalid_param(param: str, problem: str) -> InvalidInput:
 
 
 def embeddings_paths(models: TextModels) -> dict[str, Any]:
-    """Return the path in /openapi.json, if the service has an embeddings model."""
+    """Return the description of `/v1/embeddings` for /openapi.json; empty without an embeddings model."""
     embedders = models.all(KIND)
     if not embedders:
         return {}

@@ -1,4 +1,4 @@
-"""WORKER PROCESS: responses of TEI's paths, with the options that the front sends."""
+"""WORKER PROCESS: encodes responses of Text Embeddings Inference (TEI), with a function for each path."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _json = msgspec.json
 
 
 class TeiResponseOptions(NamedTuple):
-    """The options of a TEI response."""
+    """Options that the front process sends to the encoder of a TEI response."""
 
     many: bool = True  # whether the response is a list with an element for each text, not its only element
     texts: bytes = b""  # JSON list of the texts to return with their ranks; empty to return none
 
 
 def embed(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
-    """Encode a vector for each text."""
+    """Encode the response of /embed: a vector for each text."""
     vectors, _ = vectors_in(output)
     return [_json.encode(vectors.tolist())]
 
@@ -39,14 +39,14 @@ def embed(output: Output, response_options: Sequence[Any], version: str, declare
 def embed_all(
     output: Output, response_options: Sequence[Any], version: str, declared: Declared
 ) -> list[Part]:
-    """Encode a vector for each token of each text."""
+    """Encode the response of /embed_all: a vector for each token of each text."""
     vectors, _ = vectors_in(output)
     ends = np.cumsum(_rows(output, "tokens"))
     return [_json.encode([part.tolist() for part in np.split(vectors, ends[:-1])])]
 
 
 def tokenize(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
-    """Encode the tokens of each text. A special token has no place in the text."""
+    """Encode the response of /tokenize: the tokens of each text. A special token has no place in the text."""
     columns = [_rows(output, name).tolist() for name in ("token_ids", "token_names", "special", "places")]
     tokens = [
         {
@@ -65,7 +65,7 @@ def tokenize(output: Output, response_options: Sequence[Any], version: str, decl
 def similarity(
     output: Output, response_options: Sequence[Any], version: str, declared: Declared
 ) -> list[Part]:
-    """Encode the cosine similarity of the first text with each other text."""
+    """Encode the response of /similarity: the cosine similarity of the first text with each other text."""
     vectors, _ = vectors_in(output)
     lengths = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float32).tiny)
     cosines = vectors[1:] @ vectors[0] / (lengths[1:] * lengths[0])
@@ -73,7 +73,7 @@ def similarity(
 
 
 def rerank(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
-    """Encode index and score of each text, in descending order of the scores."""
+    """Encode the response of /rerank: index and score of each text, in descending order of the scores."""
     options = TeiResponseOptions(*response_options)
     scores = _rows(output, "score").astype(np.float32).reshape(-1)
     order = np.argsort(-scores, kind="stable").tolist()
@@ -85,7 +85,10 @@ def rerank(output: Output, response_options: Sequence[Any], version: str, declar
 
 
 def predict(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
-    """Encode labels with their scores, best first: a list for each text, or for the only text."""
+    """Encode the response of /predict: labels with their scores, best first.
+
+    The response has a list for each text, or for the only text.
+    """
     options = TeiResponseOptions(*response_options)
     names = ("labels", "scores") if "labels" in output else ("label", "score")
     labels, scores = (_rows(output, name) for name in names)
@@ -100,7 +103,10 @@ def predict(output: Output, response_options: Sequence[Any], version: str, decla
 
 
 def _rows(output: Output, name: str) -> npt.NDArray[Any]:
-    """Return an output with a row for each text. Raises UnprintableAnswer."""
+    """Return the output `name`, an array with a row for each text or token.
+
+    Raises UnprintableAnswer for an output that is missing or no array.
+    """
     value = output.get(name)
     if not isinstance(value, np.ndarray) or not value.ndim:
         raise UnprintableAnswer(f"the service gives no {name!r} with a row for each text")

@@ -1,4 +1,4 @@
-"""Text Embeddings Inference's API: `/embed`, `/similarity`, `/rerank` and `/predict`."""
+"""The API of Text Embeddings Inference (TEI): `/embed`, `/similarity`, `/rerank`, `/predict` and others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 
 class Tei:
+    """The API of Text Embeddings Inference as a plug-in of the server, see `Dialect`."""
+
     name = "tei"
 
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:

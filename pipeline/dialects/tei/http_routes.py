@@ -1,4 +1,4 @@
-"""FRONT PROCESS: TEI's HTTP paths: requests, error responses, OpenAPI description."""
+"""FRONT PROCESS: HTTP handler of Text Embeddings Inference (TEI), with its part of /openapi.json."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class _Similarity(msgspec.Struct):
 
 
 class _ModelCall(NamedTuple):
-    """The inputs, response options and parameters of a request to a model."""
+    """A parsed TEI request: the inputs of the model, its parameters, and response options."""
 
     inputs: dict[str, UnreadTexts]
     options: TeiResponseOptions
@@ -183,7 +183,7 @@ def _predict(document: _Texts, model: TextModel, limits: Limits) -> _ModelCall:
 
 
 class _Route(NamedTuple):
-    """A path of TEI, with the parser of its requests."""
+    """A path of TEI, with the parser of its bodies."""
 
     kind: str  # of the models that serve the path
     form: str  # of the response
@@ -202,7 +202,7 @@ ROUTES: Mapping[str, _Route] = {
 
 
 class TeiHttp(TextHttp):
-    """Handles requests for the paths of ROUTES."""
+    """HTTP handler of TEI: the inference paths of ROUTES, `POST /`, /info and /health."""
 
     name = "tei-http"
 
@@ -229,14 +229,20 @@ class TeiHttp(TextHttp):
         return {HEALTH_PAGE: HEALTH, INFO: METADATA}.get(path, INFERENCE)
 
     def _find_only_path(self) -> str:
-        """Return the path that `POST /` stands for: the path of the first kind that has a model."""
+        """Return the path for which `POST /` stands: the path of the first kind that has a model.
+
+        Raises UnknownService (HTTP 404) without a text model.
+        """
         for kind, (path, _) in _MODEL_TYPES.items():
             if self._models.all(kind):
                 return path
         raise UnknownService("no model here has texts as its input")
 
     def _describe_server(self) -> dict[str, Any]:
-        """Describe the only text model, or the first one, as TEI does. Raises UnknownService without one."""
+        """Return the document of /info, which describes the first kind of text models that the service has.
+
+        Raises UnknownService (HTTP 404) without a text model.
+        """
         path = self._find_only_path()
         kind, model_type = next((k, name) for k, (p, name) in _MODEL_TYPES.items() if p == path)
         app = self._scheduler.app
@@ -293,7 +299,7 @@ def _require(raw: msgspec.Raw, name: str) -> msgspec.Raw:
 
 
 class _Operation(NamedTuple):
-    """A path in /openapi.json."""
+    """The texts, example and response schema of a TEI path in /openapi.json."""
 
     summary: str
     summary_zh: str
@@ -326,7 +332,7 @@ _OPERATIONS: Mapping[str, _Operation] = {
 
 
 def tei_paths(models: TextModels) -> dict[str, Any]:
-    """Return the paths in /openapi.json that the service has a model for."""
+    """Return the descriptions of TEI's paths for /openapi.json, if the service has a model for them."""
     paths = {}
     for path, (summary, summary_zh, example, response) in _OPERATIONS.items():
         path_models = models.all(ROUTES[path].kind)

@@ -1,4 +1,4 @@
-"""FRONT PROCESS: Triton's model repository extension: the index, and loading and unloading of models."""
+"""FRONT PROCESS: Triton's model repository extension: index of the models, loading and unloading."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from pipeline.triton.override import FILE, parse_override
 
 
 def build_index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any]]:
-    """Return all models with their states, or only the ready ones."""
+    """Return Triton's repository index: name, version, state and reason of each model.
+
+    ready_only: whether models in other states than READY are omitted.
+    """
     rows = [row for model in models.all() for row in _rows(models, model)]
     rows += [_row(name, version, "UNAVAILABLE", why) for name, (version, why) in models.unavailable().items()]
     rows += [
@@ -27,7 +30,7 @@ def build_index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any
 
 
 def _rows(models: KServeModels, model: KServeModel) -> Iterator[dict[str, Any]]:
-    """Yield the served version, and another version whose load failed."""
+    """Yield the index entries of a model: its served version, and another version whose load failed."""
     standing, failure = models.standing(model), models.failure(model)
     yield _row(model.name, model.version, *standing)
     if failure is not None and failure.version and failure.version != model.version:
@@ -40,19 +43,22 @@ def _row(name: str, version: str, state: str, reason: str) -> dict[str, Any]:
 
 
 def parse_ready_only(body: bytes) -> bool:
-    """Return whether an HTTP request for the index selects only ready models. Raises KServeRefusal."""
+    """Return whether the body of an index request has `"ready": true`. Raises KServeRefusal."""
     document = json_fields.parse_json(body) if body.strip() else {}
     return isinstance(document, dict) and json_fields.check_boolean(document.get("ready", False), "ready")
 
 
 def parse_parameters(body: bytes) -> Mapping[str, Any]:
-    """Parse the parameters of a load or unload request over HTTP. Raises KServeRefusal."""
+    """Return the parameters in the body of a load or unload request over HTTP; empty without a body.
+
+    Raises KServeRefusal for invalid JSON, and for parameters of another type than an object.
+    """
     document = json_fields.parse_json(body) if body.strip() else {}
     return json_fields.get_parameters(document) if isinstance(document, dict) else {}
 
 
 class ModelControl:
-    """Loads and unloads models for clients, if `v2.model_control` allows it."""
+    """Loads and unloads models at the request of clients, if `v2.model_control` is explicit."""
 
     def __init__(self, models: KServeModels, repository: Repository, *, explicit: bool) -> None:
         self._models = models
@@ -60,7 +66,11 @@ class ModelControl:
         self._explicit = explicit
 
     async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Load the current files of a model. Raises KServeRefusal and then keeps the previous state."""
+        """Load a model from its current files, also a loaded model again. Returns at the end of the load.
+
+        parameters: of the request; may replace config and files of a repository's model. Raises KServeRefusal
+        and then keeps the previous state.
+        """
         self._check_allowed()
         if isinstance(self._repository, ModelLoader):
             await self._load_from(self._repository, name, parameters)
@@ -77,7 +87,7 @@ class ModelControl:
             raise KServeRefusal(f"load failed for model '{name}': {where}{exc.message};\n") from exc
 
     async def unload(self, name: str, parameters: Mapping[str, Any]) -> None:
-        """Unload a model: returns when admitted requests are answered and the workers have stopped.
+        """Unload a model. Returns when admitted requests are answered and the workers have stopped.
 
         An unknown name counts as unloaded. In a service without a repository, parameters have no effect.
         Raises KServeRefusal.
@@ -117,7 +127,10 @@ class ModelControl:
 
 
 def _load_parameter(name: str, value: Any) -> Any:
-    """Return the value of a load parameter. Raises KServeRefusal for an unknown name or another type."""
+    """Return the value of a load parameter, `config` or a file, from HTTP or gRPC.
+
+    Raises KServeRefusal (HTTP 400) for an unknown name or another type.
+    """
     is_file = name.startswith(FILE)
     if name != "config" and not is_file:
         raise KServeRefusal(f"unrecognized load parameter '{name[:100]}'.")
@@ -130,7 +143,10 @@ def _load_parameter(name: str, value: Any) -> Any:
 
 
 def _refuse_override(model: str, parameter: str) -> None:
-    """Raise KServeRefusal: clients of a service without a repository can't replace config and files."""
+    """Raise the KServeRefusal for a load parameter in a service without a model repository.
+
+    Clients can't replace its config and files.
+    """
     if parameter == "config" or parameter.startswith("file:"):
         raise KServeRefusal(
             f"failed to load '{model}', parameter '{parameter[:100]}' is not supported: the model's "

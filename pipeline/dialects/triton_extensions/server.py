@@ -1,6 +1,6 @@
-"""FRONT PROCESS: V2Server: the state behind HTTP and gRPC of KServe v2, with Triton's extensions.
+"""FRONT PROCESS: state that the HTTP and gRPC handlers of KServe v2 share, and Triton's metrics.
 
-It has the models, their configuration and statistics, shared memory, and trace and log settings.
+V2Server has the models, their configuration and statistics, shared memory, and trace and log settings.
 """
 
 from __future__ import annotations
@@ -105,7 +105,10 @@ _IDLE = slice(3, 5)  # columns of /proc/stat: idle and iowait
 
 
 def model_config(model: KServeModel, config: ServiceConfig, answering_op: str) -> dict[str, Any]:
-    """Return Triton's ModelConfig as JSON. answering_op: the Op that represents the service."""
+    """Return the configuration of a model as Triton's ModelConfig in JSON, derived from config.yml.
+
+    answering_op: name of the Op (step) whose section of config.yml counts for the service as a whole.
+    """
     op = config.op[model.op or answering_op]
     max_batch_size = model.signature.max_batch_size
     document: dict[str, Any] = {
@@ -189,7 +192,10 @@ def _output(spec: TensorSpec, max_batch_size: int) -> dict[str, Any]:
 
 
 def _image_format(spec: TensorSpec, max_batch_size: int) -> str:
-    """Return the layout of an input that looks like an image: image clients reject FORMAT_NONE."""
+    """Return Triton's format of an input, which is that of an image by its dimensions.
+
+    Image clients reject FORMAT_NONE, the format of other inputs.
+    """
     dims = _dims(spec, max_batch_size)
     if len(dims) != 3 or spec.datatype == "BYTES":
         return "FORMAT_NONE"
@@ -208,7 +214,7 @@ def _data_type(spec: TensorSpec) -> str:
 
 
 def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -> dict[str, Any]:
-    """Return the statistics of a model: an element of `model_stats`."""
+    """Return the statistics of a model as Triton does: an element of `model_stats`, with counts and ns."""
     of_ops, requests = scheduler.metrics.of_ops, scheduler.requests(model.key)
     if requests is None:
         return _op_statistics(model, of_ops[model.op])
@@ -277,7 +283,10 @@ class TraceSettings:
         self._of_model: dict[str, dict[str, TraceValue]] = {}
 
     def get_settings(self, model: str = "") -> dict[str, TraceValue]:
-        """Return the settings, with numbers as texts. Settings of the model override those of all models."""
+        """Return the settings of a model, or of all models for an empty name, with numbers as texts.
+
+        Settings of the model override those of all models.
+        """
         start: dict[str, TraceValue] = {
             "trace_level": ["OFF"],
             "trace_rate": "1000",
@@ -289,9 +298,9 @@ class TraceSettings:
         return {**start, **self._of_all, **self._of_model.get(model, {})}
 
     def update(self, settings: Mapping[str, list[str] | None], model: str = "") -> None:
-        """Change settings of a model, or of all models for an empty name. None resets a setting.
+        """Change trace settings of a model, or of all models for an empty name. None resets a setting.
 
-        Unknown settings are ignored. Raises KServeRefusal without a change.
+        Unknown settings are ignored. Raises KServeRefusal for an invalid value, without a change.
         """
         if "trace_file" in settings:
             raise KServeRefusal(
@@ -352,14 +361,18 @@ class LogSettings:
         }
 
     def get_settings(self) -> dict[str, bool | int | str]:
+        """Return a copy of the settings by name."""
         return dict(self._settings)
 
     def kinds(self) -> dict[str, type]:
-        """Return the type of each setting."""
+        """Return the type of each setting by name."""
         return {name: type(value) for name, value in self._settings.items()}
 
     def update(self, settings: Mapping[str, bool | int | str]) -> None:
-        """Change settings to values of their types. Raises KServeRefusal without a change."""
+        """Change log settings to values of their types, see `kinds`.
+
+        Unknown settings are ignored. Raises KServeRefusal for an invalid value, without a change.
+        """
         if "log_file" in settings:
             raise KServeRefusal(
                 "log file location can not be updated through network protocol", "UNIMPLEMENTED"
@@ -374,7 +387,10 @@ class LogSettings:
 
 
 def parse_trace_settings(document: Any) -> dict[str, list[str] | None]:
-    """Parse the JSON document of `TraceSettings.update`. Raises KServeRefusal for other types."""
+    """Convert a JSON document with trace settings to the argument of `TraceSettings.update`.
+
+    Raises KServeRefusal for values of other types.
+    """
     if not isinstance(document, dict):
         raise json_fields.parse_error("", "attempt to access JSON non-object as object")
     settings: dict[str, list[str] | None] = {}
@@ -393,7 +409,10 @@ def parse_trace_settings(document: Any) -> dict[str, list[str] | None]:
 
 
 def parse_log_settings(document: Any, kinds: Mapping[str, type]) -> dict[str, bool | int | str]:
-    """Parse the JSON document of `LogSettings.update`. Raises KServeRefusal for other types."""
+    """Convert a JSON document with log settings to the argument of `LogSettings.update`.
+
+    kinds: type of each setting. Raises KServeRefusal for values of other types.
+    """
     if not isinstance(document, dict):
         raise json_fields.parse_error("", "attempt to access JSON non-object as object")
     settings: dict[str, bool | int | str] = {}
@@ -411,7 +430,7 @@ def parse_log_settings(document: Any, kinds: Mapping[str, type]) -> dict[str, bo
 
 
 class V2Server:
-    """The service as a server of KServe v2, shared by HTTP and gRPC."""
+    """The state behind KServe v2 and Triton's extensions, which the HTTP and gRPC handlers share."""
 
     def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
         config = scheduler.app.config
@@ -427,7 +446,7 @@ class V2Server:
         self.logging = LogSettings()
 
     def metadata(self) -> dict[str, Any]:
-        """Return the metadata of the server."""
+        """Return the server metadata of KServe v2 as JSON: name, version and extensions."""
         offered = [name for name in _EXTENSIONS if self.memory.offered or not name.endswith("shared_memory")]
         name, app = SERVER_NAME, self.scheduler.app
         if app.repository is not None:
@@ -436,11 +455,18 @@ class V2Server:
         return {"name": name, "version": __version__, "extensions": offered}
 
     def get_metadata(self, name: str, version: str) -> dict[str, Any]:
-        """Return the metadata of a model. Raises KServeRefusal and UnknownVersion."""
+        """Return the metadata of a model as JSON: versions, inputs and outputs.
+
+        An empty version selects the newest model, and lists all versions. Raises KServeRefusal and
+        UnknownVersion (HTTP 404).
+        """
         return self.models.find(name, version).metadata(() if version else self.models.versions(name))
 
     def config(self, name: str, version: str) -> dict[str, Any]:
-        """Return the configuration of a model. Raises KServeRefusal and UnknownVersion."""
+        """Return the configuration of a model, as Triton's ModelConfig in JSON.
+
+        An empty version selects the newest. Raises KServeRefusal and UnknownVersion (HTTP 404).
+        """
         app = self.scheduler.app
         model = self.models.find(name, version)
         if model.config is not None:
@@ -448,7 +474,10 @@ class V2Server:
         return model_config(model, app.config, self.models.answering_op(model))
 
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
-        """Return the statistics of a model, or of all loaded models. Raises KServeRefusal."""
+        """Return Triton's statistics of a model, or of all loaded models for an empty name, as JSON.
+
+        Raises KServeRefusal (HTTP 400) for a model or version that is not loaded.
+        """
         if version:
             parse_version(version)
         try:
@@ -460,7 +489,7 @@ class V2Server:
         return {"model_stats": [statistics(self.scheduler, self.models, model) for model in models]}
 
     def close(self) -> None:
-        """Close the shared memory that clients have registered."""
+        """Close the shared memory files that clients have registered. Called when the ports are closed."""
         self.memory.unregister()
 
 
@@ -509,7 +538,7 @@ def _escaped(value: str) -> str:
 
 
 class HostMetrics:
-    """CPU and memory metrics of the machine.
+    """CPU and memory metrics of the machine, under Triton's names.
 
     The CPU utilization covers the time since the previous call, at first since the start of the machine.
     """

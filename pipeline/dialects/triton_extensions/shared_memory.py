@@ -1,4 +1,4 @@
-"""FRONT PROCESS: system shared memory: clients register regions of files in /dev/shm for inputs and outputs.
+"""FRONT PROCESS: Triton's system shared memory: clients register regions of files in /dev/shm for tensors.
 
 Files are read and written, not mapped: a client that truncates a mapped file would kill the server.
 """
@@ -25,7 +25,10 @@ _MAX_NAME_BYTES = 255
 
 @dataclass(slots=True, eq=False)
 class Region:
-    """Bytes [offset, offset + byte_size) of the file `key`, which is open while registered or in use."""
+    """A region of a shared memory file that a client has registered: `byte_size` bytes at `offset`.
+
+    The file `key` is open while the region is registered or in use.
+    """
 
     name: str
     key: str
@@ -36,6 +39,7 @@ class Region:
     _users: int = 0  # requests in flight with outputs in the region
 
     def document(self) -> dict[str, Any]:
+        """Return the region as JSON, for a status request."""
         return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
 
     @property
@@ -43,14 +47,16 @@ class Region:
         return self.fd >= 0
 
     def unregister(self) -> None:
+        """Close the file, once no request uses the region."""
         self._registered = False
         self._close_unused()
 
     def acquire(self) -> None:
-        """Keep the file open for a request, until `release`."""
+        """Keep the file open for a request with outputs in the region, until `release`."""
         self._users += 1
 
     def release(self) -> None:
+        """End the use by a request. Closes the file of an unregistered region after its last use."""
         self._users -= 1
         self._close_unused()
 
@@ -61,7 +67,7 @@ class Region:
 
 
 class Span:
-    """The bytes of a tensor: `size` bytes at `offset` of a region."""
+    """The place of a tensor in shared memory: `size` bytes at `offset` of a region."""
 
     __slots__ = ("_offset", "region", "size")
 
@@ -71,7 +77,7 @@ class Span:
         self.size = size
 
     def read_bytes(self) -> bytes:
-        """Read the bytes. Raises KServeRefusal if the file is too short."""
+        """Return the bytes of the tensor. Raises KServeRefusal if the file can't be read or is too short."""
         try:
             data = os.pread(self.region.fd, self.size, self._offset)
         except OSError as exc:
@@ -83,7 +89,7 @@ class Span:
         return data
 
     def write(self, data: Part) -> None:
-        """At most `size` bytes. Raises KServeRefusal as `read_bytes` does."""
+        """Write an output tensor of at most `size` bytes. Raises KServeRefusal as `read_bytes` does."""
         try:
             if os.fstat(self.region.fd).st_size < self._offset + len(data):
                 raise self._too_short()  # writing there would make the file longer
@@ -111,13 +117,13 @@ FindSpan = Callable[[str, int, int], Span]  # arguments: name of the region, off
 
 
 class SharedMemory:
-    """The regions that clients have registered. Each file has at most one region.
+    """The shared memory regions that clients have registered. Each file has at most one region.
 
     A region that is unregistered during a request stays until the request ends, as in Triton since 2.52.
     """
 
     def __init__(self, allowed: str, hint: str = "v2.shared_memory is off") -> None:
-        """allowed: `v2.shared_memory`. hint: tells clients why shared memory is off."""
+        """allowed: `v2.shared_memory`, off, loopback or always. hint: tells clients why it is off."""
         self._allowed = allowed
         self._hint = hint
         _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -129,10 +135,14 @@ class SharedMemory:
 
     @property
     def offered(self) -> bool:
+        """Whether any client may use shared memory."""
         return self._allowed != "off"
 
     def admit(self, peer: str) -> None:
-        """Check the address of a client, in the form of HTTP or gRPC. Raises KServeRefusal."""
+        """Raise KServeRefusal (HTTP 403) if the client with this address may not use shared memory.
+
+        peer: address in the form of HTTP or gRPC.
+        """
         if self._allowed == "always" or (self._allowed == "loopback" and is_loopback(peer)):
             return
         if self._allowed == "off":
@@ -144,7 +154,10 @@ class SharedMemory:
         )
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Register a region. Raises KServeRefusal for a registered name or file, and for a file too short."""
+        """Register `byte_size` bytes at `offset` of the file `key` as a region, and open the file.
+
+        Raises KServeRefusal for a registered name or file, for a file too short, and for too many regions.
+        """
         if not name:
             raise KServeRefusal("'region name' is necessary to register system shared memory region")
         if name in self._regions:
@@ -181,9 +194,9 @@ class SharedMemory:
         self._leaving = [region for region in self._leaving if region.is_open]
 
     def status(self, name: str = "") -> list[dict[str, Any]]:
-        """List the regions that are registered or still in use, by name.
+        """Return the regions that are registered or still in use, as JSON, sorted by name.
 
-        Raises KServeRefusal for an unknown name.
+        name: selects one region. Raises KServeRefusal (HTTP 404) for an unknown name.
         """
         regions = {region.name: region for region in self._leaving if region.is_open} | self._regions
         if not name:
@@ -193,7 +206,11 @@ class SharedMemory:
         return [regions[name].document()]
 
     def span(self, peer: str, name: str, offset: int, size: int) -> Span:
-        """Return bytes of a region. Raises KServeRefusal for an unknown region and bytes outside of it."""
+        """Return the place of a tensor in a region: `size` bytes at `offset`.
+
+        peer: address of the client. Raises KServeRefusal for a client that is not admitted, an unknown
+        region, and bytes outside of the region.
+        """
         self.admit(peer)
         region = self._regions.get(name)
         if region is None:
@@ -205,7 +222,7 @@ class SharedMemory:
         return Span(region, offset, size)
 
     def refuse_cuda(self, name: str) -> None:
-        """Raise the KServeRefusal of a Triton without a GPU."""
+        """Raise KServeRefusal to reject a region of CUDA shared memory, as a Triton without a GPU."""
         if not name:
             raise KServeRefusal("'region name' is necessary to register cuda shared memory region")
         if name in self._regions:
@@ -213,6 +230,7 @@ class SharedMemory:
         raise KServeRefusal("failed to register shared memory region: invalid args")
 
     def cuda_status(self, name: str = "") -> list[dict[str, Any]]:
+        """Return the regions of CUDA shared memory: always none. Raises KServeRefusal for a name."""
         if name in self._regions:
             raise KServeRefusal(
                 f"The region named '{name}' is registered as system shared memory, not CUDA shared memory",
@@ -224,17 +242,22 @@ class SharedMemory:
 
 
 class SharedMemoryOutputs:
-    """The outputs of a request in shared memory, as `Request.finish`: written at the end of the request."""
+    """Writes the outputs of a request into shared memory at its end, as its `Request.finish`."""
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = spans
 
     def begin(self) -> None:
+        """Keep the files of the regions open until `end`."""
         for span in self._spans:
             span.region.acquire()
 
     def end(self, answer: Sequence[Part] | ServingError | None) -> Sequence[Part] | ServingError | None:
-        """Write the last parts of the response to the spans. Return the other parts, or an error."""
+        """Write the last parts of a response to shared memory, and return the other parts.
+
+        answer: the encoded response, an error, or None when the client has left. Errors and None are returned
+        as they are. Returns a KServeRefusal if writing fails.
+        """
         try:
             if answer is None or isinstance(answer, ServingError):
                 return answer
@@ -263,7 +286,10 @@ def is_loopback(peer: str) -> bool:
 
 
 def _open_shared_memory(key: str) -> int:
-    """Open the file of a shared memory key, and return its descriptor. Raises KServeRefusal."""
+    """Open the file of a shared memory key in /dev/shm, and return its descriptor.
+
+    Raises KServeRefusal (HTTP 500) for a file that is missing, special, or another user's.
+    """
     name = key.lstrip("/")
     failed = KServeRefusal(
         f"Unable to open shared memory region: '{key[:_MAX_NAME_BYTES]}'; it must exist in {FOLDER} and "
