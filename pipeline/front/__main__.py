@@ -1,4 +1,4 @@
-"""Entry of the front process."""
+"""Run the front-end process of a service: `python -m pipeline.front APP_FD`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""DagRun: the run of one request through the DAG. Its tasks, one for each node, and their queues."""
+"""Execution of one request through a model's DAG of steps: `DagRun`, its tasks, and their queues."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ from pipeline.process.isolation import log_fault, run_isolated
 
 
 class Finish(Protocol):
-    """Extra work at the beginning and end of a request, such as writing outputs into shared memory."""
+    """Hook of a request that a dialect sets: prepares the request, and converts its result to the response.
+
+    Triton's shared memory uses it to write outputs into the client's memory region.
+    """
 
     def begin(self) -> None:
-        """Called once, when the request is admitted. Does not raise."""
+        """Prepare for the request. Called once, when the request is admitted. Must not raise."""
         ...
 
     def end(self, answer: Any) -> Any:
-        """Return the response in place of the worker's answer, or of an error.
+        """Return the response to send in place of `answer`, the worker's response or an error.
 
-        answer: None when the client has left. Called once, whatever becomes of the request. Does not raise.
+        answer: None when the client has left. Called once, however the request ends. Must not raise.
         """
         ...
 
 
 class Client:
-    """Sender of requests, for fairness: a connection, a peer's address, or all users of one API key."""
+    """A sender of requests, for fair queueing: a connection, an address, or all users of an API key."""
 
     __slots__ = ("name", "pending", "turn")
 
@@ -53,11 +56,11 @@ class Client:
         self.turn = 0  # turn of its last request, see `FairQueue`
 
     def check(self) -> None:
-        """Raise Overloaded if the client exceeds its limits."""
+        """Raise Overloaded (429) if the client exceeds the rate or the pending requests of its API key."""
 
 
 class Request(msgspec.Struct, eq=False):
-    """A request, as parsed by a dialect."""
+    """An inference request, as a dialect (request format such as KServe v2) passes it to the scheduler."""
 
     service: str
     method: str
@@ -81,18 +84,24 @@ class Request(msgspec.Struct, eq=False):
 
 
 class InOrder:
-    """Holds the results of tasks until the tasks before them are settled or cancelled."""
+    """Releases the results of a model's tasks in the order in which the tasks were dispatched.
+
+    A result is held until all earlier tasks have a result, or are cancelled.
+    """
 
     def __init__(self) -> None:
         self._under_way: dict[int, Task] = {}  # by number, in the order of their dispatch
         self._settled: dict[int, Callable[[], None]] = {}
 
     def sent(self, task: Task) -> None:
-        """Record that a worker gets the task. A retried task keeps its place."""
+        """Record that a task was dispatched to a worker. A retried task keeps its place in the order."""
         self._under_way[task.number] = task
 
     def complete(self, task: Task, go_on: Callable[[], None]) -> None:
-        """Call `go_on` once all tasks before this task are settled or cancelled."""
+        """Call `go_on`, which passes on the task's result, once all tasks dispatched earlier have ended.
+
+        A task without a place in the order, or with an unwanted result, does not wait.
+        """
         # The task was refused in the queue, or the try was abandoned and the next try has its place.
         if task.number not in self._under_way or not task.wanted:
             go_on()
@@ -101,7 +110,7 @@ class InOrder:
         self.advance()
 
     def advance(self) -> None:
-        """Pass on the results that wait for no other task."""
+        """Release the held results that no earlier task blocks any more."""
         while self._under_way:
             number, task = next(iter(self._under_way.items()))
             go_on = self._settled.pop(number, None)
@@ -123,14 +132,14 @@ Inputs = list[tuple[str, list[Part]]]
 
 
 class OpQueue(NamedTuple):
-    """The queue before an Op, by its callbacks."""
+    """Callbacks through which a DAG run uses the queue in front of an Op (a step of the service)."""
 
     enqueue: Callable[[DagRun, str, Inputs], None]  # run this node of the DAG for the request
     record_error: Callable[[ServingError], None]  # count a request that the Op has refused or failed
 
 
 class Entry(msgspec.Struct, eq=False):
-    """State of a served model that the DAG runs of its requests share."""
+    """State of a served model that its requests share: DAG, queues, limits, version and counters."""
 
     model: str  # its key
     dag: Dag  # its steps
@@ -148,16 +157,20 @@ class Entry(msgspec.Struct, eq=False):
     pending: int = 0  # admitted requests without an answer
 
     def needs(self, parts: Collection[str]) -> bool:
-        """Whether the model or one of its Ops is among these parts."""
+        """Whether the model is one of these parts, or uses one as a step of its DAG.
+
+        parts: names of Ops, or keys of models.
+        """
         return self.model in parts or any(op in parts for op in self.dag.ops)
 
 
 class DagRun(msgspec.Struct, eq=False):
-    """Runs one request through the DAG: starts a node when all its inputs are available.
+    """The execution of one request through its model's DAG: starts each node once its inputs are available.
 
-    A run ends once: with the answer of the last node, with the first error, or because the client has left.
+    A DAG run ends once: with the output of the last node, with the first error, or without a response because
+    the client has left.
 
-    With `dag.channel_recv_frist_arrive` a node starts on the first input alone, and later inputs are dropped.
+    With `dag.channel_recv_frist_arrive`, a node starts on its first available input and ignores later inputs.
     A failed input then ends the request only if no other input can still come.
     """
 
@@ -178,14 +191,17 @@ class DagRun(msgspec.Struct, eq=False):
     _failed: set[str] = set()
 
     def begin(self) -> None:
-        """Start the first nodes. Raises NotEncodable for an input of a type that no codec supports."""
+        """Start the first nodes of the DAG with the request's inputs.
+
+        Raises NotEncodable for an input of a type that no codec supports.
+        """
         source = self.entry.dag.source
         self.deliver(source, source, encode(self.request.inputs, allow_pickle=False))
 
     def deliver(self, node: str, label: str, parts: list[Part]) -> None:
-        """Pass on the output of a node. Start the consumers whose inputs are complete.
+        """Hand the output of a node to the nodes behind it. Enqueue each one whose inputs are now complete.
 
-        label: the name under which consumers see the output.
+        label: the name under which these nodes see the output. parts: the encoded output.
         """
         entry, outputs = self.entry, self._outputs
         dag = entry.dag
@@ -200,7 +216,11 @@ class DagRun(msgspec.Struct, eq=False):
                 self.awaited[name] = []  # no task has these inputs, so a result of the node is dropped
 
     def _ready_inputs(self, node: str, came: str) -> tuple[str, ...] | None:
-        """Return the inputs that a node starts on once `came` is available; None while it waits or runs."""
+        """Return the names of the inputs with which a node can start, now that the input `came` is available.
+
+        Returns None while other inputs are missing, and for a node that starts on its first input and has
+        started.
+        """
         dag = self.entry.dag
         if dag.first_arrival:
             return None if node in self.awaited else (came,)
@@ -211,7 +231,10 @@ class DagRun(msgspec.Struct, eq=False):
         return inputs
 
     def jump(self, node: str, parts: list[Part]) -> None:
-        """Pass the output to the consumers of the jump's targets, as the output of the targets."""
+        """Handle a jump (`jump_to_ops`) to other nodes: the nodes behind them run again on this output.
+
+        Fails the request with HookFailed (500) after `dag.max_hops` jumps. parts: the encoded output.
+        """
         self._hops_left -= 1
         if self._hops_left < 0:
             self.refuse(
@@ -228,17 +251,26 @@ class DagRun(msgspec.Struct, eq=False):
             self.deliver(target, node, parts)
 
     def unpack(self, parts: list[Part]) -> None:
-        """Deliver the inputs that the app has unpacked. The first part is the log_id, in msgpack."""
+        """Start the DAG with the inputs that the app's own RequestOp has unpacked from the request message.
+
+        parts: the log_id in msgpack, then the encoded inputs.
+        """
         self.request.log_id = msgspec.msgpack.decode(parts[0], type=LogId)
         self.deliver(REQUEST_OP, REQUEST_OP, parts[1:])
 
     def start_anew(self, node: str, inputs: Inputs) -> Inputs:
-        """Abandon the current try of a node. Return the inputs of the next try."""
+        """Begin another try of a node: return a copy of its inputs, by which the new try is recognized.
+
+        The result of its current try is ignored from now on.
+        """
         renewed = self.awaited[node] = list(inputs)
         return renewed
 
     def time_out(self, node: str, error: ServingError) -> None:
-        """Restart the whole request after the last try of an Op, as often as dag.retry allows."""
+        """Handle an Op that timed out in all its tries: run the request again, or end it with the error.
+
+        `dag.retry` limits how often the request is run.
+        """
         if self._goes_on_without(node):
             return
         self._tries_left -= 1
@@ -252,7 +284,10 @@ class DagRun(msgspec.Struct, eq=False):
         self.begin()
 
     def refuse(self, node: str, error: ServingError) -> None:
-        """End the request with the error of an Op. An overridden ResponseOp gets the error first."""
+        """Count the error of a node's Op, and end the request with it unless another node can still respond.
+
+        An app with its own ResponseOp builds the error response: the ResponseOp gets the error as its input.
+        """
         queues = self.entry.queues
         queues[node].record_error(error)
         describe_step = self.entry.describe_step
@@ -271,7 +306,10 @@ class DagRun(msgspec.Struct, eq=False):
         queues[RESPONSE_OP].enqueue(self, RESPONSE_OP, inputs)
 
     def _goes_on_without(self, node: str) -> bool:
-        """Whether the answer can still come without the output of this failed node."""
+        """Record that a node failed. Return whether the request can still get a response without its output.
+
+        Always False unless nodes start on their first input (`dag.channel_recv_frist_arrive`).
+        """
         dag = self.entry.dag
         if not dag.first_arrival:
             return False
@@ -279,15 +317,18 @@ class DagRun(msgspec.Struct, eq=False):
         return dag.response not in lost_with(dag, self._failed, self.awaited)
 
     def expire(self) -> None:
-        """End the request because its deadline has passed."""
+        """End the request with DeadlineExceeded (504), because its deadline has passed."""
         self.end(DeadlineExceeded("the request's deadline passed before its answer was there"))
 
     def leave(self) -> None:
-        """Drop the request: its client has left."""
+        """End the request without a response, because its client has disconnected."""
         self.end(None)
 
     def end(self, answer: Answer | None) -> None:
-        """Answer the request, or drop it with None. Later calls have no effect."""
+        """End the request with its response (the encoded body) or an error; with None, without a response.
+
+        Only the first call counts.
+        """
         if not self._ended:
             self._ended = True
             self.awaited.clear()
@@ -295,7 +336,10 @@ class DagRun(msgspec.Struct, eq=False):
 
 
 class Task(msgspec.Struct, eq=False):
-    """The part of a request that one Op computes: a batcher queues it, and a worker's reply settles it."""
+    """The work of one DAG node for one request, such as an inference of one Op.
+
+    A batcher queues the task, and a worker's reply completes it.
+    """
 
     dag_run: DagRun
     node: str  # step of the DAG that the Op runs for
@@ -315,25 +359,35 @@ class Task(msgspec.Struct, eq=False):
     place: tuple[int, int, int] = (0, 0, 0)  # priority, turn and number, set by the queue
 
     def next_try(self, now: float) -> Task:
-        """Return the task of the next try, after this try has exceeded the Op's timeout."""
+        """Return a copy of the task for another try, after this try exceeded the Op's timeout.
+
+        now: time.monotonic().
+        """
         inputs = self.dag_run.start_anew(self.node, self.inputs)
         return msgspec.structs.replace(self, inputs=inputs, queued_at=now, tries_left=self.tries_left - 1)
 
     def delayed(self) -> Task:
-        """Return a copy of the task that waits behind the others of its priority."""
+        """Return a copy of the task that waits behind all other tasks of its priority.
+
+        For a model whose queue policy delays requests that have waited too long (Triton's timeout action
+        DELAY).
+        """
         inputs = self.dag_run.start_anew(self.node, self.inputs)
         return msgspec.structs.replace(self, inputs=inputs, late=True, wait_limit=None)
 
     def cancel_wait_limit(self) -> None:
-        """Cancel the timer of the queue policy. Until it fires, it would keep the inputs in memory."""
+        """Cancel the timer that limits the time in the queue.
+
+        Until it fires, it would keep the inputs in memory.
+        """
         if self.wait_limit is not None:
             self.wait_limit.cancel()
             self.wait_limit = None
 
     def second_try(self, *, blamed: bool) -> Task:
-        """Return a copy of the task for another instance, because its instance is stuck.
+        """Return a copy of the task for another instance, because its instance hangs.
 
-        blamed: the task may be the cause.
+        The first result counts. blamed: the task may be the cause of the hang, so the copy runs alone.
         """
         other = msgspec.structs.replace(self, hung=self.hung or blamed)
         self.moved = True
@@ -341,21 +395,24 @@ class Task(msgspec.Struct, eq=False):
 
     @property
     def alone(self) -> bool:
-        """Whether the task must run alone: it may have killed a worker, or made a worker hang."""
+        """Whether the task must run alone in its batch: it may have killed a worker, or made one hang."""
         return self.suspect or self.hung
 
     @property
     def rows(self) -> int:
-        """Rows of the request, an estimate of its cost."""
+        """Number of rows (batch entries) of the request, as an estimate of its cost."""
         return self.dag_run.request.rows
 
     @property
     def wanted(self) -> bool:
-        """Whether the request still waits for the result; a jump may have started the node again."""
+        """Whether the request still needs the task's result: not after its end, a new try, or a jump."""
         return self.dag_run.awaited.get(self.node) is self.inputs
 
     def message(self, index: int, tail: list[Part]) -> CallMessage:
-        """Return the task's message for the worker. Adds large parts to `tail`. index: in the dispatch."""
+        """Return the message that sends the task to a worker. Large parts of the inputs are added to `tail`.
+
+        index: position of the task in its dispatch (the batch of tasks sent to a worker).
+        """
         dag_run = self.dag_run
         request, entry, dag = dag_run.request, dag_run.entry, dag_run.entry.dag
         inputs = [(name, stow(parts, tail)) for name, parts in self.inputs]
@@ -366,7 +423,10 @@ class Task(msgspec.Struct, eq=False):
         return CallMessage(index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes)
 
     def complete(self, outcome: Outcome, parts: list[Part]) -> None:
-        """Settle the task with a result of the worker, and go on with the request."""
+        """Accept a worker's result for the task, and continue its request: respond, or start further nodes.
+
+        parts: the encoded result, possibly in memory that the next reply overwrites.
+        """
         if self.in_order is not None:
             # The parts may be views of memory that the next reply is written to.
             copies: list[Part] = [bytes(part) for part in parts]
@@ -393,7 +453,10 @@ class Task(msgspec.Struct, eq=False):
             self._end_in_fault(exc)
 
     def fail(self, error: ServingError) -> None:
-        """Settle the task with an error: the request ends, or goes on without this node."""
+        """Complete the task with an error: the request ends, or continues without this node.
+
+        With DeadlineExceeded, `dag.retry` may allow to run the request again.
+        """
         if self.in_order is not None:
             self.in_order.complete(self, partial(self._end, error))
             return
@@ -412,7 +475,7 @@ class Task(msgspec.Struct, eq=False):
             self._end_in_fault(exc)
 
     def _end_in_fault(self, exc: Exception) -> None:
-        """End the request with an internal error after a fault in the front."""
+        """End the request with an internal error (500) after an exception in the front end's own code."""
         log_fault(self._go_on)
         self.dag_run.end(
             ServingError(f"the request can't go on after node {self.node}: {get_error_text(exc)}")
@@ -420,7 +483,10 @@ class Task(msgspec.Struct, eq=False):
 
 
 def superfluous(dag: Dag, started: Container[str]) -> set[str]:
-    """Return the nodes whose output is not needed, with `first_arrival`: all their consumers have started."""
+    """Return the nodes whose output is not needed any more, because all nodes behind them have started.
+
+    For a DAG whose nodes start on their first input. started: names of the nodes that have started.
+    """
     unused: set[str] = set()
     for name in reversed(dag.order):
         takers = dag.consumers[name]
@@ -430,7 +496,10 @@ def superfluous(dag: Dag, started: Container[str]) -> set[str]:
 
 
 def lost_with(dag: Dag, failed: Container[str], started: Container[str]) -> set[str]:
-    """With `first_arrival`: the nodes that will have no output when these have none."""
+    """Return the nodes that will have no output: the failed nodes, and the nodes that depend on these alone.
+
+    For a DAG whose nodes start on their first input. started: names of the nodes that have started.
+    """
     lost: set[str] = set()
     for name in dag.order:
         inputs = dag.inputs[name]
@@ -446,7 +515,7 @@ _SWEPT_FROM = 128  # a queue with fewer tasks is not searched for cancelled task
 
 
 class TaskQueue:
-    """Tasks in order of priority, then of turn, then of arrival.
+    """Queue of the tasks before an Op (step of the service), sorted by priority, fairness turn and arrival.
 
     A cancelled task stays until it reaches either end, or until the queue has doubled. Places are found by
     bisection. Inserting moves the 8-byte references behind the place, but most tasks come last. Serving a
@@ -468,7 +537,7 @@ class TaskQueue:
         return itertools.islice(self._tasks, self._served, None)
 
     def add(self, task: Task) -> None:
-        """Queue a task at its place; a late task behind all others of its priority."""
+        """Insert a task at its place. A task marked `late` goes behind all others of its priority."""
         request, tasks = task.dag_run.request, self._tasks
         place = task.place = request.priority, _LAST_TURN if task.late else request.turn, task.number
         self.rows += task.rows
@@ -480,7 +549,10 @@ class TaskQueue:
             self._sweep()
 
     def first(self) -> Task | None:
-        """Return the task that is served next; None without one."""
+        """Return the next task to serve without removing it; None if no task waits.
+
+        Removes cancelled tasks before it.
+        """
         tasks = self._tasks
         while len(tasks) > self._served:
             task = tasks[self._served]
@@ -490,7 +562,7 @@ class TaskQueue:
         return None
 
     def pop_tasks(self, max_tasks: int) -> list[Task]:
-        """Remove and return the tasks that are served next."""
+        """Remove and return the next tasks to serve, at most `max_tasks`, without cancelled tasks."""
         tasks: list[Task] = []
         while len(tasks) < max_tasks and (task := self.first()) is not None:
             tasks.append(task)
@@ -498,7 +570,10 @@ class TaskQueue:
         return tasks
 
     def last(self) -> Task | None:
-        """Return the task that is served last; None without one."""
+        """Return the last task to serve without removing it; None if no task waits.
+
+        Removes cancelled tasks behind it.
+        """
         tasks = self._tasks
         while len(tasks) > self._served:
             task = tasks[-1]
@@ -511,22 +586,25 @@ class TaskQueue:
         return None
 
     def before(self, place: tuple[int, int]) -> int:
-        """Return how many tasks are served before this priority and turn, without tasks of the same turn."""
+        """Return how many queued tasks are ahead of a place, cancelled tasks included.
+
+        place: priority and fairness turn. Tasks of the same priority and turn are not counted.
+        """
         return bisect_left(self._tasks, place, lo=self._served, key=_PLACE) - self._served
 
     def rows_before(self, place: tuple[int, int]) -> int:
-        """Return the rows of the tasks that are served before this priority and turn."""
+        """Return the total rows of the queued tasks ahead of a place. place: priority and fairness turn."""
         tasks = self.before(place)
         if self.rows == len(self):
             return tasks
         return sum(task.rows for task in self._tasks[self._served : self._served + tasks])
 
     def count_priority(self, priority: int) -> int:
-        """Return how many tasks of this priority are queued."""
+        """Return how many tasks of this priority are queued, cancelled tasks included."""
         return self.before((priority + 1, -1)) - self.before((priority, -1))
 
     def clear(self) -> list[Task]:
-        """Remove and return all tasks."""
+        """Empty the queue. Returns all its tasks, cancelled tasks included."""
         tasks = list(self)
         self._tasks.clear()
         self._served = 0
@@ -547,7 +625,10 @@ class TaskQueue:
         task.cancel_wait_limit()
 
     def _sweep(self) -> None:
-        """Remove empty slots and cancelled tasks. The next sweep comes when twice as many tasks wait."""
+        """Remove empty slots and cancelled tasks from the queue.
+
+        The next sweep comes when the queue has twice as many tasks.
+        """
         tasks, self._tasks = self._tasks[self._served :], []
         for task in tasks:
             if task.wanted:
@@ -559,11 +640,11 @@ class TaskQueue:
 
 
 class FairQueue:
-    """Fair order of requests: while several clients wait, each has one request in every turn.
+    """Assigns turns to requests, so that each waiting client is served one request per turn.
 
-    A client's next request stands one turn behind its last, and never behind the turn that is being served. A
-    client with few requests goes ahead of the queue of a flooding client. A single client is served in order
-    of arrival.
+    A client's next request stands one turn behind its last, and never behind the turn that is being served.
+    A client with few requests goes ahead of the queue of a flooding client. A single client is served in
+    order of arrival.
     """
 
     __slots__ = ("clients", "latest", "now")
@@ -574,14 +655,14 @@ class FairQueue:
         self.clients = 0  # with pending requests
 
     def next(self, client: Client) -> int:
-        """Return the turn that the next request of this client gets.
+        """Return the turn that the next request of this client would get, without admitting a request.
 
         Turns of requests that were cancelled in the queue do not count once the client has nothing pending.
         """
         return (client.turn if client.pending and client.turn > self.now else self.now) + 1
 
     def admit(self, client: Client) -> int:
-        """Count a pending request of this client. Return its turn."""
+        """Admit a request of this client: count it as pending, and return its turn in the queue."""
         turn = client.turn = self.next(client)
         if turn > self.latest:
             self.latest = turn
@@ -591,12 +672,12 @@ class FairQueue:
         return turn
 
     def serve(self, turn: int) -> None:
-        """Advance to the turn of a dispatched request."""
+        """Record that a request of this turn was dispatched: later requests get later turns."""
         if turn > self.now:
             self.now = turn
 
     def end(self, client: Client) -> None:
-        """Count a request of this client that has ended."""
+        """Record that a request of this client has ended, with or without a response."""
         client.pending -= 1
         if not client.pending:
             self.clients -= 1

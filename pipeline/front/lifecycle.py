@@ -1,4 +1,4 @@
-"""The front process from its first line to its last: start, serve, drain, stop."""
+"""The life of the front-end process: start, serve, drain, stop."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ from pipeline.tuning.sample import find_request_path
 
 
 class Recorder:
-    """Records requests between two signals, within the bounds of `pipeline.process.recording`.
+    """Writes requests of the running service to a file, for `paddlewheel tune --record`.
 
-    It writes the JSON bodies that clients sent to the service's own path of a dialect over HTTP.
+    SIGUSR2 starts and ends a recording, within the limits of `pipeline.process.recording`. A recording
+    contains the JSON bodies of HTTP requests that name the service in their path.
     """
 
     def __init__(self, scheduler: Scheduler) -> None:
@@ -52,10 +53,11 @@ class Recorder:
         self._until: asyncio.TimerHandle | None = None
 
     def listen(self) -> None:
-        """Take the signal from now on."""
+        """Install the handler of SIGUSR2."""
         asyncio.get_running_loop().add_signal_handler(recording.SIGNAL, self._toggle)
 
     def _toggle(self) -> None:
+        """Start a recording, or end the one in progress."""
         if self._file >= 0:
             self._end()
             return
@@ -71,7 +73,11 @@ class Recorder:
 
     @isolated(None)
     def _write(self, path: str, body: bytes) -> None:
-        """Write the body of a request that was answered, unless it can't be asked again by itself."""
+        """Append the JSON body of an answered request to the file, as one line.
+
+        Skips requests that can't be repeated from their body alone: other paths, and bodies that are not
+        JSON.
+        """
         try:
             payload = msgspec.json.decode(body)
         except (msgspec.MsgspecError, UnicodeDecodeError):  # of tensors in bytes, say, or compressed
@@ -94,6 +100,7 @@ class Recorder:
             self._end()
 
     def _end(self) -> None:
+        """End the recording and close its file."""
         self._scheduler.recorded = None
         os.close(self._file)
         self._file = -1
@@ -104,7 +111,11 @@ class Recorder:
 
 
 class Hangup:
-    """Takes the signal from `listen` on. stop: ends the service in order."""
+    """Handles SIGHUP: reloads API keys, TLS certificates, and changed models. The service keeps running.
+
+    If the service was started without nohup in a terminal that no longer exists, SIGHUP stops it. stop:
+    requests an orderly stop.
+    """
 
     def __init__(
         self, scheduler: Scheduler, repository: Repository, listeners: Listeners, stop: Callable[[], None]
@@ -118,6 +129,7 @@ class Hangup:
         self._reloads: set[asyncio.Task[None]] = set()
 
     def listen(self) -> None:
+        """Install the handler of SIGHUP."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._accept_signal)
 
     def _accept_signal(self) -> None:
@@ -166,19 +178,21 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def give_back_large_blocks() -> None:
-    """Have glibc map each large block by itself: a large body is gone once it is freed.
+    """Make malloc return large blocks to the kernel as soon as they are freed, such as request bodies.
 
-    Left alone, glibc raises the threshold to the largest block it saw freed (mallopt(3)) and keeps more.
+    Left alone, glibc raises its mmap threshold to the largest block it saw freed (mallopt(3)), and keeps more
+    memory.
     """
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
 @contextlib.asynccontextmanager
 async def trimmed() -> AsyncIterator[None]:
-    """Inside the block glibc gives back what is free, every TRIM_EVERY_S in which the process is larger.
+    """Context manager that returns free heap memory to the kernel in the background, with malloc_trim(3).
 
-    By itself it shortens its heaps at their ends alone, and what thousands of gRPC's connections needed is
-    free in pieces between others (malloc_trim(3), called in a thread).
+    Every TRIM_EVERY_S seconds it trims a process that has grown by TRIM_OVER_BYTES since the start of the
+    block. By itself, glibc shortens its heaps only at their ends. The memory of thousands of closed gRPC
+    connections is free in pieces between others.
     """
     trimming = asyncio.create_task(_trim(_resident_bytes() + TRIM_OVER_BYTES))
     try:
@@ -188,6 +202,7 @@ async def trimmed() -> AsyncIterator[None]:
 
 
 async def _trim(over_bytes: int) -> None:
+    """Trim the heap every TRIM_EVERY_S seconds while the process uses more than `over_bytes` of memory."""
     while True:
         await asyncio.sleep(TRIM_EVERY_S)
         if _resident_bytes() > over_bytes:
@@ -196,6 +211,7 @@ async def _trim(over_bytes: int) -> None:
 
 
 def _resident_bytes() -> int:
+    """Return the resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
@@ -205,10 +221,10 @@ _CONTROL_PORTS = {"http_port": "http", "v2.http_port": "http", "rpc_port": "grpc
 
 
 async def serve(app: App, outputs: Outputs) -> int:
-    """Serve until SIGTERM or SIGINT; the status to leave with.
+    """Start the service, serve until SIGTERM or SIGINT, and stop in order.
 
-    Raises StartFailed when a port is taken or an Op can't be started, ConfigError for a mistake in keys,
-    certificates or dialects.
+    Return the exit status of the process. Raises StartFailed if a port is in use or an Op can't be started.
+    Raises ConfigError for invalid API keys, certificates or dialects.
     """
     stop_requested, interrupted = _take_signals()
     app = replace(app, dialects=tuple(find(DIALECTS).values()))  # for the workers, too
@@ -251,7 +267,10 @@ async def serve(app: App, outputs: Outputs) -> int:
 
 
 def _take_signals() -> tuple[asyncio.Event, asyncio.Event]:
-    """An event for SIGTERM and SIGINT, and one for SIGINT alone."""
+    """Install the signal handlers.
+
+    Return an event that SIGTERM and SIGINT set, and one that SIGINT alone sets.
+    """
     stop_requested, interrupted = asyncio.Event(), asyncio.Event()
 
     def interrupt() -> None:
@@ -267,6 +286,7 @@ def _take_signals() -> tuple[asyncio.Event, asyncio.Event]:
 
 
 def _left_early(interrupted: bool) -> int:
+    """Return the exit status of a service that was stopped before it was ready: 130 for SIGINT, else 0."""
     if not interrupted:
         return 0
     log.warning(start_signals.TOLD)
@@ -274,7 +294,10 @@ def _left_early(interrupted: bool) -> int:
 
 
 def _describe(op: str, app: App) -> str:
-    """An Op with its processes and threads, and why it has no threads although config.yml asks for them."""
+    """Return a log line about an Op: its numbers of processes and threads.
+
+    Says why an Op has no threads although config.yml requests them.
+    """
     places = placement(app, op)
     count, threads = len(places), len(places[0])
     text = f"Op {op} in {count} process{'es' if count > 1 else ''}"
@@ -290,7 +313,7 @@ def _describe(op: str, app: App) -> str:
 
 
 def _told_ports(config: ServiceConfig) -> str:
-    """The ports by name, and where a browser finds the page to try the service."""
+    """Return the ports for the log, with the URL of the page that sends test requests."""
     ports = ", ".join(f"{name} {port}" for name, port in config.ports().items())
     line = f"{ports}, TLS" if config.tls else ports
     https = config.tls is not None and config.tls.http
@@ -300,7 +323,7 @@ def _told_ports(config: ServiceConfig) -> str:
 
 
 def _warn_of_open_control(app: App) -> None:
-    """Log which clients may load and unload models, unless only this machine or holders of a key may."""
+    """Log a warning if clients on the network can load and unload models without an API key."""
     config = app.config
     if config.v2.model_control != "explicit" or config.security.api_keys is not None:
         return
@@ -327,6 +350,7 @@ def _warn_of_open_control(app: App) -> None:
 
 
 async def _ready_or_stopped(scheduler: Scheduler, stop_requested: asyncio.Event) -> bool:
+    """Wait until the service is ready. Return False if a signal stops it first. Raises StartFailed."""
     ready = asyncio.create_task(scheduler.until_ready())
     stop = asyncio.create_task(stop_requested.wait())
     await asyncio.wait({ready, stop}, return_when=asyncio.FIRST_COMPLETED)
@@ -339,7 +363,10 @@ async def _ready_or_stopped(scheduler: Scheduler, stop_requested: asyncio.Event)
 
 
 async def _stopped_or_fatal(scheduler: Scheduler, stop_requested: asyncio.Event) -> StartFailed | None:
-    """Wait until the service is to stop. Returns the reason if it can't go on; None for an orderly stop."""
+    """Wait for a stop signal or a fatal fault.
+
+    Return the fault that ends the service, None for an orderly stop.
+    """
     stop = asyncio.ensure_future(stop_requested.wait())
     either: set[asyncio.Future[Any]] = {stop, scheduler.fatal}
     await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -348,7 +375,10 @@ async def _stopped_or_fatal(scheduler: Scheduler, stop_requested: asyncio.Event)
 
 
 async def _drain(scheduler: Scheduler, repository: Repository, listeners: Listeners) -> None:
-    """Stop without losing a request, in the order of docs/decisions/stop-order.md."""
+    """Stop without losing a request: fail readiness, close the ports, and finish the admitted requests.
+
+    `dag.drain_timeout` limits the wait. docs/decisions/stop-order.md has the order.
+    """
     dag = scheduler.app.config.dag
     log.info("Stopping: not ready any more, %d requests pending", scheduler.pending)
     scheduler.mark_unready()
@@ -360,7 +390,11 @@ async def _drain(scheduler: Scheduler, repository: Repository, listeners: Listen
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m pipeline.front APP_FD`: what `run_service` becomes."""
+    """Run the front-end process: `python -m pipeline.front APP_FD`. Exits with the service's status.
+
+    `run_service` replaces its process by this one. APP_FD: descriptor from which the service's description
+    (`App`) is read.
+    """
     app = read_app(int(arguments[0]))
     outputs = Outputs(app.config.logging, app.name)
     set_up_logging(app.config.logging, app.name, "front", beside_app=False, log_fd=outputs.log_fd)
@@ -374,7 +408,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _exit_status(app: App, outputs: Outputs) -> int:
-    """Run the service to its end. Returns the exit status of the process."""
+    """Run the service to its end, and log a fatal error. Return the exit status of the process."""
     try:
         status: int = uvloop.run(serve(app, outputs))
     except (StartFailed, ConfigError) as exc:

@@ -1,4 +1,4 @@
-"""Listeners: every port of a service, opened together and drained together."""
+"""The HTTP and gRPC ports of a service: opened together, and drained together when the service stops."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ from pipeline.plugins import Plugin, call_plugin, load
 
 
 class Dialects:
-    """The front parts of all dialects, joined."""
+    """HTTP handlers and gRPC methods of all installed dialects (request formats such as KServe v2)."""
 
     def __init__(self, plugins: Sequence[Plugin], scheduler: Scheduler, repository: Repository) -> None:
-        """Raises ConfigError for a dialect that can't be loaded, and for a path that two dialects serve."""
+        """Load the dialects of the installed plugins.
+
+        Raises ConfigError for a dialect that can't be loaded, and for a path that two dialects serve.
+        """
         self._parts: list[FrontPart] = []
         self.handlers: dict[str, HttpHandler] = {}  # HTTP handlers by prefix
         self.methods: dict[str, Any] = {}  # gRPC methods by full name
@@ -59,10 +62,11 @@ class Dialects:
             self._parts.append(part)
 
     def openapi(self) -> Mapping[str, Any]:
-        """Return the paths of all dialects for /openapi.json."""
+        """Return the paths of all dialects, as the `paths` object of /openapi.json."""
         return {path: operation for part in self._parts for path, operation in part.openapi().items()}
 
     def close(self) -> None:
+        """Release what the dialects hold for clients. Called when the ports are closed."""
         for part in self._parts:
             part.close()
 
@@ -75,12 +79,13 @@ _OTHER_FILES = 64  # ports, logs, libraries
 
 
 def limits_within(limits: Limits, listeners: int, workers: int, files: int = 0) -> Limits:
-    """Return the limits with a `max_connections` that fits the process's limit of open files.
+    """Return a copy of `limits` whose `max_connections` fits the process's limit of open files (ulimit -n).
 
-    workers: number of workers, including those of models that may be loaded later.
-    files: number of files that dialects keep open for clients.
-    Raises the soft limit of open files if it is too low. Logs a warning if config.yml sets `max_connections`,
-    or if few connections remain.
+    listeners: number of ports. workers: number of worker processes, those of models that may be loaded later
+    included. files: number of files that dialects keep open for clients.
+
+    Raises the soft limit of open files if it is too low. Logs a warning if config.yml sets `max_connections`
+    and it does not fit, or if few connections remain.
     """
     reserved = _OTHER_FILES + WORKER_FILES * workers + files
     max_files = _raise_file_limit(limits.max_connections * listeners + reserved)
@@ -99,7 +104,10 @@ def limits_within(limits: Limits, listeners: int, workers: int, files: int = 0) 
 
 
 def _raise_file_limit(files: int) -> int:
-    """Raise the soft limit to the needed number of files where allowed, and return the limit."""
+    """Raise this process's soft limit of open files to `files`, or as far as the hard limit allows.
+
+    Return the resulting number of files.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = files if hard == resource.RLIM_INFINITY else min(files, hard)
     if soft == resource.RLIM_INFINITY or soft >= allowed:
@@ -109,10 +117,13 @@ def _raise_file_limit(files: int) -> int:
 
 
 class Listeners:
-    """The listeners of a service: `http_port`, `rpc_port` and the ports of `v2`."""
+    """All ports of a service: HTTP and gRPC for inference, and the metrics ports, with their servers."""
 
     def __init__(self, scheduler: Scheduler, dialects: Dialects, later_workers: int = 0) -> None:
-        """later_workers: number of workers for models that may be loaded later."""
+        """Create the servers of all ports, without opening a port.
+
+        later_workers: number of workers for models that may be loaded later; it limits the connections.
+        """
         config = scheduler.app.config
         self._http: list[HttpServer] = []
         self._rpc: list[RpcServer] = []
@@ -154,7 +165,10 @@ class Listeners:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Open all ports on entry and close them on exit. Raises StartFailed for a port in use."""
+        """Context manager: opens all ports on entry and closes them on exit.
+
+        Raises StartFailed if a port is in use.
+        """
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._close_dialects)
             for http in self._http:
@@ -164,12 +178,18 @@ class Listeners:
             yield
 
     def reload_certificates(self) -> None:
-        """Reload the files of `tls` for new connections. On ConfigError the old certificates stay in use."""
+        """Read the TLS files of config.yml again, for new connections.
+
+        Raises ConfigError for invalid files; the old certificates then stay in use.
+        """
         if self.certificates is not None:
             self.certificates.reload()
 
     async def drain(self, timeout_s: float) -> None:
-        """Respond to requests sent before the ports close, in the order of docs/decisions/stop-order.md."""
+        """Stop accepting connections, and respond to requests sent before, within `timeout_s` seconds.
+
+        docs/decisions/stop-order.md has the order.
+        """
         deadline = time.monotonic() + timeout_s
         for http in self._http:
             await http.stop_listening()
@@ -181,4 +201,5 @@ class Listeners:
 
 
 def _select_ports(ports: Mapping[str, tuple[str, int]], *names: str) -> dict[str, tuple[str, int]]:
+    """Return the entries of `ports` (address and port by config key) with these keys."""
     return {name: address for name, address in ports.items() if name in names}

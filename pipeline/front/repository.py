@@ -1,6 +1,7 @@
-"""Repository and ModelLoader: load and unload Ops, and models of a model repository, under load.
+"""Loading and unloading of models while the service runs: `Repository` and `ModelLoader`.
 
-A slow load delays no load of another model.
+`Repository` reloads the Ops (steps) of a service that a script defines. `ModelLoader` serves the models of a
+model repository, as Triton does. A slow load delays no load of another model.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ Result = TypeVar("Result")
 
 
 class LoadFailed(StartFailed):
-    """An Op or model could not be loaded. version: of the model on disk; empty if there is none."""
+    """Raised when an Op or model can't be loaded. Triton's load API sends it to the client with status 400.
+
+    op: name of the Op or model. version: version on disk that failed; empty if there is none. reason: message
+    for the client and the log.
+    """
 
     def __init__(self, op: str, version: str, reason: str) -> None:
         super().__init__(reason)
@@ -41,14 +46,17 @@ class LoadFailed(StartFailed):
 
 
 class Standing(NamedTuple):
-    """State of a model in the repository's index."""
+    """Load state of a model or Op, as the repository index of Triton's API reports it."""
 
     state: str  # READY, LOADING, UNLOADING or UNAVAILABLE
     reason: str = ""  # of UNAVAILABLE
 
 
 class Repository:
-    """Loads and unloads the Ops of a service. Loads of one Op follow each other."""
+    """Loads, reloads and unloads the Ops (steps) of a running service. Changes of one Op run one at a time.
+
+    Works on the service of a script. The subclass `ModelLoader` works on a model repository.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.failures: dict[str, LoadFailed] = {}  # error of the last load, by Op
@@ -60,10 +68,14 @@ class Repository:
         self._standings: dict[str, Standing] = {}  # of Ops that are unloaded, unloading or loading again
 
     def names(self) -> list[str]:
-        """Return the models of the repository, loaded or not; empty for a script."""
+        """Return the names of the models on disk, loaded or not.
+
+        Empty here: a script has no model folders.
+        """
         return []
 
     def standing(self, op: str) -> Standing:
+        """Return the load state of an Op. op: its name, or the key of a model."""
         standing = self._standings.get(op)
         if standing is not None:
             return standing
@@ -75,7 +87,11 @@ class Repository:
         return Standing("UNAVAILABLE", "no worker is ready")
 
     async def load(self, ops: Sequence[str]) -> None:
-        """Load Ops from disk. Raises NotReady; raises LoadFailed, and the Op stays as it was."""
+        """Load Ops (steps of the service) from disk, in new worker processes.
+
+        The old workers of a loaded Op serve until then. Raises NotReady while the service starts or stops.
+        Raises LoadFailed if the new workers can't start; the Op then keeps its old workers.
+        """
         async with self._changing:
             self._scheduler.check_settled()
             for op in ops:
@@ -83,14 +99,21 @@ class Repository:
                 await self._load(op)
 
     async def unload(self, ops: Sequence[str]) -> None:
-        """Reject new requests, finish admitted requests, and end the workers. Raises NotReady."""
+        """Unload Ops (steps of the service): finish admitted requests, then end the worker processes.
+
+        New requests for them are rejected. Raises NotReady while the service starts or stops.
+        """
         async with self._changing:
             self._scheduler.check_settled()
             await self._wait_until_idle(set(ops))
             await self._unload(ops, set(ops))
 
     async def reload_changed(self) -> None:
-        """Reload the Ops whose files have changed since they were loaded. Raises NotReady."""
+        """Reload the Ops whose model files or scripts have changed on disk since they were loaded.
+
+        An Op that can't be loaded is logged, and keeps its old workers. Raises NotReady while the service
+        starts or stops.
+        """
         async with self._changing:
             self._scheduler.check_settled()
             changed = [op for op, pool in self._scheduler.pools.items() if await self._has_changed(op, pool)]
@@ -103,6 +126,7 @@ class Repository:
                 log.info("Nothing to load anew: neither the models' files nor the scripts have changed")
 
     async def _has_changed(self, op: str, pool: WorkerPool) -> bool:
+        """Whether a loaded Op must be reloaded: its files have changed on disk, or can't be read."""
         if op in self._standings:
             return False
         try:
@@ -111,12 +135,15 @@ class Repository:
             return True  # the load reports the error
 
     def stop(self) -> None:
-        """Cancel the open loads: the service stops."""
+        """Cancel all loads in progress, because the service stops. They raise NotReady."""
         cancel_helpers()
         self._stopped.set()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await work that may take long. Raises NotReady, and cancels the work, if the service stops."""
+        """Return the result of a coroutine that may take long.
+
+        If the service stops first, cancel the coroutine and raise NotReady.
+        """
         tasks = asyncio.create_task(work), asyncio.create_task(self._stopped.wait())
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -129,7 +156,10 @@ class Repository:
 
     @contextlib.asynccontextmanager
     async def _others_go_on(self, names: Collection[str]) -> AsyncIterator[None]:
-        """Release the lock in the block. Orders for these names wait for the end of the block."""
+        """Context manager that releases the lock, so that loads and unloads of other models run meanwhile.
+
+        Loads and unloads for `names` (of Ops and models) wait for the end of the block.
+        """
         self._busy.update(names)
         self._changing.release()
         try:
@@ -142,7 +172,7 @@ class Repository:
                 self._order_ended.notify_all()
 
     async def _take_lock_back(self) -> None:
-        """Acquire the lock, even if the order is cancelled: the block of the order releases it."""
+        """Acquire the lock again, even if the task is cancelled: the caller's `async with` releases it."""
         acquired = asyncio.ensure_future(self._changing.acquire())
         cancelled: asyncio.CancelledError | None = None
         while not acquired.done():
@@ -154,7 +184,10 @@ class Repository:
             raise cancelled
 
     async def _wait_until_idle(self, names: Collection[str]) -> bool:
-        """Wait for other orders for these names. Return whether there was one. Raises NotReady."""
+        """Wait until no other load or unload is in progress for these names of Ops and models.
+
+        Return whether there was one to wait for. Raises NotReady if the service stops meanwhile.
+        """
         if self._busy.isdisjoint(names):
             return False
         await self._order_ended.wait_for(lambda: self._busy.isdisjoint(names))
@@ -162,7 +195,10 @@ class Repository:
         return True
 
     async def _unload(self, ops: Sequence[str], names: Collection[str]) -> None:
-        """Unload Ops, while orders for other names go on."""
+        """Unload the loaded ones of these Ops.
+
+        names: names of Ops and models that no other load or unload may touch meanwhile.
+        """
         pools = self._scheduler.pools
         loaded = [op for op in ops if op in pools and op not in self._standings]
         if not loaded:
@@ -177,6 +213,10 @@ class Repository:
         log.info("Unloaded: %s", ", ".join(loaded))
 
     async def _load(self, op: str) -> None:
+        """Load one Op from disk and record its state.
+
+        Raises LoadFailed and NotReady, and the Op stays as it was.
+        """
         before = self._standings.get(op)
         if before is not None:
             self._standings[op] = Standing("LOADING")
@@ -203,7 +243,10 @@ class Repository:
             log.warning("Op %s: %s", op, new.note)
 
     async def _plan(self, op: str) -> Plan:
-        """Plan the Op in a thread, because folders may be slow to read. Raises LoadFailed."""
+        """Read an Op's configuration and files from disk, as the plan for its new workers.
+
+        Runs in a thread, because folders may be slow to read. Raises LoadFailed.
+        """
         try:
             return await asyncio.to_thread(plan, self._scheduler.app, op)
         except (ConfigError, OSError) as exc:
@@ -214,14 +257,18 @@ _POLL_PATIENCE_S = 2.0  # polling waits for a model at most this long before the
 
 
 class NotPolled(LoadFailed):
-    """The repository has no such model, or its configuration is invalid."""
+    """Raised when a load names a model that is not in the repository, or whose configuration is invalid.
+
+    Triton's load API sends it as an internal error, "failed to poll from model repository".
+    """
 
 
 class ModelLoader(Repository):
-    """Loads models of a model repository, with the models of their steps.
+    """Loads and unloads the models of a model repository, each with the models that its ensemble steps use.
 
-    Orders run one at a time. While an order reads the disk, starts workers or waits for their end, orders for
-    other models go on: `auto_complete_config` may hang, and `initialize` may load models itself.
+    Loads and unloads run one at a time. While one of them reads the disk, or waits for workers to start or
+    end, those for other models go on. A Python model's `auto_complete_config` may hang, and its `initialize`
+    may load models itself.
     """
 
     def __init__(self, scheduler: Scheduler, place: RepositoryPlace) -> None:
@@ -239,7 +286,10 @@ class ModelLoader(Repository):
         )
 
     def names(self) -> list[str]:
-        """Return the names of the models on disk."""
+        """Return the names of the models in the repository's folders, loaded or not.
+
+        A folder error is logged.
+        """
         try:
             return self._source.names()
         except ConfigError as exc:
@@ -247,12 +297,19 @@ class ModelLoader(Repository):
             return []
 
     def count_later_workers(self) -> int:
-        """Return the number of workers of the models that are not loaded yet."""
+        """Return how many worker processes the models that are not loaded yet would need.
+
+        The number is used to reserve open files for them.
+        """
         served = {model.name for model in self._scheduler.app.models}
         return sum(map(self._source.count_workers, set(self.names()) - served))
 
     async def load_model(self, name: str, override: Override | None = None) -> None:
-        """Load a model from disk. Raises NotReady and LoadFailed, and the service stays as it was."""
+        """Load or reload a model from disk, with the models of its ensemble steps, and serve it.
+
+        override: configuration or files that the client sent in place of those on disk. Raises NotReady while
+        the service starts or stops, and LoadFailed; the service then stays as it was.
+        """
         async with self._changing:
             self._scheduler.check_settled()
             work = self._overrides.make_folder()
@@ -271,9 +328,10 @@ class ModelLoader(Repository):
             log.info("%s", "\n".join([*served.lines, f"Model {name} is loaded"]))
 
     async def unload_model(self, name: str, *, dependents: bool = False) -> None:
-        """Reject new requests, finish admitted requests, and end the workers.
+        """Unload all versions of a model: reject new requests, finish admitted requests, end the workers.
 
-        dependents: unload the models of an ensemble's steps, too.
+        dependents: also unload the models of an ensemble's steps. Raises NotReady while the service starts or
+        stops. A model that is not loaded is no error.
         """
         async with self._changing:
             self._scheduler.check_settled()
@@ -290,13 +348,17 @@ class ModelLoader(Repository):
             await self._remove_unused_overrides()
 
     async def _remove_unused_overrides(self) -> None:
-        """Remove uploaded files that no loaded model uses."""
+        """Delete model files that clients sent with a load and that no loaded model uses any more."""
         models = self._scheduler.app.models
         used = {Path(model.folder).parent for model in models if not self._scheduler.has_unloaded(model.key)}
         await asyncio.to_thread(self._overrides.remove_all_but, used)
 
     async def _read_models(self, name: str, source: ModelRepository) -> RepositoryContent:
-        """Read a model and the models of its steps, while orders for other models go on. Raises NotReady."""
+        """Read a model and the models of its ensemble steps from `source`, in a thread.
+
+        Loads and unloads of other models go on meanwhile. Reads again if one of these models was loaded in
+        the meantime. Raises NotReady if the service stops.
+        """
         while True:
             await self._wait_until_idle({name})
             changes = self._changes
@@ -309,14 +371,18 @@ class ModelLoader(Repository):
                 return served  # otherwise the disk may have changed since
 
     def _unloaded_with(self, name: str, dependents: bool) -> tuple[list[ServedModel], list[str]]:
-        """Return the versions of a model, and the Ops that are unloaded with it."""
+        """Return the served versions of a model, and the names of the Ops to unload with it.
+
+        dependents: include the Ops of an ensemble's steps.
+        """
         models = [model for model in self._scheduler.app.models if model.name == name]
         return models, [op for model in models for op in model.graph.ops if model.op or dependents]
 
     async def poll(self) -> None:
-        """Load new and changed models, and unload removed models, every `poll_s` seconds.
+        """Keep the served models equal to the repository's folders: check for changes every `poll_s` seconds.
 
-        A slow model does not delay the other models.
+        New and changed models are loaded, removed models are unloaded. Runs until cancelled. A slow model
+        does not delay the other models.
         """
         errors: dict[str, str] = {}  # last unexpected error of a model, which is logged once
         slow: dict[str, asyncio.Task[None]] = {}  # models that an earlier poll still loads
@@ -340,7 +406,11 @@ class ModelLoader(Repository):
                 task.cancel()
 
     async def _follow_safely(self, name: str, errors: dict[str, str], *, exists: bool) -> None:
-        """Bring a model to its state on disk. Errors are logged, and polling goes on."""
+        """Load, reload or unload a model to match its folder. Logs errors instead of raising them.
+
+        errors: last unexpected error by model, so that a repeated error is logged once. exists: whether the
+        model is on disk.
+        """
         try:
             await self._follow(name, exists=exists)
         except (LoadFailed, NotReady):  # logged before
@@ -353,13 +423,16 @@ class ModelLoader(Repository):
             errors.pop(name, None)
 
     def _forget_all_but(self, names: Collection[str]) -> None:
-        """Drop the state of removed models: a model that returns is new."""
+        """Drop the polling state of all models except `names`: a model that returns counts as new."""
         for table in (self._invalid, self._polled):
             for name in table.keys() - set(names):
                 del table[name]
 
     async def _follow(self, name: str, *, exists: bool) -> None:
-        """Bring a model to its state on disk. Raises NotReady and LoadFailed."""
+        """Load, reload or unload a model to match its folder. Raises NotReady and LoadFailed.
+
+        exists: whether the model is on disk.
+        """
         if not exists:
             await self.unload_model(name)
         elif await self._differs(name):
@@ -370,7 +443,7 @@ class ModelLoader(Repository):
                 raise
 
     async def _differs(self, name: str) -> bool:
-        """Whether the model on disk differs from the served model, and from the last one that failed."""
+        """Whether polling should load the model: it differs from the served model and the last failed try."""
         served = await asyncio.to_thread(self._source.read_models, [name])
         if why := served.unavailable.get(name):
             last_reason = self._invalid.get(name, self._scheduler.app.unavailable.get(name))
@@ -387,7 +460,7 @@ class ModelLoader(Repository):
 
     @contextlib.asynccontextmanager
     async def polling(self) -> AsyncIterator[None]:
-        """Poll the repository until the end of the block, if polling is on."""
+        """Context manager that polls the repository in the background, if `poll_s` is set."""
         task = asyncio.create_task(self.poll(), name="poll") if self._poll_s else None
         try:
             yield
@@ -396,7 +469,7 @@ class ModelLoader(Repository):
                 task.cancel()
 
     def table(self) -> str:
-        """Return a table of models with versions and states, for the log."""
+        """Return a text table of all models with their versions and states, for the log at startup."""
         app = self._scheduler.app
         rows = [("Model", "Version", "Status")]
         for model in app.models:
@@ -410,13 +483,19 @@ class ModelLoader(Repository):
         return "\n".join(f"{row[0]:<{name}}  {row[1]:<{version}}  {row[2]}" for row in rows)
 
     def standing(self, op: str) -> Standing:
+        """Return the load state of an Op or of a model version. op: name of the Op, or the model's key."""
         return self._standings.get(op) or super().standing(op)
 
     def _serves(self, name: str) -> bool:
+        """Whether a version of the model is loaded and accepts requests."""
         models = self._scheduler.app.models
         return any(m.name == name and not self._scheduler.has_unloaded(m.key) for m in models)
 
     async def _serve(self, name: str, served: RepositoryContent) -> None:
+        """Start workers for the models as read from disk, switch requests to them, and end the old workers.
+
+        Raises LoadFailed and NotReady, and the service stays as it was.
+        """
         _check_available(name, served)
         app = merged(self._scheduler.app, name, served)
         changed = self._changed(app, served)
@@ -435,7 +514,10 @@ class ModelLoader(Repository):
                 await self._scheduler.retire(former, app.config.dag.drain_timeout)
 
     def _changed(self, app: App, served: RepositoryContent) -> list[str]:
-        """Return the Ops whose files or configuration differ from those of their running workers."""
+        """Return the names of the Ops that need new workers because their files or configuration differ.
+
+        app: the service with the models of `served`, as read from disk.
+        """
         config, pools = self._scheduler.app.config, self._scheduler.pools
         loaded = {op for op in served.sections if op in pools and op not in self._standings}
         configs = {model.op: model.config for model in self._scheduler.app.models}
@@ -451,7 +533,11 @@ class ModelLoader(Repository):
         ]
 
     async def _started(self, name: str, app: App, ops: Iterable[str]) -> dict[str, Batcher]:
-        """Start batchers with ready workers. Raises LoadFailed, and ends all workers that it has started."""
+        """Start worker processes for Ops and wait until they are ready. Return a batcher for each Op.
+
+        app: the service to be. Raises LoadFailed for the model `name` after ending all workers that it has
+        started.
+        """
         batchers: dict[str, Batcher] = {}
         try:
             for op in ops:
@@ -469,7 +555,7 @@ class ModelLoader(Repository):
         return batchers
 
     def _note_unavailable(self, name: str, exc: LoadFailed) -> None:
-        """Record why a model is not served."""
+        """Record why a model could not be loaded, for the repository index and the readiness."""
         app = self._scheduler.app
         unloaded = [part for m in app.models if m.name == name for part in (m.key, *m.graph.ops)]
         for part in self._standings.keys() & unloaded:
@@ -482,23 +568,26 @@ class ModelLoader(Repository):
 
 
 def _names_in(name: str, served: RepositoryContent) -> set[str]:
-    """Return the models that are loaded with a model."""
+    """Return the names of all models that are loaded together with a model, its own included."""
     return {name, *(model.name for model in served.models)}
 
 
 def _models_in(name: str, ops: Iterable[str]) -> set[str]:
-    """Return the models that are unloaded with a model."""
+    """Return the names of all models that are unloaded together with a model, its own included.
+
+    ops: unloaded Ops.
+    """
     return {name, *(op.rpartition(":")[0] for op in ops)}
 
 
 def _has_other_files(app: App, op: str, pool: WorkerPool) -> bool:
-    """Whether the files of the Op have changed since its workers started."""
+    """Whether the files of the Op on disk differ from those that its workers were started with."""
     files = _files(app, op)
     return files is None or files != pool.plan.files  # None: the start reports the error
 
 
 def _files(app: App, op: str) -> frozenset[FileState] | None:
-    """Return the files of the Op on disk; None if they can't be read."""
+    """Return path and state of each file that the Op's workers would use; None if they can't be read."""
     try:
         return plan(app, op).files
     except (ConfigError, OSError):
@@ -506,19 +595,20 @@ def _files(app: App, op: str) -> frozenset[FileState] | None:
 
 
 class _OnDisk(NamedTuple):
-    """State on disk of a model and of the models of its steps."""
+    """State of a model and the models of its ensemble steps on disk, to detect changes between polls."""
 
     models: Mapping[str, object]  # configurations by key
     files: Mapping[str, frozenset[FileState] | None]  # by Op
 
 
 def _on_disk(app: App, served: RepositoryContent) -> _OnDisk:
+    """Return the state on disk of the models that were read. app: the service with these models."""
     models = {model.key: model.config for model in served.models}
     return _OnDisk(models, {op: _files(app, op) for op in served.sections})
 
 
 def _check_available(name: str, served: RepositoryContent) -> None:
-    """Raise LoadFailed if the requested model, or a model of its steps, can't be served."""
+    """Raise LoadFailed or NotPolled if the model `name`, or a model of its steps, can't be served."""
     why: UnavailableModel | None = served.unavailable.get(name)
     if why is None:
         return
@@ -527,7 +617,11 @@ def _check_available(name: str, served: RepositoryContent) -> None:
 
 
 def merged(app: App, name: str, served: RepositoryContent) -> App:
-    """Return the app with these models in place of its models of the same names."""
+    """Return a copy of the service's description in which these models replace those of the same names.
+
+    name: model that was loaded; its versions that `served` lacks are removed. served: models as read from
+    disk.
+    """
     renewed = {model.name for model in served.models} | {name}
     unchanged = [model for model in app.models if model.name not in renewed]
     models = rebuild_ensembles([*unchanged, *served.models], name)
@@ -543,4 +637,5 @@ def merged(app: App, name: str, served: RepositoryContent) -> App:
 
 
 def _op_names(models: Collection[ServedModel]) -> set[str]:
+    """Return the names of all Ops that these models use."""
     return {node.op for model in models for node in model.graph.nodes.values()}

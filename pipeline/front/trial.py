@@ -1,8 +1,9 @@
-"""`python -m pipeline.front.trial FD`: runs a race of candidates, each with the real instances of an Op.
+"""Load test that compares configurations of one model: `python -m pipeline.front.trial FD`.
 
-The `TrialOrder` is read from standard input as JSON. Progress and results are JSON lines for FD. Requests
-pass admission, batcher, sockets, plan and predictor, as in a service. There is no listener, and no hook runs:
-the requests are feeds of the model.
+Each candidate (engine, precision and placement) gets real worker instances. A `TrialOrder` is read from
+standard input as JSON. Progress and results are written to the descriptor FD as JSON lines. Requests pass
+admission, batcher, sockets and predictor, as in a service. No port is opened and no user code runs: the
+requests are input tensors of the model.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _INSTANCE_BYTES = 150 << 20  # of libraries, beside the weights
 
 
 class RunningTrial:
-    """The instances of a candidate, and a closed loop of callers."""
+    """The running worker instances of one candidate configuration, and the callers that load them."""
 
     def __init__(self, candidate: Candidate, rows: Sequence[dict[str, Array]], outputs: Outputs) -> None:
         self._rows = rows
@@ -65,7 +66,10 @@ class RunningTrial:
         self._over = asyncio.Event()
 
     async def start(self) -> None:
-        """Start the instances. Raise TrialFailed if they are not ready in time."""
+        """Start the worker instances of the candidate.
+
+        Raises TrialFailed, and stops them, if one fails or they are not ready in time.
+        """
         try:
             async with asyncio.timeout(_START_S):
                 await self._stack.enter_async_context(self._scheduler.running())
@@ -78,6 +82,11 @@ class RunningTrial:
             raise TrialFailed(reason) from exc
 
     async def measure(self, limit: int, callers: int, seconds: float) -> float:
+        """Return the throughput in requests per second, with a number of concurrent callers.
+
+        Each caller sends its next request after a response. limit: most requests in a batch. seconds:
+        duration of the measurement; longer if there are few responses. Raises TrialFailed if a request fails.
+        """
         self._scheduler.limit_batches(_OP, limit)
         self._error, self._ends, self._open = "", False, callers
         self._over.clear()
@@ -97,6 +106,7 @@ class RunningTrial:
         return answers / took_s
 
     async def close(self) -> None:
+        """Stop the candidate's worker instances."""
         await self._stack.aclose()
 
     def _send(self) -> None:
@@ -130,7 +140,7 @@ class RunningTrial:
 
 
 def _build_app(candidate: Candidate) -> App:
-    """Return a service of the model alone, whose workers run no code of the user."""
+    """Return a service that consists of the candidate's model alone, and whose workers run no user code."""
     tensors: dict[str, Any] = {"input": [], "output": [], "model_warmup": []}
     model_config = {"name": _NAME, "backend": candidate.engine, "max_batch_size": 0, **tensors}
     section = {**candidate.section, "probe_interval": 0, "placement": candidate.placement}
@@ -152,7 +162,10 @@ def _build_app(candidate: Candidate) -> App:
 
 
 async def _start(rows: Sequence[dict[str, Array]], outputs: Outputs, candidate: Candidate) -> RunningTrial:
-    """Start a candidate. Raise TrialFailed if it fails, or if memory is short."""
+    """Return a candidate's running instances. Raises TrialFailed if they can't start, or memory is short.
+
+    rows: the model's inputs for the requests, one row each.
+    """
     section = candidate.section
     processes = 1 if candidate.placement == "thread" else section.get("concurrency", 1)
     needed = processes * (candidate.weights_bytes + _INSTANCE_BYTES)
@@ -166,6 +179,8 @@ async def _start(rows: Sequence[dict[str, Array]], outputs: Outputs, candidate: 
 
 
 async def _race(order: TrialOrder, outputs: Outputs, fd: int) -> None:
+    """Measure the candidates of an order, and write progress and results to the descriptor `fd`."""
+
     def report(step: str, share: float) -> None:
         _write(fd, TrialReport(step, share))
 
@@ -176,13 +191,14 @@ async def _race(order: TrialOrder, outputs: Outputs, fd: int) -> None:
 
 
 def _write(fd: int, report: TrialReport) -> None:
+    """Write a report to the descriptor `fd`, as one JSON line."""
     line = msgspec.json.encode(report) + b"\n"
     while line:
         line = line[os.write(fd, line) :]
 
 
 def main(fd: int, order: TrialOrder) -> None:
-    """Run the race of an order, and report to the descriptor."""
+    """Measure the throughput of an order's candidates, and write progress and results to descriptor `fd`."""
     logging = LoggingConfig(level="WARNING")
     outputs = Outputs(logging, _NAME)
     set_up_logging(logging, _NAME, "front", beside_app=False, log_fd=outputs.log_fd)

@@ -1,4 +1,4 @@
-"""RpcServer: the gRPC ports of a service, from start to graceful stop."""
+"""The gRPC ports of a service: opens them, watches them, and stops gracefully."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ _WATCH_INTERVAL_S = 1.0
 
 
 class RpcServer:
-    """Serves the gRPC methods of all dialects on the gRPC ports.
+    """Serves the gRPC methods of all dialects on one or several ports, with or without TLS.
 
-    methods: by full name. health: methods that `security.open_health` leaves open. apis: the API of each
-    method, for `--grpc-restricted-protocol`. ports: address and port by config key; an empty address means
-    every interface. certificates: None without TLS.
+    methods: handlers by full name of the method. health: methods that need no API key if
+    `security.open_health` is set. apis: the API of each method, for Triton's `--grpc-restricted-protocol`.
+    ports: address and port by config key; an empty address means every interface. certificates: None without
+    TLS.
     """
 
     def __init__(
@@ -55,7 +56,10 @@ class RpcServer:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Listen on entry, stop on exit. Raises StartFailed for a used port."""
+        """Context manager: opens the gRPC ports on entry, and stops the server on exit.
+
+        Raises StartFailed if a port is in use.
+        """
         config = self._scheduler.app.config
         limits = self._limits
         guard, keys = None, self._scheduler.keys
@@ -94,12 +98,12 @@ class RpcServer:
             await self.stop(grace_s=0)
 
     def _arguments(self) -> Sequence[tuple[str, int]]:
-        """Return the gRPC channel arguments that flags of `paddlewheel serve` set."""
+        """Return the gRPC channel arguments that options of `paddlewheel serve` set, as names and values."""
         repository = self._scheduler.app.repository
         return () if repository is None else repository.grpc_arguments
 
     async def _watch_listeners(self, ports: Collection[int]) -> None:
-        """End the service if gRPC has closed a listener: the other ports would hide that.
+        """End the service with an error if gRPC has closed a port by itself: the other ports would hide that.
 
         After a fault, `wait_for_termination` of grpc.aio waits for clients to disconnect.
         """
@@ -111,6 +115,7 @@ class RpcServer:
             self._scheduler.fail_service(StartFailed(f"the listener of {', '.join(self._ports)} has ended"))
 
     def _open(self, name: str, address: str, port: int) -> None:
+        """Open a port on the gRPC server. name: its config key. Raises StartFailed if it is in use."""
         opened = 0
         host = f"[{address or '::'}]" if ":" in address or not address else address
         with contextlib.suppress(RuntimeError):
@@ -121,13 +126,19 @@ class RpcServer:
             )
 
     def _add(self, address: str) -> int:
-        """Open the address, with TLS if there are certificates. Returns the port, 0 if it is in use."""
+        """Open an address such as "0.0.0.0:9000", with TLS if there are certificates.
+
+        Return the port, 0 if in use.
+        """
         if self._certificates is None:
             return self._server.add_insecure_port(address)
         return self._server.add_secure_port(address, _credentials(self._certificates))
 
     async def stop(self, grace_s: float) -> None:
-        """Send GOAWAY, wait for the open calls, cancel calls that are open after `grace_s`."""
+        """Stop the server gracefully: send GOAWAY, and wait for open calls.
+
+        grace_s: seconds after which calls that are still open are cancelled.
+        """
         self._stopping = True
         for context in tuple(self._handlers.open_streams):
             if context.on_stop is not None:
@@ -137,7 +148,10 @@ class RpcServer:
 
 
 def _create_server(handlers: MethodHandlers, options: Sequence[tuple[str, Any]]) -> grpc.aio.Server:
-    """Return a FastServer, or grpc.aio's own server if FastServer does not support the installed grpcio."""
+    """Return a FastServer, or grpc.aio's own server if FastServer does not support the installed grpcio.
+
+    options: gRPC channel arguments.
+    """
     try:
         from pipeline.front.grpc.fast_server import FastServer
     except (ImportError, AttributeError) as exc:
@@ -153,7 +167,10 @@ def _create_server(handlers: MethodHandlers, options: Sequence[tuple[str, Any]])
 
 
 def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
-    """Return the TLS credentials of a port. gRPC asks for new ones before each handshake, in its thread."""
+    """Return the TLS credentials of a port.
+
+    gRPC asks for renewed certificates before each handshake, in a thread of its own.
+    """
     current = certificates.pem
 
     def fetch_renewed() -> grpc.ServerCertificateConfiguration | None:
@@ -171,4 +188,5 @@ def _credentials(certificates: Certificates) -> grpc.ServerCredentials:
 
 
 def _configuration(pem: Pem) -> grpc.ServerCertificateConfiguration:
+    """Return certificates as gRPC takes them. pem: key, certificate and client CA."""
     return grpc.ssl_server_certificate_configuration([(pem.key, pem.cert)], pem.client_ca)

@@ -1,4 +1,4 @@
-"""gRPC methods of the dialects: the context of a call, the guard, and the base class of the handlers."""
+"""gRPC methods of the dialects: context of a call, check of API keys, and base class of the handlers."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _UNESCAPED = string.digits + string.ascii_letters + string.punctuation.replace("
 
 
 class CallContext:
-    """Wraps the grpc.aio context of a call, and counts its buffered bytes against the bounds of the server.
+    """The context of a gRPC call: wraps grpc.aio's context, and counts the bytes buffered for the call.
 
-    Compared by identity. Attributes that are not defined here are those of `grpc.aio.ServicerContext`.
+    The counts keep the server within its memory limits, see `ClientBounds`. Compared by identity. Other
+    attributes are those of `grpc.aio.ServicerContext`.
     """
 
     on_stop: Callable[[], None] | None = None  # called when the server stops; set by streams
@@ -54,7 +55,7 @@ class CallContext:
         return getattr(self._context, name)
 
     def peer(self) -> str:
-        """Return the address of the client as gRPC writes it."""
+        """Return the client's address as gRPC writes it, such as "ipv4:10.0.0.1:40000"."""
         return self._context.peer()
 
     def time_remaining(self) -> float | None:
@@ -62,7 +63,10 @@ class CallContext:
         return self._context.time_remaining()
 
     async def read_unary(self) -> bytes:
-        """Return the message of a unary call. Aborts the call if no message arrives in time."""
+        """Return the request message of a unary call.
+
+        Ends the call with DEADLINE_EXCEEDED if no message arrives within `limits.body_timeout_s`.
+        """
         self._reader = asyncio.current_task()
         try:
             message = await self._context.read()
@@ -82,7 +86,10 @@ class CallContext:
         return message
 
     def become_slow(self) -> None:
-        """Count the message or the response of a unary call from now on."""
+        """Count the bytes of a unary call from now on, because it takes longer than 20 ms.
+
+        Fast calls are not counted, because that would cost time.
+        """
         self._slow = True
         if self._reader is not None:
             self._bounds.messages.add(self, unary=True)
@@ -90,13 +97,13 @@ class CallContext:
             self._bounds.responses.add(self, self._response_bytes)
 
     def time_out_message(self) -> None:
-        """End the wait of `read_unary`."""
+        """End the call that waits in `read_unary`, because its message has not arrived in time."""
         if self._reader is not None:
             self._timed_out = True
             self._reader.cancel()
 
     async def read(self) -> Any:
-        """Return the next message of a stream, `grpc.aio.EOF` after the last."""
+        """Return the next request message of a stream, `grpc.aio.EOF` after the last."""
         self._bounds.messages.add(self, unary=False)
         try:
             return await self._context.read()
@@ -104,13 +111,13 @@ class CallContext:
             self._bounds.messages.remove(self)
 
     def queue_message(self, size: int) -> None:
-        """Count a message of a stream that waits for its `write`."""
+        """Count a response message of a stream that waits to be written. size: in bytes."""
         self._queued_bytes += size
         if self._writing:
             self._bounds.responses.add(self, size)
 
     async def write(self, message: bytes) -> None:
-        """Send a message of a stream."""
+        """Send a response message of a stream, which `queue_message` has counted."""
         self._writing = True
         self._bounds.responses.add(self, self._queued_bytes)
         try:
@@ -121,7 +128,10 @@ class CallContext:
             self._bounds.responses.remove(self)
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> Never:
-        """End the call with a status. Raises grpc.aio.AbortError."""
+        """End the call with an error status. Always raises grpc.aio.AbortError.
+
+        details: text for the client.
+        """
         self._bounds.responses.add(self, 0)
         try:
             await self._context.abort(code, _truncate(details))
@@ -130,28 +140,32 @@ class CallContext:
         raise AssertionError("abort raises AbortError")
 
     def begin_unary(self) -> None:
-        """Watch whether the call becomes slow, until `finish`."""
+        """Begin to watch whether a unary call becomes slow (20 ms), until `finish`."""
         self._bounds.slow_calls.add(self)
 
     def begin_last_response(self, size: int) -> None:
-        """Count the last message and the status, if the call is or becomes slow, until `finish`."""
+        """Count the bytes of the last response message and the status, if the call is slow, until `finish`.
+
+        size: of the message in bytes.
+        """
         self._response_bytes = size
         if self._slow:
             self._bounds.responses.add(self, size)
 
     def begin_status(self) -> None:
-        """Count the status of a stream until `finish`."""
+        """Count the final status of a stream as unread by the client, until `finish`."""
         if not self._finished:
             self._bounds.responses.add(self, 0)
 
     def finish(self) -> None:
-        """Stop counting: the call is over."""
+        """Stop watching and counting the call, because it has ended."""
         self._finished = True
         self._bounds.slow_calls.remove(self)
         self._bounds.responses.remove(self)
 
 
 def _truncate(details: str) -> str:
+    """Return the text of a status, cut to the size that gRPC clients accept in a header."""
     text = details[:_MAX_DETAILS_BYTES]
     while len(urllib.parse.quote(text, safe=_UNESCAPED)) > _MAX_DETAILS_BYTES:
         text = text[: len(text) // 2]
@@ -159,9 +173,9 @@ def _truncate(details: str) -> str:
 
 
 class RpcGuard:
-    """Checks the API key and the restricted API of each call.
+    """Checks the API key and the restricted API of each gRPC call.
 
-    open_methods: methods that need no key. apis: the API of each method.
+    open_methods: methods that need no key. apis: the API of each method, by full name.
     """
 
     def __init__(
@@ -179,11 +193,17 @@ class RpcGuard:
         self._open_methods = open_methods
 
     def receives(self, method: str) -> bool:
-        """Return whether messages of the method are received: unauthenticated clients must not use memory."""
+        """Return whether the server reads request messages of a method.
+
+        Not of a method that needs no key while others do: unauthenticated clients must not use memory.
+        """
         return self._keys is None or method not in self._open_methods
 
     def refusal(self, method: str, context: CallContext) -> ServingError | None:
-        """Return the error of a call that is not allowed, or None. Sets `CALLER` for the handler."""
+        """Check a call's API key and restricted API. Return the error, or None if the call is allowed.
+
+        method: full name. Sets the context variable `CALLER` to the client of the key.
+        """
         headers = [(_bytes(key), _bytes(value)) for key, value in context.invocation_metadata() or ()]
         CALLER.set(None)
         try:
@@ -197,6 +217,7 @@ class RpcGuard:
 
 
 def _bytes(value: str | bytes) -> bytes:
+    """Return a metadata value as bytes."""
     return value if isinstance(value, bytes) else value.encode()
 
 
@@ -205,7 +226,7 @@ GrpcContext = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class UnaryMethod:
-    """Serves the calls of a unary method."""
+    """Serves the calls of one unary gRPC method: checks the API key, reads the message, calls the handler."""
 
     def __init__(
         self,
@@ -221,7 +242,11 @@ class UnaryMethod:
         self._bounds = bounds
 
     async def serve(self, _: Any, grpc_context: GrpcContext) -> bytes:
-        """Serve a call of grpc.aio. Registered as stream-unary: unary handlers start after the message."""
+        """Serve a call from grpc.aio's own server. Return the encoded response.
+
+        Registered as a stream-unary method: grpc.aio starts unary handlers only after the message has
+        arrived.
+        """
         context = CallContext(grpc_context, self._bounds)
         context.begin_unary()
         _call_when_sent(context.finish)
@@ -231,7 +256,10 @@ class UnaryMethod:
             raise asyncio.CancelledError from None  # the client has left; grpc.aio would log an error
 
     async def respond(self, context: CallContext) -> bytes:
-        """Return the response of a call. Raises grpc.aio.AbortError when the call has ended with a status."""
+        """Return the encoded response of a call.
+
+        Raises grpc.aio.AbortError if the call has ended with a status.
+        """
         if self._guard is not None:
             await _check_guard(self._guard, self._name, context)
         message = await context.read_unary() if self._receives else b""
@@ -249,7 +277,7 @@ class UnaryMethod:
 
 
 class StreamMethod:
-    """Serves the calls of a bidirectional stream."""
+    """Serves the calls of one bidirectional streaming gRPC method: checks the API key, calls the handler."""
 
     def __init__(
         self,
@@ -266,7 +294,10 @@ class StreamMethod:
         self._open_streams = open_streams
 
     async def serve(self, requests: Any, grpc_context: GrpcContext) -> None:
-        """Serve a call of grpc.aio."""
+        """Serve a call from grpc.aio until its stream has ended.
+
+        requests: iterates over the request messages.
+        """
         context = CallContext(grpc_context, self._bounds)
         _call_when_sent(partial(self._finish, context))
         if self._guard is not None:
@@ -282,7 +313,7 @@ class StreamMethod:
 
 
 def _call_when_sent(callback: Callable[[], None]) -> None:
-    """Call back when grpc.aio has sent the status of the current call: its task ends then.
+    """Call `callback` when grpc.aio has sent the status of the current call: its asyncio task ends then.
 
     `add_done_callback` of the context would do the same, but leaves a reference cycle for each call.
     """
@@ -291,13 +322,17 @@ def _call_when_sent(callback: Callable[[], None]) -> None:
 
 
 async def _check_guard(guard: RpcGuard, method: str, context: CallContext) -> None:
+    """End a call with a status if its API key or restricted API does not allow it."""
     error = guard.refusal(method, context)
     if error is not None:
         await context.abort(getattr(grpc.StatusCode, error.grpc_code), error.message)
 
 
 class MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not subscriptable at run time
-    """The handlers of all methods, found by the path of a call."""
+    """The gRPC method handlers of all dialects (request formats), by the path of a call.
+
+    As a generic handler it serves grpc.aio's own server; FastServer uses its tables.
+    """
 
     def __init__(self, methods: Methods, guard: RpcGuard | None, bounds: ClientBounds) -> None:
         self.bounds = bounds
@@ -319,11 +354,15 @@ class MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not s
     def service(
         self, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler[bytes, bytes] | None:
+        """Return the handler of a call's method; None if there is no such method. Called by grpc.aio."""
         return self.by_name.get(handler_call_details.method)
 
 
 class RpcHandler(ABC):
-    """Base class of the gRPC handlers of dialects."""
+    """Base class of the gRPC side of a dialect (request format such as KServe v2).
+
+    It runs the inference of a call, and returns the encoded response or error.
+    """
 
     name: ClassVar[str]  # of the endpoint in metrics and log
 
@@ -333,14 +372,15 @@ class RpcHandler(ABC):
 
     @abstractmethod
     async def _refuse(self, context: CallContext, error: ServingError) -> bytes:
-        """Return the response for a rejected request, or end the call with a status by `_end`."""
+        """Return the encoded error response of a failed request, or end the call with a status by `_end`."""
 
     async def _predict(
         self, method: str, read: Callable[[bytes, CallContext], Request], data: bytes, context: CallContext
     ) -> bytes:
-        """Return the response of a unary call.
+        """Run the inference of a unary call. Return its encoded response.
 
-        method: name for the log. read: builds the request from the message; raises ServingError.
+        method: name for the log. read: builds the request for the scheduler from the message `data`; raises
+        ServingError for an invalid message.
         """
         began = time.monotonic()
         request: Request | None = None
@@ -373,7 +413,10 @@ class RpcHandler(ABC):
         return message
 
     async def _end(self, context: CallContext, error: ServingError, code: str, message: str) -> Never:
-        """End the call with a status. An overload sets `grpc-retry-pushback-ms`, the delay before a retry."""
+        """End the call with an error status. code: name of a gRPC status code.
+
+        An overload sets `grpc-retry-pushback-ms`, the delay before a retry.
+        """
         if isinstance(error, Overloaded):
             context.set_trailing_metadata((("grpc-retry-pushback-ms", str(int(error.retry_after_s * 1000))),))
         await context.abort(getattr(grpc.StatusCode, code), message)

@@ -1,8 +1,8 @@
-"""Bounds on the memory that gRPC holds for slow clients: unread responses and partial messages.
+"""Limits on the memory that gRPC buffers for slow clients: unread responses and incomplete request messages.
 
 gRPC buffers a response until its client has read it, and the received part of a message until the rest
 arrives. Neither buffer has a limit over all calls. The kernel counts the bytes of each connection, so a
-connection over the bounds is closed with all its calls.
+connection over the limits is closed with all its calls.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ _NO_ADDRESS = ("", 0)
 
 
 class ClientConnection:
-    """A client's TCP connection to a gRPC port. Its socket is found by the address of the client."""
+    """A client's TCP connection to a gRPC port: counts its bytes, and can close it.
+
+    gRPC does not expose its sockets. The socket is found among the process's open files by the client's
+    address.
+    """
 
     def __init__(self, peer: str) -> None:
         self.peer = peer  # as gRPC writes it: ipv4:10.0.0.1:40000, ipv6:%5B::1%5D:40000
@@ -48,19 +52,23 @@ class ClientConnection:
         self._descriptor: int | None = None
 
     def sent_bytes(self) -> int | None:
-        """Return the bytes that the kernel has accepted from gRPC. None if the socket is unknown."""
+        """Return the total bytes that gRPC has written to the socket; None if the socket is unknown."""
         return self._query(_count_sent_bytes)
 
     def received_bytes(self) -> int | None:
-        """Return the bytes that the client has sent. None if the socket is unknown."""
+        """Return the total bytes that the client has sent; None if the socket is unknown."""
         return self._query(_count_received_bytes)
 
     def reset(self) -> bool:
-        """Close the connection; gRPC cancels its calls. Returns False if the socket is unknown."""
+        """Close the connection with a TCP reset; gRPC then cancels its calls.
+
+        Return False if the socket is unknown.
+        """
         self.closed = self._query(_reset) is not None
         return self.closed
 
     def _query(self, function: Callable[[socket.socket], _Result]) -> _Result | None:
+        """Return the result of a function of the connection's socket; None if the socket is unknown."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError), _duplicate(self._descriptor) as sock:
                 if _peer_address(sock) == self._address:
@@ -70,7 +78,10 @@ class ClientConnection:
 
     @staticmethod
     def locate_sockets(connections: Iterable[ClientConnection], ports: Container[int]) -> None:
-        """Find the sockets of connections. Inspects every open file if a socket is unknown."""
+        """Find the sockets of connections among the open files of this process, and remember them.
+
+        ports: the server's gRPC ports. Inspects every open file if the socket of any connection is unknown.
+        """
         unknown = {
             each._address: each for each in connections if each._descriptor is None and not each.closed
         }
@@ -85,20 +96,24 @@ class ClientConnection:
 
 
 class ListeningSocket:
-    """A listening socket of a gRPC port. gRPC closes it when the server ends, also after a fault."""
+    """A listening socket of a gRPC port of this process, to check that the port is still open.
+
+    gRPC closes it when the server ends, also after a fault.
+    """
 
     def __init__(self, descriptor: int, port: int) -> None:
         self._descriptor = descriptor
         self._port = port
 
     def is_open(self) -> bool:
+        """Whether the port still accepts connections."""
         with contextlib.suppress(OSError), _duplicate(self._descriptor) as sock:
             return _is_listening(sock, {self._port})
         return False
 
     @staticmethod
     def find_all(ports: Collection[int]) -> list[ListeningSocket]:
-        """Return the listening sockets of ports of this process. Inspects every open file."""
+        """Return the listening sockets that this process has on these ports. Inspects every open file."""
         sockets = []
         for descriptor in _list_descriptors():
             with contextlib.suppress(OSError), _duplicate(descriptor) as sock:
@@ -108,26 +123,31 @@ class ListeningSocket:
 
 
 def _is_listening(sock: socket.socket, ports: Container[int]) -> bool:
+    """Whether a socket listens on one of these TCP ports."""
     listens = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     return bool(listens and sock.family in _FAMILIES and sock.getsockname()[1] in ports)
 
 
 def _list_descriptors() -> list[int]:
+    """Return the descriptors of all open files of this process; empty if they can't be listed."""
     with contextlib.suppress(OSError):  # no descriptor may be free for listing the folder
         return [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208 - a Path for each of thousands
     return []
 
 
 def _count_sent_bytes(sock: socket.socket) -> int:
+    """Return the bytes written to a TCP socket: those that the peer has acknowledged, and those queued."""
     queued = struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0]
     return int(queued) + _tcp_info_field(sock, _BYTES_ACKED)
 
 
 def _count_received_bytes(sock: socket.socket) -> int:
+    """Return the bytes that a TCP socket has received."""
     return _tcp_info_field(sock, _BYTES_RECEIVED)
 
 
 def _tcp_info_field(sock: socket.socket, offset: int) -> int:
+    """Return a 64-bit field of a socket's `struct tcp_info`. offset: in bytes."""
     tcp_info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, offset + 8)
     return int(struct.unpack_from("Q", tcp_info, offset)[0])
 
@@ -136,7 +156,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _reset(sock: socket.socket) -> bool:
-    """Send a reset to the client and discard what the kernel has received, by connect(2) to AF_UNSPEC.
+    """Close a TCP connection: reset it, and discard unread data, by connect(2) to AF_UNSPEC. Raises OSError.
 
     After shutdown(2), gRPC may read the last received bytes without learning of the shutdown. The client
     would then wait for ever: the kernel announces no room for further bytes.
@@ -148,12 +168,14 @@ def _reset(sock: socket.socket) -> bool:
 
 
 def _parse_peer(peer: str) -> _Address:
+    """Return host and port of a client from gRPC's notation, such as "ipv4:10.0.0.1:40000"."""
     host, _, port = urllib.parse.unquote(peer).partition(":")[2].rpartition(":")
     return (_normalize_host(host.strip("[]")), int(port)) if port.isdigit() else _NO_ADDRESS
 
 
 @contextlib.contextmanager
 def _duplicate(descriptor: int) -> Iterator[socket.socket]:
+    """Context manager: a socket object for a descriptor of this process, which itself stays open."""
     duplicate = os.dup(descriptor)
     try:
         sock = socket.socket(fileno=duplicate)
@@ -165,6 +187,7 @@ def _duplicate(descriptor: int) -> Iterator[socket.socket]:
 
 
 def _peer_address(sock: socket.socket) -> _Address:
+    """Return host and port of the other end of a socket; empty for a socket that is not TCP."""
     if sock.family not in _FAMILIES:
         return _NO_ADDRESS
     host, port = sock.getpeername()[:2]
@@ -173,7 +196,10 @@ def _peer_address(sock: socket.socket) -> _Address:
 
 @functools.lru_cache(maxsize=4096)
 def _normalize_host(host: str) -> str:
-    """Return one notation for an IP address: no zone, IPv4-mapped addresses as IPv4."""
+    """Return an IP address in one notation: without a zone, IPv4-mapped addresses as IPv4.
+
+    Empty if invalid.
+    """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -189,7 +215,7 @@ _SCAN_INTERVAL_S = 1.0
 
 
 class _ReadingConnection(ClientConnection):
-    """A connection with unread responses."""
+    """A client connection with responses that the client has not read yet, and its reading speed."""
 
     def __init__(self, peer: str, since: float) -> None:
         super().__init__(peer)
@@ -200,6 +226,7 @@ class _ReadingConnection(ClientConnection):
         self._progress_bytes = 0  # sent since then
 
     def update_progress(self) -> None:
+        """Ask the kernel how many bytes were sent since the last progress."""
         sent_bytes = self.sent_bytes()
         if sent_bytes is None:
             return
@@ -209,26 +236,30 @@ class _ReadingConnection(ClientConnection):
 
     @property
     def makes_progress(self) -> bool:
+        """Whether the client has read a noticeable number of bytes since the last progress."""
         return self._progress_bytes >= _PROGRESS_BYTES
 
     def restart_interval(self, now: float) -> None:
-        """Measure progress from now on, if there was any."""
+        """Begin a new measurement of progress at `now` (time.monotonic), if there was any progress."""
         if self.makes_progress and self._base_bytes is not None:
             self._base_bytes += self._progress_bytes
             self._progress_bytes, self.since = 0, now
 
     def estimate_remaining_s(self, now: float) -> float:
-        """Return the seconds until all responses are read, at the rate since the last progress."""
+        """Return the seconds until the client has read all responses, at its rate since the last progress.
+
+        now: time.monotonic().
+        """
         interval_s = max(_SCAN_INTERVAL_S, now - self.since)  # shorter intervals tell no rate
         return self.unread_bytes * interval_s / (self._progress_bytes + _PROGRESS_BYTES)
 
 
 class UnreadResponses:
-    """Closes connections that do not read their responses.
+    """Counts response bytes that clients have not read, and closes connections that do not read.
 
-    A connection without progress for `body_timeout_s` is closed. While unread responses exceed
-    `bodies_bytes`, the connection with the longest estimated time to read is closed. A single response may
-    have `response_bytes`.
+    A connection without progress for `limits.body_timeout_s` is closed. While all unread responses exceed
+    `limits.bodies_bytes`, the connection with the longest estimated time to read is closed. A single response
+    may have `limits.response_bytes`.
     """
 
     def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
@@ -246,7 +277,7 @@ class UnreadResponses:
         self._resume_at = 0.0  # no scan before that
 
     def add(self, call: CallContext, size: int) -> None:
-        """Count bytes of a response that gRPC starts to send."""
+        """Count a response of a call that gRPC starts to send. size: bytes of the response."""
         size += _CALL_BYTES
         self._bytes += size
         now = time.monotonic()
@@ -264,7 +295,7 @@ class UnreadResponses:
             self._shed_timer = asyncio.get_running_loop().call_later(delay_s, self._scan_early)
 
     def remove(self, call: CallContext) -> None:
-        """Stop counting a response: the client has read it, or has disconnected."""
+        """Stop counting the responses of a call: the client has read them, or has disconnected."""
         recent = self._recent.pop(call, None)
         if recent is not None:
             self._bytes -= recent[1]
@@ -281,6 +312,7 @@ class UnreadResponses:
             del self._connections[connection.peer]
 
     def _count_on_connection(self, connection: _ReadingConnection, size: int) -> None:
+        """Add response bytes to a connection. Those of a closed connection leave the total."""
         connection.unread_bytes += size
         if connection.closed:
             self._bytes -= size
@@ -290,6 +322,7 @@ class UnreadResponses:
         self._scan_timer = asyncio.get_running_loop().call_later(delay_s, self._scan)
 
     def _scan(self) -> None:
+        """Measure connections with unread responses, close those without progress, schedule the next scan."""
         self._scan_timer = None
         began = time.monotonic()
         self._group_by_connection(began - self._interval_s)
@@ -305,7 +338,10 @@ class UnreadResponses:
             self._schedule_scan(max(began + self._interval_s, self._resume_at))
 
     def _scan_early(self) -> None:
-        """Scan because the sum is over its bound."""
+        """Measure all connections now, because unread response bytes exceed their limit.
+
+        Closes the slowest.
+        """
         self._shed_timer = None
         began = time.monotonic()
         self._group_by_connection(began)
@@ -314,11 +350,12 @@ class UnreadResponses:
         self._pause_after(began)
 
     def _pause_after(self, began: float) -> None:
+        """Delay the next scan by a multiple of this scan's duration. began: start of the scan."""
         now = time.monotonic()
         self._resume_at = now + _REST * (now - began)
 
     def _group_by_connection(self, before: float) -> None:
-        """Look up the connections of responses that began before the moment."""
+        """Assign the responses that began before an instant (time.monotonic) to their connections."""
         for call, (began, size) in list(self._recent.items()):
             if began > before:
                 break
@@ -332,12 +369,14 @@ class UnreadResponses:
             self._count_on_connection(connection, size)
 
     def _update_connections(self) -> None:
+        """Ask the kernel for the progress of all connections with unread responses."""
         connections = [connection for connection in self._connections.values() if not connection.closed]
         ClientConnection.locate_sockets(connections, self._ports)
         for connection in connections:
             connection.update_progress()
 
     def _shed(self, now: float) -> None:
+        """Close the connections that would read longest, until the unread bytes are within the limit."""
         if self._bytes <= self._max_bytes:
             return
         reason = f"together more than {self._max_bytes} bytes wait; limits.bodies_bytes allows no more"
@@ -349,6 +388,7 @@ class UnreadResponses:
                 self._close(connection, reason)
 
     def _close(self, connection: _ReadingConnection, reason: str) -> None:
+        """Close a connection that does not read, and log it. reason: text for the log."""
         if connection.closed or not connection.reset():  # calls of a lost connection end by themselves
             return
         self._bytes -= connection.unread_bytes
@@ -363,7 +403,7 @@ _MESSAGE_SCAN_INTERVAL_S = 0.1
 
 
 class _SendingConnection(ClientConnection):
-    """A connection with calls that wait for a message."""
+    """A client connection with calls whose request message has not arrived completely."""
 
     def __init__(self, peer: str) -> None:
         super().__init__(peer)
@@ -371,6 +411,10 @@ class _SendingConnection(ClientConnection):
         self.base_bytes: dict[CallContext, int] = {}  # `received_bytes` when a call was first seen waiting
 
     def update(self, calls: Collection[CallContext], max_message_bytes: int) -> None:
+        """Estimate the bytes that gRPC buffers for the connection's incomplete messages.
+
+        calls: calls of the connection that wait for a message.
+        """
         received_bytes = self.received_bytes()
         if received_bytes is None:
             self.buffered_bytes = 0
@@ -381,11 +425,11 @@ class _SendingConnection(ClientConnection):
 
 
 class PartialMessages:
-    """Bounds messages that are arriving, in time and in sum.
+    """Limits request messages that are still arriving, in time and in total bytes.
 
-    The message of a unary call must arrive within `body_timeout_s`. While the front uses more than
-    `bodies_bytes` of memory, and partial messages may use more than that, the connection that has sent most
-    is closed.
+    The message of a unary call must arrive within `limits.body_timeout_s`. While the front-end process uses
+    more than `limits.bodies_bytes` of memory, and incomplete messages may use more than that, the connection
+    that has sent most is closed.
     """
 
     def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
@@ -399,7 +443,7 @@ class PartialMessages:
         self._scan_timer: asyncio.TimerHandle | None = None
 
     def add(self, call: CallContext, *, unary: bool) -> None:
-        """Watch a call that waits for a message."""
+        """Watch a call that waits for a request message. unary: end the call if the message is late."""
         self._peers[call] = ""
         if unary:
             self._unary[call] = time.monotonic()
@@ -415,6 +459,7 @@ class PartialMessages:
             self._connections[peer].base_bytes.pop(call, None)
 
     def _scan(self) -> None:
+        """End unary calls whose message is late, close connections over the limit, schedule the next scan."""
         self._scan_timer = None
         began = time.monotonic()
         self._time_out_before(began - self._timeout_s)
@@ -428,6 +473,7 @@ class PartialMessages:
             self._scan_timer = asyncio.get_running_loop().call_later(delay_s, self._scan)
 
     def _time_out_before(self, moment: float) -> None:
+        """End the unary calls that have waited for their message since before `moment` (time.monotonic)."""
         for call, began in list(self._unary.items()):
             if began > moment:
                 break
@@ -435,6 +481,7 @@ class PartialMessages:
             call.time_out_message()
 
     def _update_connections(self) -> None:
+        """Group the waiting calls by connection, and estimate the buffered bytes of each connection."""
         calls: dict[str, list[CallContext]] = {}
         for call, known_peer in self._peers.items():
             peer = self._peers[call] = known_peer or call.peer()
@@ -445,6 +492,7 @@ class PartialMessages:
             connection.update(calls[connection.peer], self._max_message_bytes)
 
     def _shed(self) -> None:
+        """Close the connections with the most buffered bytes until the total is within the limit."""
         connections = [connection for connection in self._connections.values() if not connection.closed]
         total_bytes = sum(connection.buffered_bytes for connection in connections)
         for connection in sorted(connections, key=lambda each: each.buffered_bytes, reverse=True):
@@ -464,22 +512,27 @@ _SLOW_AFTER_S = 0.02
 
 
 class SlowCalls:
-    """Reports unary calls that take longer than 20 ms. The bounds can ignore all others."""
+    """Calls `become_slow` of each unary call that takes longer than 20 ms.
+
+    The limits on slow clients can ignore all other calls.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[CallContext, float] = {}  # start of calls, by start
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, call: CallContext) -> None:
-        """Watch a call until `remove`."""
+        """Watch a call from its start until `remove`."""
         self._calls[call] = time.monotonic()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_SLOW_AFTER_S, self._report)
 
     def remove(self, call: CallContext) -> None:
+        """Stop watching a call, because it has ended."""
         self._calls.pop(call, None)
 
     def _report(self) -> None:
+        """Report the calls that have become slow, and schedule the next check."""
         self._timer = None
         slow_since = time.monotonic() - _SLOW_AFTER_S
         for call, began in list(self._calls.items()):
@@ -492,7 +545,10 @@ class SlowCalls:
 
 
 class ClientBounds:
-    """Bounds of one server. ports: ports of the service."""
+    """The memory limits of one gRPC server for slow clients: on incomplete messages and on unread responses.
+
+    ports: the gRPC ports of the service.
+    """
 
     def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
         self.messages = PartialMessages(limits, ports, access_log)

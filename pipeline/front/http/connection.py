@@ -1,4 +1,4 @@
-"""An HTTP/1.1 connection: receives requests within their limits, and responds in order."""
+"""The server side of an HTTP/1.1 connection: receives requests within their limits, and responds in order."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Transfer-Encoding are joined."""
 
 
 class HttpRequest(msgspec.Struct, eq=False):
-    """A complete request. `respond` sends its response, once."""
+    """A completely received HTTP request. Call `respond` once to send its response."""
 
     _connection: Connection
     client: Client  # for fairness and limits
@@ -78,13 +78,14 @@ class HttpRequest(msgspec.Struct, eq=False):
 
     @property
     def peer(self) -> str:
-        """The client's address, and the name of its API key."""
+        """The client's address and, if any, the name of its API key, for the log."""
         return name_peer(self._connection.peer, self.client)
 
     def respond(self, status: int, head: bytes, body: Part, *, chunked: bool = False) -> None:
-        """Send the response. head: header lines, each with CRLF; length and date are added.
+        """Send the response, once. Status line, Date and Content-Length are added.
 
-        chunked: send the body as one chunk, to clients of HTTP/1.1.
+        head: further header lines, each with CRLF. chunked: send the body as a single chunk
+        (Transfer-Encoding: chunked), to clients of HTTP/1.1.
         """
         if chunked and self.takes_chunks:
             framed = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), bytes(body))
@@ -93,42 +94,50 @@ class HttpRequest(msgspec.Struct, eq=False):
         self._connection.respond(self, status, head, body)
 
     def reject_overload(self, reject: Reject, deadline: float) -> None:
-        """Call `reject` to respond that the service is overloaded: later if the client retries early.
+        """Call `reject`, which sends an overload error: now, or later to a client that retries without pause.
 
-        deadline: of the request (time.monotonic); a rejection is not held beyond it.
+        deadline: instant of time.monotonic() at which the request expires; the response is not held beyond
+        it.
         """
         self._connection.reject_overload(self, reject, deadline)
 
 
 class HttpApplication(ABC):
-    """Base class of the applications of HTTP ports."""
+    """Base class of applications behind the HTTP server: a subclass responds to the requests of a port."""
 
     @abstractmethod
     def handle(self, request: HttpRequest) -> None:
-        """Respond now, or when the scheduler has the response."""
+        """Respond to a complete request by `request.respond`, now or later. Must not block."""
 
     @abstractmethod
     def check_body(self, method: str, path: str, length: int | None) -> None:
-        """Raise ServingError for a body that need not be received. length: None for a chunked body.
+        """Raise ServingError to reject a request by its headers, before its body is received.
 
-        Called only for bodies that are larger than headers may be.
+        length: of the body in bytes, None for a chunked body. Called only for bodies that are larger than
+        headers may be.
         """
 
     @abstractmethod
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
-        """Return header lines and body of the response to an incomplete request. url: as far as received."""
+        """Return header lines and body of the error response to an incomplete or invalid request.
+
+        url: the request target, as far as it was received.
+        """
 
     @abstractmethod
     def log_refusal(self, error: ServingError, client: str) -> None:
-        """Log the rejection of an incomplete request. client: its address."""
+        """Log the rejection of an incomplete or invalid request. client: its address."""
 
     @abstractmethod
     def log_unread(self, message: str) -> None:
-        """Log that a client reads no responses."""
+        """Log a message about a client that does not read its responses."""
 
 
 class Connection(OpenConnection):
-    """Responds in the order of the requests. A pipelined request waits for those before it."""
+    """The server side of one HTTP/1.1 connection, as an asyncio protocol.
+
+    Responds in the order of the requests. A pipelined request waits for those before it.
+    """
 
     def __init__(self, app: HttpApplication, listener: Listener) -> None:
         self._app = app
@@ -151,6 +160,10 @@ class Connection(OpenConnection):
     # Receiving
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Register the connection.
+
+        Over `limits.max_connections`, an idle connection or this one is closed.
+        """
         self._transport = cast(asyncio.Transport, transport)
         connections = self._listener.connections
         connections.add(self)
@@ -161,6 +174,7 @@ class Connection(OpenConnection):
         self._listener.close_later(self)
 
     def data_received(self, data: bytes) -> None:
+        """Parse data from the client, and begin the requests that it completes."""
         self.seen_at = time.monotonic()
         if self._refusal is not None:
             return
@@ -175,13 +189,17 @@ class Connection(OpenConnection):
             self.go_on()
 
     def _on_bytes(self, data: bytes) -> None:
+        """Parse data until a request is complete. Invalid data ends the connection with an error response."""
         try:
             self._unparsed = self._reader.parse(data, self.seen_at)
         except ServingError as error:
             self._refuse(error)
 
     def eof_received(self) -> bool:
-        """Return whether to stay open: a half-closed client (`nc -N`) gets responses to complete requests."""
+        """Return whether to keep the connection open after the client has closed its sending side.
+
+        Such a client (`nc -N`) gets the responses to its complete requests. Called by asyncio.
+        """
         if self._current is None and not self._waiting and not self._unparsed:
             return False
         # TLS has no half-closed connections, and a client of HTTP/1.0 can't be probed with a 100.
@@ -193,6 +211,7 @@ class Connection(OpenConnection):
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Release the connection's buffers, and cancel the request in progress."""
         self._listener.connections.discard(self)
         self._listener.remove_unread(self)
         if self._half_closed is not None:
@@ -213,7 +232,10 @@ class Connection(OpenConnection):
     def respond(
         self, request: HttpRequest, status: int, head: bytes, body: Part, length: bytes | None = None
     ) -> None:
-        """Send the response to the current request, unless the client has left; begin the next one."""
+        """Send the response to the current request, unless the client has left, and begin the next request.
+
+        length: header line that replaces Content-Length.
+        """
         if request is not self._current or self._transport.is_closing():
             return
         last = self._listener.draining or not request.keep_alive
@@ -232,7 +254,10 @@ class Connection(OpenConnection):
             self.go_on()
 
     def reject_overload(self, request: HttpRequest, reject: Reject, deadline: float) -> None:
-        """Reject a request for overload: now, or HOLD_S later if the client retries early."""
+        """Call `reject`, which sends an overload error: now, or HOLD_S later if the client retries early.
+
+        deadline: instant of time.monotonic(); a rejection that would be later is sent now.
+        """
 
         def send_rejection() -> None:
             self._overloaded_at = time.monotonic()
@@ -253,7 +278,10 @@ class Connection(OpenConnection):
     def _write(
         self, status: int, head: bytes, body: Part, method: str = "", length: bytes | None = None
     ) -> None:
-        """length: header line for the end of the body; default: Content-Length."""
+        """Write a response to the socket. method: of the request; HEAD gets no body.
+
+        length: header line that replaces Content-Length.
+        """
         length_line = b"content-length: %d\r\n" % len(body) if length is None else length
         start = b"%b%b%b%b\r\n" % (STATUS_LINES[status], self._listener.date_line, head, length_line)
         if method == "HEAD":
@@ -265,9 +293,9 @@ class Connection(OpenConnection):
             self._transport.write(body)
 
     def go_on(self) -> None:
-        """Begin the next waiting request, or resume reading.
+        """Begin the next received request, or resume reading from the socket.
 
-        After an immediate response, the next pipelined request begins in a later turn of the event loop.
+        After an immediate response, the next pipelined request begins in a later iteration of the event loop.
         """
         if self._going_on or self.postponed:
             return
@@ -294,6 +322,7 @@ class Connection(OpenConnection):
             self._transport.write(CONTINUE)
 
     def _begin_waiting(self) -> None:
+        """Begin the next complete request, unless one is in progress or this event loop iteration is full."""
         if not self._waiting or self._current is not None or self._write_paused:
             return
         listener = self._listener
@@ -320,11 +349,12 @@ class Connection(OpenConnection):
             listener.postpone(self, pipelined=True)
 
     def pause_writing(self) -> None:
-        """Begin no more requests while the client does not read responses."""
+        """Begin no more requests, because the client does not read its responses. Called by asyncio."""
         self._write_paused = True
         self._listener.add_unread(self)
 
     def resume_writing(self) -> None:
+        """Begin requests again, because the client reads its responses. Called by asyncio."""
         self._write_paused = False
         self._listener.remove_unread(self)
         self.go_on()
@@ -332,7 +362,11 @@ class Connection(OpenConnection):
     # Rejecting
 
     def _refuse(self, error: ServingError) -> None:
-        """Reject invalid or oversized data after the responses to earlier requests; end the connection."""
+        """Send an error for invalid or oversized data, then close the connection.
+
+        Earlier requests get their responses first; their last response then closes the connection, without
+        the error.
+        """
         self._refusal = error
         self._refused_at = self.seen_at
         self._unparsed = b""
@@ -353,15 +387,19 @@ class Connection(OpenConnection):
 
     @property
     def arriving_bytes(self) -> int:
+        """Number of bytes received so far of an incomplete body."""
         return self._reader.arriving_bytes
 
     def refuse_body(self, error: ServingError) -> None:
-        """Reject the request whose body is arriving, if there is one, and release its bytes."""
+        """Reject the request whose body is arriving, if any, and free the bytes that it has sent."""
         if self.arriving_bytes:
             self._refuse(error)
 
     def close_if_slow(self, now: float) -> None:
-        """Reject a request that arrives too slowly (slow loris); abort if the client does not read."""
+        """Reject a request that arrives too slowly (slow loris); abort if the client reads no responses.
+
+        Called regularly. now: time.monotonic().
+        """
         if self._refusal is not None and self._current is None and now - self._refused_at > LINGER_S:
             self._transport.close()
         self.abort_if_unread(now)
@@ -372,6 +410,7 @@ class Connection(OpenConnection):
             self._refuse(error)
 
     def log_abort(self, reason: str) -> None:
+        """Log that the connection is aborted because its client does not read. reason: text for the log."""
         self._app.log_unread(f"{self.peer} is sent away, {self.unsent_bytes} bytes are held for it: {reason}")
 
     @property
@@ -381,7 +420,7 @@ class Connection(OpenConnection):
 
 
 class RequestReader:
-    """Parses data with httptools, and appends each complete request to `requests`."""
+    """Parses the bytes of an HTTP connection with httptools. Appends each complete request to `requests`."""
 
     def __init__(
         self, connection: Connection, app: HttpApplication, listener: Listener, requests: deque[HttpRequest]
@@ -411,9 +450,10 @@ class RequestReader:
         self._refusal: ServingError | None = None
 
     def parse(self, data: bytes, now: float) -> bytes:
-        """Parse until a request is complete; return the data behind it. Raises ServingError.
+        """Parse received data until a request is complete. Return the unparsed rest. now: time.monotonic().
 
-        A request of 18 bytes takes 400 once it is parsed, so pipelined requests are parsed one by one.
+        Raises ServingError for invalid or oversized data. A request of 18 bytes takes 400 once it is parsed,
+        so pipelined requests are parsed one by one.
         """
         self._read_at = now
         if self.receiving_since is None:
@@ -434,7 +474,7 @@ class RequestReader:
         return b""
 
     def overdue(self, now: float) -> ServingError | None:
-        """Return the error for a request that takes too long to arrive; None if there is none."""
+        """Return the error (408) for a request that takes too long to arrive; None if it is in time."""
         if self.receiving_since is None:
             return None
         limits = self._listener.limits
@@ -445,28 +485,31 @@ class RequestReader:
 
     @property
     def http_1_1(self) -> bool:
-        """Whether the latest request has HTTP/1.1, or a later version of HTTP/1."""
+        """Whether the client's latest request uses HTTP/1.1 or later, not HTTP/1.0."""
         return bool(self._parser.get_http_version() != HTTP_1_0)
 
     @property
     def arriving_bytes(self) -> int:
-        """Number of bytes received of an incomplete body."""
+        """Number of bytes received so far of an incomplete body."""
         return len(self._body)
 
     def drop(self) -> None:
-        """Discard an incomplete request."""
+        """Discard an incomplete request, and free the bytes received of its body."""
         self.receiving_since = None
         self.continue_due = False
         self._listener.bodies_bytes -= len(self._body)
         self._body = b""
 
     def close(self) -> None:
-        """Release the parser and the connection, which form a reference cycle with the reader."""
+        """Free the parser and the buffers when the connection ends. Breaks a reference cycle with both."""
         self.drop()
         del self._parser, self._connection
 
     def _parse_piece(self, piece: bytes | memoryview) -> bytes:
-        """Parse data. For an upgrade request, return the data to parse instead; else b""."""
+        """Feed data to the parser. Return b"", or for an upgrade request the data to parse in its place.
+
+        Raises ServingError for invalid or oversized data.
+        """
         self._arrived_bytes += len(piece)
         try:
             self._parser.feed_data(piece)
@@ -479,9 +522,10 @@ class RequestReader:
         return b""
 
     def _remove_upgrade(self, rest: bytes) -> bytes:
-        """Return an upgrade request without its upgrade headers (RFC 9110 section 7.8), and the rest.
+        """Return an upgrade request without its upgrade headers (RFC 9110 section 7.8), followed by `rest`.
 
-        Java's client requests h2c with its first request. The parser stops there, before the body.
+        rest: the data after the headers. Java's client requests h2c with its first request. The parser stops
+        there, before the body.
         """
         method: bytes = self._parser.get_method()
         if method == b"CONNECT":
@@ -519,6 +563,7 @@ class RequestReader:
             headers[name] = value
 
     def _repeat(self, name: bytes, value: bytes) -> None:
+        """Handle a repeated header: reject a second Host, join Connection and Transfer-Encoding lists."""
         if name == b"host":
             self._leave_parser(bad_request("The request has more than one Host header."))
         if name in (_CONNECTION, _TRANSFER_ENCODING):
@@ -535,7 +580,10 @@ class RequestReader:
         self._body_bytes = 0
 
     def _check_head(self) -> None:
-        """Raise ServingError for a request whose body need not be received."""
+        """Check the headers before the body is received: version, Host, length, API key, and path.
+
+        Raises ServingError for a request that gets an error response without its body.
+        """
         headers, version = self._headers, self._parser.get_http_version()
         host = headers.get(b"host")
         # Clients send the same Host again.
@@ -599,7 +647,10 @@ class RequestReader:
         self._requests.append(request)
 
     def _shed_bodies(self) -> None:
-        """Reject the requests with the largest incomplete bodies; requests with small bodies go on."""
+        """Keep bodies within `limits.bodies_bytes`: reject (503) requests with the largest incomplete bodies.
+
+        Requests with small bodies go on.
+        """
         max_bytes = self._max_bodies_bytes
         error = NotReady(
             f"bodies of more than {max_bytes} bytes are here; limits.bodies_bytes allows no more"
@@ -611,12 +662,16 @@ class RequestReader:
                 connection.refuse_body(error)
 
     def _leave_parser(self, error: ServingError) -> None:
-        """Stop the parser with an exception. It keeps no cause, so `_parse_piece` raises the error."""
+        """Stop the parser, from one of its callbacks, with an exception.
+
+        The parser does not keep the cause, so `_parse_piece` raises `error`.
+        """
         self._refusal = error
         raise httptools.HttpParserError(error.message)
 
 
 def _parser(reader: RequestReader) -> httptools.HttpRequestParser:
+    """Return a parser that calls the reader's callbacks (`on_url`, `on_header`, ...)."""
     parser = httptools.HttpRequestParser(reader)
     # `check_version` checks versions, for status 505.
     parser.set_dangerous_leniencies(lenient_data_after_close=True, lenient_version=True)
@@ -625,7 +680,10 @@ def _parser(reader: RequestReader) -> httptools.HttpRequestParser:
 
 @functools.lru_cache(maxsize=64)  # most requests have one of a few targets
 def path_of_url(url: bytes) -> str:
-    """Return the percent-decoded path of a request target. Raises HttpParserError for an invalid target."""
+    """Return the percent-decoded path of a request target such as "/v2/models?x=1".
+
+    Raises HttpParserError for an invalid target.
+    """
     if b"?" in url or b"#" in url or not url.startswith(b"/"):
         url = httptools.parse_url(url).path or b"/"
     try:

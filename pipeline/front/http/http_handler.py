@@ -1,4 +1,4 @@
-"""Requests of an HTTP port: find the dialect, begin the prediction, send the response."""
+"""HTTP endpoints: routes a request to its dialect or page, starts the inference, sends the response."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ _RESPONSES_PER_TURN = 32  # of the event loop: each response is copied into its 
 
 
 class MetricsPage:
-    """Responds to requests for /metrics, rendered once per `interval_s` so that scrapes cost little CPU.
+    """Responds to requests for /metrics, the Prometheus page. It is rendered at most once per `interval_s`.
 
-    Requests within the interval share the next rendering, so no response is older than its request.
+    Requests within the interval share the next rendering, so that scrapes cost little CPU and no response is
+    older than its request.
     """
 
     def __init__(self, metrics: Metrics, interval_s: float) -> None:
@@ -58,7 +59,7 @@ class MetricsPage:
         self._waiting: deque[HttpRequest] = deque()
 
     def respond(self, request: HttpRequest) -> None:
-        """Respond now, or with the next rendering."""
+        """Send the metrics now, or with the next rendering within `interval_s`."""
         now = time.monotonic()
         if not self._waiting and now >= self._rendered_at + self._interval_s:
             request.respond(200, _HEAD, self._render())
@@ -78,6 +79,7 @@ class MetricsPage:
 
 
 def _respond_to_some(waiting: deque[HttpRequest], text: bytes) -> None:
+    """Send the metrics text to waiting requests, some in each iteration of the event loop."""
     for _ in range(min(_RESPONSES_PER_TURN, len(waiting))):
         waiting.popleft().respond(200, _HEAD, text)
     if waiting:
@@ -104,20 +106,27 @@ Page = Callable[[], tuple[int, bytes, bytes]]
 
 
 class Routes:
-    """Finds the handler of a path.
+    """Maps URL paths to the HTTP handlers of dialects (request formats such as KServe v2).
 
-    The prefix "/v1/" matches all paths below it that no other handler has; "/v2" matches that path alone.
+    The prefix "/v1/" matches all paths below it that no other handler has. "/v2" matches that path alone.
     """
 
     def __init__(self, handlers: Mapping[str, HttpHandler]) -> None:
-        """Raises ConfigError without a handler for "/", which matches all other paths."""
+        """Create the routing table. handlers: HTTP handlers by path or prefix.
+
+        Raises ConfigError without a handler for "/", which gets all paths that no other handler has.
+        """
         if EVERYTHING_ELSE not in handlers:
             raise ConfigError(f"no dialect that is installed answers below {EVERYTHING_ELSE!r}")
         self._handlers = dict(handlers)
         self.default = self._handlers[EVERYTHING_ELSE]
 
     def handler(self, path: str, method: str = "") -> HttpHandler | None:
-        """Return the handler of a path; None if no dialect has the path. method: matters for "/" alone."""
+        """Return the handler of a path, or None if no dialect has the path.
+
+        Then a page of the server or the handler of "/" responds. method: HTTP method, which matters for the
+        path "/" alone.
+        """
         if path == EVERYTHING_ELSE and method == "POST":
             roots = (handler for handler in self._handlers.values() if handler.serves_root())
             return next(roots, self.default)
@@ -125,23 +134,26 @@ class Routes:
         return handler if handler is not None else self._handlers.get(path[: path.find("/", 1) + 1])
 
     def find_api(self, path: str) -> str:
-        """Return the API of a path in Triton's grouping, for pages of the server and for dialects."""
+        """Return the API of a path, as Triton's --http-restricted-api names it: "inference", "health", ..."""
         handler = self.handler(path)
         if handler is None and path in _PAGE_APIS:
             return _PAGE_APIS[path]
         return (handler or self.default).find_api(path)
 
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
-        """Return header lines and body of the response to an incomplete request. url: as far as received."""
+        """Return header lines and body of the error response to an incomplete or invalid request.
+
+        The dialect of the path formats it. url: the request target, as far as it was received.
+        """
         head, body = (self.handler(url.decode("latin-1")) or self.default).refusal(error)
         return head + refusal_headers(error), body
 
 
 class HttpApp(HttpApplication):
-    """HTTP application of a service: its pages, and its dialects."""
+    """The HTTP application of the service's main ports: health, metrics and docs pages, and all dialects."""
 
     def __init__(self, scheduler: Scheduler, routes: Routes, paths: Callable[[], Mapping[str, Any]]) -> None:
-        """paths: paths of the dialects in /openapi.json."""
+        """Create the application. paths: returns the `paths` of the dialects for /openapi.json."""
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
         self._routes = routes
@@ -174,7 +186,7 @@ class HttpApp(HttpApplication):
             request.respond(*page())
 
     def check_body(self, method: str, path: str, length: int | None) -> None:
-        """Reject large bodies of requests for pages."""
+        """Raise NotAllowed or TooLarge for a large body of a request for a page, before it is received."""
         handler = self._routes.handler(path)
         if path in self._pages or path == METRICS or (handler is not None and path in handler.pages):
             if method not in READING:
@@ -184,9 +196,10 @@ class HttpApp(HttpApplication):
         check_page_body(path, length, self._scheduler.app.config.limits)
 
     def _respond_at_root(self, request: HttpRequest) -> None:
-        """Redirect browsers to /docs. Report to other clients that the service is alive, as KServe v1 does.
+        """Respond to GET /: redirect browsers to /docs, and tell other clients that the service is alive.
 
-        A model repository has no page at "/" for other clients, as in Triton.
+        The report is that of KServe v1. A model repository has no page at "/" for other clients, as in
+        Triton.
         """
         if "text/html" in header(request, b"accept"):
             request.respond(302, b"location: %b\r\n" % DOCS.encode(), b"")
@@ -205,17 +218,22 @@ class HttpApp(HttpApplication):
         self._access_log.warn(UNREAD, message)
 
     def _openapi(self) -> tuple[int, bytes, bytes]:
+        """Return status, header lines and body of /openapi.json."""
         document = openapi(self._scheduler.app, self._paths(), model_cards(self._scheduler))
         return 200, JSON, msgspec.json.encode(document)
 
     def _readiness(self) -> tuple[int, bytes, bytes]:
+        """Return status (503 until ready), header lines and body of /health/ready."""
         ready = self._scheduler.ready
         body = json.dumps({"ready": ready, "ops": self._scheduler.readiness()}).encode()
         return 200 if ready else 503, JSON, body
 
 
 class HttpHandler(ABC):
-    """Base class of the HTTP handlers of dialects."""
+    """Base class of the HTTP side of a dialect (request format such as KServe v2).
+
+    A subclass parses requests (`_read`), and writes errors (`refuse` and `refusal`).
+    """
 
     name: ClassVar[str]  # endpoint name in metrics and log
     pages: ClassVar[Collection[str]] = ()  # paths for GET without a body
@@ -226,7 +244,11 @@ class HttpHandler(ABC):
         self._access_log = scheduler.access_log
 
     def handle(self, request: HttpRequest, read: Callable[[], Request | None] | None = None) -> None:
-        """Respond now, or when the scheduler has the response. read: called instead of `_read`."""
+        """Parse a request, start its inference, and respond when the result is there.
+
+        Errors become error responses. read: parses the request in place of `_read`; returns None if the
+        response is sent already.
+        """
         try:
             if b"content-encoding" in request.headers and not self.decodes:
                 check_content_encoding(request)
@@ -251,6 +273,7 @@ class HttpHandler(ABC):
             request.on_left = dag_run.leave
 
     def _answer(self, request: HttpRequest, infer_request: Request | None, answer: Answer) -> None:
+        """Send the result or the error of an inference request, and count and log it."""
         head = b""
         if infer_request is not None and infer_request.timings is not None:
             head = b"server-timing: %b\r\n" % infer_request.timings.header().encode()
@@ -269,42 +292,57 @@ class HttpHandler(ABC):
     # Hooks of dialects
 
     def _scan_first(self, request: HttpRequest) -> bool:
-        """Scan a large body in a thread, then call `handle` again. Return False for a body without a scan."""
+        """Scan a large body in a thread before `handle` parses it. Return whether a scan was started.
+
+        The scan calls `handle` again with its own `read`. The default scans nothing.
+        """
         return False
 
     def serves_root(self) -> bool:
-        """Whether `POST /` is a request of this dialect."""
+        """Whether this dialect handles `POST /`."""
         return False
 
     @abstractmethod
     def _read(self, request: HttpRequest) -> Request | None:
-        """Return the request for the scheduler; None if the response is sent already. Raises ServingError."""
+        """Parse an HTTP request into an inference request. Raises ServingError for an invalid request.
+
+        Return None if the response is sent already, such as that of a metadata page.
+        """
 
     def find_api(self, path: str) -> str:
-        """Return the API of a path, for `--http-restricted-api`. The default is inference."""
+        """Return the API of a path, as Triton's --http-restricted-api names it.
+
+        The default is "inference".
+        """
         return INFERENCE
 
     @abstractmethod
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
-        """Return header lines and body of the response to an incomplete request."""
+        """Return header lines and body of the dialect's error response to incomplete or invalid HTTP."""
 
     @abstractmethod
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
-        """Send an error response in the dialect's format, and log it."""
+        """Send an error response in the dialect's format, and log it. head: additional header lines."""
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
-        """Send the response that a worker encoded, by default a JSON text.
+        """Send the response body that a worker encoded, by default as JSON. head: additional header lines.
 
-        head: header lines in addition to those of the dialect.
+        parts: the parts of the encoded body.
         """
         request.respond(200, JSON + head, parts[0])
 
 
 class Refused(ServingError):
-    """A request for a path that does not exist (404), or with a method that the path does not have (405)."""
+    """Raised for a path that does not exist (404), or a method that the path does not have (405).
+
+    The Allow header of the response lists the methods of the path.
+    """
 
     def __init__(self, status: int, request: HttpRequest, message: str = "", *allowed: str) -> None:
-        """message: for the log, and for dialects that send more than HTTP's phrase."""
+        """Create the error of a request. status: 404 or 405. allowed: methods of the path.
+
+        message: for the log, and for dialects that send more than HTTP's phrase for the status.
+        """
         self.phrase = HTTPStatus(status).phrase  # HTTP's phrase for the status
         super().__init__(message or f"{self.phrase}: {request.method} {request.path}")
         self.http_status = status
@@ -312,9 +350,9 @@ class Refused(ServingError):
 
 
 def check_method(request: HttpRequest, *allowed: str, list_allowed: bool = False) -> None:
-    """Raise Refused (405) for a method that the path does not have.
+    """Raise Refused (405) unless the request's method is one of `allowed`.
 
-    list_allowed: whether the message of the response lists the allowed methods.
+    list_allowed: whether the error message lists the allowed methods.
     """
     if request.method not in allowed:
         message = f"{request.method} is not answered at {request.path}; use {' or '.join(allowed)}"
@@ -322,25 +360,29 @@ def check_method(request: HttpRequest, *allowed: str, list_allowed: bool = False
 
 
 class NotAllowed(ServingError):
-    """A request with a method that the path does not have (405)."""
+    """Raised for a method that the path does not have (405). Its message says what to send instead."""
 
     http_status = 405
     always_status = True
 
     def __init__(self, method: str, path: str, *allowed: str, hint: str = "") -> None:
+        """Create the error. allowed: methods of the path, for the Allow header.
+
+        hint: text in place of "use ..." in the message.
+        """
         super().__init__(f"{method} is not answered at {path}; {hint or f'use {allowed[0]}'}")
         self.allowed = allowed
 
 
 class UnsupportedEncoding(MalformedBody):
-    """A body with a Content-Encoding that the path does not support (415)."""
+    """Raised for a compressed body whose Content-Encoding the path does not decode (415)."""
 
     http_status = 415
     encodings = "identity"
 
 
 def check_content_encoding(request: HttpRequest) -> None:
-    """Raise UnsupportedEncoding for a compressed body (RFC 9110 section 8.4)."""
+    """Raise UnsupportedEncoding (415) for a request with a compressed body (RFC 9110 section 8.4)."""
     encoding = header(request, b"content-encoding").strip().lower()
     if encoding not in ("", "identity"):
         raise UnsupportedEncoding(
@@ -349,13 +391,16 @@ def check_content_encoding(request: HttpRequest) -> None:
 
 
 def check_page_body(path: str, length: int | None, limits: Limits) -> None:
-    """Raise TooLarge for a large or chunked body of a request for a page."""
+    """Raise TooLarge (413) for a large or chunked body of a request for a page such as /metrics.
+
+    length: of the body in bytes; None for a chunked body.
+    """
     if length is None or length > limits.header_bytes:
         raise TooLarge(f"a request for {path} has no body: one of {limits.header_bytes} bytes is passed over")
 
 
 def refusal_headers(error: ServingError) -> bytes:
-    """Return the header lines for an error: Retry-After, Allow, Accept-Encoding, WWW-Authenticate."""
+    """Return an error's header lines, if any: Retry-After, Allow, Accept-Encoding, WWW-Authenticate."""
     lines = retry_after(error)
     if allowed := getattr(error, "allowed", ()):
         lines += b"allow: %b\r\n" % ", ".join(allowed).encode()
@@ -367,13 +412,13 @@ def refusal_headers(error: ServingError) -> bytes:
 
 
 def retry_after(error: ServingError) -> bytes:
-    """Return the Retry-After header for an error; empty if the client should not retry."""
+    """Return the Retry-After header line for an error; empty for an error without a delay to retry after."""
     wait_s = getattr(error, "retry_after_s", None)
     return b"" if wait_s is None else b"retry-after: %d\r\n" % max(1, math.ceil(wait_s))
 
 
 def header(request: HttpRequest, name: bytes) -> str:
-    """Return the value of a header; empty without the header."""
+    """Return the value of a request header as text; empty without the header. name: in lower case."""
     return request.headers.get(name, b"").decode("latin-1")
 
 
@@ -394,9 +439,10 @@ _FORMATS = {  # first bytes -> media type, description
 
 
 def raw_input(request: HttpRequest, raw_bodies: Mapping[str, str]) -> dict[str, Any] | None:
-    """Return the body under the input's name, or the files of a form; None if the dialect parses the body.
+    """Return inputs from a body that is a file (an image, say) or a multipart form, by input name.
 
-    raw_bodies: by media type the names of inputs, see `App`. Raises MalformedBody or InvalidInput for a form.
+    None if the body has another media type, which the dialect parses. raw_bodies: input name by media type,
+    see `App`. Raises MalformedBody or InvalidInput for an invalid form.
     """
     if not raw_bodies:
         return None
@@ -409,9 +455,10 @@ def raw_input(request: HttpRequest, raw_bodies: Mapping[str, str]) -> dict[str, 
 
 
 def _form_inputs(parts: Sequence[FormPart], raw_bodies: Mapping[str, str]) -> dict[str, Any]:
-    """Return the inputs of a form: a file for an input of raw bodies, a text for any other field.
+    """Return the model inputs in a multipart form: bytes for inputs that take files, text for other fields.
 
-    The name of a file's field decides, then the media type of the file, then the only input that there is.
+    The field name of a file decides its input, then the media type of the file, then the only input that
+    there is. raw_bodies: input name by media type.
     """
     inputs: dict[str, Any] = {}
     names = list(dict.fromkeys(raw_bodies.values()))
@@ -431,6 +478,7 @@ def _form_inputs(parts: Sequence[FormPart], raw_bodies: Mapping[str, str]) -> di
 
 
 def _decode_field(part: FormPart) -> str:
+    """Return the text of a form field. Raises InvalidInput unless it is UTF-8."""
     try:
         return part.content.decode()
     except UnicodeDecodeError:
@@ -438,19 +486,26 @@ def _decode_field(part: FormPart) -> str:
 
 
 def _find_raw_input(media: str, body: bytes, raw_bodies: Mapping[str, str]) -> str | None:
-    """Find the input for a body of this media type. A body of an unknown type tells the type itself."""
+    """Return the name of the input for a body of this media type; None if no input gets such files.
+
+    Clients such as curl send a default media type: then the first bytes of the body decide.
+    """
     if media in _DEFAULT_MEDIA_TYPES:
         media, _ = _sniff_media_type(body) or (media, "")
     return raw_bodies.get(media) or raw_bodies.get(f"{media.partition('/')[0]}/*")
 
 
 def sniff_format(body: bytes) -> str:
-    """Return a description of a binary format, such as "a PNG image"; empty for JSON and unknown formats."""
+    """Return a description of the body's binary format, such as "a PNG image", by its first bytes.
+
+    Empty for JSON and unknown formats.
+    """
     _, description = _sniff_media_type(body) or ("", "")
     return description
 
 
 def _sniff_media_type(body: bytes) -> tuple[str, str] | None:
+    """Return media type and description of a binary format by its first bytes; None if unknown."""
     if body[:4] == b"RIFF" and body[8:12] == b"WAVE":
         return "audio/wav", "a WAV file"
     return next((kind for start, kind in _FORMATS.items() if body.startswith(start)), None)
@@ -462,12 +517,12 @@ _PORTS = {"http": "80", "https": "443"}
 
 
 def refuse_cross_site(request: HttpRequest) -> None:
-    """Raise CrossSite for a request that a web page of another origin can make a browser send.
+    """Raise CrossSite (403 or 415) for a request that a web page of another origin can make a browser send.
 
-    A web page must not change a server that only its visitor can reach. Browsers send requests with the
-    content type of a form or text/plain to any server, without a preflight request. They name the page's
-    origin in `Origin`, and its relation to the server in `Sec-Fetch-Site`. Requests without a content type
-    are allowed: Triton's clients send none, and a browser adds an Origin.
+    For endpoints that change the server: a web page must not change a server that only its visitor can reach.
+    Browsers send requests with the content type of a form or text/plain to any server, without a preflight
+    request. They name the page's origin in `Origin`, and its relation to the server in `Sec-Fetch-Site`.
+    Requests without a content type are allowed: Triton's clients send none, and a browser adds an Origin.
     """
     site = header(request, b"sec-fetch-site").strip().lower()
     if site not in _SAME_SITE:
@@ -483,13 +538,14 @@ def refuse_cross_site(request: HttpRequest) -> None:
 
 
 def _is_same_origin(origin: str, host: str) -> bool:
-    """Whether the origin is this server, according to the Host header."""
+    """Whether an Origin header names this server, as the Host header of the request names it."""
     scheme, _, name = origin.lower().partition("://")
     port = _PORTS.get(scheme, "")
     return bool(name) and _with_port(name, port) == _with_port(host.strip().lower(), port)
 
 
 def _with_port(name: str, default: str) -> str:
+    """Return a host name with its port, or with the default port."""
     host, colon, port = name.rpartition(":")
     if not colon or port.endswith("]"):  # no port: a name, or an address of IPv6 alone
         return f"{name}:{default}"
@@ -500,7 +556,7 @@ _METRICS_ENDPOINT = "metrics"
 
 
 class MetricsApp(HttpApplication):
-    """HTTP application of the metrics port. It serves no model."""
+    """The HTTP application of the separate metrics port: /metrics alone, no models."""
 
     def __init__(self, scheduler: Scheduler, routes: Routes) -> None:
         self._routes = routes

@@ -1,4 +1,4 @@
-"""HttpServer: opens the HTTP ports, closes slow connections, and stops without losing a request."""
+"""HTTP server of a service: opens ports, closes slow and idle connections, stops without losing a request."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _RETRY_S = 1.0  # pause when the process has too many open files
 
 
 class TlsHandshakes:
-    """TLS handshakes of the HTTP ports, with a limit. asyncio's server would not limit them.
+    """Accepts TLS connections on the HTTP ports, with a limit on handshakes in progress.
 
-    A client in the handshake counts against `max_connections`.
+    asyncio's server would not limit them. A client in the handshake counts against `max_connections`.
     """
 
     def __init__(
@@ -39,7 +39,10 @@ class TlsHandshakes:
         limits: Limits,
         connections: Callable[[], int],
     ) -> None:
-        """connections: returns the number of connections after their handshake."""
+        """Create the acceptor, without listening. protocol: creates the protocol of a new connection.
+
+        connections: returns the number of connections after their handshake.
+        """
         self._protocol = protocol
         self._certificates = certificates
         self._limits = limits
@@ -50,17 +53,20 @@ class TlsHandshakes:
         return len(self._open)
 
     def listen(self, listening: socket.socket) -> None:
-        """Accept clients until `close`."""
+        """Accept clients on a listening socket until `close`."""
         listening.setblocking(False)
         asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def close(self, listening: socket.socket) -> None:
-        """Accept no more clients. Open handshakes go on."""
+        """Close a listening socket: accept no more clients. Handshakes in progress go on."""
         asyncio.get_running_loop().remove_reader(listening)
         listening.close()
 
     def begin_handshake(self, accepted: socket.socket) -> None:
-        """Begin the handshake with a client. If there are too many handshakes, the oldest is cancelled."""
+        """Begin the TLS handshake on an accepted socket.
+
+        Over the limit, the oldest handshake is cancelled.
+        """
         task = asyncio.create_task(self._shake_hands(accepted))
         self._open[task] = None
         task.add_done_callback(self._forget)
@@ -72,6 +78,7 @@ class TlsHandshakes:
             self._cancel(next(iter(self._open)))
 
     def cancel_all(self) -> None:
+        """Cancel all handshakes in progress."""
         for task in list(self._open):
             self._cancel(task)
 
@@ -83,6 +90,7 @@ class TlsHandshakes:
         self._open.pop(task, None)
 
     def _accept(self, listening: socket.socket) -> None:
+        """Accept some of the waiting clients. Pauses for a second if the process has too many open files."""
         for _ in range(_ACCEPTS_PER_TURN):
             try:
                 accepted, _ = listening.accept()
@@ -119,7 +127,7 @@ _WATCH_EVERY_S = 0.5
 
 
 class HttpServer:
-    """Serves an application on its HTTP ports."""
+    """Serves an HTTP application on one or several ports, with or without TLS."""
 
     def __init__(
         self,
@@ -129,9 +137,10 @@ class HttpServer:
         certificates: Certificates | None = None,
         guard: HttpGuard | None = None,
     ) -> None:
-        """ports: address and port by config key; an empty address means every interface.
+        """Create the server, without listening. ports: address and port by config key.
 
-        certificates: with them the ports serve TLS only.
+        An empty address means every interface. certificates: with them the ports serve TLS only. guard:
+        checks API keys; None for no check.
         """
         self._ports = ports
         self._sockets: list[socket.socket] = []
@@ -145,7 +154,10 @@ class HttpServer:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Listen on entry; close ports and connections on exit. Raises StartFailed for a used port."""
+        """Context manager: listens on the HTTP ports on entry; closes ports and connections on exit.
+
+        Raises StartFailed if a port is in use.
+        """
         self._sockets = bind_all(self._ports)
         for each in self._sockets:
             if self._handshakes is not None:
@@ -173,7 +185,10 @@ class HttpServer:
         self._sockets.clear()
 
     async def stop_listening(self) -> None:
-        """Accept the connections in the backlog, then close the ports. Open connections stay."""
+        """Stop accepting connections: take those that the kernel has queued, then close the ports.
+
+        Open connections stay; each is closed by its next response.
+        """
         self._listener.draining = True
         self._listener.held.send_all()
         loop = asyncio.get_running_loop()
@@ -193,7 +208,10 @@ class HttpServer:
                 await loop.connect_accepted_socket(self._connection, each)
 
     async def until_silent(self, timeout_s: float) -> None:
-        """Serve requests on open connections. Close each connection without data for SILENT_S."""
+        """Serve the open connections until all are closed, or for `timeout_s` plus SILENT_S seconds.
+
+        Closes each connection without data for SILENT_S.
+        """
         started = time.monotonic()
         over = started + timeout_s + SILENT_S
         while (self._listener.connections or self._handshakes) and time.monotonic() < over:
@@ -207,7 +225,7 @@ class HttpServer:
                 connection.close_if_silent(silent_since)
 
     async def _watch(self) -> None:
-        """Renew the Date header, and close slow and idle connections, every half second."""
+        """Update the Date header, and close slow and idle connections, every half second until cancelled."""
         while True:
             date = email.utils.formatdate(usegmt=True).encode()
             self._listener.date_line = b"date: %b\r\n" % date
@@ -219,7 +237,7 @@ class HttpServer:
 
 
 def bind_all(ports: Mapping[str, tuple[str, int]]) -> list[socket.socket]:
-    """Open a listening socket for each port. Raises StartFailed, and opens none, if a port is in use."""
+    """Return a listening socket for each port. Raises StartFailed, and opens none, if a port is in use."""
     with contextlib.ExitStack() as opened:
         sockets = [opened.enter_context(bind(*place, name)) for name, place in ports.items()]
         opened.pop_all()
@@ -227,9 +245,10 @@ def bind_all(ports: Mapping[str, tuple[str, int]]) -> list[socket.socket]:
 
 
 def bind(address: str, port: int, name: str) -> socket.socket:
-    """Open a listening socket; without an address on IPv4 and, if available, IPv6.
+    """Return a listening socket. Without an address, on all IPv4 and, if available, IPv6 interfaces.
 
-    Raises StartFailed if the port is in use, or the address does not belong to this machine.
+    name: config key of the port, for the error. Raises StartFailed if the port is in use, or the address does
+    not belong to this machine.
     """
     try:
         if address:

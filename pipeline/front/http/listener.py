@@ -1,4 +1,7 @@
-"""Listener: limits that the connections of a port share: turns of the loop, bodies, unread responses."""
+"""Limits that the connections of an HTTP server share.
+
+They bound the requests begun per event loop iteration, the bytes of bodies, and the unread responses.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,9 @@ Reject = Callable[[], None]
 
 
 class HeldRejections:
-    """Rejections that are sent a moment later, to clients that retry without a pause.
+    """Delays overload errors by HOLD_S for clients that retry without pause, and would take most of the CPU.
 
-    Such clients would otherwise take most of the CPU. Each connection holds one rejection at most. All
-    rejections share one timer.
+    Each connection holds one delayed error at most. All share one timer.
     """
 
     def __init__(self) -> None:
@@ -43,13 +45,13 @@ class HeldRejections:
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, reject: Reject, now: float) -> None:
-        """Send a rejection HOLD_S after `now` (time.monotonic), or a little earlier."""
+        """Call `reject`, which sends an error, HOLD_S after `now` (time.monotonic) or a little earlier."""
         self._held.append((int((now + HOLD_S) * TICKS_PER_S) / TICKS_PER_S, reject))
         if self._timer is None:
             self._set_timer(now)
 
     def send_all(self) -> None:
-        """Send all held rejections without delay."""
+        """Send all delayed errors now, because the server stops."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -62,6 +64,7 @@ class HeldRejections:
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._send_due)
 
     def _send_due(self) -> None:
+        """Send the errors whose delay is over, and set the timer for the next."""
         now = time.monotonic()
         for _ in range(min(MAX_REJECTIONS_PER_TURN, len(self._held))):
             if self._held[0][0] > now:
@@ -73,7 +76,10 @@ class HeldRejections:
 
 
 class OpenConnection(asyncio.Protocol, ABC):
-    """Base class of `Connection`: its part in the limits that all connections of a port share."""
+    """Base class of HTTP's `Connection`: the part that the shared limits of a server use.
+
+    Closes idle connections, and aborts those that do not read.
+    """
 
     _listener: Listener
     _transport: asyncio.Transport
@@ -85,35 +91,42 @@ class OpenConnection(asyncio.Protocol, ABC):
     @property
     @abstractmethod
     def busy(self) -> bool:
-        """Whether a request is arriving or being processed."""
+        """Whether a request is arriving or being processed on this connection."""
 
     @property
     @abstractmethod
     def arriving_bytes(self) -> int:
-        """Number of bytes received of an incomplete body."""
+        """Number of bytes received so far of an incomplete body."""
 
     @abstractmethod
     def go_on(self) -> None:
-        """Begin the next request, or resume reading."""
+        """Begin the next received request, or resume reading from the socket."""
 
     @abstractmethod
     def refuse_body(self, error: ServingError) -> None:
-        """Reject the request whose body is arriving, if there is one, and release its bytes."""
+        """Reject the request whose body is arriving, if any, and free the bytes that it has sent."""
 
     @abstractmethod
     def close_if_slow(self, now: float) -> None:
-        """Reject a request that takes too long to arrive; abort if the client reads no responses."""
+        """Reject a request that takes too long to arrive; abort if the client reads no responses.
+
+        now: time.monotonic().
+        """
 
     @abstractmethod
     def log_abort(self, reason: str) -> None:
-        """Log that the connection is aborted because the client does not read."""
+        """Log that the connection is aborted because its client does not read. reason: text for the log."""
 
     @property
     def unsent_bytes(self) -> int:
+        """Number of response bytes that the client has not read and this process still buffers."""
         return self._transport.get_write_buffer_size()
 
     def abort_if_unread(self, now: float) -> None:
-        """Abort if the client reads nothing for `limits.body_timeout_s`; unsent bytes prevent a close."""
+        """Abort the connection if its client has read no response bytes for `limits.body_timeout_s`.
+
+        A close would wait for the unsent bytes. now: time.monotonic().
+        """
         unsent = self.unsent_bytes
         if unsent != self._unsent_bytes:
             self._unsent_bytes, self._unsent_since = unsent, now
@@ -121,12 +134,15 @@ class OpenConnection(asyncio.Protocol, ABC):
             self.abort_unread("it has not read on for limits.body_timeout_s")
 
     def abort_unread(self, reason: str) -> None:
-        """Abort the connection of a client that does not read its responses."""
+        """Abort the connection of a client that does not read its responses. reason: text for the log."""
         self.log_abort(reason)
         self._transport.abort()
 
     def close_if_silent(self, silent_since: float) -> bool:
-        """Close if idle and without data since `silent_since` (time.monotonic). Return whether it closed."""
+        """Close the connection if it is idle and has had no traffic since `silent_since`.
+
+        silent_since: instant of time.monotonic(). Return whether it was closed.
+        """
         if (
             self.busy
             or self.seen_at > silent_since
@@ -138,11 +154,12 @@ class OpenConnection(asyncio.Protocol, ABC):
         return True
 
     def close(self) -> None:
+        """Close the connection once its buffered response bytes are sent."""
         self._transport.close()
 
     @property
     def peer(self) -> str:
-        """The client's address; "?" after the connection was lost."""
+        """The client's IP address; "?" after the connection was lost."""
         try:
             address = self._transport.get_extra_info("peername")
         except AttributeError:  # uvloop asks the socket, which a lost connection no longer has
@@ -150,14 +167,14 @@ class OpenConnection(asyncio.Protocol, ABC):
         return str(address[0]).removeprefix(_IPV4_MAPPED) if address else "?"
 
     def _has_unread_data(self) -> bool:
-        """Whether the kernel holds data of the client: a request sent before we close gets its response."""
+        """Whether the kernel holds unread data from the client, such as a request that must be answered."""
         sock = self._transport.get_extra_info("socket")
         counted = fcntl.ioctl(sock.fileno(), termios.FIONREAD, b"\0" * 4)
         return bool(struct.unpack("i", counted)[0])
 
 
 class Listener:
-    """State and limits that the connections of one port share."""
+    """State and limits that all connections of one HTTP server share."""
 
     def __init__(self, limits: Limits, guard: HttpGuard | None = None) -> None:
         self.limits = limits
@@ -179,9 +196,9 @@ class Listener:
         self._rejected: deque[OpenConnection] = deque()
 
     def end_turn(self) -> None:
-        """Begin no more requests in this turn; count anew in the next.
+        """Begin no more requests in this event loop iteration; count anew in the next.
 
-        While 1,024 sockets are readable libuv polls again, up to 48 times (its issue 282): without a bound,
+        While 1,024 sockets are readable, libuv polls again, up to 48 times (its issue 282). Without a bound,
         timers, dispatches and gRPC would stand still for seconds.
         """
         if not self._turn_ends:
@@ -189,7 +206,7 @@ class Listener:
             asyncio.get_running_loop().call_soon(self._next_turn)
 
     def postpone(self, connection: OpenConnection, *, pipelined: bool) -> None:
-        """Call the connection's `go_on` in a later turn of the loop.
+        """Call the connection's `go_on` in a later iteration of the event loop.
 
         pipelined: its request arrived before the response to the previous one. Such requests begin after all
         others, so that clients with many pipelined requests delay no health check.
@@ -200,6 +217,7 @@ class Listener:
             self.end_turn()
 
     def _next_turn(self) -> None:
+        """Begin a new iteration: reset its counts, and resume the postponed connections."""
         self.begun, self.spent_s, self._turn_ends = 0, 0.0, False
         self._resume(self._postponed, 1)
         self._resume(self._pipelining, 1)  # one in each turn, however many others wait
@@ -209,7 +227,10 @@ class Listener:
             self.end_turn()
 
     def _resume(self, connections: deque[OpenConnection], count: int) -> None:
-        """Call `go_on` of the first connections while the turn has room. Those postponed again come last."""
+        """Call `go_on` of the first `count` connections while this event loop iteration has room.
+
+        Connections that are postponed again come last.
+        """
         for _ in range(min(count, len(connections))):
             if self.begun >= MAX_REQUESTS_PER_TURN or self.spent_s > MAX_TURN_S:
                 return
@@ -218,18 +239,24 @@ class Listener:
             connection.go_on()
 
     def close_later(self, refused: OpenConnection) -> None:
-        """Keep a connection over the limit open until its client has read the response; close the oldest."""
+        """Keep a rejected connection open until its client has read the error.
+
+        If too many are kept, the oldest is closed. For connections over `limits.max_connections`.
+        """
         self._rejected.append(refused)
         if len(self._rejected) > max(MIN_REJECTED_CONNECTIONS, self.limits.max_connections // 10):
             self._rejected.popleft().close()
 
     def largest_bodies(self) -> list[OpenConnection]:
-        """Return the connections with the most bytes of incomplete bodies, a hundredth of all."""
+        """Return the 1 % of connections that hold the most bytes of incomplete bodies, at least one."""
         count = 1 + len(self.connections) // 100
         return heapq.nlargest(count, self.connections, key=lambda connection: connection.arriving_bytes)
 
     def add_unread(self, connection: OpenConnection) -> None:
-        """Count the unread response of a connection. Over the limit, connections are aborted."""
+        """Count the unsent response bytes of a connection whose client does not read.
+
+        If all together exceed the limit, the connections with the most bytes are aborted.
+        """
         self.remove_unread(connection)
         self._unread[connection] = size = connection.unsent_bytes
         self._unread_bytes += size
@@ -237,11 +264,11 @@ class Listener:
             asyncio.get_running_loop().call_soon(self._abort_unread)
 
     def remove_unread(self, connection: OpenConnection) -> None:
-        """Stop counting an unread response: the client reads again, or left."""
+        """Stop counting the unsent bytes of a connection: its client reads again, or has left."""
         self._unread_bytes -= self._unread.pop(connection, 0)
 
     def _abort_unread(self) -> None:
-        """Abort the connections with the most unread bytes until the rest is within the limit."""
+        """Abort the connections with the most unsent bytes until the rest is within the limit."""
         max_bytes = self._max_unread_bytes
         while self._unread_bytes > max_bytes:
             connection = max(self._unread, key=lambda connection: connection.unsent_bytes)
@@ -251,9 +278,9 @@ class Listener:
             )
 
     def make_room(self) -> bool:
-        """Close the connections with the longest silence, a hundredth of all. Return whether any was closed.
+        """Close the 1 % of connections that have been idle longest. Return whether any was closed.
 
-        Clients that only hold connections open do not exclude other clients.
+        So clients that only hold connections open do not exclude other clients.
         """
         silent = [connection for connection in self.connections if not connection.busy]
         count = max(1, self.limits.max_connections // 100)
@@ -270,7 +297,7 @@ _CLOSE_WAIT = 8  # tcp_states.h: the client has closed, the server has not
 
 
 class HalfClosed:
-    """Detects whether a client that half-closed its connection has left, with a 100 Continue.
+    """Detects that a client which has closed its sending side has left, by sending it "100 Continue".
 
     A client that has left resets the connection. Any client may be sent a 100 (RFC 9110 section 15.2).
     """
@@ -278,14 +305,17 @@ class HalfClosed:
     def __init__(
         self, transport: asyncio.Transport, waits: Callable[[], bool], on_left: Callable[[], None]
     ) -> None:
-        """waits: whether a request is being processed. on_left: called when the client has left."""
+        """Start to probe the client after a moment. waits: returns whether a request is being processed.
+
+        on_left: called when the client has left.
+        """
         self._transport = transport
         self._waits = waits
         self._on_left = on_left
         self._timer = asyncio.get_running_loop().call_later(_PROBE_AFTER_S, self._probe)
 
     def cancel(self) -> None:
-        """Stop probing: the connection ends."""
+        """Stop probing the client, because the connection ends."""
         self._timer.cancel()
 
     def _probe(self) -> None:

@@ -1,4 +1,4 @@
-"""Multipart forms (RFC 7578): the files and fields of an upload, within limits."""
+"""Parser of multipart forms (RFC 7578), with which clients upload files and text fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_TYPE_CHARS = 300
 
 
 class FormPart(NamedTuple):
-    """A field of a form, or a file."""
+    """One part of a multipart form: a file or a text field."""
 
     name: str
     content: bytes
@@ -24,7 +24,10 @@ class FormPart(NamedTuple):
 
 
 def parse_form(content_type: str, body: bytes) -> list[FormPart]:
-    """Parse the body of a form. Raises MalformedBody."""
+    """Return the parts of a multipart form. content_type: value of the Content-Type header.
+
+    Raises MalformedBody for an invalid form, and for more than MAX_PARTS parts.
+    """
     boundary = _parse_header("content-type", content_type[:_MAX_TYPE_CHARS]).get_param("boundary", "")
     if not isinstance(boundary, str) or not 0 < len(boundary) <= _MAX_BOUNDARY_CHARS:
         raise MalformedBody(f"content-type {content_type[:100]!r} has no boundary of a form")
@@ -40,6 +43,10 @@ def parse_form(content_type: str, body: bytes) -> list[FormPart]:
 
 
 def _parse_part(number: int, chunk: bytes) -> FormPart:
+    """Parse headers and content of one part. number: its position, from 1, for errors.
+
+    Raises MalformedBody.
+    """
     end = chunk.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
     if not chunk.startswith(b"\r\n") or end < 0:
         raise MalformedBody(
@@ -59,6 +66,7 @@ def _parse_part(number: int, chunk: bytes) -> FormPart:
 
 
 def _parse_header(name: str, value: str) -> Message:
+    """Return a message with this header, whose parameters `get_param` finds."""
     message = Message()
     message[name] = value.replace("\r", " ").replace("\n", " ")
     return message

@@ -1,4 +1,4 @@
-"""Description of a running service for people: the OpenAPI document, and the page at /docs."""
+"""The OpenAPI document of a running service (/openapi.json), and the page /docs that reads it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ OBJECT: Schema = {"type": "object"}
 
 
 def openapi(app: App, paths: Mapping[str, Any], models: Mapping[str, Any]) -> dict[str, Any]:
-    """OpenAPI 3.1. A path has a member for its method, and `x-summary-zh` beside each summary.
+    """Return the OpenAPI 3.1 document of a service, as a dict for JSON.
 
-    paths: those of the dialects, made with the functions below. models: a card of each, see `model_cards`;
-    an operation names the model that it asks as `x-model`. Of a repository `x-unavailable` has the reasons
-    why others can't be served, by name. `x-raw-bodies` has the inputs that get uploaded files, by media type.
+    paths: paths of the dialects, made with `get` and `operation`. models: description of each model, see
+    `model_cards`.
+
+    Extensions for the page /docs: `x-summary-zh` has each summary in Chinese. `x-model` of an operation names
+    its model. `x-unavailable` has the reasons by name why models of a repository can't be served.
+    `x-raw-bodies` has the inputs that get uploaded files, by media type.
     """
     service_paths = {
         "/health/live": get("health", "The process answers", "进程存活"),
@@ -56,6 +59,7 @@ def openapi(app: App, paths: Mapping[str, Any], models: Mapping[str, Any]) -> di
 def get(
     tag: str, summary: str, zh: str, answer: Schema | None = OBJECT, content: str = JSON, model: str = ""
 ) -> dict[str, Any]:
+    """Return the OpenAPI path item of an endpoint for GET, without a body. Parameters as in `operation`."""
     return {"get": operation(tag, summary, zh, None, answer, content, model)}
 
 
@@ -68,6 +72,12 @@ def operation(
     content: str = JSON,
     model: str = "",
 ) -> dict[str, Any]:
+    """Return an OpenAPI operation: one method of an endpoint.
+
+    tag: group of endpoints. zh: the summary in Chinese. body: media types of the request body, see `content`;
+    None for no body. answer: schema of the response; None for no schema. content: media type of the response.
+    model: name of the model that responds.
+    """
     good: Schema = {"description": "Answered"}
     if answer is not None:
         good["content"] = {content: {"schema": answer}}
@@ -80,10 +90,10 @@ def operation(
 def content(
     schema: Schema, example: Any, bodies: Mapping[str, str] | None = None, form: Schema | None = None
 ) -> Schema:
-    """Return the media types of a POST's body.
+    """Return the media types of a POST's body, for `operation`. schema, example: of the JSON body.
 
-    bodies: examples, in base64, of bodies that are one input as a whole, by media type. form: the multipart
-    form with files, see `upload_form`.
+    bodies: example files in base64, by media type; such a file is the whole body. form: the multipart form
+    with files, see `upload_form`.
     """
     media_types: Schema = {JSON: {"schema": schema, **({} if example is None else {"example": example})}}
     for media, encoded in (bodies or {}).items():
@@ -100,10 +110,10 @@ def content(
 
 
 def upload_form(raw_bodies: Mapping[str, str], inputs: Iterable[str]) -> Schema | None:
-    """Return the multipart form with a file for each input of raw bodies, and a text for each other input.
+    """Return the OpenAPI schema of the upload form: a file for each raw input, text for each other input.
 
-    None for a service without raw bodies. A CSV file contains whole rows, and is no input itself: its form
-    has no other field.
+    raw_bodies: input name by media type. inputs: names of all inputs. None for a service without raw inputs.
+    A CSV file contains whole rows, and is no input itself: its form has no other field.
     """
     if not raw_bodies:
         return None
@@ -128,7 +138,10 @@ def upload_form(raw_bodies: Mapping[str, str], inputs: Iterable[str]) -> Schema 
 
 
 def refusals(schema: Schema, *, as_text: bool = False) -> dict[str, Any]:
-    """Return the responses of refused requests. as_text: clients may also get them as text/plain."""
+    """Return the error responses of an operation (4XX and 5XX). schema: of the JSON error.
+
+    as_text: clients may also get errors as text/plain.
+    """
     content: Schema = {JSON: {"schema": schema}}
     if as_text:
         content["text/plain"] = {"schema": {"type": "string"}}
@@ -142,9 +155,9 @@ def refusals(schema: Schema, *, as_text: bool = False) -> dict[str, Any]:
 
 
 def model_cards(scheduler: Scheduler) -> dict[str, Any]:
-    """Return the model cards by name, in the order of `App.models`.
+    """Return a description of each served model by name, for `x-models` of /openapi.json.
 
-    Keys of a card:
+    Keys of a description:
 
     - op: the Op of a single model; empty for a DAG.
     - ops: the Ops of its requests; /health/ready counts their instances.
@@ -165,6 +178,7 @@ def _accepts_requests(model: ServedModel, scheduler: Scheduler) -> bool:
 
 
 def _card(model: ServedModel, scheduler: Scheduler) -> dict[str, Any]:
+    """Return the description of one model for `model_cards`."""
     cards = {op: card for op in model.graph.ops if (card := scheduler.pools[op].card) is not None}
     answering = cards.get(model.answering_op)
     return {
@@ -179,6 +193,7 @@ def _card(model: ServedModel, scheduler: Scheduler) -> dict[str, Any]:
 
 
 def _standing(model: ServedModel, scheduler: Scheduler) -> dict[str, str]:
+    """Return state and reason (READY or UNAVAILABLE) of a model of a repository; empty for other models."""
     if model.config is None:
         return {}
     if scheduler.model_ready(model.key) and not scheduler.has_unloaded(model.key):
@@ -189,7 +204,10 @@ def _standing(model: ServedModel, scheduler: Scheduler) -> dict[str, str]:
 
 
 def _described(model: ServedModel, scheduler: Scheduler) -> dict[str, Any]:
-    """Return the inputs of the Ops that receive the request, and the outputs of the answering Op."""
+    """Return the inputs and outputs of a DAG, as serving.yml describes its first Ops and its last Op.
+
+    Empty if one of these Ops has no description.
+    """
     graph, described = model.graph, scheduler.app.described
     takers = [graph.nodes[node].op for node in graph.consumers[graph.source]]
     if any(op not in described for op in (*takers, model.answering_op)):
@@ -217,7 +235,7 @@ _SCRIPTS = (
 
 @cache
 def docs_page() -> tuple[bytes, bytes]:
-    """Return header lines and body of the page at /docs.
+    """Return header lines and body of the page at /docs, which sends test requests from a browser.
 
     The page is one document that loads no other file, and its policy lets the browser run nothing else. It
     reads /openapi.json and /health/ready.
@@ -240,4 +258,5 @@ def docs_page() -> tuple[bytes, bytes]:
 
 
 def _hash(text: bytes) -> str:
+    """Return the hash of an inline script or style, as a Content-Security-Policy allows it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"

@@ -1,4 +1,4 @@
-"""The head of a request: checks of RFC 9112, and errors for sizes and timeouts."""
+"""Checks of HTTP request headers: RFC 9112, size and time limits, upgrade requests, and API keys."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-
 
 
 def check_version(version: str) -> None:
-    """Raise ServingError (505) for another major version than HTTP/1; HTTP/1.2 is parsed as HTTP/1.1."""
+    """Raise ServingError (505) unless the request's version is HTTP/1.x. version: such as "1.1"."""
     if not version.startswith("1."):
         raise _error_with_status(f"HTTP/{version} is not served here; send HTTP/1.1.", _VERSION_NOT_SUPPORTED)
 
 
 def check_host(version: str, host: bytes | None) -> None:
-    """Raise ServingError (400) for a Host that is missing or malformed (RFC 9112 section 3.2)."""
+    """Raise ServingError (400) if the Host header is missing or malformed (RFC 9112 section 3.2)."""
     if host is None:
         if version != HTTP_1_0:
             raise bad_request("The request has no Host header (RFC 9112 section 3.2).")
@@ -39,7 +39,7 @@ def check_host(version: str, host: bytes | None) -> None:
 
 
 def check_transfer_encoding(version: str, encoding: bytes) -> None:
-    """Raise ServingError for a transfer coding other than chunked (RFC 9112 section 6.1)."""
+    """Raise ServingError unless the Transfer-Encoding header is "chunked": 400 for HTTP/1.0, else 501."""
     if version == HTTP_1_0:
         raise bad_request("HTTP/1.0 has no Transfer-Encoding; send Content-Length.")
     if encoding.strip().lower() != b"chunked":
@@ -50,42 +50,44 @@ def check_transfer_encoding(version: str, encoding: bytes) -> None:
 
 
 def bad_request(message: str) -> ServingError:
-    """Return the error (400) for bytes that are no valid HTTP request."""
+    """Return the error (400) for bytes that are no valid HTTP request. The usage of the service is added."""
     return InvalidInput(f"{message} {USAGE}")
 
 
 def _error_with_status(message: str, http_status: int) -> ServingError:
+    """Return an error like `bad_request`, with another HTTP status."""
     error = bad_request(message)
     error.http_status = http_status
     return error
 
 
 def too_slow(part: str, limit_s: float) -> ServingError:
-    """Return the error (408) for headers or a body that did not arrive in time."""
+    """Return the error (408) for a request that did not arrive in time. part: "headers" or "body"."""
     error = InvalidInput(f"the {part} did not arrive within {limit_s:g} s. {USAGE}")
     error.http_status = _REQUEST_TIMEOUT
     return error
 
 
 def headers_too_large(problem: str) -> ServingError:
-    """Return the error (431) for headers over a limit."""
+    """Return the error (431) for headers over a limit. problem: completes "the request has ..."."""
     return _too_large(f"the request has {problem}", _HEADER_TOO_LARGE)
 
 
 def body_too_large(problem: str) -> ServingError:
-    """Return the error (413) for a body over `limits.body_bytes`."""
+    """Return the error (413) for a body over `limits.body_bytes`. problem: the beginning of the message."""
     keys = " (limits.body_bytes); of a model repository it is --http-max-input-size"
     return _too_large(problem, _PAYLOAD_TOO_LARGE, keys)
 
 
 def _too_large(problem: str, http_status: int, keys: str = "") -> ServingError:
+    """Return an error with the limits' place in config.yml. keys: text behind it."""
     error = TooLarge(f"{problem}; the limits of this service are in config.yml under limits{keys}")
     error.http_status = http_status
     return error
 
 
 def remove_upgrade_headers(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return the headers without those that request another protocol."""
+    """Return the headers without those that ask to switch protocols, such as Upgrade: h2c."""
     remaining = {name: value for name, value in headers.items() if name not in _UPGRADE_OPTIONS}
     options = [option.strip() for option in remaining.pop(b"connection", b"").split(b",")]
     options = [option for option in options if option and option.lower() not in _UPGRADE_OPTIONS]
@@ -95,7 +97,7 @@ def remove_upgrade_headers(headers: Mapping[bytes, bytes]) -> dict[bytes, bytes]
 
 
 class HttpGuard:
-    """Authenticates a request as soon as its headers have arrived."""
+    """Authenticates HTTP requests by API key, and checks restricted APIs, before the body is received."""
 
     def __init__(
         self,
@@ -105,7 +107,11 @@ class HttpGuard:
         restricted: RestrictedApis | None,
         find_api: Callable[[bytes], str],
     ) -> None:
-        """health: paths that `security.open_health` opens. find_api: returns the API of a URL."""
+        """Create a guard. keys: API keys; None if the server has none.
+
+        health: paths that need no key if `security.open_health` is set. restricted: APIs that need a header
+        of their own (Triton's --http-restricted-api). find_api: returns the API of a URL.
+        """
         self._keys = keys
         self._restricted = restricted
         self._find_api = find_api
@@ -116,9 +122,10 @@ class HttpGuard:
         self._anyone = Client()
 
     def client(self, url: bytes, headers: Collection[tuple[bytes, bytes]], connection: Client) -> Client:
-        """Return the client of a request. Raises Unauthenticated and RestrictedApi.
+        """Check the API key and the restricted API of a request. Return its client, for fair queueing.
 
-        connection: the client of requests without a key.
+        connection: returned for a server without API keys. Raises Unauthenticated (401) or RestrictedApi
+        (403).
         """
         client = connection
         if self._keys is not None:
