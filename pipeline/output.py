@@ -1,7 +1,8 @@
-"""The output reader: turns the output of a service's processes on descriptors 1 and 2 into log lines.
+"""The output reader: a process that turns what the service's processes print into log lines.
 
-Native code and `print` write there. The reader is a separate process, because a writer may hold Python's GIL
-while it writes, or crash with its last message in the pipe. The reader ends when all pipes are closed.
+Native code and `print` write to descriptors 1 and 2 (standard output and error). The reader is a separate
+process, because a writer may hold Python's GIL while it writes, or crash with its last message in the pipe.
+The reader ends when all pipes are closed.
 """
 
 from __future__ import annotations
@@ -47,13 +48,14 @@ _CRASH = re.compile(
 
 
 class Lines:
-    """Splits the bytes of a pipe into lines, without line ends."""
+    """Incremental decoder: splits the bytes of a pipe into lines of text, without line ends."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._rest = ""
 
     def split(self, data: bytes) -> Iterator[str]:
+        """Yield the lines that these bytes complete. Text without a line end is cut at `LINE_CHARS`."""
         *lines, self._rest = (self._rest + self._decoder.decode(data)).split("\n")
         for line in lines:
             yield from _split_line(line)
@@ -63,13 +65,13 @@ class Lines:
             yield from _split_line(begun)
 
     def flush(self) -> Iterator[str]:
-        """Yield the text after the last line end."""
+        """Yield the text after the last line end, at the end of the stream."""
         yield from _split_line(self._rest + self._decoder.decode(b"", final=True))
         self._rest = ""
 
 
 def _split_line(line: str) -> Iterator[str]:
-    """Split a line into pieces of LINE_CHARS. Only the last state of a progress bar is kept."""
+    """Yield the pieces of a line of at most LINE_CHARS. Only the last state of a progress bar is kept."""
     shown = line.rstrip("\r").rpartition("\r")[2]
     for start in range(0, len(shown), LINE_CHARS):
         piece = shown[start : start + LINE_CHARS]
@@ -78,7 +80,10 @@ def _split_line(line: str) -> Iterator[str]:
 
 
 def guess_level(text: str, stream: str) -> int:
-    """Guess the level of a line; without a hint, INFO on `stdout` and WARNING on `stderr`."""
+    """Return the logging level that a printed line seems to have, such as ERROR for "E0413 ..." of glog.
+
+    stream: `stdout` or `stderr`; lines without a hint are INFO or WARNING.
+    """
     if match := _LETTER.match(text):
         return _LETTERS[match[1] or match[2]]
     if _CRASH.search(text):
@@ -91,7 +96,7 @@ def guess_level(text: str, stream: str) -> int:
 
 
 class Pipe:
-    """Standard output or standard error of a process."""
+    """Reader of standard output or standard error of one process: logs its lines."""
 
     def __init__(self, process: str, stream: str) -> None:
         self._log = logging.getLogger(stream)
@@ -101,7 +106,10 @@ class Pipe:
         self._lines = Lines()
 
     def log_data(self, data: bytes) -> None:
-        """Log the lines that these bytes complete. Empty data, at the end of the stream, logs the rest."""
+        """Log the lines that these bytes complete.
+
+        Empty data means the end of the stream, and logs the rest.
+        """
         for text in self._lines.split(data) if data else self._lines.flush():
             self._log.log(
                 guess_level(text, self._stream), "%s", one_line(text, len(text)), extra=self._origin
@@ -109,13 +117,14 @@ class Pipe:
 
 
 class Reader:
-    """Reads all pipes until the front has ended and the pipes are closed.
+    """Main loop of the output reader: reads pipes until the front has ended and the pipes are closed.
 
     Workers end with the front. Processes that their code has started would survive: the reader kills their
     process groups.
     """
 
     def __init__(self, control: socket.socket) -> None:
+        """control: socket on which the front sends pipes and process groups."""
         self._control = control
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, None)
@@ -123,6 +132,7 @@ class Reader:
         self._groups: set[int] = set()  # process groups of the workers
 
     def run(self) -> None:
+        """Read and log until the front has ended and all pipes are closed, or `GRACE_S` have passed."""
         deadline = None  # set when the front has ended
         while deadline is None or (self._pipes and time.monotonic() < deadline):
             for key, _ in self._selector.select(None if deadline is None else GRACE_S):
@@ -133,9 +143,9 @@ class Reader:
                     deadline = time.monotonic() + GRACE_S
 
     def _receive(self) -> bool:
-        """Receive the pipes of one more process, or the groups of all workers.
+        """Receive the pipes of one more process, or the process groups of all workers, from the front.
 
-        Returns False where the front has closed its end.
+        Return False if the front has closed its end.
         """
         data, fds, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, len(STREAMS))
         if not data:
@@ -151,6 +161,7 @@ class Reader:
         return True
 
     def _read_pipe(self, fd: int, pipe: Pipe) -> None:
+        """Log the bytes of a readable pipe, and close it at its end."""
         data = os.read(fd, _READ_BYTES)
         pipe.log_data(data)
         if not data:
@@ -160,7 +171,10 @@ class Reader:
 
 
 def main(arguments: list[str]) -> None:
-    """Run `python -m pipeline.output CONTROL_FD SERVICE LOGGING`, as the front does; LOGGING is JSON."""
+    """Run the output reader: `python -m pipeline.output CONTROL_FD SERVICE LOGGING`, as the front starts it.
+
+    CONTROL_FD: descriptor of a socket from the front. LOGGING: the `logging` section of config.yml as JSON.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # the reader ends after the front
     control, service, logging_json = arguments

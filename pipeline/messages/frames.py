@@ -1,4 +1,4 @@
-"""Wire format between the front process and one instance in a worker: values, frames and shared memory.
+"""Wire format between the front process and a worker instance: encoded values, frames and shared memory.
 
 A value is encoded as a msgpack tree with its large arrays beside it. str, bytes, numbers, bool, None, lists,
 tuples, dicts, ndarrays and NumPy scalars keep their type. Other objects are pickled, if `allow_pickle` says
@@ -6,10 +6,10 @@ that a worker of ours made them. The front encodes the values of clients without
 outside is ever unpickled.
 
 A frame is a header, a message of `pipeline.messages.messages` and a tail of large parts. The tail follows on
-the socket, or lies in the instance's memfd when it is over `ARENA_BYTES_FROM` and fits there. The memfd has
-four regions: for each of the two dispatches that may be under way, one for its requests and one for its
-replies. The reader of a tail copies it out at once. So a region is free again as soon as the last reply to
-its dispatch was read.
+the socket. If it is over `ARENA_BYTES_FROM`, it lies in the instance's shared memory (memfd) when it fits
+there. The memfd has four regions: for each of the two dispatches that may be in flight, one for its requests
+and one for its replies. The reader of a tail copies it out at once. So a region is free again as soon as the
+last reply to its dispatch was read.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _TUPLE, _ARRAY, _ARRAY_PART, _SCALAR, _PICKLE, _UNREAD = 1, 2, 3, 4, 5, 6
 
 
 class NotEncodable(TypeError):
-    """A value has no typed encoding and can't be pickled either; the message names its type."""
+    """Raised by `encode` for a value that can't be sent to another process; the message names its type."""
 
 
 class Unread(msgspec.Struct, eq=False):
-    """A value that the worker decodes, so that the front need not.
+    """Base class of values that the front forwards undecoded, such as a client's JSON: a worker decodes them.
 
     Dialects derive their own classes, whose further fields are plain values.
     """
@@ -65,7 +65,7 @@ class Unread(msgspec.Struct, eq=False):
     kind: ClassVar[str]  # name of the class in messages
 
     def decode(self) -> Any:
-        """Return the value. Raises InvalidInput for data that can't be decoded."""
+        """Return the decoded value. Raises InvalidInput for data that can't be decoded."""
         raise NotImplementedError
 
 
@@ -73,29 +73,34 @@ _unread: dict[str, type[Unread]] = {}
 
 
 def will_read(kinds: Iterable[type[Unread]]) -> None:
-    """Register kinds of values that `decode` decodes. A worker calls it before its first request."""
+    """Register subclasses of `Unread`, so that `decode` decodes them.
+
+    A worker calls it before its first request.
+    """
     _unread.update((kind.kind, kind) for kind in kinds)
 
 
 def encode(value: object, *, allow_pickle: bool) -> list[Part]:
-    """Encode a value as parts: first the tree, then the arrays over `INLINE_BYTES`, not copied.
+    """Encode a value to send it to another process. Return the msgpack tree, then the large arrays.
 
-    Raises NotEncodable for a value without an encoding.
+    Arrays over `INLINE_BYTES` are not copied. allow_pickle: pickle other objects; without it they raise
+    NotEncodable.
     """
     return _thread_state.encoding.encode(value, allow_pickle)
 
 
 def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
-    """Decode a value. Arrays are views of the parts, and writable if the parts are.
+    """Return the value whose parts `encode` has returned in another process. Arrays are views of the parts.
 
-    Decodes each `Unread` as well. Raises ValueError for bytes that `encode` did not make, and for an `Unread`
-    of a kind that is not registered; raises InvalidInput for an `Unread` that can't be decoded.
+    They are writable if the parts are. Decodes each `Unread` as well. Raises ValueError for bytes that
+    `encode` did not make, and for an `Unread` of a kind that is not registered; raises InvalidInput for an
+    `Unread` that can't be decoded.
     """
     return _Decoding(parts, allow_pickle).unpack(parts[0])
 
 
 class _Decoding:
-    """Decoder of one value."""
+    """Decoder of one value: the msgpack tree, and the parts to which it refers."""
 
     __slots__ = ("allow_pickle", "parts")
 
@@ -141,7 +146,7 @@ class _Decoding:
 
 
 class _Encoding:
-    """Encoder of values, one after the other. It keeps no part of a value."""
+    """Reusable encoder of values. It keeps no part of a value."""
 
     __slots__ = ("_allow_pickle", "_depth", "_pack", "_pack_plain", "_parts")
 
@@ -202,7 +207,7 @@ def _packer(default: Callable[[object], msgpack.ExtType] | None) -> msgpack.Pack
 
 
 class _ThreadState(threading.local):
-    """The encoder of a thread. Threads that shared a packer would mix their values."""
+    """The encoder of each thread, because threads that shared a msgpack packer would mix their values."""
 
     def __init__(self) -> None:
         self.encoding = _Encoding()
@@ -244,7 +249,7 @@ Decoders = Mapping[int, Callable[[Part], Message]]
 
 
 def create_decoders(kinds: Iterable[type[Message]]) -> Decoders:
-    """Return the function that decodes each kind of message."""
+    """Return the msgpack decoder of each message class, by the number of the class in the frame's header."""
     return {message.kind: msgspec.msgpack.Decoder(message).decode for message in kinds}
 
 
@@ -252,12 +257,17 @@ _DECODERS = create_decoders(KINDS)
 
 
 class Frame(NamedTuple):
+    """A received frame: the message, and the large parts behind it."""
+
     message: Message
     tail: Tail
 
 
 class Arena:
-    """The memfd of one instance, mapped on both sides."""
+    """Shared memory (memfd) between the front process and one worker instance, mapped by both.
+
+    It holds large parts of messages, and counters of begun and recalled requests.
+    """
 
     def __init__(self, fd: int) -> None:
         self._map = mmap.mmap(fd, _MAPPED_BYTES)
@@ -265,7 +275,10 @@ class Arena:
         self.view = memoryview(self._map)
 
     def write(self, parts: Sequence[Part], region: Region) -> int:
-        """Copy the parts into the region. Return their offset in the arena, or -1 if they don't fit."""
+        """Copy large parts of a message into the shared memory. Return their offset, or -1 if they don't fit.
+
+        region: the part of the memory for this direction and dispatch.
+        """
         size = sum(map(len, parts))
         offset = region.allocate(size)
         at = offset
@@ -275,18 +288,21 @@ class Arena:
         return offset
 
     def note_begin(self, dispatch_id: int, requests: int = _ALL_REQUESTS) -> None:
-        """Publish how many requests of the dispatch this instance has begun.
+        """In the worker: publish how many requests of a dispatch (group of requests) this instance has begun.
 
         The front reads the number when the process dies, and before other instances get the other requests.
         """
         _COUNT.pack_into(self._map, _BEGUN_AT, ((dispatch_id + 1) << _REQUEST_BITS) + requests)
 
     def begun(self, dispatch_id: int) -> bool:
-        """Whether the instance has begun the dispatch."""
+        """In the front: return whether the worker instance has begun a dispatch (group of requests)."""
         return bool(_COUNT.unpack_from(self._map, _BEGUN_AT)[0] >> _REQUEST_BITS > dispatch_id)
 
     def begun_requests(self, dispatch_id: int) -> int:
-        """Return how many requests of the dispatch have begun; a larger number than there are if all have."""
+        """In the front: return how many requests of a dispatch the worker instance has begun.
+
+        The result is a very large number if it has begun all of them.
+        """
         count: int = _COUNT.unpack_from(self._map, _BEGUN_AT)[0]
         latest = (count >> _REQUEST_BITS) - 1
         if latest != dispatch_id:
@@ -295,7 +311,7 @@ class Arena:
         return requests
 
     def take_back(self, dispatch_id: int) -> None:
-        """Recall the requests of this and earlier dispatches that the instance has not begun.
+        """In the front: recall the requests of this and earlier dispatches that the worker has not begun.
 
         Each side writes its count before it reads the count of the other side, so no request is both begun
         and recalled. If both happen at the same moment, the instance declines the request.
@@ -303,16 +319,16 @@ class Arena:
         _COUNT.pack_into(self._map, _TAKEN_BACK_AT, dispatch_id + 1)
 
     def taken_back(self, dispatch_id: int) -> bool:
-        """Whether the front has recalled the requests of a dispatch that have not begun."""
+        """In the worker: return whether the front has recalled a dispatch's requests that have not begun."""
         return bool(_COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0] > dispatch_id)
 
     def name_thread(self, thread_id: int) -> None:
-        """Publish the thread that runs the instance."""
+        """In the worker: publish the id of the thread that runs the instance, for /proc."""
         _COUNT.pack_into(self._map, _THREAD_AT, thread_id)
 
     @property
     def thread_id(self) -> int:
-        """Id of the thread that runs the instance; 0 before its start."""
+        """Id of the worker's thread that runs the instance; 0 before its start."""
         thread_id: int = _COUNT.unpack_from(self._map, _THREAD_AT)[0]
         return thread_id
 
@@ -322,16 +338,24 @@ class Arena:
 
 
 class Region:
-    """Part of an arena for one direction of one dispatch. Filled from its start, emptied at once."""
+    """One of the four parts of the shared memory: for requests or replies of one dispatch in flight.
+
+    It is filled from its start, and emptied at once.
+    """
 
     def __init__(self, number: int) -> None:
         self._start = number * REGION_BYTES
         self._used = 0
 
     def reset(self) -> None:
+        """Mark the whole region as free."""
         self._used = 0
 
     def allocate(self, size: int) -> int:
+        """Reserve `size` bytes of the region.
+
+        Return their offset in the shared memory, or -1 if they don't fit.
+        """
         if size > REGION_BYTES - self._used:
             return -1
         offset = self._start + self._used
@@ -340,17 +364,20 @@ class Region:
 
 
 def request_region(dispatch_id: int) -> Region:
+    """Return the region of the shared memory for the requests of this dispatch (group of requests)."""
     return Region(dispatch_id % DISPATCHES_IN_FLIGHT)
 
 
 def reply_region(dispatch_id: int) -> Region:
+    """Return the region of the shared memory for the replies to this dispatch (group of requests)."""
     return Region(DISPATCHES_IN_FLIGHT + dispatch_id % DISPATCHES_IN_FLIGHT)
 
 
 def create_arena_fd() -> int:
-    """Create a memfd that children do not inherit by default. The caller closes it.
+    """Create the shared memory (memfd) of a worker instance, and return its descriptor. The caller closes it.
 
-    Its size is sealed: if a worker could shorten it, the next access would kill the front with SIGBUS.
+    Children do not inherit the descriptor by default. Its size is sealed: if a worker could shorten it, the
+    next access would kill the front with SIGBUS.
     """
     fd = os.memfd_create(_ARENA_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, _MAPPED_BYTES)
@@ -359,7 +386,10 @@ def create_arena_fd() -> int:
 
 
 def arena_fds() -> list[int]:
-    """Return the descriptors of arenas that this process has open. A mapping keeps its own descriptor."""
+    """Return the file descriptors of shared memory that this process has open.
+
+    A mapping keeps its own descriptor.
+    """
     fds = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the descriptor that listed them
@@ -369,7 +399,10 @@ def arena_fds() -> list[int]:
 
 
 def stow(parts: Sequence[Part], tail: list[Part]) -> Stowed:
-    """Return the parts for a message: small parts, and the lengths of large parts, which `tail` gets."""
+    """Split an encoded value for sending: return its small parts, and a length in place of each large part.
+
+    The large parts are appended to `tail`, which is sent behind the message. `Tail.unstow` is the inverse.
+    """
     stowed: list[Any] = []
     for part in parts:
         if len(part) < INLINE_BYTES:
@@ -381,7 +414,7 @@ def stow(parts: Sequence[Part], tail: list[Part]) -> Stowed:
 
 
 class Tail:
-    """Large parts of a frame, in the order in which `stow` added them."""
+    """Large parts behind the message of a received frame, in the order of the sender's `stow` calls."""
 
     __slots__ = ("_at", "_copy", "_data")
 
@@ -392,10 +425,15 @@ class Tail:
 
     @property
     def size(self) -> int:
+        """Total number of bytes."""
         return len(self._data)
 
     def unstow(self, stowed: Stowed) -> list[Part]:
-        """Return the parts that `stow` got. Large parts are copies."""
+        """Return the parts of an encoded value, for `decode`. Large parts are copied out of the frame.
+
+        stowed: the result of `stow` on the sending side. Call it in the same order as `stow`. Raises
+        ValueError if the frame is too short.
+        """
         return [self._next(part) if isinstance(part, int) else part for part in stowed]
 
     def _next(self, size: int) -> bytes | bytearray:
@@ -415,7 +453,11 @@ def frame(
     arena: Arena | None = None,
     region: Region | None = None,
 ) -> list[Part]:
-    """Return the buffers of one frame, in the order in which they are written to the socket."""
+    """Return the buffers that send a message over the socket, in order: header, message, large parts.
+
+    tail: the large parts, from `stow`. They go to the shared memory `arena` instead, if they fit in its
+    `region`.
+    """
     packed = _encode(message)
     size = sum(map(len, tail)) if tail else 0
     offset = -1
@@ -428,10 +470,14 @@ def frame(
 
 
 class FrameReader:
-    """Splits the bytes of a socket into frames."""
+    """Incremental parser of the messages between front and worker: splits received bytes into frames."""
 
     def __init__(self, arena: Arena | None, *, writable: bool = True, decoders: Decoders = _DECODERS) -> None:
-        """writable: whether hooks may write to large parts; the front only passes them on."""
+        """arena: shared memory with the large parts; None without any.
+
+        writable: whether large parts are decoded as writable arrays, for hooks; the front only passes them
+        on.
+        """
         self._decoders = decoders
         self._arena = arena
         self._writable = writable
@@ -439,13 +485,15 @@ class FrameReader:
 
     @property
     def halfway(self) -> bool:
-        """Whether the last frame is incomplete."""
+        """Whether the bytes so far end within a frame."""
         return bool(self._buffer)
 
     def feed(self, data: Part) -> Iterator[Frame]:
-        """Yield the frames that these bytes complete. Unstow the tail of a frame before the next frame.
+        """Add received bytes, and yield the frames that they complete.
 
         Raises ValueError for bytes that are no frame.
+
+        Unstow the tail of a frame before the next frame.
         """
         buffer = self._buffer
         buffer += data
@@ -471,6 +519,10 @@ class FrameReader:
             del buffer[:at]
 
     def _tail(self, buffer: bytearray, start: int, end: int, size: int, offset: int) -> Tail:
+        """Return the large parts of a frame, from the received bytes or from the shared memory.
+
+        Raises ValueError.
+        """
         if size == 0:
             return _NO_TAIL
         if offset < 0:
@@ -481,7 +533,7 @@ class FrameReader:
 
 
 class Outbox:
-    """Sends bytes over a socket in order, and buffers the bytes that the socket does not accept yet."""
+    """Non-blocking sender to a worker: writes bytes to its socket, and buffers the rest while it is full."""
 
     def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._socket = connection
@@ -490,7 +542,7 @@ class Outbox:
         self._ending = False
 
     def send(self, buffers: Sequence[Part]) -> None:
-        """Send buffers after all earlier ones."""
+        """Send buffers after all earlier ones, without waiting."""
         for buffer in buffers:
             view = memoryview(buffer)
             if not self._unsent:
@@ -506,13 +558,13 @@ class Outbox:
             self._loop.add_writer(self._socket, self._send_on)
 
     def finish(self) -> None:
-        """Shut down the sending side once all buffers are sent."""
+        """Shut down the sending side of the socket, once all buffers are sent."""
         self._ending = True
         if not self._unsent:
             self._shut_down()
 
     def stop(self) -> None:
-        """Stop sending. Call it before the socket is closed."""
+        """Stop sending, and drop unsent bytes. Call it before the socket is closed."""
         self._loop.remove_writer(self._socket)
 
     def _send_on(self) -> None:
@@ -553,6 +605,7 @@ PACKAGE_CHANGED = (
 
 
 def _hash_definitions() -> str:
+    """Return a hash of the modules that define the messages, to compare front and worker."""
     digest = hashlib.sha256()
     for module in DEFINITIONS:
         digest.update(Path(str(module.__file__)).read_bytes())

@@ -1,7 +1,7 @@
-"""Every message between the front process and one instance in a worker, as data.
+"""Messages between the front process and a worker, as msgspec classes: tasks, replies, start, probes.
 
-A message travels as an array of its fields in msgpack, in the order of the class. A header with its `kind`
-stands before it and large parts behind it, see `pipeline.messages.frames`.
+A message is encoded in msgpack as an array of its fields, in the order of the class. A header with its `kind`
+precedes it and large parts follow it, see `pipeline.messages.frames`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Stowed = list[int | bytes]
 
 
 class Outcome(IntEnum):
-    """How a worker settled one request."""
+    """Kind of result that a worker returns for one request: a complete response, an output, or an error."""
 
     ANSWER = 0  # the complete response body, in the form the request asked for
     VALUE = 1  # the Op's output, for its consumers
@@ -34,13 +34,13 @@ class Outcome(IntEnum):
 
 
 class Message(msgspec.Struct, array_like=True, eq=False):
-    """Base of the messages between front and worker."""
+    """Base class of the messages between front and worker; each class has a number in the frame's header."""
 
     kind: ClassVar[int]  # its number in the header of a frame
 
 
 class Start(Message):
-    """The front's first message to a process: the service, and the Op that the process runs."""
+    """First message from the front to a worker process: the service, and the pipeline step (Op) to run."""
 
     kind = 1
     app: str  # the service, as `App.to_json` writes it
@@ -51,7 +51,7 @@ class Start(Message):
 
 
 class CallMessage(msgspec.Struct, array_like=True, eq=False):
-    """The task of one Op for one request."""
+    """One request for a pipeline step (Op), as sent to a worker: inputs, options, deadline, and more."""
 
     index: int  # its place in the dispatch, by which its `Settled` names it
     data_id: int  # the id of the request for the hooks of every Op
@@ -70,7 +70,7 @@ class CallMessage(msgspec.Struct, array_like=True, eq=False):
 
 
 class DispatchMessage(Message):
-    """From the front: requests to run, in the batches of the worker's plan."""
+    """Message from the front to a worker instance: requests to execute, in batches that the worker forms."""
 
     kind = 2
     id: int  # counted up by the instance's connection
@@ -79,7 +79,7 @@ class DispatchMessage(Message):
 
 
 class Ready(Message):
-    """From a process: all its instances accept dispatches."""
+    """Message from a worker process after its start: all its instances accept requests."""
 
     kind = 3
     signature: Signature | None  # of its model; None while unknown
@@ -88,7 +88,7 @@ class Ready(Message):
 
 
 class Failed(Message):
-    """From a process that can't start."""
+    """Message from a worker process whose start has failed, with the reason."""
 
     kind = 4
     reason: str
@@ -97,7 +97,7 @@ class Failed(Message):
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True):
-    """An error as it crosses between processes; see `pipeline.errors` for the fields."""
+    """An error in the form in which processes send it; see `pipeline.errors` for the fields."""
 
     err_no: int
     http_status: int
@@ -110,13 +110,17 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
 
     @classmethod
     def from_error(cls, error: ServingError, *, logged: bool | None = None) -> Refusal:
-        """Describe an error. logged: whether the log has it; None: as the error says."""
+        """Convert an exception for sending.
+
+        logged: whether the log already has the error; None: as the error says.
+        """
         kind = to_sendable_text(error.kind or type(error).__name__)
         logged = error.logged if logged is None else logged
         always_status = isinstance(error, MalformedBody)  # the original's gateway had a status for no other
         return cls(*get_error_fields(error), kind, bool(error.clients), bool(logged), always_status)
 
     def error(self) -> ServingError:
+        """Return the exception, to raise it or to answer with it in the receiving process."""
         error = ServingError(self.message)
         error.err_no, error.http_status = self.err_no, self.http_status
         error.grpc_code = self.grpc_code
@@ -126,7 +130,10 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Settled(msgspec.Struct, array_like=True, eq=False):
-    """The result of one request."""
+    """Result of one request in a worker's reply: the parts of an encoded value, or an error.
+
+    An encoded value is split into parts by `frames.stow`.
+    """
 
     index: int  # see `CallMessage`
     outcome: Outcome
@@ -135,7 +142,7 @@ class Settled(msgspec.Struct, array_like=True, eq=False):
 
 
 class Timings(msgspec.Struct, array_like=True):
-    """Durations of a reply's requests in the worker, and counts of the runs."""
+    """Nanoseconds that the requests of a worker's reply took in hooks and model, and sizes of the batches."""
 
     preprocess_ns: int = 0  # in the first reply to a dispatch that has it
     process_ns: int = 0
@@ -148,7 +155,7 @@ class Timings(msgspec.Struct, array_like=True):
 
 
 class Reply(Message):
-    """From an instance: results of some requests of its oldest dispatch."""
+    """Message from a worker instance: results of some or all requests of its oldest dispatch."""
 
     kind = 5
     dispatch: int  # id of the dispatch
@@ -158,20 +165,20 @@ class Reply(Message):
 
 
 class Probe(Message):
-    """From the front: an idle instance shall run its model once."""
+    """Message from the front to an idle worker instance: run the model once, to prove that it works."""
 
     kind = 6
 
 
 class Probed(Message):
-    """From an instance: the result of a probe."""
+    """Message from a worker instance: the result of a `Probe`."""
 
     kind = 7
     failure: str  # why the run failed; empty when it did not
 
 
 class OwnFamily(msgspec.Struct, array_like=True):
-    """A metric that a model counts itself."""
+    """A custom Prometheus metric that a model counts in its worker, with its samples."""
 
     name: str
     description: str
@@ -180,21 +187,24 @@ class OwnFamily(msgspec.Struct, array_like=True):
 
 
 class OwnFamilies(Message):
-    """From an instance: all metrics that its model counts itself, after one has changed."""
+    """Message from a worker instance: all custom metrics of its model, after one has changed."""
 
     kind = 8
     families: list[OwnFamily]
 
 
 class Models(Message):
-    """From the front: the models whose answer the Op's output is, after a model was added."""
+    """Message from the front to a worker, after models were added or removed.
+
+    It lists the models whose response is made from the Op's output.
+    """
 
     kind = 9
     models: str  # JSON of `pipeline.api.app.write_models`
 
 
 class CallStopHandler(Message):
-    """From the front: after its last dispatch the process calls the script's handler of SIGTERM."""
+    """Message from the front: call the SIGTERM handler of the user's script after the last dispatch."""
 
     kind = 10
 

@@ -1,1 +1,1 @@
-"""Measured settings: the engine and precision in place of `auto`, and the search of `paddlewheel tune`."""
+"""Measured settings of a service: values for `auto` in config.yml, and the search of `paddlewheel tune`."""

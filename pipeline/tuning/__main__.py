@@ -1,8 +1,8 @@
-"""`python -m pipeline.tuning ANSWER`: times one way to run a model, in a separate process.
+"""`python -m pipeline.tuning ANSWER`: measures how fast one engine runs a model, in a separate process.
 
-The order is read from standard input as JSON. The answer goes to the file ANSWER, because libraries print to
-standard output. The process is separate for two reasons: two frameworks in one process disturb each other's
-threads, and a crash must cost no more than a candidate.
+The parent (`timed_runs.timed`) writes an `Order` to standard input as JSON. The result, a `Timed`, goes to
+the file ANSWER, because libraries print to standard output. The process is separate for two reasons: two
+frameworks in one process disturb each other's threads, and a crash must cost no more than a candidate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from pipeline.tuning.timed_runs import Grid, Order, time_runs
 
 
 def main(answer: Path, order: Order) -> None:
-    """Write a `Timed` to the file `answer`, unless the process crashes. Errors become its `refused`."""
+    """Load and time a model as the order says, and write the result to the file `answer`, a `Timed` as JSON.
+
+    Errors go to the result's `refused`. Nothing is written if the process crashes.
+    """
     started = time.perf_counter()
     conf = LocalServiceConf.model_validate(order.conf)
     try:

@@ -1,6 +1,7 @@
-"""Replaces `auto` in a configuration by the fastest setting on this machine, measured at the first start.
+"""Replaces `auto` in config.yml by the fastest engine, precision, batch size and placement on this machine.
 
-Absent keys keep their Paddle Serving meaning, and explicit values stay.
+They are measured at the first start, and stored. Absent keys keep their Paddle Serving meaning, and explicit
+values stay.
 """
 
 from __future__ import annotations
@@ -63,17 +64,17 @@ PRECISIONS = (FP32, "bf16", INT8)  # that `precision: auto` tries; int8 where `c
 
 
 def wants_choice(section: OpConfig) -> bool:
-    """Return whether the Op's section has `auto` for any key."""
+    """Return whether an Op's section of config.yml has `auto` as its engine, precision or batch size."""
     conf = section.local_service_conf
     of_model = conf is not None and AUTO in (conf.engine, conf.precision)
     return section.batch_size == AUTO_BATCH or of_model
 
 
 def resolved(config: ServiceConfig) -> tuple[ServiceConfig, dict[str, Choice]]:
-    """Return the configuration without `auto`, and the choice for each Op.
+    """Return the configuration with measured settings in place of `auto`, and the choice of each Op.
 
-    Measure if no choice is stored for this model and machine, with a progress bar on a terminal. Raise
-    ConfigError if no engine here can run a model.
+    Measures if no choice is stored for this model and machine, which takes seconds and shows a progress bar
+    on a terminal. Raises ConfigError if no engine here can run a model.
     """
     sections, choices = dict(config.op), dict[str, Choice]()
     for name, section in config.op.items():
@@ -87,7 +88,10 @@ def resolved(config: ServiceConfig) -> tuple[ServiceConfig, dict[str, Choice]]:
 
 
 def _find_open_keys(section: OpConfig, config: ServiceConfig) -> tuple[str, ...]:
-    """Return the keys of the Op, besides those of its model, that config.yml leaves to the measurement."""
+    """Return the keys of an Op's section that the measurement decides: `batch_size`, `placement`, or none.
+
+    The keys of its model (`local_service_conf`) are not among them.
+    """
     keys: tuple[str, ...] = ("batch_size",) if section.batch_size == AUTO_BATCH else ()
     several = section.concurrency * (config.worker_num if config.build_dag_each_worker else 1) > 1
     if several and section.placement == AUTO and "is_thread_op" not in config.dag.model_fields_set:
@@ -96,7 +100,7 @@ def _find_open_keys(section: OpConfig, config: ServiceConfig) -> tuple[str, ...]
 
 
 def require_engine(model: ServingModel, engine: str | None) -> None:
-    """Raise ConfigError, with the line for pip, if the library of the model's engine is not installed.
+    """Raise ConfigError, with the pip command, if the library of the model's engine is not installed.
 
     engine: value of config.yml; for `auto` the library of any engine that runs the model is enough.
     """
@@ -109,7 +113,10 @@ def require_engine(model: ServingModel, engine: str | None) -> None:
 
 
 def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
-    """Return the section with the choice in place of `auto`; without a choice, with the defaults."""
+    """Return an Op's section of config.yml with the measured settings in place of `auto`.
+
+    choice: the settings; None puts the defaults in place of `auto`.
+    """
     batch = BATCH if section.batch_size == AUTO_BATCH else section.batch_size
     conf = section.local_service_conf
     if conf is not None:
@@ -130,7 +137,7 @@ def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
 
 
 class Fitted(NamedTuple):
-    """An Op's section and choice, adapted to the installed version of its model."""
+    """Result of `fitted`: an Op's section of config.yml and its measured choice, for one model version."""
 
     section: OpConfig
     choice: Choice | None
@@ -138,7 +145,7 @@ class Fitted(NamedTuple):
 
 
 def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
-    """Adapt a choice to another version of the model in this folder.
+    """Adapt the measured engine and precision of an Op to another version of its model, in this folder.
 
     Nothing is timed, because the service is running. A choice that is stored for that version counts. Without
     it the engine stays if it runs that version, else the engine of the files is used. A lower precision
@@ -176,7 +183,7 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
 
 
 class _Subject(NamedTuple):
-    """A model and its configuration, for which an engine is chosen."""
+    """A model and its configuration, for which the fastest settings are to be found."""
 
     directory: Path
     model: ServingModel
@@ -186,7 +193,10 @@ class _Subject(NamedTuple):
 
 
 def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
-    """Load the model of a folder. Raise ConfigError if there is no such model."""
+    """Load the model of a folder, and compute the key of its stored choice.
+
+    Raises ConfigError without a model.
+    """
     model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
     conf = merge_model_settings(model, conf)
     besides = [
@@ -202,11 +212,10 @@ def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
 
 
 def _choice(name: str, section: OpConfig, open_keys: tuple[str, ...]) -> Choice | None:
-    """Return the stored choice or a new choice.
+    """Return the stored choice of settings for an Op, or measure and store one.
 
+    None without a local model, on a GPU, and for a model that rejects generated inputs. name: of the Op.
     open_keys: see `_find_open_keys`.
-
-    Return None without a local model, on a GPU, and for a model that rejects generated feeds.
     """
     conf = section.local_model
     if conf is None or resolve_device(conf) is not Device.CPU:
@@ -237,7 +246,10 @@ def _build_race(
     measured: Sequence[tuple[Order, Timed]],
     open_keys: tuple[str, ...],
 ) -> TrialOrder:
-    """Return the order to serve the fastest candidates by their timed runs, in the open placements."""
+    """Return the input of `run_race`, which loads the fastest candidates with concurrent requests.
+
+    measured: the candidates with the times of their runs. open_keys: see `_find_open_keys`.
+    """
     values = section.model_dump(mode="json", by_alias=True, exclude_unset=True)
     values["batch_size"] = BATCH if section.batch_size == AUTO_BATCH else section.batch_size
     able = sorted([pair for pair in measured if not pair[1].refused], key=lambda pair: pair[1].score())
@@ -268,7 +280,10 @@ def _build_race(
 
 
 def _get_max_seconds() -> float:
-    """Return the limit of `MAX_SECONDS`; infinite without it. Raise ConfigError for other values."""
+    """Return the limit in seconds from the environment variable `MAX_SECONDS`; infinite if it is not set.
+
+    Raises ConfigError for other values than seconds.
+    """
     text = os.environ.get(MAX_SECONDS, "")
     try:
         seconds = float(text or math.inf)
@@ -280,7 +295,10 @@ def _get_max_seconds() -> float:
 
 
 def _raced(name: str, order: TrialOrder) -> list[Served]:
-    """Return the results of a race, the best first. Empty if nothing is open, or if the race fails."""
+    """Measure candidates under concurrent requests, and return the results, the best first.
+
+    Empty if there is nothing to compare, or if the measurement fails. name: of the Op.
+    """
     if not order.budget_s or len(order.candidates) + len(order.alternatives) + len(order.limits) <= 2:
         return []
     names = ", ".join(candidate.name for candidate in order.candidates)
@@ -294,7 +312,7 @@ def _raced(name: str, order: TrialOrder) -> list[Served]:
 
 
 def _timed(name: str, subject: _Subject) -> list[tuple[Order, Timed]]:
-    """Time each engine and precision.
+    """Time the model alone with each engine and precision. Return each order with its result.
 
     If no engine here has the precision of config.yml, time fp32, with the warning that a named engine gives.
     """
@@ -310,7 +328,7 @@ def _timed(name: str, subject: _Subject) -> list[tuple[Order, Timed]]:
 
 
 def _bind_to_subject(choice: Choice, subject: _Subject, op_keys: tuple[str, ...]) -> Choice:
-    """Return the choice with the key of the subject, and with the keys that config.yml leaves open."""
+    """Return a stored choice with the key of this model, and the settings that config.yml leaves open."""
     requested = {"engine": subject.conf.engine, "precision": subject.conf.precision}
     left_open = tuple(key for key, value in requested.items() if value == AUTO)
     if _leaves_onednn_open(subject.conf):
@@ -320,13 +338,13 @@ def _bind_to_subject(choice: Choice, subject: _Subject, op_keys: tuple[str, ...]
 
 
 def _describe_conf(conf: LocalServiceConf) -> str:
-    """Return the settings on which a choice depends, besides the model and the machine."""
+    """Return the configured settings on which a choice depends, as text for its key."""
     fixed = f"{conf.thread_num} threads, ir_optim {conf.ir_optim}, oneDNN {conf.use_mkldnn}"
     return f"engine {conf.engine}, precision {conf.precision}, {fixed}"
 
 
 def _orders(subject: _Subject, *, strict: bool = True) -> list[Order]:
-    """Return an order for each engine that may run the model, or for the engine that config.yml names.
+    """Return the measurements to make: one for each engine and precision that may run the model.
 
     strict: an engine that would run fp32 in place of a lower precision is no candidate.
     """
@@ -361,17 +379,21 @@ def _orders(subject: _Subject, *, strict: bool = True) -> list[Order]:
 
 
 def _leaves_onednn_open(conf: LocalServiceConf) -> bool:
+    """Return whether the measurement decides on oneDNN, because config.yml leaves engine and oneDNN open."""
     return conf.engine == AUTO and conf.use_mkldnn is None
 
 
 def _tries_onednn(engine: str, model: ServingModel, conf: LocalServiceConf) -> bool:
-    """Return whether oneDNN is a candidate. Without real rows it has no proof."""
+    """Return whether oneDNN (a library of CPU kernels) shall be measured for this engine.
+
+    Its results are checked on real rows, so it is not measured without them.
+    """
     is_open = engine == _ONEDNN_ENGINE and _leaves_onednn_open(conf)
     return is_open and (model.directory / SAMPLE_FILE).is_file()
 
 
 def _not_run(subject: _Subject) -> Iterator[Timed]:
-    """Yield the ways to run the model that are not tried, each with the reason: a damaged form, say."""
+    """Yield the ways to run the model that are not measured, each with the reason, such as a damaged file."""
     is_open = _leaves_onednn_open(subject.conf) and subject.conf.precision in (AUTO, FP32)
     for name, model, refusal in ways_to_run(subject.directory, [_ONEDNN_ENGINE] if is_open else ()):
         if model is not None and not refusal and not _tries_onednn(name, model, subject.conf):
@@ -384,13 +406,13 @@ def _not_run(subject: _Subject) -> Iterator[Timed]:
 
 
 def _rows(model: ServingModel) -> list[int]:
-    """Return the numbers of rows to time; only 1 if all feeds have a fixed number of rows."""
+    """Return the batch sizes to measure; only 1 if all inputs of the model have a fixed batch dimension."""
     varies = any(sized(feed.shape, 1, 1) != sized(feed.shape, 2, 1) for feed in model.feeds)
     return list(ROWS) if varies else [1]
 
 
 def _lengths(model: ServingModel) -> list[int]:
-    """Return the lengths to time: several for padded texts, else one usual length, as in the warm-up."""
+    """Return the sequence lengths to measure: several for padded texts, else one usual length."""
     if model.padding is None:
         return [USUAL_LENGTHS[0]]
     longest = min([feed.longest[1] for feed in model.feeds if feed.longest], default=max(LENGTHS))
@@ -398,7 +420,7 @@ def _lengths(model: ServingModel) -> list[int]:
 
 
 def _describe_order(order: Order) -> str:
-    """Return the engine, and its precision if that is tried beside fp32."""
+    """Return the name of a candidate for the progress line: the engine, and a lower precision or oneDNN."""
     if order.onednn:
         return f"{order.engine} with oneDNN"
     return f"{order.engine} {order.precision}" if order.agreeing else order.engine
@@ -406,7 +428,10 @@ def _describe_order(order: Order) -> str:
 
 @contextlib.contextmanager
 def _shown_race(title: str) -> Iterator[Callable[[str, float], None]]:
-    """Show a title, and yield a function that shows the step and the share of a race."""
+    """Context manager: print a title, and yield a function to report progress: step, and share from 0 to 1.
+
+    The function draws a progress bar on a terminal, and does nothing elsewhere.
+    """
     if not _has_terminal():
         _write_title(title)
         yield lambda step, share: None
@@ -421,10 +446,12 @@ def _shown_race(title: str) -> Iterator[Callable[[str, float], None]]:
 
 
 def _has_terminal() -> bool:
+    """Return whether a progress bar can be shown on standard error."""
     return sys.stderr is not None and sys.stderr.isatty() and not logs_json()
 
 
 def _write_title(title: str) -> None:
+    """Write a progress line to standard error, or to the log if logs are JSON."""
     if logs_json():
         log.warning("%s", title)
     elif sys.stderr is not None:
@@ -433,7 +460,7 @@ def _write_title(title: str) -> None:
 
 
 def _with_progress(name: str, orders: Sequence[Order]) -> Iterator[Order]:
-    """Yield the orders, with a progress bar on a terminal and a line elsewhere."""
+    """Yield measurement orders one by one, and show the progress: a bar on a terminal, a line elsewhere."""
     title = f"Op {name}: timing {', '.join(map(_describe_order, orders))} (once for this machine)"
     if not _has_terminal():
         _write_title(title)

@@ -1,4 +1,4 @@
-"""A service with candidate settings: started on free ports, loaded with requests, and stopped."""
+"""Runs a service with candidate settings for `paddlewheel tune`: starts it on free ports, and loads it."""
 
 from __future__ import annotations
 
@@ -41,16 +41,22 @@ _IGNORED_SECTIONS = ("v2", "tls", "security", "logging")
 
 
 class NotStarted(ServingError):
-    """A candidate whose service does not start, or does not answer requests."""
+    """Raised if a service with the tuned settings does not start, or answers no request.
+
+    The search then skips these settings.
+    """
 
 
 class Script:
-    """A service's script and its config.yml, from which candidates are started."""
+    """The user's service (script and config.yml), from which services with other settings are started."""
 
     def __init__(
         self, script: Path, config: Path, op: str, candidate_config: Path, ports: Sequence[int]
     ) -> None:
-        """candidate_config: file for the configuration of each candidate. ports: of HTTP and gRPC."""
+        """candidate_config: path of the temporary config.yml of each candidate.
+
+        ports: free ports for HTTP and gRPC.
+        """
         self.config = config
         self.op = op
         self._script = script
@@ -59,9 +65,9 @@ class Script:
         self._http_port, self._rpc_port = ports
 
     def resolved(self, settings: Settings | None = None) -> dict[str, Any]:
-        """Return the configuration with these settings, as `--print-config` prints it.
+        """Return the whole configuration with these settings and all defaults, as `--print-config` prints it.
 
-        Raise ConfigError with all errors of the configuration.
+        settings: None for config.yml as it is. Raises ConfigError with all errors of the configuration.
         """
         self._write(settings)
         try:
@@ -77,9 +83,10 @@ class Script:
 
     @contextlib.contextmanager
     def started(self, settings: Settings | None, until: float) -> Iterator[Candidate]:
-        """Run the service with these settings, or with those of config.yml.
+        """Context manager: run the service with these settings, and stop it at the end.
 
-        Raise NotStarted if it is not ready at `until` (an instant of `time.monotonic`).
+        settings: None for config.yml as it is. Raises NotStarted if the service is not ready at `until` (an
+        instant of `time.monotonic`).
         """
         self._write(settings)
         with tempfile.TemporaryFile() as log:  # without a name, so that a kill leaves nothing
@@ -105,10 +112,14 @@ class Script:
                     process.wait()
 
     def _command(self, *options: str) -> list[str]:
-        """Return a module and its arguments. By name: the command line is of a layer above this module."""
+        """Return the module and arguments that start the service.
+
+        The CLI is a layer above, so the module is a name.
+        """
         return ["pipeline", "run", "--config", str(self._candidate_config), *options, str(self._script)]
 
     def _write(self, settings: Settings | None) -> None:
+        """Write the temporary config.yml with these settings."""
         config = {key: value for key, value in self._source_config.items() if key not in _IGNORED_SECTIONS}
         dag = {**(config.get("dag") or {}), "enable_prometheus": False}
         dag.update(drain_delay=0, drain_timeout=1)
@@ -125,9 +136,10 @@ class Script:
 
 @contextlib.contextmanager
 def opened(script: Path, config: Path, op: str) -> Iterator[Script]:
-    """Reserve two ports, and a file beside config.yml for candidates, where relative paths mean the same.
+    """Context manager: yield a `Script` with two reserved ports and a temporary config.yml for candidates.
 
-    Raise ConfigError if the folder can't be written.
+    The file is beside config.yml, so that relative paths mean the same. Raises ConfigError if the folder
+    can't be written.
     """
     with contextlib.ExitStack() as stack:
         holders = [stack.enter_context(socket.socket()) for _ in range(2)]
@@ -147,18 +159,19 @@ def opened(script: Path, config: Path, op: str) -> Iterator[Script]:
 
 
 def _make_file(folder: Path) -> str:
+    """Create a temporary file in the folder for a candidate's config.yml, and return its path."""
     number, path = tempfile.mkstemp(_SUFFIX, _PREFIX, folder)
     os.close(number)
     return path
 
 
 def _path_of_descriptor(descriptor: int) -> Path:
-    """Return a path by which other processes of this user open a file without a name."""
+    """Return a /proc path by which other processes of this user can open a file without a name."""
     return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
 
 
 class Candidate:
-    """A running service that is measured."""
+    """A running service with candidate settings, and functions to send requests to it and load it."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         self._process = process
@@ -166,6 +179,10 @@ class Candidate:
         self._log = log
 
     def wait_until_ready(self, until: float) -> None:
+        """Wait until all instances are ready.
+
+        Raises NotStarted if the service ends, or is not ready at `until`.
+        """
         while True:
             if self._process.poll() is not None:
                 raise NotStarted(f"its start ended with {self._process.returncode}: {self._last_log_lines()}")
@@ -178,7 +195,10 @@ class Candidate:
             time.sleep(_POLL_S)
 
     def get(self, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Return status and body of an answer. Raise OSError or http.client.HTTPException without any."""
+        """Send a GET, or a POST with a body, and return status and body of the response.
+
+        Raises OSError or http.client.HTTPException if no response arrives.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=_ASK_S)
         with contextlib.closing(connection):
             connection.request("GET" if body is None else "POST", path, body)
@@ -186,7 +206,7 @@ class Candidate:
             return answer.status, answer.read()
 
     def refusal(self, request: SampleRequest) -> str:
-        """Return the reason why the service rejects a request; empty if it answers."""
+        """Send a request, and return the error with which the service rejects it; empty if it answers."""
         try:
             status, body = self.get(request.path, request.body)
             answer = json.loads(body)
@@ -197,7 +217,7 @@ class Candidate:
         return str(answer.get("err_msg") or answer.get("error") or f"HTTP status {status}")
 
     def answer_s(self, request: SampleRequest) -> float:
-        """Return the latency of a request on a new connection, in seconds."""
+        """Send a request on a new connection, and return its latency in seconds."""
         begun = time.perf_counter()
         self.refusal(request)
         return time.perf_counter() - begun
@@ -205,7 +225,10 @@ class Candidate:
     def load(
         self, requests: Sequence[SampleRequest], connections: int, seconds: float, warm_s: float
     ) -> Round:
-        """Run one round of load. Raise NotStarted if no request was answered."""
+        """Send requests for `seconds` over some connections in a closed loop, and return the measurement.
+
+        warm_s: seconds of load before, which are not counted. Raises NotStarted if no request was answered.
+        """
         sent = tuple((request.path, request.body) for request in requests)
         load = Load(self._port, sent, connections, seconds, warm_s, _ASK_S)
         before = self._cpu_s()
@@ -219,16 +242,18 @@ class Candidate:
         return Round(connections, seconds, tuple(result.latencies_ms), cpu_s, result.failed, result.error)
 
     def _cpu_s(self) -> float:
-        """Return the CPU seconds of the front and its workers since their start."""
+        """Return the CPU seconds that the front and its workers have used since their start."""
         service = RunningService(self._process.pid, None, ())
         return sum(map(cpu_ticks, [service.pid, *service.worker_pids()])) / _TICKS
 
     def _last_log_lines(self) -> str:
+        """Return the last lines that the service has printed, for an error message."""
         lines = self._log.read_text("utf-8", errors="replace").strip().splitlines()
         return " ".join(lines[-_ERROR_LINES:])
 
 
 def _run(load: Load) -> LoadResult:
+    """Run the load generator in a child process, and return its result. Raises NotStarted if it fails."""
     with tempfile.TemporaryFile() as file:
         answer = _path_of_descriptor(file.fileno())
         try:

@@ -1,8 +1,8 @@
-"""A choice: the engine, the precision and the costs of runs that were measured for one model on one machine.
+"""Measured choice of engine and precision for one model on one machine: its data, score, and storage.
 
-Choices are stored beside the model, or in the user's cache folder if the model's folder can't be written.
-The key has a digest of the model's files, the CPU and its cores, the engines' versions and the open settings.
-An image that was started once therefore has the choice of all its replicas.
+Choices are stored beside the model, or in the user's cache folder if the model's folder can't be written. The
+key has a digest of the model's files, the CPU and its cores, the engines' versions and the open settings. An
+image that was started once therefore has the choice of all its replicas.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Point = tuple[int, int, float]
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """One way to run a model, and the times of its runs."""
+    """Measured speed of a model with one engine and precision: seconds per run by batch size and length."""
 
     engine: str
     precision: str
@@ -49,20 +49,20 @@ class Timed(msgspec.Struct, frozen=True):
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is refused, or has the times that a comparison needs."""
+        """Whether the stored measurement is valid: an error, or positive times with a batch of one row."""
         timed = all(rows > 0 and length > 0 and seconds > 0 for rows, length, seconds in self.points)
         return bool(self.refused) or (timed and any(rows == 1 for rows, _, _ in self.points))
 
     def alone_s(self) -> float:
-        """Return the seconds of a single row, the latency of a lone caller."""
+        """Return the seconds of a run with a single row: the latency of a lone caller."""
         return _mean([min(s for _, s in self._timings_at(length, 1)) for length in self._compared()])
 
     def row_s(self) -> float:
-        """Return the seconds per row in the best batch, the cost under load."""
+        """Return the seconds per row in the best batch: the cost under load."""
         return _mean([min(s / rows for rows, s in self._timings_at(length)) for length in self._compared()])
 
     def score(self) -> float:
-        """Return the geometric mean of the seconds per row under load and alone."""
+        """Return the geometric mean of `row_s` and `alone_s` in seconds, by which candidates are compared."""
         return math.sqrt(self.row_s() * self.alone_s())
 
     def best_rows(self) -> int:
@@ -70,10 +70,12 @@ class Timed(msgspec.Struct, frozen=True):
         return min(self._timings_at(min(self._compared())), key=lambda run: run[1] / run[0])[0]
 
     def _compared(self) -> Sequence[int]:
+        """Return the sequence lengths at which measurements of several engines are compared."""
         lengths = sorted({length for _, length, _ in self.points})
         return [length for length in lengths if length in USUAL_LENGTHS] or lengths[:1]
 
     def _timings_at(self, length: int, most_rows: int | None = None) -> list[tuple[int, float]]:
+        """Return the batch sizes and seconds of the runs with this sequence length."""
         return [
             (rows, s)
             for rows, at, s in self.points
@@ -82,7 +84,7 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of a candidate whose instances answered closed loops, see `pipeline.tuning.trials`."""
+    """Measured throughput of an engine and precision under concurrent callers, see `trials.Race`."""
 
     engine: str
     precision: str
@@ -95,20 +97,23 @@ class Served(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def score(self) -> tuple[float, float]:
-        """Geometric mean of all rates, because a single loop is noisy; then the rate of the first loop."""
+        """Sort key, higher is better: geometric mean of all request rates, then the rate of the first loop.
+
+        The mean is of all rates, because a single loop is noisy.
+        """
         if self.refused or not self.rates:
             return 0.0, self.first_per_s
         return _mean([rate for _, _, rate in self.rates]), self.first_per_s
 
     @property
     def is_whole(self) -> bool:
-        """Whether all numbers are in range."""
+        """Whether the stored measurement is valid: all numbers are in range."""
         return self.batch_limit >= 0 and all(
             limit > 0 and callers > 0 and rate > 0 for limit, callers, rate in self.rates
         )
 
     def describe(self) -> str:
-        """Return the candidate and its rates, for the log."""
+        """Return the settings and their requests per second as text, for the log."""
         name = f"{self.engine} {self.precision}{' with oneDNN' if self.onednn else ''}"
         placed = "" if self.placement == "auto" else f", {self.placement}"
         if self.refused:
@@ -121,7 +126,7 @@ class Served(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The engine, precision, placement and batch limit that were chosen for a model.
+    """The fastest engine, precision, placement and batch size for a model on this machine, as measured.
 
     Files of earlier versions have no `served`.
     """
@@ -134,53 +139,53 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def engine(self) -> str:
-        """Name of the engine, as in `local_service_conf.engine`."""
+        """Name of the chosen engine, as in `local_service_conf.engine`."""
         return self.among[0].engine
 
     @property
     def precision(self) -> str:
-        """Name of the precision, as in `local_service_conf.precision`."""
+        """Name of the chosen precision, as in `local_service_conf.precision`."""
         return self.among[0].precision
 
     @property
     def onednn(self) -> bool:
-        """Whether oneDNN was tried, proved and chosen."""
+        """Whether oneDNN was measured, its results agreed, and it was chosen."""
         return self.among[0].onednn
 
     @property
     def placement(self) -> str:
-        """Placement of the instances; `auto` if it was not measured."""
+        """Chosen placement of the instances, `process` or `thread`; `auto` if it was not measured."""
         return self.served[0].placement if self.served else "auto"
 
     @property
     def batch_limit(self) -> int:
-        """Most requests of a batch; 0 if it was not measured."""
+        """Chosen maximum of requests in a batch; 0 if it was not measured."""
         return self.served[0].batch_limit if self.served else 0
 
     @property
     def best_rows(self) -> int:
-        """Rows of the batch in which a row costs the least."""
+        """Batch size at which a row costs the least time."""
         return self.batch_limit or self.among[0].best_rows()
 
     @property
     def rows_per_s(self) -> float:
-        """Throughput of one instance, on one core if a run has one thread."""
+        """Throughput of one instance in rows per second, in the best batch."""
         return 1 / self.among[0].row_s()
 
     @property
     def is_whole(self) -> bool:
-        """Whether it can be used. A choice from a damaged file can't."""
+        """Whether the stored choice is valid. A choice that was read from a damaged file is not."""
         chosen = self.among[:1]
         if not chosen or chosen[0].refused:
             return False
         return all(timed.is_whole for timed in self.among) and all(served.is_whole for served in self.served)
 
     def costs(self) -> Mapping[tuple[int, int], float]:
-        """Return the seconds of a run by (rows, length)."""
+        """Return the measured seconds of a model run by (rows, length), from which workers plan batches."""
         return {(rows, length): seconds for rows, length, seconds in self.among[0].points}
 
     def line(self) -> str:
-        """Return the choice and its table in one line, for the log."""
+        """Return the chosen settings and the figures of all measured settings in one line, for the log."""
         parts = []
         for candidate in self.among:
             if candidate.refused:
@@ -196,7 +201,10 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def choose_served(choice: Choice, served: Sequence[Served], *, provisional: bool) -> Choice:
-    """Return the choice by the results of the trials, the best first. Without any the timed runs decide."""
+    """Return the choice updated with throughputs under concurrent callers: the fastest settings win.
+
+    Without any usable result the choice stays. served: the best first. provisional: no real rows were used.
+    """
     if not any(result.rates and not result.refused for result in served):
         return choice
     best = served[0]
@@ -210,7 +218,9 @@ def choose_served(choice: Choice, served: Sequence[Served], *, provisional: bool
 
 
 def choose(candidates: Sequence[Timed]) -> Choice:
-    """Choose the fastest candidate. Raise ConfigError, with all reasons, if every candidate is refused.
+    """Choose the engine and precision with the fastest runs.
+
+    Raises ConfigError, with all reasons, if none works.
 
     The score is the geometric mean of the time per row under load and alone. A candidate that is a little
     faster in large batches must not make a lone caller wait twice as long.
@@ -227,7 +237,7 @@ def choose(candidates: Sequence[Timed]) -> Choice:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Return the geometric mean, which weighs short and long lengths alike."""
+    """Return the geometric mean, in which short and long lengths have the same weight."""
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
@@ -239,14 +249,14 @@ _DISTRIBUTIONS = ("paddlepaddle", "paddlepaddle-gpu", "onnxruntime", "onnxruntim
 
 
 class ChoiceFile(msgspec.Struct):
-    """The contents of a file of choices."""
+    """Content of the file `choices.json`: stored choices of a model, for several machines and versions."""
 
     choices: dict[str, Choice] = {}  # by key
     machines: dict[str, str] = {}  # facts of each key, for people who read the file
 
 
 def get_choice_key(model: ServingModel, besides: Sequence[str]) -> tuple[str, str]:
-    """Return the key of a choice, and the facts of which it is a digest.
+    """Return the key under which a choice is stored, and the facts of which the key is a digest, as text.
 
     besides: facts besides the model's files and the machine.
     """
@@ -263,7 +273,7 @@ def get_choice_key(model: ServingModel, besides: Sequence[str]) -> tuple[str, st
 
 
 def describe_machine() -> str:
-    """Return the CPU's name and the number of cores that this process may use."""
+    """Return the CPU's name and the number of cores that this process may use, as one text."""
     name = platform.machine()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -274,7 +284,7 @@ def describe_machine() -> str:
 
 
 def list_engine_versions() -> list[str]:
-    """Return the installed distributions of engines, each with its version."""
+    """Return the installed packages of engines with their versions, such as "openvino 2025.1"."""
     names_and_versions = []
     added = sorted({plugin.distribution for plugin in find(ENGINES).values()} - {PROJECT, *_DISTRIBUTIONS})
     for name in (*_DISTRIBUTIONS, *added):
@@ -285,7 +295,7 @@ def list_engine_versions() -> list[str]:
 
 
 def read_choice(model: ServingModel, key: str) -> Choice | None:
-    """Return the stored choice of the key from the model's folder or the cache folder."""
+    """Return the choice stored under this key in the model's or the cache folder; None without one."""
     for path in _places(model, key):
         try:
             choice = _load(path).choices.get(key)
@@ -298,7 +308,10 @@ def read_choice(model: ServingModel, key: str) -> Choice | None:
 
 
 def write_choice(model: ServingModel, key: str, facts: str, choice: Choice) -> Choice:
-    """Store a choice. Return the valid choice: that of another start if that was stored earlier."""
+    """Store a choice, and return the choice to use: if another process has stored one earlier, that one.
+
+    key, facts: see `get_choice_key`.
+    """
     places = list(_places(model, key))
     for path in places:
         with contextlib.suppress(ConfigError):
@@ -319,6 +332,7 @@ def write_choice(model: ServingModel, key: str, facts: str, choice: Choice) -> C
 
 
 def _is_written(path: Path, stored: ChoiceFile) -> bool:
+    """Replace a file of choices atomically. Return false if the folder can't be written."""
     # Not by the number of the process: in containers that share the folder all have the same.
     partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -333,12 +347,13 @@ def _is_written(path: Path, stored: ChoiceFile) -> bool:
 
 
 def _places(model: ServingModel, key: str) -> Iterator[Path]:
+    """Yield the paths where the choices of a model may be stored, the preferred path first."""
     yield model.directory / CHOICES_FILE
     yield cache_folder("choices") / f"{key}.json"
 
 
 def _load(path: Path) -> ChoiceFile:
-    """Read a file of choices; an absent file is empty. Raise ConfigError for a damaged file."""
+    """Read a file of choices; an absent file is empty. Raises ConfigError for a damaged file."""
     try:
         stored = msgspec.json.decode(path.read_bytes(), type=ChoiceFile)
     except OSError:

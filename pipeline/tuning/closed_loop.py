@@ -1,4 +1,4 @@
-"""`python -m pipeline.tuning.closed_loop ANSWER`: a load generator in a separate process.
+"""`python -m pipeline.tuning.closed_loop ANSWER`: an HTTP load generator in a separate process.
 
 Closed loop: each connection sends its next request when the previous request is answered. A `Load` is read
 from standard input, and a `LoadResult` is written to the file ANSWER, both as MessagePack.
@@ -21,7 +21,7 @@ _LENGTH = b"\r\ncontent-length:"
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Requests to send, and the time to send them."""
+    """Input of the load generator: the requests, and the number of connections and seconds to send them."""
 
     port: int
     requests: tuple[tuple[str, bytes], ...]  # path and body, sent in turn
@@ -32,7 +32,7 @@ class Load(msgspec.Struct, frozen=True):
 
 
 class LoadResult(msgspec.Struct):
-    """Latencies and failures of the requests that were answered within the counted time."""
+    """Result of the load generator: latencies and failures of requests answered within the counted time."""
 
     seconds: float
     latencies_ms: list[float] = []
@@ -41,7 +41,10 @@ class LoadResult(msgspec.Struct):
 
 
 class _Connection(asyncio.Protocol):
-    """A connection that sends requests until the end. `done` is set at the end, or when it is lost."""
+    """Client connection that sends HTTP requests, one after the other, until the time is over.
+
+    `done` is set at the end, or when the connection is lost.
+    """
 
     def __init__(
         self, messages: Sequence[bytes], first: int, span: tuple[float, float], result: LoadResult
@@ -72,6 +75,7 @@ class _Connection(asyncio.Protocol):
             self.done.set_result(None)
 
     def _read_head(self) -> bool:
+        """Parse the head of a response. Return false if it is incomplete or unusable."""
         end = self._received.find(b"\r\n\r\n")
         if end < 0:
             if len(self._received) > _MAX_HEAD:
@@ -88,6 +92,7 @@ class _Connection(asyncio.Protocol):
         return True
 
     def _answered(self) -> None:
+        """Record a complete response, and send the next request."""
         now = time.perf_counter()
         body = self._received[self._end_of_head :]
         if begun := self._span[0] <= now <= self._span[1]:
@@ -104,23 +109,28 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
 
     def _send(self) -> None:
+        """Send the next request."""
         self._sent_at = time.perf_counter()
         self._transport.write(self._messages[self._next % len(self._messages)])
         self._next += 1
 
     def _fail(self, error: str) -> None:
+        """Count a failed request, and keep the error of the first."""
         self._result.failed += 1
         self._result.error = self._result.error or error
 
 
 def build_http_request(path: str, body: bytes) -> bytes:
-    """Return the bytes of an HTTP request."""
+    """Return the bytes of an HTTP/1.1 POST request with a JSON body."""
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
 async def send_load(load: Load) -> LoadResult:
-    """Send the load. Raise OSError if the service can't be reached."""
+    """Send requests to 127.0.0.1 as `load` says, and return the latencies.
+
+    Raises OSError without a connection.
+    """
     result = LoadResult(load.seconds)
     messages = [build_http_request(*request) for request in load.requests]
     loop = asyncio.get_running_loop()

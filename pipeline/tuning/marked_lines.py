@@ -1,4 +1,4 @@
-"""The lines that `paddlewheel tune` writes into config.yml, between marks, with CPU and versions. Example:
+"""Writes the settings of `paddlewheel tune` into config.yml, between marks, with CPU and versions. Example:
 
     bert:
       # tuned: begin, by paddlewheel tune on ...
@@ -6,8 +6,8 @@
       # tuned: end
       # before tuning: concurrency: 2
 
-The previous line of a key is commented out, because a YAML mapping has each key once.
-The next tuning restores it before it writes new lines. All other lines stay byte for byte.
+The previous line of a key is commented out, because a YAML mapping has each key once. The next tuning
+restores it before it writes new lines. All other lines stay byte for byte.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ _NOTED = re.compile(r"^ *# tuned: begin, by paddlewheel tune on (.*?)(?:;|$)", r
 
 
 class NotByLines(ConfigError):
-    """A config.yml into which no lines can be inserted: its sections are in braces, or it has anchors."""
+    """Raised if no lines can be inserted into config.yml: its sections are in braces, or it has anchors."""
 
 
 def require_lines(config: Path, text: str, op: str) -> None:
-    """Raise ConfigError if no settings of the Op can be inserted into the text."""
+    """Raise ConfigError if settings can't be inserted into this Op's section, before the long search begins.
+
+    config: path of config.yml, for the error. text: its content.
+    """
     try:
         with_settings(text, op, Settings("paddle", "fp32", 1, 1, 1))
     except NotByLines:
@@ -44,9 +47,9 @@ def require_lines(config: Path, text: str, op: str) -> None:
 
 
 def with_settings(text: str, op: str, settings: Settings) -> str:
-    """Return config.yml with the settings of an Op.
+    """Return the text of config.yml with the tuned settings in the section of an Op.
 
-    Raise NotByLines, with the values to write by hand, if no lines can be inserted.
+    Raises NotByLines, with the values to write by hand, if no lines can be inserted.
     """
     plain = without_settings(text)
     lines = plain.splitlines(keepends=True)
@@ -72,7 +75,10 @@ def with_settings(text: str, op: str, settings: Settings) -> str:
 
 
 def without_settings(text: str) -> str:
-    """Return config.yml as it was before tuning."""
+    """Return the text of config.yml without tuned settings, as it was before.
+
+    Raises ConfigError for broken marks.
+    """
     plain, inside = [], False
     for line in text.splitlines(keepends=True):
         stripped = line.strip()
@@ -90,7 +96,7 @@ def without_settings(text: str) -> str:
 
 
 def other_machine(config: Path) -> str:
-    """Return the machine for which config.yml was tuned if it is another machine; else an empty text."""
+    """Return the machine for which config.yml was tuned, if it is not this machine; else an empty text."""
     try:
         with config.open(encoding="utf-8", errors="replace") as file:
             text = file.read(MAX_FILE_BYTES)
@@ -101,10 +107,12 @@ def other_machine(config: Path) -> str:
 
 
 def _machine() -> str:
+    """Return the description of this machine, as the marks in config.yml have it."""
     return describe_machine().replace(";", ",")  # which ends it in the line
 
 
 def _block(column: int, values: Mapping[str, Any], line_end: str) -> list[str]:
+    """Return the marked lines with the settings, indented to a column."""
     facts = "; ".join([_machine(), *list_engine_versions()])
     lines = [f"{_BEGIN}, by paddlewheel tune on {facts}"]
     lines += [
@@ -115,7 +123,7 @@ def _block(column: int, values: Mapping[str, Any], line_end: str) -> list[str]:
 
 
 def _places(node: yaml.MappingNode, keys: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of lines of the keys that the section already has."""
+    """Yield the line ranges (start, end) of these keys in a section of the YAML file."""
     for key, value in node.value:
         if key.value in keys:
             end = value.end_mark
@@ -123,18 +131,19 @@ def _places(node: yaml.MappingNode, keys: Mapping[str, Any]) -> Iterator[tuple[i
 
 
 def _first(node: yaml.MappingNode) -> yaml.Mark:
-    """Return the place of a section's first key; the section's mark may be that of an anchor before it."""
+    """Return the position of a section's first key. The section's own mark may be at an anchor before it."""
     first: yaml.Mark = node.value[0][0].start_mark
     return first
 
 
 def _commented(line: str) -> str:
+    """Return a line as a comment that `without_settings` restores."""
     content = line.lstrip(" ")
     return line[: len(line) - len(content)] + _BEFORE + content
 
 
 def _below(node: Any, name: str) -> yaml.MappingNode:
-    """Return the section below a key. Raise KeyError if there is none, or if it is in braces."""
+    """Return the YAML mapping under a key. Raises KeyError if there is none, or if it is in braces."""
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
         if str(key.value) == name and isinstance(value, yaml.MappingNode) and not value.flow_style:
             return value
@@ -142,7 +151,7 @@ def _below(node: Any, name: str) -> yaml.MappingNode:
 
 
 def _says(written: str, plain: str, op: str, settings: Settings) -> bool:
-    """Return whether the new text equals the old text as YAML, except for the settings."""
+    """Return whether the new text, parsed as YAML, differs from the old text only by the settings."""
     expected = yaml.safe_load(plain)
     expected["op"] = {**expected["op"], op: settings.laid_over(expected["op"][op])}
     try:

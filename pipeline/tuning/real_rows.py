@@ -1,7 +1,7 @@
-"""The real rows beside a model in `sample.npz`: feeds to time, and proof that faster runs answer alike.
+"""Real example inputs of a model in `sample.npz`: for timing, and to prove that faster settings answer alike.
 
-The file has an array for each feed. `paddlewheel convert` writes the rows of `--sample` there. Random ids
-prove nothing: on them a model has no opinion that a lower precision could change.
+The file has an array for each input tensor. `paddlewheel convert` writes the rows of `--sample` there. Random
+ids prove nothing: on them a model has no opinion that a lower precision could change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from pipeline.tuning.choice import USUAL_LENGTHS
 
 
 def read_rows(sample: Path) -> dict[str, Array]:
-    """Return the array of each feed, all with the same number of rows. Raise ConfigError for other files."""
+    """Return the arrays in a sample.npz by input tensor, all with the same number of rows.
+
+    Raises ConfigError for a missing file, and for unusable content.
+    """
     if not sample.is_file():
         raise ConfigError(
             f"{SAMPLE_FILE} is not beside the model: put real rows there, an array for each feed"
@@ -45,7 +48,9 @@ def read_rows(sample: Path) -> dict[str, Array]:
 
 
 def count_unpadded(rows: Mapping[str, Array], padding: Padding | None) -> Array:
-    """Return the length of each row without padding: the longest of its feeds, 1 without padded feeds.
+    """Return the sequence length of each row without padding: the longest of its inputs.
+
+    The length is 1 without padded inputs.
 
     padding: the rules of serving.yml.
     """
@@ -57,6 +62,7 @@ def count_unpadded(rows: Mapping[str, Array], padding: Padding | None) -> Array:
 
 
 def _filled(array: Array, rule: FeedPadding) -> Array:
+    """Return the length of each row up to its last value that is no padding. rule: padding of this input."""
     by_place = np.moveaxis(array != rule.value, rule.axis, -1)
     filled = by_place.reshape(len(array), -1, array.shape[rule.axis]).any(axis=1)
     lengths: Array = (filled * np.arange(1, filled.shape[1] + 1)).max(axis=1)
@@ -66,10 +72,10 @@ def _filled(array: Array, rule: FeedPadding) -> Array:
 def feeds_to_time(
     predictor: Predictor, directory: Path, padding: Padding | None
 ) -> Callable[[int, int], dict[str, Array]] | None:
-    """Return a function that makes feeds of (rows, length) from the real rows in the model's folder.
+    """Return a function that makes the inputs of a timed run from the real rows in the model's folder.
 
-    Return None if the folder has no rows, or if the rows do not fit the model. A model without a batch axis
-    has one size: that of its example.
+    The function gets batch size and sequence length. None if the folder has no rows, or if they do not fit
+    the model. For a model without a batch dimension, the function returns its example.
     """
     if not all(feed.has_rows for feed in predictor.feeds) and (directory / EXAMPLE_FILE).is_file():
         example = read_example(directory, {}, predictor.feeds)
@@ -86,7 +92,10 @@ def feeds_to_time(
 def _of_size(
     rows: Mapping[str, Array], lengths: Array, padding: Padding | None, count: int, length: int
 ) -> dict[str, Array]:
-    """Return the first rows, repeated if there are fewer. Padded feeds are cut or repeated to the length."""
+    """Return model inputs of this batch size and sequence length, made from the real rows.
+
+    Rows are repeated if there are fewer. Padded inputs are cut or repeated to the length.
+    """
     indices = np.arange(count) % len(lengths)
     places = np.arange(length) % max(1, lengths[indices].max())
     padded = padding.feeds if padding else {}
@@ -101,7 +110,7 @@ _MAX_SINGLE_ROWS = 256
 
 
 def single_rows(model: ServingModel, directory: Path, padding: Padding | None) -> list[dict[str, Array]]:
-    """Return feeds of one row each, of different lengths: rows of the sample, or generated rows."""
+    """Return model inputs of one row each, with different sequence lengths: real rows, or generated rows."""
     try:
         rows = read_rows(directory / SAMPLE_FILE)
     except ConfigError:
@@ -128,9 +137,10 @@ _ROWS_OF_SIZE = 3
 def require_agreement(
     fp32: Predictor, lower: Predictor, directory: Path, padding: Padding | None = None
 ) -> None:
-    """Raise ConfigError, with the figure, if the answers differ too much or there are too few real rows.
+    """Raise ConfigError, with the figure, unless a lower precision answers like fp32 on the real rows.
 
-    padding: the rules of serving.yml; each batch is padded to its longest row.
+    Outputs with class scores need the same best class, other outputs a high cosine. Too few rows are an
+    error, too. padding: the rules of serving.yml; each batch is padded to its longest row.
     """
     sample = directory / SAMPLE_FILE
     rows = read_rows(sample)
@@ -162,7 +172,7 @@ def require_agreement(
 def require_equal_answers(
     native: Predictor, onednn: Predictor, directory: Path, padding: Padding | None = None
 ) -> None:
-    """Raise ConfigError unless oneDNN and the native program answer alike on real rows of two sizes.
+    """Raise ConfigError unless oneDNN and Paddle's own kernels answer alike on real rows of two sizes.
 
     An operator may cache the plan of the first run: even sizes go first, then odd sizes, in one session.
     """
@@ -185,7 +195,7 @@ def require_equal_answers(
 def _of_several_sizes(
     rows: dict[str, Array], padding: Padding | None, predictor: Predictor
 ) -> Iterator[dict[str, Array]]:
-    """Yield some rows of each of several lengths, or in several numbers where the model has a single size."""
+    """Yield model inputs of several sequence lengths; of several batch sizes if the length is fixed."""
     padded = padding.feeds if padding else {}
     lengths = count_unpadded(rows, padding)
     if not padded:
@@ -203,7 +213,10 @@ def _of_several_sizes(
 def _cut(
     rows: dict[str, Array], padded: Mapping[str, FeedPadding], chosen: Array, length: int
 ) -> dict[str, Array]:
-    """Return the chosen rows, without padding beyond the length."""
+    """Return the chosen rows as model inputs, cut to a sequence length. chosen: indices of rows.
+
+    padded: the padding rules by input.
+    """
     return {
         name: array[chosen].take(range(length), axis=padded[name].axis) if name in padded else array[chosen]
         for name, array in rows.items()
@@ -211,13 +224,13 @@ def _cut(
 
 
 def _spread(lengths: Array) -> list[int]:
-    """Return some of the lengths, the greatest first."""
+    """Return a few of the lengths, evenly spread, the greatest first."""
     places = np.unique(np.linspace(0, len(lengths) - 1, min(len(lengths), _SIZES)).astype(int))
     return [int(length) for length in lengths[places][::-1]]
 
 
 def _batches(rows: dict[str, Array], padding: Padding | None) -> Iterator[dict[str, Array]]:
-    """Yield the rows in batches, short rows first, each batch as long as its longest row."""
+    """Yield the rows as batches of model inputs, short rows first, each cut to its longest row."""
     padded = padding.feeds if padding else {}
     lengths = count_unpadded(rows, padding)
     count = len(lengths)
@@ -228,12 +241,12 @@ def _batches(rows: dict[str, Array], padding: Padding | None) -> Iterator[dict[s
 
 
 def _has_classes(array: Array) -> bool:
-    """Return whether an output has a row of class scores for each row of the feed."""
+    """Return whether an output looks like class scores: one row of floats for each row of the input."""
     return array.ndim == 2 and array.shape[1] > 1 and array.dtype.kind == "f"
 
 
 def _cosine(expected: Array, actual: Array) -> float:
-    """Return the smallest cosine between corresponding rows."""
+    """Return the smallest cosine similarity between corresponding rows of two outputs."""
     a = expected.reshape(len(expected), -1).astype("float64")
     b = actual.reshape(len(actual), -1).astype("float64")
     norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)

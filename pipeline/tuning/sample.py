@@ -1,4 +1,4 @@
-"""The requests that `paddlewheel tune` sends: read from a file, and checked line by line.
+"""The sample requests of `paddlewheel tune`: read from the file of `--sample`, and checked line by line.
 
 A `.txt` file holds one text a line; each is put under the key of the service's own example. A `.jsonl` file
 holds one body a line: of key/value (`key`, `value`), KServe v2 (`inputs`) or KServe v1 (`instances`).
@@ -26,7 +26,7 @@ _PATHS = {
 
 
 class SampleRequest(NamedTuple):
-    """A request of the sample."""
+    """An HTTP request to send to the tuned service: path, body, and the line of the sample file."""
 
     line: int  # line of the file, 0 for the service's example
     path: str
@@ -34,14 +34,14 @@ class SampleRequest(NamedTuple):
 
 
 class Example(NamedTuple):
-    """The example request of a service."""
+    """The example request that a service declares in its OpenAPI document."""
 
     name: str  # name of the service
     key_values: Mapping[str, str]  # example_key_values of its Ops, or empty
 
     @classmethod
     def of_openapi(cls, document: Any) -> Example:
-        """Return the example in a service's `/openapi.json`."""
+        """Return the example from a service's decoded `/openapi.json`."""
         name = document["info"]["title"]
         posted = document["paths"][_PATHS["key"].format(name=name)]["post"]
         example = posted["requestBody"]["content"]["application/json"].get("example")
@@ -49,9 +49,9 @@ class Example(NamedTuple):
 
 
 def read_sample_lines(path: Path) -> list[tuple[int, str]]:
-    """Return the lines of a sample with their numbers.
+    """Return the lines of a sample file with their line numbers, after a check of each line.
 
-    Raise ConfigError for an unreadable file and for empty or malformed lines.
+    Raises ConfigError for an unreadable file and for empty or malformed lines.
     """
     if path.suffix not in (".txt", ".jsonl"):
         raise ConfigError(f"--sample {path}: name it *.txt (a text a line) or *.jsonl (a body a line)")
@@ -79,6 +79,7 @@ def read_sample_lines(path: Path) -> list[tuple[int, str]]:
 
 
 def _flaw(suffix: str, line: str) -> str:
+    """Return the error of a sample line, as text after its number; empty for a good line."""
     if not line.strip():
         return "is empty"
     if suffix == ".txt":
@@ -95,9 +96,11 @@ def _flaw(suffix: str, line: str) -> str:
 def build_requests(
     lines: Sequence[tuple[int, str]], *, as_texts: bool, example: Example, key: str | None = None
 ) -> list[SampleRequest]:
-    """Return the requests of a sample's lines, or the service's example without any lines.
+    """Return an HTTP request for each line of a sample; without lines, the service's example.
 
-    key: the key for each text. None: the first key of the example. The other keys keep their values.
+    as_texts: lines are texts, not JSON bodies. key: the key for each text; None: the first key of the
+    example, whose other keys keep their values. Raises ConfigError if the service declares no example but
+    needs one.
     """
     path = _PATHS["key"].format(name=example.name)
     if not lines:
@@ -121,11 +124,15 @@ def build_requests(
 
 
 def find_request_path(body: Any, name: str) -> str:
-    """Return the URL path for the body of a request to a service; empty for other bodies."""
+    """Return the URL path to which a JSON body belongs, by its protocol; empty for an unknown body.
+
+    name: of the service.
+    """
     kinds = [path for key, path in _PATHS.items() if isinstance(body, dict) and key in body]
     return kinds[0].format(name=name) if kinds else ""
 
 
 def _key_values(values: Mapping[str, str]) -> bytes:
+    """Return the JSON body of a key/value request."""
     body = {"key": list(values), "value": list(values.values())}
     return json.dumps(body, ensure_ascii=False).encode()

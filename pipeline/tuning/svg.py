@@ -1,4 +1,4 @@
-"""Elements of an SVG drawing: the page and its text, and the colours of all drawings."""
+"""Elements of an SVG drawing, as text: the page, labels, and the colours of all drawings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ INK, FAINT, GRID, LINE, MARK = "#1f2933", "#66727f", "#e3e6ea", "#2a6fdb", "#d13
 
 
 def page(width: float, height: float, parts: Iterable[str]) -> str:
-    """Return an SVG file with the parts on white."""
+    """Return the text of an SVG file with these elements on a white page of this size in pixels."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
         f'height="{height:g}" font-family="system-ui, sans-serif" font-size="12" fill="{INK}">'
@@ -19,6 +19,9 @@ def page(width: float, height: float, parts: Iterable[str]) -> str:
 
 
 def text(x: float, y: float, content: str, fill: str = INK, *, size: int = 12, anchor: str = "start") -> str:
-    """Return a text element. y: its baseline. anchor: `text-anchor` of SVG, the side of the text at x."""
+    """Return an SVG text element. y: its baseline.
+
+    anchor: `text-anchor` of SVG, the side of the text at x.
+    """
     style = f'font-size="{size}" text-anchor="{anchor}" fill="{fill}"'
     return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(content)}</text>'

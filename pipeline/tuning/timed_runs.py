@@ -1,4 +1,4 @@
-"""Timed runs of a model at several numbers of rows and lengths, in a child process."""
+"""Measures the seconds of a model run at several batch sizes and sequence lengths, in a child process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MIN_S = 1e-7
 
 
 class Grid(NamedTuple):
-    """The sizes to time."""
+    """Batch sizes and sequence lengths at which a model is timed."""
 
     rows: tuple[int, ...] = ROWS
     lengths: tuple[int, ...] = LENGTHS
@@ -38,10 +38,12 @@ def time_runs(
     clock: Callable[[], float] = time.perf_counter,
     make_feeds: Callable[[int, int], dict[str, Array]] | None = None,
 ) -> tuple[Point, ...]:
-    """Return the fastest of a few runs of each size, small sizes first, as far as the budget allows.
+    """Return the seconds of a model run at each batch size and length: (rows, length, seconds).
 
-    Larger sizes are estimated in proportion to their elements. Raise ModelFailed or InvalidInput if the
-    smallest size does not run. make_feeds: makes feeds of (rows, length); None: feeds of ones.
+    Each is the fastest of a few runs. Small sizes go first; sizes beyond the budget are estimated in
+    proportion to their elements. Raises ModelFailed or InvalidInput if the smallest size does not run.
+
+    budget_s: seconds of `clock` for all runs. make_feeds: makes the inputs of (rows, length); None: ones.
     """
     make_feeds = make_feeds or partial(input_examples, predictor)
     until = clock() + budget_s
@@ -62,6 +64,7 @@ def time_runs(
 
 
 def _runs(predictor: Predictor, feeds: dict[str, Array], clock: Callable[[], float]) -> Iterator[float]:
+    """Yield the seconds of each repeated run on the same inputs, after a warm-up."""
     predictor.run(feeds)  # the first run of a shape prepares memory
     for _ in range(REPEATS):
         started = clock()
@@ -70,7 +73,7 @@ def _runs(predictor: Predictor, feeds: dict[str, Array], clock: Callable[[], flo
 
 
 def _estimate(measured: dict[tuple[int, int], float], rows: int, length: int) -> float:
-    """Estimate a time from the nearest measured size, in proportion to the number of elements."""
+    """Estimate the seconds of a run from the nearest measured size, in proportion to its elements."""
     size = rows * length
     near = min(measured, key=lambda timed: max(timed[0] * timed[1], size) / min(timed[0] * timed[1], size))
     return measured[near] * max(1.0, size / (near[0] * near[1]))
@@ -81,7 +84,7 @@ _ERROR_LINES = 3
 
 
 class Order(msgspec.Struct, frozen=True):
-    """An order to time one way to run a model."""
+    """Input of the measuring process: the engine, precision and settings to time, and the sizes."""
 
     engine: str
     precision: str
@@ -94,7 +97,10 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def timed(order: Order) -> Timed:
-    """Run the order in a child process, and wait for it. A crash or a hang is a refusal."""
+    """Measure an engine and precision in a child process, and wait for the result.
+
+    A crash or a hang does not raise: the result's `refused` has the reason.
+    """
     refusal = Timed(order.engine, order.precision, onednn=order.onednn)
     # In memory: a container may have no folder that can be written.
     with os.fdopen(os.memfd_create("paddlewheel-timed"), "rb") as answer:

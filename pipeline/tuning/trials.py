@@ -1,4 +1,4 @@
-"""Trials: closed loops of callers through real instances, by which `auto` chooses among candidates.
+"""Trials: requests of concurrent callers through real worker instances, to find the best setting for `auto`.
 
 A candidate is an engine, a precision and a placement. Candidates are dropped early (successive halving): the
 first loop is short, and only the best candidates get longer loops with several batch limits.
@@ -36,7 +36,7 @@ LATEST_END = 2.0
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """An engine, a precision and a placement, with the Op's section of config.yml that has them."""
+    """Settings of a model to measure: engine, precision, placement, and their section of config.yml."""
 
     engine: str
     precision: str
@@ -55,7 +55,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class TrialOrder(msgspec.Struct, frozen=True):
-    """An order for `pipeline.front.trial`."""
+    """Input of the process `pipeline.front.trial`: candidates, batch limits, and the time budget."""
 
     directory: str  # folder of the model's version, where sample.npz may be
     candidates: list[Candidate]  # the best by its timed runs first, each engine with its first placement
@@ -65,7 +65,7 @@ class TrialOrder(msgspec.Struct, frozen=True):
 
 
 class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line from `pipeline.front.trial`: its progress, or at the end its results."""
+    """Line of output from the process `pipeline.front.trial`: its progress, or at the end its results."""
 
     step: str
     share: float  # of the budget
@@ -73,23 +73,29 @@ class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Trial(Protocol):
-    """The running instances of a candidate."""
+    """Protocol class: running worker instances with a candidate's settings."""
 
     async def measure(self, limit: int, callers: int, seconds: float) -> float:
-        """Return the answered requests per second of a closed loop with this batch limit."""
+        """Send requests of concurrent callers for `seconds`, and return the answered requests per second.
+
+        limit: maximum of requests in a batch. callers: each sends its next request after the previous answer.
+        """
         ...
 
     async def close(self) -> None:
-        """Stop the instances."""
+        """Stop the worker instances."""
         ...
 
 
 class TrialFailed(ServingError):
-    """A candidate whose instances do not start, or refuse the requests."""
+    """Raised if workers with a candidate's settings do not start, or refuse requests.
+
+    The candidate is skipped.
+    """
 
 
 class _Runner(msgspec.Struct, eq=False):
-    """A candidate with running instances."""
+    """A candidate with running worker instances, and its results so far."""
 
     candidate: Candidate
     trial: Trial
@@ -97,13 +103,16 @@ class _Runner(msgspec.Struct, eq=False):
     rates: dict[tuple[int, int], float] = {}  # by batch limit and callers
 
     def score(self, limit: int) -> float:
-        """Return the geometric mean of the rates with a batch limit; 0 if one is missing."""
+        """Return the geometric mean of the request rates with a batch limit; 0 if one is missing."""
         rates = [self.rates.get((limit, callers), 0.0) for callers in CALLERS]
         return math.prod(rates) ** (1 / len(rates))
 
 
 class Race:
-    """Measures candidates within a budget, the instances of each started once."""
+    """Comparison of settings under load: measures their throughput in a time budget, drops slow ones early.
+
+    The worker instances of each candidate are started once.
+    """
 
     def __init__(
         self,
@@ -112,7 +121,10 @@ class Race:
         report: Callable[[str, float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """start: starts the instances of a candidate, or raises TrialFailed. report: gets step and share."""
+        """start: starts the instances of a candidate, or raises TrialFailed.
+
+        report: gets step and share from 0 to 1.
+        """
         self.results: list[Served] = []  # of all candidates
         self._order = order
         self._start = start
@@ -124,7 +136,10 @@ class Race:
         self._running: list[_Runner] = []
 
     async def run(self) -> list[Served]:
-        """Run the race. Return the results, the best first; refused and dropped candidates are last."""
+        """Measure all candidate settings under load. Return the results, the best first.
+
+        Refused and dropped candidates are last.
+        """
         try:
             for candidate in self._order.candidates:
                 await self._enter(candidate)
@@ -139,7 +154,7 @@ class Race:
         return sorted(self.results, key=lambda served: served.score, reverse=True)
 
     async def _enter(self, candidate: Candidate) -> None:
-        """Start a candidate and run its first loop, unless the budget is used up."""
+        """Start workers with a candidate's settings and measure them shortly, unless no time is left."""
         if self._running and self._clock() > self._latest:
             self.results.append(self._describe(candidate, refused="no time was left to measure it"))
             return
@@ -156,13 +171,17 @@ class Race:
         )
 
     async def _qualify(self) -> None:
-        """Keep the best candidates. Other work disturbs a loop: the better of two loops counts."""
+        """Measure all candidate settings shortly again, and keep the best. The better of two loops counts.
+
+        Other work on the machine disturbs a loop.
+        """
         if len(self._running) > SURVIVORS:
             for runner in list(self._running):
                 await self._run_first_loop(runner)
             await self._drop(self._running[SURVIVORS:])
 
     async def _run_first_loop(self, runner: _Runner) -> None:
+        """Measure the throughput of a candidate's settings shortly, and sort the candidates by it."""
         self._show_progress(runner.candidate)
         try:
             per_s = await runner.trial.measure(
@@ -175,14 +194,16 @@ class Race:
         self._running.sort(key=lambda each: each.first_per_s, reverse=True)
 
     def _best_per_s(self) -> float:
+        """Return the throughput of the best candidate's first loop, in requests per second."""
         return self._running[0].first_per_s if self._running else 0.0
 
     async def _drop(self, runners: list[_Runner]) -> None:
+        """Stop the workers of these candidates, which are too slow."""
         for runner in runners:
             await self._leave(runner)
 
     async def _sweep(self) -> None:
-        """Measure each batch limit with each number of callers. The candidates take turns."""
+        """Measure the throughput for each batch limit and number of callers. The candidates take turns."""
         steps = list(product(self._sorted_limits(), CALLERS))
         for number, (limit, callers) in enumerate(steps):
             for runner in list(self._running):
@@ -198,19 +219,21 @@ class Race:
                 return
 
     def _sorted_limits(self) -> list[int]:
-        """Return the batch limits, `FIRST_LIMIT` and its neighbours first."""
+        """Return the batch limits to try, `FIRST_LIMIT` and its neighbours first."""
         return sorted(self._order.limits, key=lambda limit: abs(math.log(limit / FIRST_LIMIT)))
 
     def _loop_s(self, loops: float) -> float:
-        """Return the seconds of a loop if so many loops share the rest of the budget."""
+        """Return the seconds of one measurement, if so many share the rest of the budget."""
         return min(MAX_LOOP_S, max(MIN_LOOP_S, (self._until - self._clock()) / max(1.0, loops)))
 
     async def _leave(self, runner: _Runner, refused: str = "") -> None:
+        """Stop the workers of a candidate, and record its result. refused: the error; empty without one."""
         self._running.remove(runner)
         self.results.append(self._describe(runner.candidate, runner, refused))
         await runner.trial.close()
 
     def _describe(self, candidate: Candidate, runner: _Runner | None = None, refused: str = "") -> Served:
+        """Return the measured result of a candidate: its best batch limit, and its requests per second."""
         limits = {limit for limit, _ in runner.rates} if runner else set[int]()
         best = max(limits, key=runner.score, default=FIRST_LIMIT) if runner else FIRST_LIMIT
         return Served(
@@ -227,12 +250,13 @@ class Race:
         )
 
     def _show_progress(self, candidate: Candidate) -> None:
+        """Report the candidate that is measured now, and the used share of the budget."""
         share = (self._clock() - self._began) / self._order.budget_s
         self._report(candidate.name, min(1.0, share))
 
 
 def _is_alike(candidate: Candidate, other: Candidate) -> bool:
-    """Return whether two candidates differ in their placement at most."""
+    """Return whether two candidates differ only in their placement."""
     return (candidate.engine, candidate.precision, candidate.onednn) == (
         other.engine,
         other.precision,
@@ -246,7 +270,10 @@ _ERROR_LINES = 3
 
 
 def run_race(order: TrialOrder, report: Callable[[str, float], None]) -> list[Served]:
-    """Run the race of an order in a helper process. Raise TrialFailed if it ends without results."""
+    """Measure candidate settings under load in a child process. Return the results, the best first.
+
+    report: gets step and share from 0 to 1. Raises TrialFailed if the process ends without results.
+    """
     errors, lines = bytearray(), bytearray()
     results: list[list[Served]] = []
 

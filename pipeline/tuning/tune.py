@@ -1,8 +1,8 @@
-"""The search of `paddlewheel tune`: coarse to fine over a bounded grid, within a bounded time.
+"""The search of `paddlewheel tune` for the best settings of an Op, by load tests within a time budget.
 
 The steps try engine and precision, then instances and threads, then batches, then the queue delay. Each step
 starts from the best candidates of the previous step. The finalists are then measured in turns, and one is
-chosen from the Pareto frontier of throughput and p99.
+chosen from the Pareto frontier of throughput and p99 latency.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MODEL_KEYS = ("engine", "precision", "thread_num")
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """One way to run an Op."""
+    """Settings of an Op that the search varies: engine, precision, instances, threads, batch and delay."""
 
     engine: str
     precision: str
@@ -41,20 +41,20 @@ class Settings(msgspec.Struct, frozen=True):
         return f"{self.engine} {self.precision}, {shape}, batch {self.batch}, delay {self.delay_ms:g} ms"
 
     def of_op(self) -> dict[str, Any]:
-        """Return the keys of `op.<name>`."""
+        """Return the settings as keys of `op.<name>` in config.yml."""
         return dict(zip(OP_KEYS, (self.instances, self.batch, self.delay_ms), strict=True))
 
     def of_model(self) -> dict[str, Any]:
-        """Return the keys of `op.<name>.local_service_conf`."""
+        """Return the settings as keys of `op.<name>.local_service_conf` in config.yml."""
         return dict(zip(MODEL_KEYS, (self.engine, self.precision, self.threads), strict=True))
 
     def laid_over(self, section: dict[str, Any]) -> dict[str, Any]:
-        """Return an Op's section of config.yml with these settings in it."""
+        """Return a copy of an Op's section of config.yml with these settings."""
         return {**section, **self.of_op(), MODEL_SECTION: {**section[MODEL_SECTION], **self.of_model()}}
 
 
 def parse_settings(section: dict[str, Any], engine: str) -> Settings:
-    """Return the settings of an Op's resolved section. engine: default if the section names none."""
+    """Return the settings in an Op's section of the resolved config.yml. engine: default if it names none."""
     conf = section[MODEL_SECTION]
     named = conf.get("engine") or engine
     op = [section[key] for key in OP_KEYS]
@@ -62,7 +62,7 @@ def parse_settings(section: dict[str, Any], engine: str) -> Settings:
 
 
 def shapes(cores: int) -> list[tuple[int, int]]:
-    """Return the pairs (instances, threads per instance) to try.
+    """Return the pairs (instances, threads per instance) to try on a machine with this number of cores.
 
     Their product uses over half of the cores. A single thread and one instance more than cores are added.
     """
@@ -72,28 +72,28 @@ def shapes(cores: int) -> list[tuple[int, int]]:
 
 
 def of_engines(engines: Sequence[str], precisions: Sequence[str], cores: int) -> list[Settings]:
-    """Return each engine in each precision, with an instance per core."""
+    """Return the candidates of the first step: each engine in each precision, with an instance per core."""
     return [Settings(e, p, cores, 1, 32) for e, p in itertools.product(engines, precisions)]
 
 
 def of_shapes(best: Settings, cores: int) -> list[Settings]:
-    """Return the settings with each shape of instances and threads."""
+    """Return candidates that differ from `best` in the numbers of instances and threads."""
     return [msgspec.structs.replace(best, instances=i, threads=t) for i, t in shapes(cores)]
 
 
 def of_batches(best: Settings) -> list[Settings]:
-    """Return the settings with each batch size."""
+    """Return candidates that differ from `best` in the batch size."""
     return [msgspec.structs.replace(best, batch=batch) for batch in BATCHES]
 
 
 def of_delays(best: Settings) -> list[Settings]:
-    """Return the settings with each queue delay; a batch of 1 needs no delay."""
+    """Return candidates that differ from `best` in the queue delay; a batch of 1 needs no delay."""
     delays = DELAYS_MS if best.batch != 1 else DELAYS_MS[:1]
     return [msgspec.structs.replace(best, delay_ms=delay) for delay in delays]
 
 
 def max_candidates(engines: int, precisions: int, cores: int, beam_width: int) -> int:
-    """Return the maximum number of candidates of a search. beam_width: survivors of each step."""
+    """Return the maximum number of candidates of a search. beam_width: candidates that survive each step."""
     later = len(shapes(cores)) + len(BATCHES) + len(DELAYS_MS)
     return 1 + engines * precisions + beam_width * later
 
@@ -102,7 +102,7 @@ TOLERANCE = 0.05  # difference of throughput and p99 between two measurements of
 
 
 class Round(msgspec.Struct, frozen=True):
-    """One measurement with a number of connections in a closed loop."""
+    """One load test of a service: latencies of its requests at a number of connections in a closed loop."""
 
     connections: int
     seconds: float
@@ -113,7 +113,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Point(msgspec.Struct, frozen=True):
-    """Throughput and latency of settings at a number of connections, over all rounds."""
+    """Throughput and latency percentiles of some settings at a number of connections, over all load tests."""
 
     connections: int
     per_s: float
@@ -125,20 +125,20 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Settings and their measured rounds."""
+    """Settings with the results of their load tests, or with the reason why they can't be used."""
 
     settings: Settings
     rounds: tuple[Round, ...] = ()
     refused: str = ""  # the reason why the settings can't be used; empty if they can
 
     def points(self) -> list[Point]:
-        """Return a point for each number of connections, ascending."""
+        """Return throughput and latency for each number of connections, ascending."""
         levels = sorted({round_.connections for round_ in self.rounds})
         return [_point([round_ for round_ in self.rounds if round_.connections == level]) for level in levels]
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The chosen settings."""
+    """The best settings, and their throughput and latency."""
 
     settings: Settings
     point: Point  # the point for which they were chosen
@@ -146,17 +146,20 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the percentile of sorted values by nearest rank."""
+    """Return a percentile of sorted values by nearest rank. percent: 0 to 100."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 def knee(point: Point) -> float:
-    """Return the score of a point without a requested p99: 1% more throughput is worth 2% more p99."""
+    """Return the score of a point if no p99 is requested, higher is better: throughput squared over p99.
+
+    1% more throughput is worth 2% more p99.
+    """
     return point.per_s**2 / max(point.p99_ms, 1e-6)
 
 
 def frontier(measured: Iterable[Measured]) -> list[tuple[Settings, Point]]:
-    """Return the Pareto frontier of throughput and p99, ascending by throughput."""
+    """Return the points that no other point beats in throughput and p99 (Pareto frontier), by throughput."""
     points = [
         (candidate.settings, point)
         for candidate in measured
@@ -171,9 +174,9 @@ def frontier(measured: Iterable[Measured]) -> list[tuple[Settings, Point]]:
 
 
 def choose(measured: Iterable[Measured], p99_ms: float | None) -> Chosen:
-    """Choose the point of greatest throughput whose p99 holds, or the knee if no p99 is requested.
+    """Return the point of greatest throughput within the requested p99; without a request, the best `knee`.
 
-    If no point holds the p99, choose the point of lowest p99, with `met` false. Raise ConfigError, with the
+    If no point holds the p99, choose the point of lowest p99, with `met` false. Raises ConfigError, with the
     reason of each candidate, if nothing was measured.
     """
     measured = list(measured)
@@ -197,7 +200,7 @@ def choose(measured: Iterable[Measured], p99_ms: float | None) -> Chosen:
 
 
 def survivors(measured: Sequence[Measured], p99_ms: float | None, count: int) -> list[Measured]:
-    """Return the best `count` candidates, best first, without those that another beats at every load."""
+    """Return the best `count` settings, best first, without those that others beat at every load."""
     able = [candidate for candidate in measured if not candidate.refused and candidate.rounds]
     undominated = [
         candidate
@@ -210,13 +213,14 @@ def survivors(measured: Sequence[Measured], p99_ms: float | None, count: int) ->
 
 
 def _rank(best: Chosen, p99_ms: float | None) -> tuple[bool, float]:
+    """Return the sort key of the best point of some settings, higher is better."""
     if p99_ms is None:
         return True, knee(best.point)
     return best.met, best.point.per_s if best.met else -best.point.p99_ms
 
 
 def _dominates(better: Measured, worse: Measured) -> bool:
-    """Return whether a point of `better` beats each point of `worse` in both figures by more than noise."""
+    """Return whether `better` beats each point of `worse`, in throughput and p99, by more than noise."""
     factor = 1 + TOLERANCE
     return all(
         any(
@@ -229,6 +233,7 @@ def _dominates(better: Measured, worse: Measured) -> bool:
 
 
 def _point(rounds: Sequence[Round]) -> Point:
+    """Return throughput, latency and CPU time over load tests with the same number of connections."""
     latencies = sorted(ms for round_ in rounds for ms in round_.latencies_ms)
     seconds = sum(round_.seconds for round_ in rounds)
     cpu_s = sum(round_.cpu_s for round_ in rounds)
@@ -254,7 +259,7 @@ _MIN_GAIN = 0.6  # of the previous throughput; a lower throughput is no noise
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """The goal and the limits of a search."""
+    """Goal and limits of a search: engines and precisions to try, seconds, cores, and the requested p99."""
 
     engines: tuple[str, ...]  # candidates
     precisions: tuple[str, ...]  # candidates
@@ -264,15 +269,19 @@ class Goal(msgspec.Struct, frozen=True):
     connections: tuple[int, ...] = CONNECTIONS  # a round is measured at each number, in this order
 
     def max_candidates(self) -> int:
+        """Return the maximum number of candidates that a search for this goal measures."""
         return max_candidates(len(self.engines), len(self.precisions), self.cores, BEAM_WIDTH)
 
     def round_s(self, candidates: int, share: float) -> float:
-        """Return the seconds of a round with which the candidates fit into a share of the budget."""
+        """Return the seconds of one load test, so that all candidates fit into a share of the budget."""
         each_s = self.budget_s * share / candidates - START_S
         return min(_MAX_S, max(_SHORTEST_S, each_s / len(self.connections)))
 
     def goes_on(self, before: Round | None, last: Round) -> bool:
-        """Return whether more connections may help: not if p99 is far over, or throughput falls."""
+        """Return whether a load test with more connections makes sense after the last one.
+
+        It does not if the median latency is over the requested p99, or if the throughput has fallen far.
+        """
         ordered = sorted(last.latencies_ms)
         if self.p99_ms is not None and ordered[len(ordered) // 2] > self.p99_ms:
             return False
@@ -285,7 +294,7 @@ Measure = Callable[[Settings, float, float], Measured]
 
 
 class Search:
-    """A search for the best settings within the budget."""
+    """Search for the best settings of an Op by load tests: runs all steps within the time budget."""
 
     def __init__(
         self,
@@ -294,6 +303,7 @@ class Search:
         measure: Measure,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """baseline: the settings of the unchanged config.yml. measure: runs the load tests of a candidate."""
         self.tried: dict[Settings, Measured] = {}
         self.finals: dict[Settings, Measured] = {}  # measured in turns
         self.left_out: list[Settings] = []  # no time was left
@@ -303,7 +313,10 @@ class Search:
         self._clock = clock
 
     def run(self) -> Chosen:
-        """Run all steps. Raise ConfigError, with each reason, if no candidate can run the model."""
+        """Run all steps, and return the best settings.
+
+        Raises ConfigError, with each reason, if no candidate works.
+        """
         goal = self._goal
         begun = self._clock()
         self._search_until = begun + SEARCH_SHARE * goal.budget_s
@@ -317,7 +330,7 @@ class Search:
         return self.choice()
 
     def choice(self) -> Chosen:
-        """Return the best settings, or the baseline if it is as good within TOLERANCE."""
+        """Return the best settings, or the unchanged config.yml if it is as good within TOLERANCE."""
         best = choose(self.measured(), self._goal.p99_ms)
         baseline = self.finals.get(self._baseline)
         if baseline is None:
@@ -331,10 +344,11 @@ class Search:
         return choose([measured], self._goal.p99_ms) if measured and not measured.refused else None
 
     def measured(self) -> list[Measured]:
-        """Return the candidates of the choice: the finals, or all tried settings without finals."""
+        """Return the load-tested settings to choose from: the finalists, or all if there were no finals."""
         return list(self.finals.values() or self.tried.values())
 
     def _as_good(self, baseline_choice: Chosen, best: Chosen) -> bool:
+        """Return whether the unchanged config.yml is as good as the best settings, within TOLERANCE."""
         if baseline_choice.met != best.met:
             return False
         if self._goal.p99_ms is None:
@@ -344,6 +358,7 @@ class Search:
         return baseline_choice.point.per_s >= best.point.per_s * (1 - TOLERANCE)
 
     def _try(self, candidates: Iterable[Settings]) -> None:
+        """Load-test settings that were not tested yet, while there is time."""
         for settings in dict.fromkeys(candidates):
             if settings in self.tried:
                 continue
@@ -377,6 +392,7 @@ class Search:
             longest_s = max(longest_s, self._clock() - begun)
 
     def _finalists(self) -> Sequence[Measured]:
+        """Return the settings for the final load tests: the best ones, and the unchanged config.yml."""
         best = survivors(list(self.tried.values()), self._goal.p99_ms, FINALISTS)
         baseline = self.tried[self._baseline]
         return best if baseline in best or baseline.refused else [*best, baseline]

@@ -20,7 +20,7 @@ _BUSY = 0.85  # share of busy cores from which on the CPU limits the throughput
 
 
 def print_table(console: Console, measured: Sequence[Measured], chosen: Chosen) -> None:
-    """Print the frontier, ascending by throughput; the choice is marked."""
+    """Print the best settings (Pareto frontier) as a table, ascending by throughput; the choice is marked."""
     table = Table("", "settings", title="Throughput against p99: what nothing else beats in both")
     for column in ("connections", "requests/s", "p50 ms", "p99 ms", "CPU ms/request"):
         table.add_column(column, justify="right")
@@ -35,7 +35,10 @@ def print_table(console: Console, measured: Sequence[Measured], chosen: Chosen) 
 
 
 def choice_lines(goal: Goal, chosen: Chosen, baseline: Chosen | None) -> list[str]:
-    """Describe the choice, and the result of the unchanged config.yml."""
+    """Return lines of text about the chosen settings, and about the result of the unchanged config.yml.
+
+    baseline: that result; None if the service could not be run.
+    """
     lines = [f"chosen: {chosen.settings.name}: {_figures(chosen.point)}"]
     if not chosen.met:
         lines.append(f"no candidate holds a p99 of {goal.p99_ms:g} ms; the chosen one has the lowest")
@@ -49,7 +52,11 @@ def choice_lines(goal: Goal, chosen: Chosen, baseline: Chosen | None) -> list[st
 
 
 def further_lines(goal: Goal, chosen: Chosen, missing: Mapping[str, str], left_out: int) -> list[str]:
-    """Return hints for better results. missing: engines that are not installed, each with its remedy."""
+    """Return lines of text with hints for better results.
+
+    missing: engines that are not installed, each with its remedy. left_out: number of candidates without
+    time.
+    """
     lines = []
     used = f"{chosen.point.cores:.1f} of {goal.cores} cores"
     if chosen.point.cores >= _BUSY * goal.cores:
@@ -70,7 +77,10 @@ def further_lines(goal: Goal, chosen: Chosen, missing: Mapping[str, str], left_o
 
 
 def as_json(search: Search, goal: Goal, chosen: Chosen, facts: Mapping[str, Any]) -> str:
-    """Return all measurements as JSON, with machine and versions."""
+    """Return all measurements as the text of a JSON file, with machine and versions.
+
+    facts: further members of the JSON object.
+    """
 
     def describe_candidate(candidate: Measured) -> dict[str, Any]:
         points = msgspec.to_builtins(candidate.points()) if candidate.rounds else []
@@ -96,6 +106,7 @@ def as_json(search: Search, goal: Goal, chosen: Chosen, facts: Mapping[str, Any]
 
 
 def _figures(point: Point) -> str:
+    """Return throughput, p99 and connections of a point as text."""
     return f"{point.per_s:.0f} requests/s, p99 {point.p99_ms:.3g} ms at {point.connections} connections"
 
 
@@ -104,19 +115,22 @@ LEFT, RIGHT, TOP, BOTTOM = 70, 870, 84, 404
 
 
 class _Scale:
-    """The axes: requests/s from 0, and p99 on a logarithmic scale."""
+    """Axes of the SVG chart: requests/s from 0, and p99 on a logarithmic scale, in pixels."""
 
     def __init__(self, most_per_s: float, lowest_ms: float, highest_ms: float) -> None:
         self.most = most_per_s * 1.08
         self.low, self.high = math.log10(lowest_ms) - 0.1, math.log10(highest_ms) + 0.1
 
     def x(self, per_s: float) -> float:
+        """Return the horizontal position of a throughput, in pixels."""
         return LEFT + per_s / self.most * (RIGHT - LEFT)
 
     def y(self, ms: float) -> float:
+        """Return the vertical position of a latency, in pixels."""
         return BOTTOM - (math.log10(ms) - self.low) / (self.high - self.low) * (BOTTOM - TOP)
 
     def ticks(self) -> Iterator[float]:
+        """Yield the latencies of the horizontal grid lines, in milliseconds."""
         for power in range(math.floor(self.low), math.ceil(self.high) + 1):
             for digit in (1, 2, 5):
                 if self.low <= math.log10(tick := digit * 10.0**power) <= self.high:
@@ -124,9 +138,9 @@ class _Scale:
 
 
 def draw(title: str, measured: Sequence[Measured], chosen: Chosen, p99_ms: float | None) -> str:
-    """Draw the points and the frontier as an SVG; `measured` has at least one point.
+    """Return an SVG chart of p99 over throughput, with all points, the frontier and the choice.
 
-    p99_ms: requested p99, drawn as a line.
+    measured: candidates with at least one point. p99_ms: requested p99, drawn as a line.
     """
     points = [point for candidate in measured if not candidate.refused for point in candidate.points()]
     limits = [point.p99_ms for point in points] + ([p99_ms] if p99_ms else [])
@@ -150,6 +164,7 @@ def draw(title: str, measured: Sequence[Measured], chosen: Chosen, p99_ms: float
 
 
 def _grid(scale: _Scale) -> Iterator[str]:
+    """Yield the SVG elements of the grid lines and axis labels."""
     for ms in scale.ticks():
         y = scale.y(ms)
         yield f'<path d="M{LEFT} {y:.1f}H{RIGHT}" stroke="{GRID}"/>'
@@ -160,9 +175,11 @@ def _grid(scale: _Scale) -> Iterator[str]:
 
 
 def _dot(scale: _Scale, point: Point, color: str, radius: float, label: str = "") -> str:
+    """Return an SVG circle at a point, with a label as its tooltip."""
     at = f'cx="{scale.x(point.per_s):.1f}" cy="{scale.y(point.p99_ms):.1f}"'
     return f'<circle {at} r="{radius:g}" fill="{color}"><title>{escape(label)}</title></circle>'
 
 
 def _describe_point(name: str, point: Point) -> str:
+    """Return the settings and figures of a point as text."""
     return f"{name}: {point.per_s:.0f}/s, p99 {point.p99_ms:.3g} ms at {point.connections} connections"

@@ -1,4 +1,4 @@
-"""Paddle Serving's `Tensor` message: conversion to and from ndarrays, within `limits`."""
+"""Conversion between Paddle Serving's protobuf `Tensor` message and NumPy arrays, with limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NPY_KINDS = "biufcSU"  # object and structured dtypes are not accepted from clie
 
 
 class TensorLimits(Protocol):
-    """Limits of a tensor, as in `limits` of config.yml."""
+    """Protocol class: limits of a tensor in a request, as in the `limits` section of config.yml."""
 
     @property
     def tensor_rank(self) -> int: ...
@@ -49,7 +49,10 @@ class TensorLimits(Protocol):
 
 
 class TensorMessage(Protocol):
-    """The fields that a protobuf Tensor and a decoded JSON tensor share, besides a field per kind of data."""
+    """Protocol class: fields that a protobuf Tensor and a tensor in JSON share.
+
+    Each kind of data has a field besides these, such as `int64_data`.
+    """
 
     @property
     def name(self) -> str: ...
@@ -62,9 +65,10 @@ class TensorMessage(Protocol):
 
 
 def add_tensors(inputs: dict[str, Any], tensors: Iterable[TensorMessage], limits: TensorLimits) -> None:
-    """Put every tensor under its name, and its lod as int32 [2, n] under `name + ".lod"`.
+    """Decode the tensors of a request, and add each value to `inputs` under its name.
 
-    Raises BadPackage and TooLarge that name the tensor.
+    The lod (sequence offsets) of a tensor is added as int32 [2, n] under `name + ".lod"`. Raises BadPackage
+    and TooLarge that name the tensor.
     """
     for tensor in tensors:
         if len(tensor.shape) > limits.tensor_rank:
@@ -75,7 +79,7 @@ def add_tensors(inputs: dict[str, Any], tensors: Iterable[TensorMessage], limits
 
 
 def check_header(tensor: TensorMessage, limits: TensorLimits) -> None:
-    """Check the fields that describe a tensor's data. Raises BadPackage and TooLarge."""
+    """Check rank and element type of a tensor, without its data. Raises BadPackage and TooLarge."""
     if len(tensor.shape) > limits.tensor_rank:
         raise _too_many_dimensions(tensor.name, len(tensor.shape), limits)
     if tensor.elem_type not in NUMERIC:
@@ -98,18 +102,21 @@ def _check_elem_type(name: str, elem_type: int) -> None:
 
 
 def lod_name(name: str) -> str:
-    """Return the input name of a tensor's lod."""
+    """Return the name of the input that holds a tensor's lod (sequence offsets): `name + ".lod"`."""
     return name + ".lod"
 
 
 def read_lod(tensor: TensorMessage) -> Array:
-    """Return a tensor's lod as int32 [2, n]. Raises BadPackage."""
+    """Return a tensor's lod (sequence offsets) as int32 [2, n].
+
+    Raises BadPackage for an odd number of values.
+    """
     lod = np.array(tensor.lod, dtype=np.int32)
     return _reshaped(lod, (2, -1), f"the lod of tensor {tensor.name!r}")
 
 
 def to_message(name: str, array: Array) -> Tensor:
-    """Convert an array to a message. A dtype without an elem_type is sent as BYTES."""
+    """Convert an array to a protobuf Tensor. An array whose dtype has no `elem_type` is sent as npy bytes."""
     message = Tensor(name=name, shape=array.shape)
     if array.dtype.kind == "U":
         message.elem_type = STRING
@@ -125,17 +132,17 @@ def to_message(name: str, array: Array) -> Tensor:
 
 
 def to_npy(array: Array) -> bytes:
-    """Encode an array as `np.save` does. Raises ValueError for an object array."""
+    """Return an array as the bytes of an npy file. Raises ValueError for an object array."""
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()
 
 
 def from_npy(data: bytes, name: str, limits: TensorLimits) -> Array:
-    """Decode an npy file, as a read-only view of `data` where possible.
+    """Decode the bytes of an npy file, as a read-only view of `data` where possible.
 
     The header is compared with the length of `data` before anything is allocated. Raises BadPackage and
-    TooLarge.
+    TooLarge. name: of the tensor, for errors.
     """
     shape, fortran_order, dtype, offset = read_npy_header(data, name, limits)
     expected_bytes = math.prod(shape) * dtype.itemsize
@@ -152,9 +159,9 @@ def from_npy(data: bytes, name: str, limits: TensorLimits) -> Array:
 def read_npy_header(
     data: bytes, name: str, limits: TensorLimits
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Return an npy file's shape, whether it is in Fortran order, its dtype, and where its elements begin.
+    """Return shape, whether the order is Fortran's, dtype, and offset of the elements in an npy file.
 
-    Raises BadPackage and TooLarge.
+    Raises BadPackage and TooLarge. name: of the tensor, for errors.
     """
     file = io.BytesIO(data)
     try:
@@ -177,11 +184,11 @@ def read_npy_header(
 
 
 def read_tensor(tensor: TensorMessage, limits: TensorLimits) -> str | Array:
-    """Return the value of a tensor.
+    """Decode the value of a tensor: an array of its `shape`, or a str.
 
     STRING becomes one str of all `str_data` joined, as in Paddle Serving, or an array of str where `shape`
-    has as many elements as there are texts. BYTES becomes the array of its npy content, the others an array
-    of `shape`. Raises BadPackage that names the tensor, and TooLarge.
+    has as many elements as there are texts. BYTES becomes the array of its npy content. Raises BadPackage
+    that names the tensor, and TooLarge.
     """
     if tensor.elem_type in NUMERIC:
         field, dtype = NUMERIC[tensor.elem_type]
@@ -195,6 +202,7 @@ def read_tensor(tensor: TensorMessage, limits: TensorLimits) -> str | Array:
 
 
 def _texts(tensor: TensorMessage, limits: TensorLimits) -> str | Array:
+    """Return the texts of a STRING tensor: an array of str if `shape` fits them, else one joined str."""
     texts = getattr(tensor, "str_data")  # noqa: B009 - a field per kind of data
     joined = "".join(texts)
     is_array = len(texts) > 1 and math.prod(tensor.shape) == len(texts)
@@ -209,6 +217,12 @@ def _texts(tensor: TensorMessage, limits: TensorLimits) -> str | Array:
 
 
 def _numbers(tensor: TensorMessage, field: str, dtype: np.dtype[Any]) -> Array:
+    """Return the numbers of a tensor as a flat array.
+
+    Raises BadPackage for integers out of the dtype's range.
+
+    field: the message's field that holds them.
+    """
     data = getattr(tensor, field)
     if isinstance(data, np.ndarray):
         numbers = data
@@ -238,6 +252,10 @@ _FIELD_DTYPES = {
 
 
 def _reshaped(array: Array, shape: tuple[int, ...], subject: str, order: Any = "C") -> Array:
+    """Return the array in a shape. Raises BadPackage if the sizes differ.
+
+    subject: name of the data, for the error.
+    """
     try:
         return array.reshape(shape, order=order)
     except (ValueError, OverflowError, MemoryError):

@@ -1,4 +1,7 @@
-"""Tensors of KServe v2: raw contents, typed contents and parameters."""
+"""Conversion between NumPy arrays and the tensor contents of KServe v2 (Open Inference Protocol).
+
+Contents are raw bytes, or typed fields of `InferTensorContents`.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,10 @@ _WIDENED = {
 
 
 def to_raw(array: Array) -> bytes:
-    """Encode an array: little endian and row-major; a length precedes each element of an object array.
+    """Encode an array as raw contents: little endian and row-major.
 
-    A `str` is sent as UTF-8. Raises ValueError for an element that is neither `str` nor `bytes`.
+    In an array of str, bytes or objects, a length precedes each element, and a `str` is sent as UTF-8. Raises
+    ValueError for an element that is neither `str` nor `bytes`.
     """
     if array.dtype.kind not in "OSU":
         return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
@@ -58,7 +62,7 @@ def to_raw(array: Array) -> bytes:
 
 
 def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
-    """Decode raw contents. Raises ValueError for bytes that do not fill the shape."""
+    """Decode raw contents to an array. Raises ValueError for bytes that do not fill the shape."""
     dtype, count = _check_shape(datatype, shape)
     if datatype == BYTES:
         return objects(_elements(data, count), list(shape))
@@ -68,7 +72,7 @@ def from_raw(data: bytes, datatype: str, shape: Sequence[int]) -> Array:
 
 
 def read_contents(data: bytes) -> InferTensorContents:
-    """Parse typed contents. Raises ValueError for other bytes."""
+    """Parse the bytes of an `InferTensorContents` message. Raises ValueError for other bytes."""
     try:
         return InferTensorContents.FromString(data)
     except DecodeError:
@@ -76,7 +80,7 @@ def read_contents(data: bytes) -> InferTensorContents:
 
 
 def from_contents(contents: InferTensorContents, datatype: str, shape: Sequence[int]) -> Array:
-    """Decode typed contents. Raises ValueError for elements that do not fill the shape."""
+    """Decode typed contents to an array. Raises ValueError for elements that do not fill the shape."""
     dtype, count = _check_shape(datatype, shape)
     field = CONTENTS.get(datatype)
     if field is None:
@@ -94,14 +98,17 @@ def from_contents(contents: InferTensorContents, datatype: str, shape: Sequence[
 
 
 def objects(elements: list[bytes], shape: list[int]) -> Array:
-    """Return an object array of `bytes`."""
+    """Return an object array of `bytes` elements in this shape, the form of a BYTES tensor."""
     array = np.empty(len(elements), object)
     array[:] = elements
     return array.reshape(shape)
 
 
 def _check_shape(datatype: str, shape: Sequence[int]) -> tuple[np.dtype[Any], int]:
-    """Return the dtype and the number of elements. Raises ValueError."""
+    """Return the dtype and number of elements of a tensor.
+
+    Raises ValueError for an unknown datatype or bad shape.
+    """
     if datatype not in BY_DATATYPE:
         raise ValueError(f"datatype {datatype!r} is not one of {', '.join(BY_DATATYPE)}")
     if any(length < 0 for length in shape):
@@ -110,6 +117,10 @@ def _check_shape(datatype: str, shape: Sequence[int]) -> tuple[np.dtype[Any], in
 
 
 def _elements(data: bytes, count: int) -> list[bytes]:
+    """Return the `bytes` elements of a raw BYTES tensor.
+
+    Raises ValueError unless there are exactly `count`.
+    """
     elements: list[bytes] = []
     at = 0
     while at + LENGTH.size <= len(data) and len(elements) < count:

@@ -1,11 +1,11 @@
-"""Texts of values in key/value messages, as Paddle Serving sent them.
+"""Response values as text, as Paddle Serving's key/value protocol sends them.
 
 A str is sent unchanged, an array as the full repr of NumPy 1, a list of str as its repr.
 
 NumPy takes 0.6 s for the `repr` of 1 x 128 x 768 floats, mostly for joining lines word by word. `array_repr`
 is ten times as fast: all words of an array have one width, so a row is cut into lines at once. The layout is
-that of NumPy's `array2string` with default options: 8 digits and lines of 75 characters. Numbers have
-exponents when their magnitudes differ by more than 1000 or leave 0.0001 to 1e8.
+NumPy's `array2string` with default options: 8 digits and lines of 75 characters. Numbers have exponents when
+their magnitudes differ by more than 1000 or leave 0.0001 to 1e8.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _numpy_1.run(np.set_printoptions, legacy="1.25", threshold=sys.maxsize)
 
 
 def format_outputs(outputs: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the keys of outputs and the texts of their values.
+    """Return the keys and values of a response as lists of text.
 
     Raises UnprintableAnswer with err_no 7000 for a value without a text, and 8000 for an invalid key.
     """
@@ -57,7 +57,10 @@ def format_outputs(outputs: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def build_message(keys: list[str], texts: list[str]) -> Response:
-    """Build a response. Raises UnprintableAnswer for a text that has no encoding."""
+    """Build the protobuf response from keys and texts.
+
+    Raises UnprintableAnswer for a text with a lone surrogate.
+    """
     try:
         return Response(key=keys, value=texts)
     except UnicodeEncodeError as exc:
@@ -65,12 +68,15 @@ def build_message(keys: list[str], texts: list[str]) -> Response:
 
 
 def format_value(value: Any) -> str:
-    """Return the repr of an array, or of another value, with NumPy 1's print options."""
+    """Return a value as text: the repr of an array, or of another object, with NumPy 1's print options."""
     return _numpy_1.copy().run(array_repr if isinstance(value, np.ndarray) else repr, value)
 
 
 def array_repr(array: npt.NDArray[Any]) -> str:
-    """Return `repr(array)`. Arrays that NumPy prints itself use the current print options."""
+    """Return the same text as `repr(array)`, but faster for large arrays of numbers.
+
+    Print options in force apply only to the arrays that NumPy itself prints: scalars, empty and unusual ones.
+    """
     dtype = array.dtype
     if type(array) is not np.ndarray or not array.size or not array.ndim or not dtype.isnative:
         return repr(array)
@@ -90,7 +96,7 @@ def array_repr(array: npt.NDArray[Any]) -> str:
 
 
 def _only_word(array: npt.NDArray[Any]) -> str | None:
-    """Return the text of a single element, such as a label, id or confidence; None if unsupported."""
+    """Return the text of the element of a one-element array; None if `repr` must be used instead."""
     kind = array.dtype.char
     if kind in _INTEGERS_AND_TEXT:
         return repr(array.item())
@@ -112,7 +118,7 @@ def _only_word(array: npt.NDArray[Any]) -> str | None:
 
 @functools.lru_cache(_LAYOUT_CACHE_SIZE)
 def _around_one_word(dtype: np.dtype[Any], ndim: int) -> tuple[str, str, int]:
-    """Return the text before and after the only word, and how many characters fit on the line."""
+    """Return the text before and after the element of a one-element array, and the room in characters."""
     before, brackets, ending = f"{_PREFIX}{'[' * ndim}", "]" * ndim, _ending(dtype)
     if not ending:
         return before, f"{brackets})", sys.maxsize
@@ -121,13 +127,14 @@ def _around_one_word(dtype: np.dtype[Any], ndim: int) -> tuple[str, str, int]:
 
 @functools.lru_cache(_LAYOUT_CACHE_SIZE)
 def _ending(dtype: np.dtype[Any]) -> str:
-    """Return the dtype argument after the brackets; empty for a dtype that the literal implies."""
+    """Return the `dtype=...)` at the end of an array's repr; empty for a dtype that the numbers imply."""
     if dtype.name in _TYPELESS:
         return ""
     return f"dtype={dtype.str!r})" if dtype.kind == "U" else f"dtype={dtype.name})"
 
 
 def _with_dtype(text: str, dtype: np.dtype[Any]) -> str:
+    """Append dtype and closing bracket to an array's repr, on a new line if the last line is full."""
     ending = _ending(dtype)
     if not ending:
         return text + ")"
@@ -138,12 +145,13 @@ def _with_dtype(text: str, dtype: np.dtype[Any]) -> str:
 
 
 def _integer_words(array: npt.NDArray[Any]) -> list[str]:
+    """Return the text of each integer, right-aligned to the longest."""
     width = max(len(str(array.max())), len(str(array.min())))
     return [f"{number:{width}d}" for number in array.ravel().tolist()]
 
 
 def _float_words(array: npt.NDArray[Any]) -> list[str] | None:
-    """Return a word per element, all of equal width; None without a finite element."""
+    """Return the text of each float, all of equal width; None if no element is finite."""
     flat = array.ravel()
     finite = flat[np.isfinite(flat)]
     if not finite.size:
@@ -163,6 +171,7 @@ def _float_words(array: npt.NDArray[Any]) -> list[str] | None:
 
 
 def _needs_exponent(finite: npt.NDArray[Any]) -> bool:
+    """Return whether NumPy would print these numbers in scientific notation."""
     magnitudes = np.absolute(finite[finite != 0])
     if not magnitudes.size:
         return False
@@ -174,7 +183,10 @@ def _needs_exponent(finite: npt.NDArray[Any]) -> bool:
 
 
 def _scientific(flat: npt.NDArray[Any], finite: npt.NDArray[Any]) -> tuple[list[str], int]:
-    """The words and the width after the point: digits, and `e-01` or `e-100`."""
+    """Return the text of each float in scientific notation, and the number of characters after the point.
+
+    flat: all numbers. finite: those that are finite.
+    """
     digits = 0
     for number in finite:
         shortest = np.format_float_scientific(number, precision=_PRECISION, trim=".")
@@ -196,7 +208,10 @@ def _scientific(flat: npt.NDArray[Any], finite: npt.NDArray[Any]) -> tuple[list[
 
 
 def _positional(flat: npt.NDArray[Any], finite: npt.NDArray[Any]) -> tuple[list[str], int, int]:
-    """The words, padded to the longest fraction, and the widths after and before the point."""
+    """Return the text of each float without exponent, and the widths after and before the point.
+
+    flat: all numbers. finite: those that are finite.
+    """
     # `min_digits=0` keeps the digits before the point exact: 39936., where the shortest float16 is 39940.
     words = [np.format_float_positional(x, precision=_PRECISION, min_digits=0, trim=".") for x in flat]
     points = [word.find(".") for word in words]
@@ -208,7 +223,10 @@ def _positional(flat: npt.NDArray[Any], finite: npt.NDArray[Any]) -> tuple[list[
 
 
 def _nested(words: list[str], shape: tuple[int, ...]) -> str:
-    """Brackets around the rows, lines of one row cut where the next word would pass the width."""
+    """Return the brackets and lines of an array's repr. words: text of each element, all of equal width.
+
+    A line of a row is cut where the next word would pass the width.
+    """
     indent = " " * (len(_PREFIX) + len(shape))
     width = _LINE_WIDTH - 1 - (len(shape) - 1) - 1  # less the final ")", a "]" per axis and the comma
     step = len(words[0]) + 2
@@ -229,7 +247,7 @@ def _nested(words: list[str], shape: tuple[int, ...]) -> str:
 
 
 def _format_values(keys: list[Any], values: list[Any]) -> list[str]:
-    """Return the text of each value. Called in `_numpy_1`.
+    """Return the text of each value, within the print options of `_numpy_1`. Raises UnprintableAnswer.
 
     All values are arrays and lists of str, or all are str. The first element decides the type of a list.
     """
@@ -245,6 +263,7 @@ def _format_values(keys: list[Any], values: list[Any]) -> list[str]:
 
 
 def _check_text(key: Any, value: Any) -> str:
+    """Return a value that must be a str. Raises UnprintableAnswer for another type."""
     if isinstance(value, str):
         return str(value)  # converts np.str_
     raise UnprintableAnswer(
@@ -254,6 +273,7 @@ def _check_text(key: Any, value: Any) -> str:
 
 
 def _check_key(key: Any) -> str:
+    """Return a key that must be a str. Raises UnprintableAnswer with err_no 8000 for another type."""
     if isinstance(key, str):
         return str(key)
     raise _bad_message(
@@ -263,11 +283,12 @@ def _check_key(key: Any) -> str:
 
 
 def unencodable(error: UnicodeEncodeError) -> UnprintableAnswer:
-    """Return the error for a text with a lone surrogate."""
+    """Return the error (err_no 8000) for a response text that UTF-8 can't encode, with a lone surrogate."""
     return _bad_message(f"{error}; decode the text with errors='replace'")
 
 
 def _bad_message(reason: str) -> UnprintableAnswer:
+    """Return the error, with Paddle Serving's err_no 8000, for a response that can't be built."""
     error = UnprintableAnswer(f"rpc package error: {reason}")
     error.err_no = 8000  # Paddle Serving's number for a message that it can't build
     return error

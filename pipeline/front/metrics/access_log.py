@@ -1,4 +1,4 @@
-"""Access log: the outcome of each request, as a counter and a log line; and the Tracer's lines per Op."""
+"""Access log with the outcome of each request, and the Tracer, a periodic log line for each Op."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UNREAD = "Untaken answers"  # kind of the warnings about clients that read no re
 
 
 class Kind(NamedTuple):
-    """Key of a sum of refusals: kind, endpoint and client."""
+    """Key under which the log sums up refused requests: kind of error, protocol and client."""
 
     name: str
     endpoint: str
@@ -31,19 +31,20 @@ class Kind(NamedTuple):
     level: int
 
     def __str__(self) -> str:
+        """Return the beginning of a log line, such as "Overloaded over http from 10.0.0.1"."""
         return f"{self.name} over {self.endpoint} from {self.client}" if self.endpoint else self.name
 
 
 @dataclass(slots=True)
 class Sum:
-    """Cases since the last log line, and the text of the latest case."""
+    """Number of refused requests of a kind since its last log line, and the error message of the latest."""
 
     count: int = 0
     latest: str = ""
 
 
 class AccessLog:
-    """Counts the outcomes of requests, and logs them.
+    """Counts the outcomes of requests for /metrics, and writes refused requests to the log.
 
     Each request is logged at DEBUG. A refusal is logged at once; further ones of its kind as a sum every ten
     seconds, so that no client fills the log. Errors that a worker has logged are only counted.
@@ -56,11 +57,15 @@ class AccessLog:
 
     @isolated(None)
     def answered(self, endpoint: str) -> None:
+        """Count a request that was answered. endpoint: name of its protocol."""
         self._outcomes[endpoint, 0] += 1
 
     @isolated(None)
     def refused(self, endpoint: str, error: ServingError, client: str) -> None:
-        """Count a refusal. client: its address, and the name of its API key."""
+        """Count a request that was refused or failed, and log it or add it to a sum.
+
+        client: address of the client, with the name of its API key.
+        """
         self._outcomes[endpoint, error.err_no] += 1
         if error.logged:
             return
@@ -72,11 +77,11 @@ class AccessLog:
 
     @isolated(None)
     def warn(self, kind: str, text: str) -> None:
-        """Log a warning that belongs to no refused request."""
+        """Log a warning that belongs to no request. Warnings of the same kind are summed up like refusals."""
         self._log_case(Kind(kind, "", "", logging.WARNING), text)
 
     def _log_case(self, kind: Kind, text: str) -> None:
-        """Log a case, or count it if its kind was logged in the last ten seconds."""
+        """Log a refusal or warning, or only count it if its kind was logged in the last ten seconds."""
         counted = self._sums.get(kind)
         if counted is not None:
             counted.count += 1
@@ -90,18 +95,23 @@ class AccessLog:
     def log_request(
         self, endpoint: str, peer: str, what: str, began: float, error: ServingError | None
     ) -> None:
-        """Log one request, if `logs_requests` is set. began: instant of time.monotonic()."""
+        """Write the DEBUG log line of one request. Call it only if `logs_requests` is set.
+
+        what: method and path, or the RPC. began: instant of time.monotonic(). error: None for an answered
+        request.
+        """
         took_ms = (time.monotonic() - began) * 1000
         outcome = "ok" if error is None else f"err_no {error.err_no}"
         log.debug("%s %s %s: %s in %.1f ms", endpoint, peer, one_line(what), outcome, took_ms)
 
     def close(self) -> None:
-        """Log the sums that are not logged yet."""
+        """Log the sums that are not logged yet, at the end of the service."""
         for kind in list(self._sums):
             self._log_sum(kind)
 
     @isolated(None)
     def _log_sum(self, kind: Kind) -> None:
+        """Log how many events of a kind came in the last ten seconds. Forget the kind if none came."""
         cases = self._sums.pop(kind, Sum())
         if cases.count:
             log.log(
@@ -113,8 +123,9 @@ class AccessLog:
 
 
 def _level(error: ServingError) -> int:
-    """Return INFO for mistakes of clients, ERROR for mistakes of the server, WARNING for overload and the
-    like.
+    """Return the logging level of an error: INFO for the client's mistakes, ERROR for the server's.
+
+    WARNING for overload, and for errors of a remote service.
     """
     if is_clients(error):
         return logging.INFO
@@ -123,7 +134,10 @@ def _level(error: ServingError) -> int:
 
 
 class Tracer:
-    """Logs a line for each Op every `dag.tracer.interval_s`: the growth of its metrics. 0 or less: never."""
+    """Logs a line of statistics for each pipeline step (Op) every `dag.tracer.interval_s` seconds.
+
+    A line has requests, batches, errors and mean times of the interval. 0 or less: no lines.
+    """
 
     def __init__(self, metrics: Metrics, ops: Iterable[str], interval_s: float) -> None:
         self._metrics = metrics
@@ -133,6 +147,7 @@ class Tracer:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
+        """Context manager: log in the background until the block ends."""
         task = asyncio.create_task(self._run(), name="tracer") if self._interval_s > 0 else None
         try:
             yield
@@ -155,6 +170,8 @@ class Tracer:
             log.info("%s", self._line(op, grown))
 
     def _line(self, op: str, grown: dict[tuple[str, str], float]) -> str:
+        """Return the log line of a pipeline step (Op). grown: increase of each metric since the last line."""
+
         def sum_and_count(histogram: str) -> tuple[float, float]:
             name = f"paddlewheel_op_{histogram}"
             return grown.get((f"{name}_sum", op), 0.0), grown.get((f"{name}_count", op), 0.0)
@@ -172,4 +189,5 @@ class Tracer:
 
 
 def _mean_ms(total_s: float, count: float) -> str:
+    """Return the mean of times as text in milliseconds."""
     return f"{total_s / max(1.0, count) * 1000:.1f} ms"

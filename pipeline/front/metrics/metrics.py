@@ -1,4 +1,4 @@
-"""Metrics of a service and its requests, and their text format for Prometheus."""
+"""Metrics of a service and its Ops for Prometheus, and of a request for its `Server-Timing` header."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Distribution:
-    """Histogram of values. bounds: upper bounds of the buckets; a last bucket has no bound."""
+    """Prometheus histogram: counts of observed values by bucket, and their sum.
+
+    bounds: upper bounds of the buckets; a last bucket has no bound.
+    """
 
     __slots__ = ("bounds", "counts", "total")
 
@@ -37,10 +40,12 @@ class Distribution:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
+        """Count a value in its bucket."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def observe_all(self, values: Iterable[float]) -> None:
+        """Count several values, each in its bucket."""
         bounds, counts = self.bounds, self.counts
         for value in values:
             counts[bisect_left(bounds, value)] += 1
@@ -49,7 +54,7 @@ class Distribution:
 
 @dataclass(slots=True)
 class Failures:
-    """Counts of failed requests, by reason."""
+    """Counts of failed requests by reason: rejected, canceled, broken or other, as in Triton's metrics."""
 
     rejected: int = 0  # for overload or a deadline
     canceled: int = 0  # the client left
@@ -60,6 +65,7 @@ class Failures:
 
     @isolated(None)
     def count(self, error: ServingError) -> None:
+        """Count a failed request by the class of its error."""
         if error.err_no in _OF_TIME_AND_ROOM:
             self.rejected += 1
         elif is_clients(error):
@@ -73,7 +79,7 @@ _OF_TIME_AND_ROOM = Overloaded.err_no, DeadlineExceeded.err_no
 
 @dataclass(slots=True)
 class RequestFigures:
-    """Totals of the service's requests, each a whole DAG run."""
+    """Totals of a model's requests: counts, rows and seconds. A request passes all Ops of the DAG."""
 
     succeeded: int = 0
     succeeded_s: float = 0.0
@@ -84,6 +90,10 @@ class RequestFigures:
     failures: Failures = field(default_factory=Failures)
 
     def record(self, took_s: float, rows: int, *, failed: bool) -> None:
+        """Count a request that has ended. took_s: seconds from admission to answer.
+
+        rows: its rows in statistics.
+        """
         self.last_s = time.time()
         if failed:
             self.failed += 1
@@ -96,7 +106,7 @@ class RequestFigures:
 
 @dataclass(slots=True)
 class RunFigures:
-    """Predictor batches of one size: their number, and the time before, in and after the predictor."""
+    """Number of executed model batches, and their nanoseconds before, in and after the model."""
 
     count: int = 0
     input_ns: int = 0
@@ -104,6 +114,7 @@ class RunFigures:
     output_ns: int = 0
 
     def add(self, input_ns: int, infer_ns: int, output_ns: int, times: int = 1) -> None:
+        """Add executions that took these nanoseconds each. times: their number."""
         self.count += times
         self.input_ns += input_ns * times
         self.infer_ns += infer_ns * times
@@ -112,7 +123,7 @@ class RunFigures:
 
 @dataclass(slots=True)
 class OpFigures:
-    """Totals of an Op: its requests, runs and batches."""
+    """Metrics of a pipeline step (Op): queue times, model runs, batch sizes, tokens, failures and retries."""
 
     queue_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     predictor_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
@@ -133,7 +144,7 @@ class OpFigures:
     last_ms: int = 0
 
     def record_run(self, timings: Timings, settled: int) -> None:
-        """Add the timings of a reply. settled: number of its requests."""
+        """Add the timings of a worker's reply to the metrics. settled: number of requests in the reply."""
         input_ns, infer_ns, output_ns = timings.preprocess_ns, timings.process_ns, timings.postprocess_ns
         self.last_ms = time.time_ns() // 1_000_000
         self.preprocess_ns += input_ns
@@ -152,18 +163,22 @@ class OpFigures:
 
     @property
     def queued(self) -> int:
+        """Number of requests that have left the queue of the pipeline step (Op)."""
         return sum(self.queue_s.counts)
 
     @property
     def queued_ns(self) -> int:
+        """Total time of requests in the queue, in nanoseconds."""
         return int(self.queue_s.total * _NS_PER_S)
 
     @property
     def runs(self) -> int:
+        """Number of executed batches."""
         return sum(run.count for run in self.by_rows.values())
 
     @property
     def rows(self) -> int:
+        """Number of rows in all executed batches; for an Op without a model, number of requests."""
         return sum(rows * run.count for rows, run in self.by_rows.items())
 
 
@@ -192,7 +207,7 @@ Rows = Iterable[tuple[dict[str, str], float]]
 
 
 class Metrics:
-    """All metrics of one service."""
+    """Registry of all Prometheus metrics of one service, for the endpoint /metrics."""
 
     def __init__(self, service: str) -> None:
         # requests by endpoint and error number; 0 for answered requests
@@ -205,33 +220,44 @@ class Metrics:
         self._others: list[Callable[[], bytes]] = []
 
     def op_totals(self) -> dict[tuple[str, str], float]:
-        """Return sums and counts since the start, by sample and Op."""
+        """Return the current sums and counts of each pipeline step's metrics, by (metric, Op).
+
+        The buckets of histograms are left out.
+        """
         samples = (sample for metric in _op_families(self.of_ops) for sample in metric.samples)
         return {(s.name, s.labels["op"]): s.value for s in samples if "le" not in s.labels}
 
     def watch(self, name: str, help_text: str, read: Callable[[], Rows]) -> None:
-        """Add a gauge that is read whenever /metrics is requested."""
+        """Register a gauge whose samples are read whenever /metrics is requested.
+
+        read: returns labels and values.
+        """
         self._registry.register(_Watched(GaugeMetricFamily, name, help_text, read))
 
     def watch_total(self, name: str, help_text: str, read: Callable[[], Rows]) -> None:
-        """Add a metric that only grows; its name ends with `_total`."""
+        """Register a counter that is read whenever /metrics is requested; its name ends with `_total`."""
         self._registry.register(_Watched(CounterMetricFamily, name, help_text, read))
 
     def add(self, text: Callable[[], bytes]) -> None:
-        """Add a source of further metrics in Prometheus' text format, called for each request."""
+        """Register a function that is called for each request of /metrics.
+
+        It returns further metrics in Prometheus' text format.
+        """
         self._others.append(text)
 
     def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format, the body of /metrics."""
         return b"".join([generate_latest(self._registry), *map(_text, self._others)])
 
 
 @isolated(b"")
 def _text(source: Callable[[], bytes]) -> bytes:
+    """Return the metrics of a source; empty, with a log line, if it raises."""
     return source()
 
 
 class _Totals(Collector):
-    """Counters and histograms of requests and Ops."""
+    """Prometheus collector of the counters and histograms of requests and Ops."""
 
     def __init__(self, metrics: Metrics, service: str) -> None:
         self._metrics, self._service = metrics, service
@@ -281,7 +307,7 @@ def _histogram(
     labels: tuple[str, ...],
     distributions: Mapping[tuple[str, ...], Distribution],
 ) -> Metric:
-    """distributions: by the values of the labels."""
+    """Return a Prometheus histogram. distributions: by the values of the labels."""
     family = HistogramMetricFamily(name, description, labels=labels)
     for values, distribution in distributions.items():
         bounds = map(floatToGoString, (*distribution.bounds, INF))
@@ -291,9 +317,9 @@ def _histogram(
 
 
 class _Watched(Collector):
-    """A metric whose samples are read for each request of /metrics. kind: gauge or counter.
+    """Prometheus collector of a gauge or counter that is read by a function for each request of /metrics.
 
-    A metric that can't be read is omitted.
+    A metric whose function raises is omitted.
     """
 
     def __init__(
@@ -354,7 +380,7 @@ _COUNTERS: dict[str, tuple[str, Callable[[Metrics], float]]] = {
 
 
 def serving_metrics(metrics: Metrics) -> bytes:
-    """Return Paddle Serving's metrics in Prometheus' text format."""
+    """Return the metrics that Paddle Serving has under its own names, in Prometheus' text format."""
     lines = [
         f"# HELP {name} {description}\n# TYPE {name} counter\n{name} {float(read(metrics))}\n"
         for name, (description, read) in _COUNTERS.items()
@@ -367,9 +393,10 @@ _Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 @isolated(b"")
 def own_metrics(families_by_worker: Iterable[Iterable[OwnFamily]]) -> bytes:
-    """Return the metrics that models count themselves, in Prometheus' text format.
+    """Return the custom metrics that models count in their workers, in Prometheus' text format.
 
-    Values of several workers under the same labels are added up. Of gauges the last value counts.
+    families_by_worker: metrics of each worker. Values of several workers under the same labels are added up.
+    For gauges the last value counts.
     """
     families: dict[str, OwnFamily] = {}
     samples: dict[str, _Samples] = {}
@@ -388,6 +415,7 @@ def _add(samples: _Samples, family: OwnFamily) -> None:
 
 
 def _gauge_text(family: OwnFamily, samples: _Samples) -> str:
+    """Return a metric with its samples in Prometheus' text format."""
     description = family.description.replace("\\", r"\\").replace("\n", r"\n")
     lines = [f"# HELP {family.name} {description}\n# TYPE {family.name} {family.kind}\n"]
     for (suffix, labels), value in samples.items():
@@ -406,7 +434,10 @@ _NO_TOKEN = re.compile(r"[^\w!#$%&'*+\-.^`|~]", re.ASCII)  # RFC 9110, section 5
 
 
 class RequestTimings:
-    """Durations of one request by Op, for the `Server-Timing` header. Several runs of an Op are added up."""
+    """Time of one request in the queue and hooks of each Op, for the `Server-Timing` header of the response.
+
+    Several runs of an Op are added up.
+    """
 
     __slots__ = ("_began", "_of_ops")
 
@@ -416,14 +447,17 @@ class RequestTimings:
 
     @isolated(None)
     def add_stages(self, op: str, *stages_s: float) -> None:
-        """Add the seconds of each of STAGES. Those after the queue are of the request's batch."""
+        """Add the seconds that a pipeline step (Op) took, one value for each of STAGES.
+
+        The times after the queue are those of the whole batch of the request.
+        """
         sums = self._of_ops.setdefault(op, [0.0] * len(STAGES))
         for number, spent_s in enumerate(stages_s):
             sums[number] += spent_s
 
     @isolated("")
     def header(self) -> str:
-        """Return the header, in milliseconds: `total;dur=5.1, bert.queue;dur=0.2, ...`.
+        """Return the value of the header, in milliseconds: `total;dur=5.1, bert.queue;dur=0.2, ...`.
 
         Characters of an Op's name that HTTP does not allow become underscores. Ops that exceed MAX_CHARS are
         omitted.

@@ -1,4 +1,7 @@
-"""Outputs: pipes from descriptors 1 and 2 of all processes of a service to the output reader."""
+"""Pipes for standard output and standard error of the service's processes, and the process that reads them.
+
+The output reader (`pipeline.output`) is a separate process that writes what it reads as log lines.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ LOOK_S = 1.0  # between two looks at the pipes
 
 
 class Output:
-    """Pipes for descriptors 1 and 2 of one process."""
+    """Pipes for standard output and standard error (descriptors 1 and 2) of one process."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -35,23 +38,26 @@ class Output:
         self.write_ends = [write_end for _, write_end in pipes]
 
     def close_write_ends(self) -> None:
-        """Close the write ends: the process has copies, or was not started."""
+        """Close the write ends in this process. The other process has inherited them, or was not started."""
         _close(self.write_ends)
 
     def close(self) -> None:
-        """Close all ends: the process has ended, and the reader has a copy of the read ends."""
+        """Close all ends, once the other process has ended and the reader has a copy of the read ends."""
         self.close_write_ends()
         _close(self.read_ends)
 
 
 class Outputs:
-    """The outputs of all processes of a service, and their reader.
+    """Owner of the output reader and of the pipes to it; restarts the reader if it dies.
 
     The read ends stay open here, too, so that a new reader can replace a dead reader.
     """
 
     def __init__(self, config: LoggingConfig, service: str) -> None:
-        """Redirect descriptors 1 and 2 of this process to the reader."""
+        """Start the reader, and redirect standard output and standard error of this process to it.
+
+        config: the `logging` section of config.yml. service: name of the service.
+        """
         # log_fd: the original standard output, for log lines
         self.log_fd, self._error_fd = os.dup(1), os.dup(2)
         self._arguments = [service, config.model_dump_json()]
@@ -66,14 +72,17 @@ class Outputs:
         front_output.close_write_ends()
 
     def open(self, name: str) -> Output:
-        """Create the pipes for a process."""
+        """Create the pipes for standard output and standard error of a process.
+
+        name: its name in log lines.
+        """
         output = Output(name)
         self._known.append(output)
         self._send(output)
         return output
 
     def set_group(self, output: Output, group: int) -> None:
-        """Let the reader kill the worker's process group if this process dies."""
+        """Register a worker's process group: the reader kills the group if this process dies."""
         output.group = group
         self._send_groups()
 
@@ -85,7 +94,7 @@ class Outputs:
             self._send_groups()
 
     def close(self) -> None:
-        """Let the reader end once it has written all lines, unless its output is blocked."""
+        """Restore standard output, and wait up to `PATIENCE_S` for the reader to write all lines."""
         os.dup2(self.log_fd, 1)
         os.dup2(self._error_fd, 2)
         self._control.close()
@@ -94,7 +103,7 @@ class Outputs:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """In the block, replace a reader that ends or stops reading: writers would wait for it."""
+        """Context manager: replace a reader that ends or stops reading, because writers would wait for it."""
         tasks = [
             asyncio.create_task(self._replace_ended(), name="output reader"),
             asyncio.create_task(self._kill_stalled(), name="output reader's pipes"),
@@ -118,7 +127,10 @@ class Outputs:
                     log.error("The output reader can't be started (%s)", exc)
 
     async def _kill_stalled(self) -> None:
-        """Kill a reader that uses no CPU from one look to the next while a pipe is full."""
+        """Kill a reader that uses no CPU for a second while a pipe is full.
+
+        `_replace_ended` starts the next.
+        """
         before: tuple[int, int] | None = None
         while True:
             await asyncio.sleep(LOOK_S)
@@ -130,10 +142,11 @@ class Outputs:
             before = now
 
     def _is_full(self) -> bool:
-        """Whether a process may have to wait until its output is read."""
+        """Return whether a pipe is full, so that a process may have to wait until its output is read."""
         return any(_free_bytes(fd) < PIPE_BUF for output in self._known for fd in output.read_ends)
 
     def _start(self) -> None:
+        """Start a reader process, and send it all pipes. Raises OSError if the system lacks resources."""
         control, reader_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with reader_end, contextlib.ExitStack() as unless_started:
             unless_started.enter_context(control)
@@ -152,18 +165,19 @@ class Outputs:
         self._send_groups()
 
     def _send_groups(self) -> None:
-        """Send the reader the process groups of all workers."""
+        """Send the reader the process groups of all workers, which it kills if this process dies."""
         groups = " ".join(str(output.group) for output in self._known)
         with contextlib.suppress(OSError):
             self._control.send(groups.encode())
 
     def _send(self, output: Output) -> None:
+        """Send the reader the read ends of a process's pipes."""
         with contextlib.suppress(OSError):  # the reader has died; the next reader gets all pipes
             socket.send_fds(self._control, [output.name.encode()], output.read_ends)
 
 
 async def _wait_for_exit(pid: int) -> None:
-    """Wait for the end of a child process."""
+    """Wait until a child process has ended, without reaping it."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     pidfd = os.pidfd_open(pid)
@@ -176,7 +190,7 @@ async def _wait_for_exit(pid: int) -> None:
 
 
 def _free_bytes(fd: int) -> int:
-    """Return the free bytes of a pipe."""
+    """Return how many bytes can be written to a pipe before it is full."""
     unread = int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), sys.byteorder)
     return fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ) - unread
 

@@ -1,4 +1,4 @@
-"""Plan: configuration and files of an Op's workers, and the processes that host its instances."""
+"""The deployment plan of an Op: model version, engine and files of its workers, and instances per process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ FileState = tuple[str, int, int, int]  # path, inode, bytes, time of its last ch
 
 @dataclass(frozen=True)
 class Plan:
-    """Configuration and files of an Op's workers, until the Op is loaded again."""
+    """Plan for the workers of a pipeline step (Op): model version, engine, files, and instances by process.
+
+    A plan is immutable. Loading the Op again makes a new plan.
+    """
 
     app: App  # the service, with the model directory of the chosen version
     version: str  # of the model; empty for an Op without one
@@ -31,7 +34,10 @@ class Plan:
 
 
 def plan(app: App, op: str) -> Plan:
-    """Plan the workers of an Op with the files on disk. Raises ConfigError for a missing version."""
+    """Return the plan for the workers of a pipeline step (Op), from config.yml and the files on disk.
+
+    Raises ConfigError if the configured model version does not exist.
+    """
     conf = app.config.op[op].local_model
     if conf is None:
         return _plan_version(app, op, None)
@@ -41,13 +47,17 @@ def plan(app: App, op: str) -> Plan:
 
 
 def plan_older(newer: Plan, op: str) -> Plan:
-    """Plan the version before: the one of `newer` can't be loaded."""
+    """Return the plan for the next older version of the model, because `newer` can't be loaded."""
     return _plan_version(newer.app, op, newer.older[0], newer.older[1:])
 
 
 def _plan_version(
     app: App, op: str, chosen: ChosenVersion | None, older: tuple[ChosenVersion, ...] = ()
 ) -> Plan:
+    """Return the plan for a chosen version of the model. chosen: None for an Op without a local model.
+
+    older: versions to fall back to, newest first.
+    """
     conf = app.config.op[op].local_model
     version, folders, note = "", [], ""
     if conf is not None and chosen is not None:
@@ -61,10 +71,9 @@ def _plan_version(
 
 
 def placement(app: App, op: str) -> list[range]:
-    """The numbers of the Op's instances, by the process that hosts them.
+    """Return the numbers of a pipeline step's (Op's) instances, one range for each worker process.
 
-    With build_dag_each_worker there are `concurrency` instances for each of `worker_num`; what one worker's
-    DAG would have as threads is together here.
+    An Op has `concurrency` instances; with `build_dag_each_worker`, as many for each of `worker_num` workers.
     """
     config = app.config
     concurrency = config.op[op].concurrency
@@ -74,20 +83,27 @@ def placement(app: App, op: str) -> list[range]:
 
 
 def shares_process(app: App, op: str) -> bool:
-    """Whether instances of this Op are threads: the configuration asks for it and no engine forbids it."""
+    """Return whether the instances of this pipeline step (Op) are threads of one worker process.
+
+    The configuration must ask for threads, and no engine must forbid them.
+    """
     return wants_threads(app, op) and not wants_processes(app, op)
 
 
 def wants_threads(app: App, op: str) -> bool:
-    """Whether the configuration asks for threads: by the Op's `placement`, or else by `dag.is_thread_op`."""
+    """Return whether config.yml asks for threads, not processes, as the instances of this Op.
+
+    The setting is the Op's `placement`, or else `dag.is_thread_op`.
+    """
     placed = app.config.op[op].placement
     return app.config.dag.is_thread_op if placed == "auto" else placed == "thread"
 
 
 def wants_processes(app: App, op: str) -> bool:
-    """Whether the Op's engine runs one batch at a time in a process, so that threads would only wait for it.
+    """Return whether the engine of this pipeline step (Op) needs a process for each worker instance.
 
-    An Op without a model has no engine, and a remote one waits for the network without the lock.
+    Such an engine runs one batch at a time in a process, so that threads would only wait for each other. An
+    Op without a model has no engine. A remote Op waits for the network without Python's GIL.
     """
     conf = app.config.op[op].local_model
     engine = _engine(app, conf)
@@ -95,8 +111,9 @@ def wants_processes(app: App, op: str) -> bool:
 
 
 def _engine(app: App, conf: LocalServiceConf | None) -> Engine | None:
-    """Return the engine of an Op's model; None without a model, and for a mistake that the worker will
-    report.
+    """Return the inference engine of an Op's model; None without a model.
+
+    None, too, for an error of the configuration: the worker will report it.
     """
     if conf is None:
         return None
@@ -108,7 +125,10 @@ def _engine(app: App, conf: LocalServiceConf | None) -> Engine | None:
 
 
 def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> tuple[App, str]:
-    """The app with the model of this directory, run as was chosen where config.yml says `auto`; the note."""
+    """Return the app with the model of this directory, and a log line if the engine changes, else "".
+
+    Keys that are `auto` in config.yml get the values that were chosen for this version of the model.
+    """
     conf = conf.model_copy(update={"model_dir": str(directory), "model_version": None})
     section = app.config.op[op].model_copy(update={"local_service_conf": conf})
     choices, note = dict(app.choices), ""
@@ -120,6 +140,7 @@ def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> t
 
 
 def _states(app: App, folders: list[Path]) -> Iterator[FileState]:
+    """Yield path, inode, size and change time of each model file and each Python file of the app."""
     files = [p for folder in folders for p in folder.rglob("*") if _NOT_OURS.isdisjoint(p.parts)]
     for path in [*files, *Path(app.script).parent.glob("*.py")]:
         try:

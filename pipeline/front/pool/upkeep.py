@@ -1,4 +1,4 @@
-"""Maintenance of the workers of an Op: probes, recycling, and replacement after calls over their timeout."""
+"""Background maintenance of an Op's workers: probes of idle ones, and replacement of large or hung ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MB = 1e6
 
 
 class Upkeep:
-    """Probes idle instances with a run of the model, and replaces processes over their limits.
+    """Background checks of workers: probes idle ones with a model run, and replaces those over their limits.
 
     The limits are `max_requests_per_worker` and `max_worker_rss`.
     """
@@ -39,7 +39,7 @@ class Upkeep:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run until the block ends."""
+        """Context manager: run the checks in the background until the block ends."""
         chores = []
         if self._probe_interval_s:
             chores.append(asyncio.create_task(self._probe()))
@@ -53,6 +53,7 @@ class Upkeep:
             await asyncio.gather(*chores, return_exceptions=True)
 
     async def _probe(self) -> None:
+        """Probe idle worker instances with a run of the model every `probe_interval`, forever."""
         while True:
             await asyncio.sleep(min(CHECK_EVERY_S, self._probe_interval_s))
             now = time.monotonic()
@@ -60,6 +61,7 @@ class Upkeep:
                 run_isolated(self._probe_instance, instance, now)
 
     def _probe_instance(self, instance: Instance, now: float) -> None:
+        """Send a probe to an idle instance, or kill its process if a sent probe is over its time limit."""
         if not instance.probed_at:
             if self._is_due(instance, now):
                 instance.probe()
@@ -67,10 +69,15 @@ class Upkeep:
             instance.process.kill(f"idle, it did not answer a probe in {self._probe_limit_s:g} s")
 
     def _is_due(self, instance: Instance, now: float) -> bool:
+        """Return whether a worker instance has been idle for the probe interval.
+
+        now: instant of time.monotonic().
+        """
         idle_since = max(instance.idle_since, instance.process.ready_at)
         return instance.has_place and not instance.in_flight and now - idle_since >= self._probe_interval_s
 
     async def _recycle(self) -> None:
+        """Replace processes over their limits, one at a time, forever."""
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
             for process in list(self._pool.processes):
@@ -88,7 +95,7 @@ class Upkeep:
             await self._pool.replace(process)
 
     def _worn_out(self, process: WorkerProcess) -> str:
-        """Return why the process must be replaced; empty if it stays."""
+        """Return the limit that a process exceeds, as text for the log; empty if it may stay."""
         if not process.ready_at:
             return ""
         if self._max_requests and process.served >= self._max_requests:
@@ -104,6 +111,7 @@ class Upkeep:
         return f"it has {resident_mb:.0f} MB (max_worker_rss {self._max_mb})"
 
     def _warn_of_limit(self, process: WorkerProcess) -> None:
+        """Warn, once for each worker, that `max_worker_rss` is below the memory of a fresh process."""
         if process.name not in self._too_large:
             self._too_large.add(process.name)
             log.warning(
@@ -118,12 +126,13 @@ MAX_PAUSE_S = 60.0  # after this time without a replacement the pause starts at 
 
 
 class AbandonedCalls:
-    """Replaces the workers of one Op with a call that exceeds `op.<name>.timeout` or hangs, one at a time.
+    """Replaces the workers of one Op that are busy with a hung or too slow model run, one at a time.
 
-    A new worker starts beside the old one, so there is one more process than usual. If the call ends before
-    the new worker is ready, the old worker stays. Otherwise the new worker takes over, and the old worker
-    ends after its call. If an Op exceeds its timeout repeatedly, the intervals between replacements grow, and
-    requests wait for the calls.
+    A run is too slow if it exceeds `op.<name>.timeout`: no request waits for it any more. A new worker starts
+    beside the old one, so there is one more process than usual. If the run ends before the new worker is
+    ready, the old worker stays. Otherwise the new worker takes over, and the old worker ends after its run.
+    If an Op exceeds its timeout repeatedly, the intervals between replacements grow, and requests wait for
+    the runs.
     """
 
     def __init__(self, pool: WorkerPool) -> None:
@@ -133,7 +142,7 @@ class AbandonedCalls:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run until the block ends."""
+        """Context manager: replace such workers in the background until the block ends."""
         chore = asyncio.create_task(self._replace_all())
         try:
             yield
@@ -149,6 +158,7 @@ class AbandonedCalls:
                 await self._replace(busy[0])
 
     async def _replace(self, process: WorkerProcess) -> None:
+        """Replace a process, unless its abandoned runs end before the new process is ready."""
         calls_end = asyncio.ensure_future(process.abandoned_calls_end())
         try:
             await asyncio.wait({calls_end}, timeout=self._until_next_s())
@@ -166,6 +176,7 @@ class AbandonedCalls:
             calls_end.cancel()
 
     def _until_next_s(self) -> float:
+        """Return the seconds until the next replacement may begin."""
         return max(0.0, self._replaced_at + self._pause_s - time.monotonic())
 
     def _note_replacement(self) -> None:

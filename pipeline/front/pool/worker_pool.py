@@ -1,4 +1,4 @@
-"""WorkerPool: the processes with the instances of one Op, replaced when they die, exchanged for new ones."""
+"""The worker pool of an Op: starts its processes, restarts dead ones, and exchanges them on a reload."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class _Turn(NamedTuple):
 
 
 class Starts:
-    """The starts of all Ops of a service, each in its turn.
+    """Queue of worker starts of the whole service: limits how many processes start at the same time.
 
     Processes that all start at once import the same frameworks on the same cores, and none is ready before
-    the last. First comes the Op with the fewest processes, so that each Op has one soon.
+    the last. The Op with the fewest processes is first, so that each Op has one soon.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -52,16 +52,16 @@ class Starts:
         self._choosing = False
 
     def ask(self, colleagues: Callable[[], int], begin: Callable[[], WorkerProcess | None]) -> None:
-        """Have `begin` called when there is room, not before the next turn of the loop.
+        """Queue the start of a worker process. `begin` is called when fewer than the maximum are starting.
 
-        It returns the process it has started, or None where there is no need of one any more; `over` has to
-        follow. colleagues: how many processes that can work the Op has by then.
+        `begin` returns the process it has started, or None if none is needed any more. The caller must call
+        `over` when the process is ready or dead. colleagues: returns how many usable processes the Op has.
         """
         self._turns.append(_Turn(colleagues, begin))
         self._choose_soon()
 
     def over(self, process: WorkerProcess) -> None:
-        """Note the end of a start: the process is ready, or dead."""
+        """Report that a process is ready or dead, so that the next start may begin."""
         if process not in self._starting:
             return
         self._starting.remove(process)
@@ -74,6 +74,7 @@ class Starts:
             )  # fmt: skip
 
     def _make_room(self, process: WorkerProcess) -> None:
+        """Stop counting a process as starting, after its start has ended or taken `HOLD_S`."""
         timer = self._holding.pop(process, None)
         if timer is not None:
             timer.cancel()
@@ -85,6 +86,7 @@ class Starts:
             asyncio.get_running_loop().call_soon(self._choose)
 
     def _choose(self) -> None:
+        """Begin queued starts while there is room."""
         self._choosing = False
         loop = asyncio.get_running_loop()
         while self._turns and len(self._holding) < self._at_once:
@@ -106,7 +108,7 @@ MAX_BACKOFF_S = 10.0
 
 
 class BackOff:
-    """Counts the starts and deaths of one Op's processes, and draws the conclusion for the next start."""
+    """Restart policy for the worker processes of one pipeline step (Op): counts deaths, decides on pauses."""
 
     def __init__(self) -> None:
         self._failed_starts = 0
@@ -115,16 +117,19 @@ class BackOff:
         self.was_ready = False
 
     def started(self) -> None:
-        """Note that a process has become ready."""
+        """Record that a worker process has become ready, which resets the count of failed starts."""
         self._failed_starts = 0
         self.was_ready = True
 
     def died(self, process: WorkerProcess) -> None:
-        """Note the death of a process that was ready."""
+        """Record the death of a worker process that was ready, to detect crash loops."""
         self._fruitless_deaths = 0 if process.served else self._fruitless_deaths + 1
 
     def note_failed_start(self, process: WorkerProcess) -> bool:
-        """Note that a process has ended before it was ready; returns whether another try is of no use."""
+        """Record that a worker process has ended before it was ready.
+
+        Return whether further starts are useless.
+        """
         self._failed_starts += 1
         final = process.failure is not None and process.failure.final
         # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
@@ -132,9 +137,10 @@ class BackOff:
         return final or raises or self._failed_starts >= FAILED_STARTS_ALLOWED
 
     def pause_s(self, process: WorkerProcess) -> float:
-        """Seconds until the successor of a process: none for the first death in a while, then ever longer.
+        """Return the seconds to wait before a restart: 0 for a process that lived long, else exponential.
 
-        Not longer and longer after one that has answered requests: callers wait for its successor.
+        The pause does not grow after a process that has answered requests, because callers wait for its
+        successor.
         """
         if process.ready_at and time.monotonic() - process.ready_at > STABLE_AFTER_S:
             self._quick_deaths = 0
@@ -145,9 +151,9 @@ class BackOff:
         return min(MAX_BACKOFF_S, BACKOFF_S * 2.0 ** (self._quick_deaths - 1))
 
     def in_crash_loop(self, processes: Iterable[WorkerProcess]) -> bool:
-        """Whether one process after the other becomes ready and dies before it has answered anything.
+        """Return whether worker processes repeatedly become ready and die before they answer a request.
 
-        processes: those that are there now. The loop is over once one of them has answered a request, or has
+        processes: the current processes. The loop is over once one of them has answered a request, or has
         lived for STABLE_AFTER_S.
         """
         if self._fruitless_deaths < LOOP_AFTER_DEATHS:
@@ -162,7 +168,7 @@ LEAVE_S = 5.0  # time for the end of a process after its last dispatch
 
 
 class PoolServices(NamedTuple):
-    """Parts of the service that its pools share."""
+    """Objects and callbacks of the service that all worker pools share."""
 
     starts: Starts  # limits the processes that start at the same time
     outputs: Outputs  # reads descriptors 1 and 2 of the processes
@@ -171,22 +177,24 @@ class PoolServices(NamedTuple):
 
 
 class WorkerPool:
-    """Keeps `concurrency` instances of an Op alive.
+    """Worker processes of one pipeline step (Op): starts, restarts and replaces them.
+
+    The pool keeps the configured number of instances running.
 
     processes: the processes that serve, or will serve once they are ready.
 
     instances: all instances of these processes, in the order of their dispatches.
 
-    plan: the configuration and files that the processes run.
+    plan: the model version, configuration and files that the processes use.
 
     signature: inputs and outputs of the Op's model. None until a worker is ready, and for an Op without a
     model.
 
-    card: model card for the docs page. None until a worker is ready, and for remote models.
+    card: description of the model for the docs page. None until a worker is ready, and for remote models.
 
     given_up: starts kept failing, and no start is tried until the Op is loaded again.
 
-    abandoned: set when an instance has a call that no request waits for.
+    abandoned: set when an instance is busy with a model run that no request waits for.
     """
 
     def __init__(self, op: str, plan: Plan, callbacks: DispatchCallbacks, services: PoolServices) -> None:
@@ -214,31 +222,34 @@ class WorkerPool:
         self._all_gone = asyncio.Event()
 
     def start(self) -> None:
-        """Spawn all instances; they become ready on their own."""
+        """Start all worker processes, without waiting until they are ready."""
         for numbers in self.plan.places:
             self._spawn(numbers)
 
     @property
     def ready(self) -> int:
-        """Instances that can take requests."""
+        """Number of worker instances that accept requests."""
         return sum(instance.state is State.READY for instance in self.instances)
 
     def all_instances(self) -> Iterator[Instance]:
-        """Iterate over the instances that serve, and the instances that finish their last dispatches."""
+        """Iterate over all worker instances, including old ones that finish their last requests."""
         return (i for process in (*self.processes, *self._leaving) for i in process.instances)
 
     @property
     def in_crash_loop(self) -> bool:
-        """Whether one process after the other becomes ready and dies before it has answered anything."""
+        """Whether worker processes repeatedly become ready and die before they have answered a request."""
         return self._back_off.in_crash_loop(self.processes)
 
     @property
     def size(self) -> int:
-        """Configured number of instances; 0 while unloaded."""
+        """Configured number of worker instances; 0 while the pipeline step (Op) is unloaded."""
         return sum(map(len, self.plan.places)) if self._loaded else 0
 
     def request_stop_handler(self) -> bool:
-        """Have a worker call the script's handler of SIGTERM at its end. Returns whether there is one."""
+        """Ask a worker to call the SIGTERM handler of the user's script before it ends.
+
+        Return whether there is one.
+        """
         for process in self.processes:
             if process.ready_message is not None and process.ready_message.has_stop_handler:
                 process.instances[0].send(CallStopHandler())
@@ -247,7 +258,10 @@ class WorkerPool:
         return False
 
     async def stop(self, grace_s: float) -> None:
-        """Let every instance finish its dispatch and end. Kill processes that have not ended in `grace_s`."""
+        """End all worker processes after their current requests.
+
+        Kill those that have not ended in `grace_s` seconds.
+        """
         self._stopping = True
         for process in self._alive():
             if process.ready_at:
@@ -266,10 +280,10 @@ class WorkerPool:
     # Exchanging processes while requests are served:
 
     async def replace(self, process: WorkerProcess, unless: asyncio.Future[None] | None = None) -> bool:
-        """Replace a process: it serves until its successor is ready, then finishes its dispatches and ends.
+        """Replace a worker process without downtime. It serves until its successor is ready, and then ends.
 
         Return whether the process was replaced or is dead. It stays in service if `unless` is done before the
-        successor is ready. Raises StartFailed, and then the process stays in service, too.
+        successor is ready. Raises StartFailed if no successor starts; the process then stays in service, too.
         """
         async with self._changing:
             if process not in self.processes:
@@ -293,8 +307,11 @@ class WorkerPool:
     async def _started_unless(
         self, unless: asyncio.Future[None] | None, numbers: range
     ) -> WorkerProcess | None:
-        """Start a process as `_started` does. Returns None, and ends the process, where `unless` is done
-        first.
+        """Start a process and wait until it is ready.
+
+        Return None, and end the process, if `unless` is done first.
+
+        numbers: its instances. Raises StartFailed.
         """
         starting = asyncio.ensure_future(self._started(self.plan, numbers))
         either: set[asyncio.Future[Any]] = {starting} if unless is None else {starting, unless}
@@ -310,12 +327,12 @@ class WorkerPool:
         return None
 
     async def reload(self, plan: Plan) -> None:
-        """Exchange all processes for new ones, or start them after `unload`. Raises StartFailed.
+        """Replace all processes by processes of a new plan, without downtime; also starts an unloaded Op.
 
-        The first new process proves that the plan can be served; if it fails, all is as before. There is one
-        process more than usual, never two: the old processes leave one by one. The new ones get no work until
-        they are as many as the remaining old ones. Then all requests go to new ones. So no two dispatches of
-        one moment get answers of two versions, and half of the instances always serve.
+        Raises StartFailed if the first new process fails; the old processes then stay. There is one process
+        more than usual, never two: the old processes leave one by one. The new ones get no work until they
+        are as many as the remaining old ones. Then all requests go to new ones. So no two dispatches of one
+        moment get answers of two versions, and half of the instances always serve.
         """
         async with self._changing:
             successors = [await self._started(plan, plan.places[0])]
@@ -340,18 +357,19 @@ class WorkerPool:
                 raise StartFailed(f"the new workers of Op {self.op} died before they were given any work")
 
     async def unload(self) -> None:
-        """Let all processes finish their dispatches and end. `reload` starts new ones."""
+        """End all worker processes after their current requests. `reload` starts new ones."""
         async with self._changing:
             self._loaded = False
             await self._retire(self.processes)
 
     def _outnumbered(self, successors: Iterable[WorkerProcess]) -> bool:
-        """Whether the successors are as many as the instances that serve now."""
+        """Return whether the new processes have at least as many worker instances as serve now."""
         return sum(len(process.instances) for process in successors) >= self.ready
 
     def answer_for(self, models: tuple[ServedModel, ...]) -> None:
-        """Have the Op's output be the answer of those of these models whose last step it is; tell workers of
-        changes.
+        """Set the models whose responses are made from this Op's output, and notify the workers of changes.
+
+        models: all served models; only those whose last step is this Op matter.
         """
         before, now = (answered_by(some, self.op) for some in (self.plan.app.models, models))
         self.plan = replace(self.plan, app=replace(self.plan.app, models=models))
@@ -362,7 +380,7 @@ class WorkerPool:
                     instance.send(message)
 
     def _process(self, plan: Plan, numbers: range) -> WorkerProcess:
-        """Create a process without starting it."""
+        """Create the object of a worker process, without starting the process."""
         return WorkerProcess(
             plan.app,
             self.op,
@@ -374,7 +392,10 @@ class WorkerPool:
         )
 
     async def _started(self, plan: Plan, numbers: range) -> WorkerProcess:
-        """Start a process, which gets no work until `_take_over`. Raises StartFailed."""
+        """Start a worker process and wait until it is ready. It gets no work until `_take_over`.
+
+        Raises StartFailed if the process does not become ready.
+        """
         process = self._process(plan, numbers)
         started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starts.ask(self._colleagues, partial(self._begin_successor, process, started))
@@ -388,6 +409,10 @@ class WorkerPool:
         return process
 
     def _begin_successor(self, process: WorkerProcess, started: asyncio.Future[None]) -> WorkerProcess | None:
+        """Spawn a process whose start is due. Return None if it is not needed any more, or can't be spawned.
+
+        started: future that completes when the process is ready, or fails.
+        """
         if started.done():  # the exchange was cancelled
             return None
         if self._stopping:
@@ -402,7 +427,7 @@ class WorkerPool:
         return process
 
     def _take_over(self, processes: list[WorkerProcess]) -> None:
-        """Make these processes the only ones in service."""
+        """Send new requests to these worker processes only."""
         self.processes = processes
         self._order_instances()
         for process in processes:
@@ -411,7 +436,7 @@ class WorkerPool:
         self._callbacks.dispatch_soon()
 
     async def _retire(self, processes: Iterable[WorkerProcess]) -> None:
-        """Let processes finish their dispatches and end."""
+        """Take worker processes out of service, and wait until they have answered all requests and ended."""
         loop = asyncio.get_running_loop()
         leaving = {process: loop.create_future() for process in processes}
         self._leaving |= leaving
@@ -425,7 +450,10 @@ class WorkerPool:
         await asyncio.gather(*itertools.starmap(self._await_end, leaving.items()))
 
     async def _await_end(self, process: WorkerProcess, gone: asyncio.Future[None]) -> None:
-        """Wait for the end of a process. A dispatch has its time limit; an idle process must end soon."""
+        """Wait for the end of a process.
+
+        A running request has its time limit; an idle process is killed after `LEAVE_S`.
+        """
         while not gone.done():
             had_work = _count_in_flight(process)
             await asyncio.wait({gone}, timeout=LEAVE_S)
@@ -436,7 +464,7 @@ class WorkerPool:
     # What the processes report:
 
     def became_ready(self, process: WorkerProcess) -> None:
-        """Put a ready process in service, or continue the exchange that waits for it."""
+        """Put a ready worker process in service, or continue the replacement that waits for it."""
         run_isolated(self._starts.over, process)
         if process in self.processes:
             self._serves(process)
@@ -445,6 +473,7 @@ class WorkerPool:
             started.set_result(None)
 
     def _serves(self, process: WorkerProcess) -> None:
+        """Store the model's inputs and outputs from a process that now serves, and report the process."""
         if (ready := process.ready_message) is not None:
             self.signature, self.card = ready.signature, ready.card
         self._back_off.started()
@@ -453,11 +482,11 @@ class WorkerPool:
         self._services.pool_ready()
 
     def lost(self, process: WorkerProcess) -> None:
-        """Queue the tasks of a dying process again."""
+        """Queue the requests of a dying worker process again, by the batcher's callback."""
         self._callbacks.requeue_lost(process)
 
     def died(self, process: WorkerProcess) -> None:
-        """Remove a dead process, and plan its successor."""
+        """Remove a dead worker process, fail the requests that are blamed for it, and schedule a restart."""
         run_isolated(self._callbacks.refuse_blamed, process)
         run_isolated(self._starts.over, process)
         run_isolated(self._forget, process)
@@ -466,7 +495,7 @@ class WorkerPool:
         self._callbacks.dispatch_soon()
 
     def _forget(self, process: WorkerProcess) -> None:
-        """Remove a dead process, and notify the exchange that waits for it."""
+        """Remove a dead process from the pool, and notify a replacement or retirement that waits for it."""
         if process in self.processes:
             self.processes.remove(process)
             self._order_instances()
@@ -482,6 +511,7 @@ class WorkerPool:
             log.info("Worker %s (pid %d) has left: %s", process.name, process.pid, process.describe_death())
 
     def _replace_dead(self, process: WorkerProcess) -> None:
+        """Restart a dead process, unless the service stops or starts keep failing."""
         if self._stopping:
             return
         starts_again = True
@@ -492,7 +522,7 @@ class WorkerPool:
                 self._start_again(process)
 
     def _starts_again(self, process: WorkerProcess) -> bool:
-        """Log the death of a process. Returns whether another one may be started in its place."""
+        """Log the death of a process. Return whether another process may be started in its place."""
         why = process.describe_death()
         if not process.ready_at:
             return self._may_try_again(process, why)
@@ -502,12 +532,17 @@ class WorkerPool:
         return True
 
     def _start_again(self, process: WorkerProcess) -> None:
+        """Schedule the restart of a dead process after its back-off pause."""
         self.restarts += 1
         pause_s = self._back_off.pause_s(process)
         log.info("Worker %s is started again in %g s", process.name, pause_s)
         asyncio.get_running_loop().call_later(pause_s, self._spawn, process.numbers)
 
     def _may_try_again(self, process: WorkerProcess, why: str) -> bool:
+        """Log a failed start.
+
+        Return whether another try makes sense; if not, an older version is served, or none.
+        """
         reason = process.failure.reason if process.failure else why
         log.error("Worker %s did not start: %s", process.name, reason)
         if self._was_complete and self.ready:
@@ -525,9 +560,10 @@ class WorkerPool:
         return True
 
     def _falls_back(self, process: WorkerProcess, reason: str) -> bool:
-        """Serve an older version of the model if this one can't be loaded at the service's start.
+        """Serve an older version of the model if this version can't be loaded at the service's start.
 
-        A crash without a reason counts as well: native code may crash on a damaged file.
+        Return whether there is an older version. A crash without a reason counts as well: native code may
+        crash on a damaged file.
         """
         of_model = process.failure is None or process.failure.of_model
         if self._back_off.was_ready or not of_model or not self.plan.older:
@@ -547,10 +583,14 @@ class WorkerPool:
         return True
 
     def _spawn(self, numbers: range) -> None:
-        """Request the start of the process of these instances, unless it runs."""
+        """Queue the start of the process with these worker instances, unless it runs already."""
         self._starts.ask(self._colleagues, partial(self._begin, numbers))
 
     def _begin(self, numbers: range) -> WorkerProcess | None:
+        """Spawn the process with these worker instances.
+
+        Return None if it is not needed, or can't be spawned.
+        """
         if (
             self._stopping
             or not self._loaded
@@ -571,18 +611,21 @@ class WorkerPool:
         return process
 
     def _colleagues(self) -> int:
-        """Return how many processes can work, or will once they are ready."""
+        """Return the number of worker processes that can work now, or once they are ready."""
         return sum(not process.abandoned for process in (*self.processes, *self._awaited))
 
     def _alive(self) -> list[WorkerProcess]:
         return [*self.processes, *self._awaited, *self._leaving]
 
     def _order_instances(self) -> None:
-        """The first instance of each process, then the second of each: threads of one share its GIL."""
+        """Order the worker instances: the first of each process, then the second.
+
+        Threads of a process share a GIL.
+        """
         rounds = itertools.zip_longest(*(process.instances for process in self.processes))
         self.instances = [instance for some in rounds for instance in some if instance is not None]
 
 
 def _count_in_flight(process: WorkerProcess) -> int:
-    """Return how many dispatches of a process are in flight."""
+    """Return how many groups of requests (dispatches) a worker process has that are not fully answered."""
     return sum(len(instance.in_flight) for instance in process.instances)

@@ -1,4 +1,4 @@
-"""WorkerProcess and Instance: a worker process and the instances of an Op in it, as the front sees them."""
+"""Parent side of a worker process: `WorkerProcess` starts and ends it, `Instance` sends it tasks."""
 
 from __future__ import annotations
 
@@ -75,6 +75,8 @@ LARGE_BYTES = 256 * 1024  # copying and sending this takes the front about half 
 
 
 class State(Enum):
+    """Life cycle of a worker instance: starting, ready, stopping, dead."""
+
     STARTING = "starting"
     READY = "ready"
     STOPPING = "stopping"
@@ -86,7 +88,10 @@ _ERROR = Outcome.ERROR
 
 
 class Dispatch(msgspec.Struct, eq=False):
-    """Tasks that were sent to an instance together, and are in flight. Instants are of time.monotonic()."""
+    """A group of tasks (requests for one Op) that was sent to a worker instance and is not fully answered.
+
+    Instants are of time.monotonic().
+    """
 
     id: int
     tasks: list[Task | None]  # None in place of a settled task
@@ -102,12 +107,12 @@ class Dispatch(msgspec.Struct, eq=False):
     queued_at: float = 0.0  # when its first task was queued
 
     def open_tasks(self) -> list[Task]:
-        """List the tasks that are not settled."""
+        """Return the tasks that have neither a result nor an error yet."""
         return [task for task in self.tasks if task is not None]
 
 
 class DispatchCallbacks(NamedTuple):
-    """Callbacks from the instances and the pool of an Op to its batcher.
+    """Functions of the batcher that worker instances and their pool call, on replies, timeouts and deaths.
 
     A dying process has two callbacks: `requeue_lost` at once, `refuse_blamed` when the cause is known.
     """
@@ -123,7 +128,7 @@ class DispatchCallbacks(NamedTuple):
 
 
 class TimeLimits(NamedTuple):
-    """Time limits of an Op's runs, in seconds; infinite for none."""
+    """Time limits for the model runs of a pipeline step (Op), in seconds; infinite for none."""
 
     call_s: float  # of a run, after which no request waits for it
     # Of a dispatch, after which its worker is killed. Infinite: HANG_GRACE_S after `call_s` or the deadline.
@@ -131,7 +136,10 @@ class TimeLimits(NamedTuple):
 
 
 class Instance:
-    """One copy of an Op: a thread of its worker process, with its own connection and shared memory."""
+    """One copy of a pipeline step (Op) in a worker process, as the front sees it: connection and open tasks.
+
+    In the worker it is a thread. It has its own socket and shared memory.
+    """
 
     def __init__(
         self, op: str, number: int, process: WorkerProcess, callbacks: DispatchCallbacks, limits: TimeLimits
@@ -159,7 +167,12 @@ class Instance:
         self._paused: asyncio.Handle | None = None  # continues `_settling`
 
     def connect(self, until_spawned: contextlib.ExitStack) -> tuple[int, int]:
-        """Create the connection. The stack closes the worker's ends of it, a socket and a memfd."""
+        """Create the socket pair and the shared memory.
+
+        Return the worker's two descriptors, to pass to the child.
+
+        until_spawned: closes the worker's descriptors in this process.
+        """
         arena_fd = create_arena_fd()
         until_spawned.callback(os.close, arena_fd)
         self._arena = Arena(arena_fd)
@@ -171,12 +184,13 @@ class Instance:
         return worker_end.fileno(), arena_fd
 
     def listen(self) -> None:
-        """Start to receive messages of the worker."""
+        """Start to receive messages from the worker, in the event loop."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._socket, self._readable)
 
     @property
     def has_place(self) -> bool:
+        """Whether the worker instance accepts one more dispatch (group of tasks) now."""
         return (
             self.state is _READY
             and len(self.in_flight) < DISPATCHES_IN_FLIGHT
@@ -185,12 +199,13 @@ class Instance:
         )
 
     def send(self, message: Message) -> None:
+        """Send a message to the worker, without waiting."""
         self._outbox.send(frame(message))
 
     def dispatch(
         self, tasks: Sequence[Task], calls: list[CallMessage], tail: Sequence[Part], batch_limit: int = 0
     ) -> None:
-        """Send tasks to the worker, which is killed when it has them for too long.
+        """Send tasks to the worker, without waiting. The worker is killed if it exceeds the time limit.
 
         calls: the message of each task. tail: large parts of the calls. batch_limit: see `DispatchMessage`.
         """
@@ -208,15 +223,18 @@ class Instance:
 
     @property
     def is_running(self) -> bool:
-        """Whether the worker has begun a request of the oldest dispatch."""
+        """Whether the worker has begun a request of its oldest dispatch."""
         return self._arena.begun_requests(self.in_flight[0].id) > 0
 
     def read_activity(self) -> Activity | None:
-        """Return the activity of the instance; None when its process has ended."""
+        """Return CPU time and state of the instance's process or thread; None when the process has ended."""
         return self.process.read_activity(self._arena.thread_id)
 
     def take_back(self) -> list[Task]:
-        """Recall the tasks that the worker has not begun. Return them; the worker will not begin them."""
+        """Recall the tasks that the worker has not begun, and return them. The worker will not begin them.
+
+        Another instance can run them.
+        """
         if all(dispatch.recalled for dispatch in self.in_flight):
             return []
         self._arena.take_back(self.in_flight[-1].id)
@@ -230,34 +248,37 @@ class Instance:
         return tasks
 
     def abandon(self) -> None:
-        """Send no further dispatch to the instance until its run ends."""
+        """Mark the current model run as abandoned: the worker gets no more tasks until the run ends."""
         if self.abandoned is None:
             self.abandoned = self._loop.create_future()
 
     def probe(self) -> None:
-        """Let the idle worker run its model once. A worker that fails the probe is killed."""
+        """Let the idle worker run its model once, to prove that it works.
+
+        A worker that fails the probe is killed.
+        """
         self.probed_at = time.monotonic()
         self.send(Probe())
 
     def stop(self) -> None:
-        """Close the front's end. The worker's thread ends after its pending dispatches."""
+        """Ask the worker's thread to end after its pending tasks, by shutting down the connection."""
         self.state = State.STOPPING
         self._outbox.finish()
 
     def began(self, dispatch: Dispatch) -> bool:
-        """Whether the dead worker had begun a dispatch."""
+        """Return whether the worker had begun this dispatch (group of tasks) when it died."""
         return self._arena.begun(dispatch.id)
 
     def begun_tasks(self, dispatch: Dispatch) -> list[Task]:
-        """Return the open tasks of a dispatch that the dead worker had begun.
+        """Return the unanswered tasks of a dispatch that the dead worker had begun.
 
-        Before its first request a worker decodes the inputs of all requests.
+        All tasks if none has begun: before its first request a worker decodes the inputs of all requests.
         """
         begun = self._arena.begun_requests(dispatch.id) or len(dispatch.tasks)
         return [task for task in dispatch.tasks[:begun] if task is not None]
 
     def _watch(self, dispatch: Dispatch) -> None:
-        """Set the timer for `_check_late` if the dispatch is the oldest one."""
+        """Set the timer for `_check_late`, if the dispatch is the oldest of the worker instance."""
         if dispatch is not self.in_flight[0]:
             return
         late_at = self._kill_at(dispatch)
@@ -270,11 +291,13 @@ class Instance:
         self._timer = self._loop.call_later(max(0.0, self._timer_at - time.monotonic()), self._check_late)
 
     def _kill_at(self, dispatch: Dispatch) -> float:
+        """Return the instant at which a worker with this dispatch is killed."""
         if self._limits.kill_s < math.inf:
             return dispatch.began + self._limits.kill_s
         return min(dispatch.deadline, dispatch.run_began + self._limits.call_s) + HANG_GRACE_S
 
     def _check_late(self) -> None:
+        """Kill a worker that is over its time limit, or abandon a run that is over the Op's timeout."""
         self._timer = None
         if not self.in_flight:
             return
@@ -302,7 +325,7 @@ class Instance:
         self._settle_on()
 
     def _settle_on(self) -> None:
-        """Settle arrived replies. After a large answer, the event loop first serves other work."""
+        """Process received replies. After a large answer, the event loop first serves other work."""
         if self._drain_settling(self._settling, at_once=False):
             self._watch_rest()
             if self._paused is not None:
@@ -313,7 +336,10 @@ class Instance:
         self._paused = self._loop.call_soon(self._settle_on)
 
     def _drain_settling(self, settling: Iterator[None], at_once: bool = True) -> bool:
-        """Settle to the end, or to the next large answer. Return whether the end was reached."""
+        """Process replies to the end, or to the next large answer. Return whether the end was reached.
+
+        at_once: do not stop at large answers.
+        """
         try:
             for _ in settling:
                 if not at_once:
@@ -324,7 +350,7 @@ class Instance:
         return True
 
     def _watch_rest(self) -> None:
-        """Set the timer for `_check_rest` while a frame is incomplete."""
+        """Set the timer for `_check_rest` while a received message is incomplete."""
         if self._rest_timer is not None:
             self._rest_timer.cancel()
             self._rest_timer = None
@@ -332,6 +358,7 @@ class Instance:
             self._rest_timer = self._loop.call_later(STOPPED_S, self._check_rest)
 
     def _check_rest(self) -> None:
+        """Kill a worker that has stopped in the middle of a message."""
         self._rest_timer = None
         with contextlib.suppress(BlockingIOError):
             self._socket.recv(1, socket.MSG_PEEK)
@@ -339,7 +366,7 @@ class Instance:
         self.process.kill("it stopped in the middle of a frame")
 
     def _settle_all(self, data: bytes) -> Iterator[None]:
-        """Handle the frames that these bytes complete. Yield after each large answer."""
+        """Process the messages that these bytes complete. Yield after each large answer."""
         for message, tail in self._reader.feed(data):
             if type(message) is Reply:
                 yield from self._take_reply(message, tail)
@@ -353,6 +380,7 @@ class Instance:
                 self.process.failure = message
 
     def _take_probe(self, failure: str) -> None:
+        """Process the result of a probe. failure: the error of the model run; empty if it worked."""
         self.probed_at = 0.0
         self.idle_since = time.monotonic()
         self.answered = 0  # so that the next request need not wait for others
@@ -360,6 +388,7 @@ class Instance:
             self.process.kill(f"idle, it failed a probe: {failure}")
 
     def _take_reply(self, reply: Reply, tail: Tail) -> Iterator[None]:
+        """Complete or fail the tasks of a worker's reply. Yield after each large answer."""
         dispatch = self.in_flight[0]
         if dispatch.id != reply.dispatch:
             raise RuntimeError(f"reply to dispatch {reply.dispatch}, expected {dispatch.id}")
@@ -397,13 +426,14 @@ class Instance:
             self._watch(self.in_flight[0])
 
     def _end_abandonment(self) -> None:
+        """Accept dispatches again, because the abandoned run has ended."""
         self.hangs = False
         if self.abandoned is not None:
             self.abandoned.set_result(None)
             self.abandoned = None
 
     def disconnect(self) -> None:
-        """Read the last replies of a dying process, and close the connection."""
+        """Process the last replies of a dying process, and close the connection."""
         if self._paused is not None:
             self._paused.cancel()
         try:
@@ -424,7 +454,7 @@ class Instance:
         self._socket.close()
 
     def forget(self) -> None:
-        """Release the shared memory, and the reference to the process, which refers to the instance."""
+        """Release the shared memory of a dead instance, and break its reference cycle with the process."""
         self._arena.close()
         del self.process
 
@@ -435,6 +465,7 @@ class Instance:
 
 
 def _get_error(settled: Settled) -> ServingError:
+    """Return the error of a request that a worker has refused."""
     if settled.refusal is None:
         raise RuntimeError("a reply refuses a request without saying why")
     return settled.refusal.error()
@@ -444,7 +475,7 @@ OUT_OF_MEMORY = " when memory ran out: give the service more, fewer instances, o
 
 
 class ProcessCallbacks(NamedTuple):
-    """Callbacks from a process to its pool."""
+    """Functions of the worker pool that a worker process calls when it is ready, lost or dead."""
 
     became_ready: Callable[[WorkerProcess], None]  # its instances accept dispatches from now on
     lost: Callable[[WorkerProcess], None]  # the process is dying: its instances send no more replies
@@ -452,7 +483,7 @@ class ProcessCallbacks(NamedTuple):
 
 
 class WorkerProcess:
-    """Worker process with the instances of one Op, which live and die together.
+    """A worker process, as the front sees it: hosts instances of a pipeline step (Op), which die together.
 
     `start` spawns it; `stop` and death end it; it is not started twice.
     """
@@ -467,6 +498,11 @@ class WorkerProcess:
         callbacks: DispatchCallbacks,
         outputs: Outputs,
     ) -> None:
+        """Store the settings; `start` spawns the process.
+
+        numbers: of its instances. version: of its model. owner: callbacks to the pool. callbacks: to the
+        batcher.
+        """
         self.op = op
         self.numbers = numbers
         self.version = version  # of its model; empty for an Op without one
@@ -489,7 +525,10 @@ class WorkerProcess:
         self._output: Output | None = None
 
     def start(self) -> None:
-        """Spawn the process. Raises OSError if the system lacks resources."""
+        """Spawn the worker process, without waiting until it is ready.
+
+        Raises OSError if the system lacks resources.
+        """
         loop = asyncio.get_running_loop()
         with contextlib.ExitStack() as unless_started:
             unless_started.callback(self.instances.clear)  # releases their sockets and memory
@@ -510,6 +549,10 @@ class WorkerProcess:
         self._start_timer = loop.call_later(timeout_s, self.kill, f"it did not start within {timeout_s:g} s")
 
     def _spawn(self, unless_started: contextlib.ExitStack) -> subprocess.Popen[bytes]:
+        """Create the connections and start the child process.
+
+        unless_started: cleans up if the start fails.
+        """
         with contextlib.ExitStack() as until_spawned:
             self._lifeline, worker_end = socket.socketpair()
             unless_started.enter_context(self._lifeline)  # close it even if a traceback keeps this object
@@ -532,7 +575,7 @@ class WorkerProcess:
 
     @property
     def name(self) -> str:
-        """The Op's name with the numbers of its instances, as in "bert.0" or "bert.0-3"."""
+        """Name for logs: the Op with the numbers of the worker instances, as in "bert.0" or "bert.0-3"."""
         first, last = self.numbers[0], self.numbers[-1]
         return f"{self.op}.{first}" if first == last else f"{self.op}.{first}-{last}"
 
@@ -542,26 +585,29 @@ class WorkerProcess:
 
     @property
     def served(self) -> int:
-        """Number of requests that its instances have answered or refused."""
+        """Number of requests that the process has answered or refused since its start."""
         return sum(instance.served for instance in self.instances)
 
     @property
     def idle(self) -> bool:
-        """Whether it is ready, and no instance has work."""
+        """Whether the worker process is ready, and no instance has work."""
         return all(i.state is State.READY and not i.in_flight for i in self.instances)
 
     @property
     def abandoned(self) -> bool:
-        """Whether one of its instances is busy with an abandoned call."""
+        """Whether a worker instance is busy with an abandoned model run: it hangs, or is over its timeout."""
         return any(instance.abandoned is not None for instance in self.instances)
 
     async def abandoned_calls_end(self) -> None:
-        """Wait for the end of all abandoned calls. Never returns if the process dies in one."""
+        """Wait for the end of all abandoned model runs. Never returns if the process dies in one."""
         while calls := [i.abandoned for i in self.instances if i.abandoned is not None]:
             await asyncio.wait(calls)
 
     def became_ready(self, ready: Ready) -> None:
-        """Mark the process as ready: its instances accept dispatches from now on."""
+        """Mark the process as ready, and report it to the pool.
+
+        ready: the worker's message about its model.
+        """
         self.ready_message = ready
         self._cancel_start_timer()
         self.ready_at = time.monotonic()
@@ -571,24 +617,27 @@ class WorkerProcess:
         self._owner.became_ready(self)
 
     def read_activity(self, thread_id: int) -> Activity | None:
-        """Return the activity of the process, or of an instance's thread where it has several instances.
+        """Return CPU time and state of the process, or of a thread if the process has several instances.
 
-        A single instance may compute in threads of its engine.
+        A single instance may compute in threads of its engine. None when the process has ended.
         """
         return read_activity(self.pid, thread_id if len(self.instances) > 1 else 0)
 
     def kill(self, because: str) -> None:
-        """Kill the process with SIGKILL. `ProcessCallbacks.died` follows."""
+        """Kill the worker process with SIGKILL. because: the reason, for logs and errors.
+
+        `ProcessCallbacks.died` follows.
+        """
         self._killed_because = because
         self._process.kill()
 
     def stop(self) -> None:
-        """Let each instance end after its pending dispatches, and the process after the last instance."""
+        """Let the process end after the pending tasks of its worker instances, without waiting."""
         for instance in self.instances:
             instance.stop()
 
     def describe_death(self) -> str:
-        """Return the cause of the death, for a log line or an error."""
+        """Return the cause of the worker process's death as text, for a log line or an error."""
         if self._killed_because:
             return self._killed_because
         code = self._process.returncode
@@ -599,7 +648,7 @@ class WorkerProcess:
         return f"killed by {signal_name(-code)}{OUT_OF_MEMORY if self._ran_out_of_memory else ''}"
 
     def _lost(self) -> None:
-        """Read the last messages of the dying process."""
+        """Process the last messages of the dying process, and report the loss to the pool."""
         asyncio.get_running_loop().remove_reader(self._lifeline)
         self._lifeline.close()
         self._process.kill()  # the process may only have closed the connection
@@ -609,7 +658,7 @@ class WorkerProcess:
         self._owner.lost(self)
 
     def _ended(self) -> None:
-        """Release the resources of the dead process, and report its death."""
+        """Reap the dead process, release its resources, and report its death to the pool."""
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
         run_isolated(kill_groups, [self.pid])  # before the process is reaped, because its pid is still valid
@@ -621,6 +670,7 @@ class WorkerProcess:
             run_isolated(instance.forget)
 
     def _reap(self) -> None:
+        """Read the exit status, and find out whether the kernel killed the process for lack of memory."""
         killed = self._process.wait() == -signal.SIGKILL
         self._ran_out_of_memory = killed and oom_kills() > self._oom_kills
         if self._output is not None:
@@ -633,6 +683,10 @@ class WorkerProcess:
 
 
 def time_limits(config: OpConfig) -> TimeLimits:
-    """Return the time limits of an Op's runs. The worker of a remote Op limits and retries its calls."""
+    """Return the time limits for the model runs of a pipeline step (Op), from its section of config.yml.
+
+    The settings are `timeout` and `run_timeout`. A remote Op has no `timeout` here: its worker limits and
+    retries the calls.
+    """
     timeout_ms = 0 if config.server_endpoints else max(0, config.timeout)
     return TimeLimits(timeout_ms / 1000 or math.inf, config.run_timeout or math.inf)

@@ -1,4 +1,7 @@
-"""Admission: decides which requests the service accepts, and the order of its clients."""
+"""Admission control: accepts or rejects requests before they are queued, and identifies their clients.
+
+Clients are told apart by API key or by connection, and each gets a fair share of the queue.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,18 @@ _UNKNOWN_PAUSE_S = 1.0
 
 
 class Admission:
-    """Bounds pending requests, and compares each request's expected wait with its deadline.
+    """Admission control: limits pending requests, and rejects requests that would miss their deadline.
 
-    The expected wait of an Op is the rows of its queue times the time of a row, shared among its instances.
-    A request is always admitted if each of its Ops has an idle instance, or if there is no estimate yet. Such
-    requests correct a wrong estimate.
+    The expected wait before an Op (a step of the service) is the queued rows times the time per row, divided
+    by the number of instances. A request is always admitted if each of its Ops has an idle instance, or if
+    there is no estimate yet. Such requests correct a wrong estimate.
     """
 
     def __init__(self, queues: Mapping[str, Batcher], max_pending: int, max_rows: int = 1_000_000) -> None:
-        """queues: batchers by Op, complete before the first request.
+        """queues: the batcher of each Op, by the Op's name; complete before the first request.
 
-        max_rows: maximum of pending rows; a single request may have more.
+        max_pending: maximum number of pending requests. max_rows: maximum number of their rows; a single
+        request may have more.
         """
         self.fair_queue = FairQueue()
         self._queues = queues
@@ -51,9 +55,10 @@ class Admission:
         self._full_wait_until = 0.0
 
     def admit(self, request: Request, dag: Dag, client: Client, pending: int) -> int:
-        """Admit a request of this client, and return its turn. Raises Overloaded and DeadlineExceeded.
+        """Admit a request of this client, and return its turn: its place in the fair queue.
 
-        dag: the Ops of the request. pending: number of pending requests of the service.
+        Raises Overloaded (HTTP 429), with the seconds to wait, and DeadlineExceeded (504). dag: the Ops that
+        the request runs through. pending: current number of pending requests of the service.
         """
         if client.limited:
             client.check()
@@ -81,17 +86,24 @@ class Admission:
         return self.fair_queue.admit(client)
 
     def end(self, request: Request, client: Client) -> None:
-        """Stop counting a request that has ended."""
+        """Stop counting a request as pending, after its answer, its failure or the client's disconnection."""
         self._rows -= request.rows
         self.fair_queue.end(client)
 
     def update_paces(self) -> None:
-        """Compute the limits for waits again, after the pace of an Op has changed."""
+        """Recompute the cached estimates of waiting time.
+
+        A batcher calls this after each measured model run.
+        """
         paces = [queue.pace for queue in self._queues.values()]
         self._per_row_s = MARGIN * sum(pace.per_row_s for pace in paces)
         self._runs_s = MARGIN * sum(pace.run_s for pace in paces)
 
     def _compare(self, request: Request, dag: Dag, client: Client, pending: int, remaining_s: float) -> None:
+        """Raise Overloaded or DeadlineExceeded if the request can't be answered before its deadline.
+
+        remaining_s: seconds until the request's deadline.
+        """
         if remaining_s <= 0.0:
             raise DeadlineExceeded("the request's deadline had passed when it arrived")
         if all(self._queues[op].idle for op in dag.ops):
@@ -110,7 +122,10 @@ class Admission:
             )
 
     def _wait_when_full_s(self, dag: Dag) -> float:
-        """Return the expected wait of a request behind the maximum of pending requests, in seconds."""
+        """Return the seconds after which a client shall retry, while the maximum of requests is pending.
+
+        The result is an estimate of the time for that many requests. It is reused for a few milliseconds.
+        """
         now = time.monotonic()
         if now >= self._full_wait_until or dag is not self._full_wait_dag:
             self._full_wait_until, self._full_wait_dag = now + RECKONED_S, dag
@@ -141,10 +156,12 @@ class Admission:
         return False
 
     def _finish_s(self, dag: Dag, pending: int, place: tuple[int, int] | None) -> float:
-        """Return the expected seconds until a request that begins now has its response.
+        """Return the expected seconds until the response of a request that begins now.
+
+        place: priority and turn in the queues; None: behind all queued requests.
 
         Rows that queue before an Op will queue before the next Op, too. All Ops work at the same time, so the
-        slowest Op decides the wait. The runs on the longest path of the DAG follow. Queues also hold
+        slowest Op decides the wait. The model runs on the longest path of the DAG follow. Queues also hold
         cancelled tasks, so the rows ahead are limited to the pending rows.
         """
         pending_rows = max(pending, self._rows)
@@ -162,6 +179,7 @@ class Admission:
 
 
 def _limit_pause(wait_s: float) -> float:
+    """Return the seconds to name in an Overloaded error, within the limits of this module."""
     return min(MAX_PAUSE_S, max(SHORTEST_PAUSE_S, wait_s))
 
 
@@ -173,7 +191,11 @@ _HOW = "send the header 'Authorization: Bearer KEY' or 'X-API-Key: KEY'"
 
 
 class KeyClient(Client):
-    """All users of the API keys of one name. A token bucket of one second limits their rate."""
+    """A client that is identified by an API key: counts its requests, and enforces the limits of the key.
+
+    All keys with the same name are one client. A token bucket, which holds the tokens of one second, limits
+    the rate.
+    """
 
     __slots__ = ("_filled_at", "_tokens", "max_pending", "rate", "refused", "requests")
 
@@ -188,10 +210,14 @@ class KeyClient(Client):
         self._tokens = max(1.0, self.rate)
 
     def take_limits(self, key: ApiKey) -> None:
+        """Adopt the limits of a line of the API key file: pending requests, and requests per second."""
         self.max_pending, self.rate = key.pending, key.rate
 
     def check(self) -> None:
-        """Count a request. Raises Overloaded if it exceeds the limits of the key."""
+        """Count a request of this client.
+
+        Raises Overloaded (HTTP 429) if the request exceeds the limits of the key.
+        """
         self.requests += 1
         if self.max_pending and self.pending >= self.max_pending:
             self.refused += 1
@@ -202,6 +228,10 @@ class KeyClient(Client):
             self._take_token(time.monotonic())
 
     def _take_token(self, now: float) -> None:
+        """Take a token from the bucket. Raises Overloaded if the bucket is empty.
+
+        now: instant of time.monotonic().
+        """
         self._tokens = min(max(1.0, self.rate), self._tokens + (now - self._filled_at) * self.rate)
         self._filled_at = now
         if self._tokens < 1:
@@ -216,12 +246,16 @@ class KeyClient(Client):
 
 
 class Peers:
-    """Clients of gRPC, by the address of their connection."""
+    """Registry of gRPC clients without API keys, one `Client` for each address.
+
+    Admission gives each client a fair share of the queue.
+    """
 
     def __init__(self) -> None:
         self._clients: dict[str, Client] = {}
 
     def find_client(self, peer: str) -> Client:
+        """Return the client of a connection, and create it if it is new. peer: address as gRPC writes it."""
         client = self._clients.get(peer)
         if client is None:
             if len(self._clients) >= MAX_PEERS:
@@ -231,17 +265,22 @@ class Peers:
 
 
 class KeyRing:
-    """Clients of `security.api_keys`. Keys are stored as digests."""
+    """The API keys of the service, and the client of each key. Only SHA-256 digests of keys are in memory."""
 
     def __init__(self, security: SecurityConfig) -> None:
-        """Raises ConfigError for a file that can't be used."""
+        """Read the file of `security.api_keys`. Raises ConfigError if the file can't be used."""
         self._security = security
         self._clients: dict[str, KeyClient] = {}
         self._by_digest: dict[bytes, tuple[bytes, KeyClient]] = {}
         self.reload()
 
     def reload(self) -> None:
-        """Read the file again. Counts go on; removed keys are rejected from now on. Raises ConfigError."""
+        """Read the API key file again.
+
+        Raises ConfigError if the file can't be used; the current keys then stay.
+
+        Counts of requests go on, and removed keys are rejected from now on.
+        """
         keys = read_api_keys(self._security)
         if is_readable_by_others(str(self._security.api_keys)):
             log.warning("security.api_keys: other users can read %s; chmod 600 it", self._security.api_keys)
@@ -253,7 +292,9 @@ class KeyRing:
         self._by_digest = {key.digest: (key.digest, clients[key.name]) for key in keys}
 
     def find(self, key: bytes | None) -> KeyClient:
-        """Return the client with this API key. Raises Unauthenticated.
+        """Return the client with this API key.
+
+        Raises Unauthenticated (HTTP 401) for an unknown key, and for None.
 
         The lookup is by the key's digest, so that its time reveals nothing about known keys.
         """
@@ -266,12 +307,18 @@ class KeyRing:
         return client
 
     def figures(self, read: Callable[[KeyClient], float]) -> Iterable[tuple[dict[str, str], float]]:
-        """Return a figure of each client for /metrics, by the name of the key."""
+        """Return the samples of a per-client metric for /metrics, each labelled with the name of the API key.
+
+        read: returns the value of one client.
+        """
         return [({"key": name}, float(read(client))) for name, client in self._clients.items()]
 
 
 def find_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
-    """Return the first API key of a request; None without one. Header names are in lower case."""
+    """Return the API key from a request's `Authorization: Bearer` or `X-API-Key` header; None without one.
+
+    headers: names in lower case, and values.
+    """
     for name, value in headers:
         if name == API_KEY:
             return value.strip()
@@ -283,12 +330,12 @@ def find_key(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
 
 
 def name_peer(peer: str, client: Client | None) -> str:
-    """Return an address for the log, with the name of the client's API key."""
+    """Return the address of a client for log lines, with the name of its API key if it has one."""
     return f"{peer} ({client.name})" if client is not None and client.name else peer
 
 
 def name_caller(peer: str) -> str:
-    """Return the name of a gRPC client in summed log lines: its address without the port.
+    """Return the name under which log lines about a gRPC client are summed up: its address without the port.
 
     peer: its address as gRPC writes it, ipv4:10.0.0.1:40000 or ipv6:%5B::1%5D:40000.
     """

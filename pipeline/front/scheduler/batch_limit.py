@@ -1,6 +1,6 @@
-"""The batch limit of an Op with `batch_size: auto`, learned from the times of its dispatches.
+"""Online search for the best batch size of an Op with `batch_size: auto`, from the times of its batches.
 
-Pure: no clock, no socket.
+The code is pure: no clock, no socket.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIRST_REST_S, MAX_REST_S = 5.0, 320.0  # without trials, after no other limit wa
 
 
 class Window:
-    """Dispatches with one batch limit: their busy time, requests and number."""
+    """Measurements of a period with one batch limit: seconds of work, requests, and dispatches."""
 
     def __init__(self, began: float) -> None:
         self.began = began  # dispatches of before had another limit
@@ -27,16 +27,19 @@ class Window:
 
     @property
     def task_s(self) -> float:
-        """Busy time per request."""
+        """Seconds of work per request in this window."""
         return self.busy_s / self.tasks
 
 
 class BatchLimit:
-    """Compares the current batch limit with its neighbours, and adopts a better one.
+    """Search for the batch size limit with the least time per request, by trials during service.
 
-    The measure is the time in which the Op had requests, per answered request: it includes hand-overs, and
-    waits of idle instances. A trial alternates windows of the current limit and of a neighbour, so that other
-    work on the machine affects both alike. Trials rest longer and longer while none succeeds.
+    It compares the current limit with the next smaller and larger limits, and adopts a better one.
+
+    The measure is the time in which the Op had requests, per answered request. It includes the communication
+    with workers, and waits of idle instances. A trial alternates windows of the current limit and of a
+    neighbour, so that other work on the machine affects both alike. Trials rest longer and longer while none
+    succeeds.
     """
 
     def __init__(self, limit: int, max_limit: int, now: float) -> None:
@@ -54,9 +57,12 @@ class BatchLimit:
         self._rest_s = FIRST_REST_S
 
     def record(self, queued_at: float, began: float, now: float, tasks: int) -> bool:
-        """Record a dispatch that has ended. Return whether `limit` or `used` has changed.
+        """Record a dispatch (tasks that a worker got together) that has ended.
 
-        queued_at: arrival of its oldest request. began: when it was sent.
+        Return whether the limit has changed.
+
+        All times are instants of time.monotonic(). queued_at: arrival of its oldest request. began: when it
+        was sent. now: when it ended. tasks: its number of requests.
         """
         busy_s = max(0.0, now - max(self._ended, queued_at))
         self._ended = max(self._ended, now)
@@ -74,6 +80,7 @@ class BatchLimit:
         return before != (self.limit, self.used)
 
     def _close(self, window: Window, now: float) -> None:
+        """Evaluate a complete window, and set the limit of the next window."""
         if self.used != self.limit:
             self._compare(window, now)
         else:
@@ -83,7 +90,7 @@ class BatchLimit:
                 self.used = self._candidate or self.limit
 
     def _compare(self, trial: Window, now: float) -> None:
-        """End a window of a trial: go on with the next pair, adopt the candidate, or reject it."""
+        """Evaluate a window with the trial's limit: try once more, adopt the limit, or reject it."""
         self._ratios.append(trial.task_s / self._base_s)
         self.used = self.limit
         ends = len(self._ratios) == PAIRS or self._ratios[-1] > 1 + MAX_LOSS
@@ -101,7 +108,11 @@ class BatchLimit:
         self._ratios = []
 
     def _find_candidate(self, window: Window) -> int:
-        """Return the neighbour to try; 0 if none would change the batches, or after all were rejected."""
+        """Return the neighbouring limit to try next; 0 for none.
+
+        None is tried if batches are too small for a difference, or for a while after all neighbours were
+        rejected.
+        """
         mean_tasks = window.tasks / window.dispatches
         lower = [limit for limit in LIMITS if limit < self.limit and limit <= mean_tasks]
         higher = [

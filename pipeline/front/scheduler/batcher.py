@@ -1,6 +1,8 @@
-"""Batcher: gathers the queued tasks of one Op into dispatches, and decides when they leave.
+"""Dynamic batching: the batcher queues the requests of one Op, and sends them in groups to its workers.
 
-The decisions are pure functions of queue, policy and current time, see `dispatch_size`.
+A task is the part of a request that one Op computes. A dispatch is a group of tasks that is sent to a worker
+instance together. The worker may cut it into several batches of the model. The decisions are pure functions
+of queue, policy and current time, see `dispatch_size`.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """Settings of an Op that decide when a dispatch leaves."""
+    """Batching settings of a pipeline step (Op): batch size, and maximum wait for a full batch."""
 
     batch_size: int  # requests in a predictor batch
     max_queue_delay_s: float = 0.0  # how long a partial batch may wait
@@ -90,12 +92,16 @@ class BatchPolicy:
 
     @property
     def full(self) -> int:
-        """Requests that leave without waiting for more."""
+        """Number of queued requests that are sent at once, without a wait for further requests."""
         return self.preferred[0] if self.preferred else self.batch_size
 
 
 def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> float:
-    """Return the seconds until a dispatch may leave under a configured queue delay; 0 means now."""
+    """Return the seconds until queued requests may be sent, with a configured queue delay; 0 means now.
+
+    waiting: number of queued requests. oldest: instant at which the oldest was queued. now: instant of
+    time.monotonic().
+    """
     if waiting >= policy.full:
         return 0.0
     return max(0.0, oldest + policy.max_queue_delay_s - now)
@@ -104,12 +110,15 @@ def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> flo
 def gathered_in(
     waiting: int, answered: int, policy: BatchPolicy, idle_since: float, usual_s: float | None, now: float
 ) -> float:
-    """Return how long an idle instance waits for its previous callers, in seconds.
+    """Return for how many seconds an idle worker waits for requests of its last callers; 0 means send now.
 
     Callers that send their next request at once return one by one. If the first request ran alone, the others
     would wait for its run, and batches would stay small (docs/decisions/batching.md). An instance that has
     answered k requests therefore waits for k requests or a full batch, for half a usual run at maximum. A
     single caller never waits, and neither does a request that finds an instance idle for longer.
+
+    waiting: queued requests. answered: requests in the last dispatch of the instance. usual_s: time of recent
+    dispatches; None before the first.
     """
     if usual_s is None or waiting >= min(answered, policy.full):
         return 0.0
@@ -119,12 +128,13 @@ def gathered_in(
 def dispatch_size(
     waiting: int, free_instances: int, policy: BatchPolicy, usual_s: float | None, max_tasks: float = math.inf
 ) -> int:
-    """Return the number of tasks in the next dispatch: an even share, limited to a few predictor batches.
+    """Return how many queued tasks (requests) to send to a worker: an even share, limited to a few batches.
 
-    With several batches' worth the worker's plan can choose among lengths. A slow model gets fewer, so that
-    the last request of a dispatch does not wait while another instance is idle.
+    With several batches' worth of tasks, the worker can batch requests of similar length. A slow model gets
+    fewer, so that the last request of a dispatch does not wait while another instance is idle.
 
-    usual_s: time of recent dispatches; None before the first. max_tasks: see `Pace.most_tasks`.
+    waiting: number of queued tasks. usual_s: time of recent dispatches; None before the first. max_tasks: see
+    `Pace.most_tasks`.
     """
     if policy.preferred:
         sizes = [size for size in policy.preferred if size <= waiting]
@@ -141,37 +151,40 @@ def dispatch_size(
 def may_queue_behind(
     running: int, began: float, waiting: int, batch_size: int, usual_s: float | None, now: float
 ) -> bool:
-    """Return whether an instance that runs `running` tasks since `began` may get its next dispatch already.
+    """Return whether a busy worker may already get its next tasks, to start them without an idle gap.
 
-    It spares a fast model the wait for the front. Behind a slow or late run it would only bind requests to
-    one instance, and split a batch that could still grow. So a full batch must wait, and as many tasks as are
-    running.
+    This helps a fast model. Behind a slow or late run it would only bind requests to one instance, and split
+    a batch that could still grow. So a full batch must wait, and as many tasks as are running.
+
+    running: tasks that the instance executes since the instant `began`. waiting: queued tasks.
     """
     fast = usual_s is not None and usual_s < FAST_DISPATCH_S and now - began < 2 * usual_s + 0.001
     return fast and waiting >= max(running, batch_size)
 
 
 def may_follow(tasks: int, open_tasks: int, waiting: int, rest_s: float) -> bool:
-    """Return whether an instance that has answered a part of its dispatch may get the next one already.
+    """Return whether a worker that has answered a part of its tasks may already get the next tasks.
 
     Between two dispatches the instance would be idle until the front has sent answers and tasks. Most callers
     of the answered part are back by then, so the next dispatch is not small: half as many tasks must wait. A
     dispatch of a single run is answered at its end, so none follows it (docs/decisions/batching.md).
 
-    open_tasks: unanswered tasks among its `tasks`. rest_s: their expected time. Below 0 they are late, and no
-    request is to wait behind a run that may hang.
+    tasks: size of the current dispatch. open_tasks: those without an answer. waiting: queued tasks. rest_s:
+    expected time of the open tasks. Below 0 they are late, and no request is to wait behind a run that may
+    hang.
     """
     return open_tasks < tasks and 2 * waiting >= tasks and abs(rest_s) <= REST_S
 
 
 class Pace:
-    """Times of an Op's recent dispatches, in seconds; 0 while there is no history.
+    """Statistics of a pipeline step's speed: seconds of its recent dispatches to workers; 0 without history.
 
-    usual_s: time of a dispatch, which follows the latest ones closely; None before the first. run_s: mean
-    time of a dispatch. per_task_s, per_row_s: mean time of an instance for one task, and for one row.
+    A dispatch is a group of tasks that a worker gets together. usual_s: time of a dispatch, which follows the
+    latest ones closely; None before the first. run_s: mean time of a dispatch. per_task_s, per_row_s: mean
+    time of an instance for one task, and for one row.
 
-    Means stay true where short and long runs alternate. They are of few tasks: a flood slows runs within a
-    tenth of a second, because its refusals take CPU, and must not be admitted by older times.
+    The means stay true where short and long runs alternate. They cover few tasks: a flood slows runs within a
+    tenth of a second, because its refusals take CPU. Older times would admit too many requests.
     """
 
     def __init__(self) -> None:
@@ -184,18 +197,20 @@ class Pace:
 
     @property
     def most_tasks(self) -> float:
-        """Return the tasks of a dispatch that takes `SLOW_DISPATCH_S`, and at least `MIN_RUNS` runs.
+        """Maximum number of tasks to send to a worker together, so that new requests wait less.
 
-        Infinite until a worker has cut a dispatch into several runs: time may not depend on tasks before.
+        As many as take `SLOW_DISPATCH_S`, or fill `MIN_RUNS` model runs. Infinite until a worker has cut a
+        dispatch into several runs: before that, the time may not depend on the number of tasks.
         """
         if self._tasks_a_run == math.inf:
             return math.inf
         return max(MIN_RUNS * self._tasks_a_run, SLOW_DISPATCH_S / self.per_task_s)
 
     def record(self, took_s: float, tasks: int, runs: int = 0, rows: int = 0) -> None:
-        """Record a dispatch that has ended.
+        """Record the time of a dispatch (group of tasks in a worker) that has ended. took_s: in seconds.
 
-        runs: sequential runs of the model; 0 if unknown. rows: of its requests, at least one for each.
+        tasks: number of its requests. runs: sequential executions of the model; 0 if unknown. rows: rows of
+        its requests, at least one for each.
         """
         if runs > 1:
             is_known = self._tasks_a_run < math.inf
@@ -216,10 +231,11 @@ class Pace:
 
 
 class Batcher:
-    """Queues the tasks of one Op, and dispatches them to instances with capacity.
+    """Queue and dynamic batching of a pipeline step (Op): sends queued tasks in groups to idle workers.
 
-    An idle instance waits for a fuller batch for 5 ms at maximum, or as config.yml sets. A task that may have
-    killed a worker is a suspect: it runs first, and alone in an idle process.
+    A task is the part of a request that the Op computes. An idle instance waits for a fuller batch for 5 ms
+    at maximum, or as config.yml sets. A task that may have killed a worker is a suspect: it runs first, and
+    alone in an idle process.
     """
 
     def __init__(
@@ -232,7 +248,11 @@ class Batcher:
         update_paces: Callable[[], None],
         services: PoolServices,
     ) -> None:
-        """plan: files and processes of the Op's workers. update_paces: called when `pace` has changed."""
+        """Create the batcher and its worker pool; `pool.start` starts the processes.
+
+        plan: files and processes of the Op's workers. figures: the Op's metrics. fair_queue: order of the
+        clients. update_paces: called when `pace` has changed.
+        """
         section = config.op[op]
         batching = plan.app.get_batching(op)
         self._queue_policies = batching.policies
@@ -280,7 +300,10 @@ class Batcher:
         self._ripening: asyncio.TimerHandle | None = None
 
     def limit_batches(self, requests: int) -> None:
-        """Set the most requests of a predictor batch. The worker's limit is not exceeded."""
+        """Set the maximum number of requests in one execution of the model.
+
+        The worker's own limit is not exceeded.
+        """
         self._batch_limit = requests
         self._policy = replace(self._policy, batch_size=requests)
 
@@ -291,9 +314,9 @@ class Batcher:
 
     @property
     def sound(self) -> int:
-        """Number of ready instances without a run that seems to hang.
+        """Number of worker instances that are ready, and whose current model run does not seem to hang.
 
-        A hung instance is killed only at its time limit, because a single run may be slow.
+        0 in a crash loop. A hung instance is killed only at its time limit, because a single run may be slow.
         """
         if self.pool.in_crash_loop:
             return 0
@@ -308,11 +331,11 @@ class Batcher:
 
     @property
     def idle(self) -> bool:
-        """Whether an instance would run a new task at once."""
+        """Whether a new task would run at once: the queue is empty, and a worker instance has no work."""
         return not self.waiting and any(i.has_place and not i.in_flight for i in self.pool.instances)
 
     def rows_ahead(self, place: tuple[int, int] | None) -> int:
-        """Return the rows of the tasks that end before a new task: tasks in flight, and queued tasks.
+        """Return the number of rows that run before a new task: rows in workers, and queued rows.
 
         place: priority of the new task, and the turn after its turn; None: behind all queued tasks.
         """
@@ -324,12 +347,12 @@ class Batcher:
         return queued + sum(dispatch.rows for dispatch in in_flight if not dispatch.abandoned)
 
     def wait_s(self, rows: int) -> float:
-        """Return the seconds until this number of rows is done. Overdue runs add their delay."""
+        """Return the expected seconds until the workers have processed this number of rows."""
         working = sum(i.state is _READY and not i.hangs for i in self.pool.instances)
         return rows * self.pace.per_row_s / max(1, working) + self._overdue_s()
 
     def _overdue_s(self) -> float:
-        """Return the delay of the least overdue instance in seconds; 0 if an instance is on time."""
+        """Return by how many seconds the least overdue worker is late; 0 if a worker is on time."""
         now, run_s = time.monotonic(), self.pace.run_s
         began = [
             instance.in_flight[0].began if instance.in_flight else now
@@ -339,16 +362,22 @@ class Batcher:
         return max(0.0, now - max(began) - run_s) if began and run_s else 0.0
 
     def last(self) -> Task | None:
-        """Return the queued task that would run last; None without one."""
+        """Return the queued task that would run last, without removing it; None if the queue is empty."""
         return self._queue.last()
 
     def record_error(self, error: ServingError) -> None:
-        """Count a request that the Op has refused or failed."""
+        """Count a request that this pipeline step (Op) has refused or failed, in the Op's metrics."""
         self._figures.failed += 1
         self._figures.failures.count(error)
 
     def enqueue(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
-        """Queue a task for a node. Tasks of the same iteration of the event loop leave together."""
+        """Queue a task: the work of this pipeline step (Op) for a request. node: step of the DAG.
+
+        inputs: outputs of the steps before.
+
+        Tasks of the same iteration of the event loop are sent together. A task that the queue policy refuses
+        fails with Overloaded.
+        """
         task = Task(
             dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries, in_order=self._in_order
         )
@@ -359,7 +388,10 @@ class Batcher:
             self.dispatch_soon()
 
     def _may_wait(self, task: Task, policies: QueuePolicies) -> bool:
-        """Whether the queue policy admits a task. Sets the timer that limits its wait."""
+        """Return whether the model's queue policy admits a task; if not, the task fails with Overloaded.
+
+        Sets the timer that limits the wait of an admitted task.
+        """
         options = task.dag_run.request.options or NO_OPTIONS
         policy = policies.get_policy(options.priority)
         loop = asyncio.get_running_loop()
@@ -377,12 +409,16 @@ class Batcher:
         return True
 
     def _delay(self, task: Task) -> None:
-        """Move a task that still waits behind the others of its priority, as its queue policy requires."""
+        """Move a task to the end of its priority, if it still waits after the timeout of its queue policy."""
         if task.wanted and not task.left_queue:
             self._queue.add(task.delayed())
             self.dispatch_soon()
 
     def _push_again(self, task: Task) -> None:
+        """Queue a task again, whose earlier try was lost, abandoned or recalled.
+
+        Suspects get a separate queue.
+        """
         if task.alone:
             self._suspects.append(task)
         else:
@@ -390,12 +426,13 @@ class Batcher:
         self.dispatch_soon()
 
     def dispatch_soon(self) -> None:
-        """Dispatch queued tasks at the end of this iteration of the event loop."""
+        """Send queued tasks to free workers at the end of this iteration of the event loop."""
         if not self._dispatching:
             self._dispatching = True
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
+        """Send queued tasks to free worker instances until the tasks or the instances run out."""
         self._dispatching = False
         if self.pool.given_up and not self.pool.ready:
             self._refuse_all()
@@ -412,14 +449,17 @@ class Batcher:
             self._send(free[0], self._pop_tasks(size), now)
 
     def _refuse_all(self) -> None:
-        """Refuse all queued tasks, because no worker is left and the service ends."""
+        """Fail all queued tasks with NotReady (HTTP 503), because no worker is left and the service ends."""
         tasks = [*self._suspects, *self._queue.clear()]
         self._suspects.clear()
         for task in tasks:
             task.fail(NotReady(f"Op {self.op} has no worker left and none can be started: the service ends"))
 
     def _free(self, first: Task, now: float) -> list[Instance]:
-        """Return the instances that may get a dispatch now. The last used is first: its caches are warm."""
+        """Return the worker instances that may get tasks now. The last used is first: its caches are warm.
+
+        first: the next task. If an idle instance has to wait for a fuller batch, a timer is set.
+        """
         ripe: list[Instance] = []
         busy: list[Instance] = []
         shortest_s = math.inf  # until an idle instance may get a dispatch
@@ -442,7 +482,7 @@ class Batcher:
         return ripe
 
     def _wait(self, instance: Instance, first: Task, now: float) -> float:
-        """Return the seconds until a partial dispatch may leave for this idle instance."""
+        """Return the seconds until a partial batch may be sent to this idle worker instance."""
         waiting = len(self._queue)
         if self._policy.max_queue_delay_s:
             return ripe_in(waiting, first.queued_at, self._policy, now)
@@ -450,6 +490,10 @@ class Batcher:
         return gathered_in(waiting, answered, self._policy, idle_since, self.pace.usual_s, now)
 
     def _may_queue_behind(self, running: Dispatch, now: float) -> bool:
+        """Return whether a busy worker instance may get a second dispatch.
+
+        running: the dispatch that it executes.
+        """
         size, waiting, tasks = self._policy.batch_size, len(self._queue), len(running.tasks)
         open_tasks = tasks - running.tasks.count(None)
         rest_s = open_tasks * self.pace.per_task_s - (now - running.run_began)
@@ -462,7 +506,10 @@ class Batcher:
         self._dispatch()
 
     def _dispatch_suspects(self, now: float) -> bool:
-        """Dispatch each suspect to an idle process. Return false if a suspect has to wait for one."""
+        """Send each suspect (a task that may have killed a worker) alone to an idle process.
+
+        Return false if a suspect has to wait for an idle process.
+        """
         while self._suspects:
             task = self._suspects[0]
             if task.wanted:
@@ -476,6 +523,7 @@ class Batcher:
         return True
 
     def _send(self, instance: Instance, tasks: list[Task], now: float) -> None:
+        """Send tasks to a worker instance. An internal error fails these tasks at once."""
         run_isolated(self._figures.queue_s.observe_all, [now - task.queued_at for task in tasks])
         tail: list[Part] = []
         try:
@@ -498,7 +546,10 @@ class Batcher:
                 task.fail(ServingError(f"the request can't be handed to Op {self.op}: {get_error_text(exc)}"))
 
     def _is_of_version(self, task: Task, version: str) -> bool:
-        """Set the version of the request's answer. Return False and refuse a request for another version."""
+        """Set the model version that the answer names.
+
+        Fail the task, and return False, if another version is requested.
+        """
         if task.dag_run.entry.versioned == self.op:
             request = task.dag_run.request
             if request.version and int(request.version) != int(version):
@@ -508,7 +559,7 @@ class Batcher:
         return True
 
     def _pop_tasks(self, size: int) -> list[Task]:
-        """Pop the next tasks, and advance the fair queue."""
+        """Remove the next tasks from the queue, and return them. The fair queue advances to their turn."""
         tasks = self._queue.pop_tasks(size)
         self._fair_queue.serve(tasks[-1].dag_run.request.turn)
         return tasks
@@ -516,7 +567,7 @@ class Batcher:
     # What the instances and their pool report:
 
     def add_timings(self, dispatch: Dispatch, reply: Reply) -> None:
-        """Add the durations of a reply to its requests, before their responses are sent with them."""
+        """Add the stage durations of a reply to its requests, for their `Server-Timing` headers."""
         timings = reply.timings
         if timings.preprocess_ns:  # only in the first reply, unless requests run one by one
             dispatch.preprocess_ns = timings.preprocess_ns
@@ -528,6 +579,7 @@ class Batcher:
                 task.dag_run.request.timings.add_stages(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
 
     def replied(self, instance: Instance, dispatch: Dispatch, reply: Reply) -> None:
+        """Update metrics and statistics after a worker's reply, and send the next tasks."""
         self.dispatch_soon()
         instance.served += len(reply.settled)
         dispatch.runs += reply.timings.batches
@@ -541,7 +593,10 @@ class Batcher:
             self._learn_batch_limit(dispatch, instance.idle_since)
 
     def timed_out(self, instance: Instance, dispatch: Dispatch) -> None:
-        """Abandon a call over the Op's timeout: retry its requests, or refuse them after the last try."""
+        """Abandon a model run over `op.<name>.timeout`: retry its requests, or fail them after the last try.
+
+        The failure is DeadlineExceeded (HTTP 504).
+        """
         self.pool.abandoned.set()
         self._figures.abandoned += 1
         self._note_pace(self._timeout_s, dispatch)
@@ -562,13 +617,16 @@ class Batcher:
             self._in_order.advance()
 
     def declined(self, tasks: Sequence[Task]) -> None:
-        """Queue recalled tasks that the worker has not begun with, unless another instance runs them."""
+        """Queue recalled tasks again that the worker has not begun, unless another instance runs them."""
         for task in tasks:
             if not task.moved:
                 self._push_again(task)
 
     def _move_requests(self, instance: Instance, verdict: Verdict) -> None:
-        """Move the requests of an instance whose run is late or hangs to other instances."""
+        """Move the requests of a worker instance whose run is late or hangs to other instances.
+
+        verdict: state of the instance. A process that stays stopped by SIGSTOP is killed.
+        """
         if verdict is Verdict.LOST:
             instance.process.kill(f"it was stopped (SIGSTOP) in a run, for {STOPPED_LIMIT_S:g} s")
             return
@@ -585,7 +643,9 @@ class Batcher:
             self._run_elsewhere(instance, verdict, len(not_begun))
 
     def _run_elsewhere(self, instance: Instance, verdict: Verdict, taken_back: int) -> None:
-        """Start the run of a hung instance again on other instances. The first answer of each request counts.
+        """Run the requests of a hung worker instance a second time on other instances.
+
+        The first answer of each counts.
 
         With `crash_retry: false` no request runs twice: the requests of the run wait for the hung instance.
         taken_back: number of requests of the instance that have not begun.
@@ -609,6 +669,7 @@ class Batcher:
         return RunTimes(self.pace.usual_s, self.pace.run_s)
 
     def _timeout_error(self) -> DeadlineExceeded:
+        """Return the error for a request whose last try was over the Op's timeout."""
         tries = f" in each of {self._tries} tries" if self._tries > 1 else ""
         return DeadlineExceeded(
             f"[{self.op}] took more than op.{self.op}.timeout ({self._timeout_s * 1000:g} ms){tries}: the "
@@ -617,12 +678,14 @@ class Batcher:
 
     @isolated(None)
     def _note_pace(self, took_s: float, dispatch: Dispatch) -> None:
+        """Add the time of a worker's tasks to the statistics of speed, and update admission control."""
         runs = dispatch.runs if self._runs_in_turn else 0
         self.pace.record(took_s, len(dispatch.tasks), runs, dispatch.rows)
         self._update_paces()
 
     @isolated(None)
     def _learn_batch_limit(self, dispatch: Dispatch, now: float) -> None:
+        """Add a dispatch to the search of `batch_size: auto`, and apply and log a new limit."""
         learned = self._learned
         if learned is None:
             return
@@ -636,7 +699,7 @@ class Batcher:
             )  # fmt: skip
 
     def requeue_lost(self, process: WorkerProcess) -> None:
-        """Queue the tasks of a dying process again, except tasks that are blamed for the death."""
+        """Queue the tasks of a dying worker process again, except tasks that are blamed for its death."""
         for task in tried_again(process, self._crash_retry):
             self._figures.retried += 1
             self._push_again(task)
@@ -644,6 +707,6 @@ class Batcher:
 
 
 def _refuse_late(task: Task) -> None:
-    """Refuse a task that still waits, as its queue policy requires."""
+    """Fail a task with DeadlineExceeded (HTTP 504), if its queue policy's timeout finds it in the queue."""
     if not task.left_queue:
         task.fail(DeadlineExceeded("the request has waited as long as its model's queue policy allows"))

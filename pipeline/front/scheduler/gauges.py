@@ -1,4 +1,4 @@
-"""Gauges of the scheduler and its workers, read for each request of /metrics."""
+"""Prometheus gauges of queues, workers, memory and API keys, which are read for each request of /metrics."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _ON_CARDS = (1, 2)  # of `device_type`: gpu, tensorRT
 
 
 class GpuMemory:
-    """GPU memory by process over all GPUs, from the driver by the package nvidia-ml-py."""
+    """Reader of the GPU memory of each process, from the NVIDIA driver by the package nvidia-ml-py."""
 
     def __init__(self, nvml: Any) -> None:
-        """Raises nvml.NVMLError without a driver."""
+        """nvml: the module pynvml. Raises nvml.NVMLError without a driver."""
         self._nvml = nvml
         nvml.nvmlInit()
         self._cards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
 
     def read_usage(self) -> dict[int, int]:
-        """Return bytes by process id, over all GPUs."""
+        """Return the bytes of GPU memory by process id, summed over all GPUs."""
         used: dict[int, int] = {}
         for card in self._cards:
             try:
@@ -41,7 +41,7 @@ class GpuMemory:
 
 
 def open_gpu_memory(config: ServiceConfig) -> GpuMemory | None:
-    """Return the reader of GPU memory; None if no Op runs on a GPU, or NVML is missing."""
+    """Return a reader of GPU memory; None if no Op runs on a GPU, or the driver or its package is missing."""
     confs = [op.local_service_conf for op in config.op.values()]
     if not any(conf and (conf.devices or conf.device_type in _ON_CARDS) for conf in confs):
         return None
@@ -63,7 +63,10 @@ def register_gauges(
     keys: KeyRing | None,
     config: ServiceConfig,
 ) -> None:
-    """Register gauges of versions, queues, instances, memory and API keys."""
+    """Register the Prometheus gauges of a service: versions, queues, instances, memory and API keys.
+
+    batchers: by the name of the Op. pending: returns the number of pending requests.
+    """
 
     def per_op(read: Callable[[Batcher], int]) -> Rows:
         return [({"op": name}, float(read(batcher))) for name, batcher in batchers.items()]
@@ -102,6 +105,8 @@ def register_gauges(
 
 
 def _watch_choices(metrics: Metrics, batchers: Mapping[str, Batcher]) -> None:
+    """Register the gauge of the engines that `auto` has chosen, with their measured rows per second."""
+
     def choices() -> Rows:
         for op, batcher in batchers.items():
             choice = batcher.pool.plan.app.choices.get(op)

@@ -1,4 +1,7 @@
-"""Scheduler: admits requests, runs them through the DAG, and keeps the Ops running. It knows no protocol."""
+"""The scheduler of a service: admits requests, runs them through the DAG of Ops, and owns the worker pools.
+
+HTTP and gRPC listeners call it. It contains no code of a protocol.
+"""
 
 from __future__ import annotations
 
@@ -39,23 +42,24 @@ from pipeline.process.isolation import run_isolated
 
 
 class AwaitedEnds:
-    """The requests of some models that began before an instant (time.monotonic)."""
+    """Waits for requests of some models that began before an instant, to unload or replace the models."""
 
     def __init__(self, began_before: float, entries: Iterable[Entry]) -> None:
+        """began_before: instant of time.monotonic(). entries: the models."""
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._began_before = began_before
         self._entries = set(entries)
         self._open = sum(entry.pending for entry in self._entries)  # requests that have not ended yet
 
     def record(self, dag_run: DagRun) -> None:
-        """Count a request that has ended."""
+        """Count a request that has ended, if it is one of the awaited requests."""
         if dag_run.began < self._began_before and dag_run.entry in self._entries:
             self._open -= 1
             if self._open == 0 and not self._over.done():
                 self._over.set_result(None)
 
     async def over(self, timeout_s: float) -> None:
-        """Return when all have ended, or after `timeout_s`."""
+        """Wait until all of these requests have ended, or for `timeout_s` seconds."""
         if self._open:
             await asyncio.wait({self._over}, timeout=timeout_s)
 
@@ -67,7 +71,9 @@ TICKS_PER_S = 100  # resolution of `Deadlines`: buckets cost less than a timer f
 
 
 class Deadlines:
-    """Ends the requests whose deadline passes, to ten milliseconds.
+    """Timer for the deadlines of requests: ends expired requests with DeadlineExceeded (HTTP 504).
+
+    Its resolution is ten milliseconds.
 
     Each tick has a bucket of the requests that expire with it, and the earliest bucket has the only timer. An
     answered request leaves its bucket. While all requests are answered in time, the timer fires about once
@@ -80,7 +86,10 @@ class Deadlines:
         self._timer_key = 0
 
     def add(self, dag_run: DagRun, deadline: float) -> int:
-        """Let a request expire at `deadline` (time.monotonic). Return the key for `discard`."""
+        """Let a request expire at `deadline`, an instant of time.monotonic().
+
+        Return the key for `discard`.
+        """
         key = int(deadline * TICKS_PER_S) + 1
         bucket = self._buckets.get(key)
         if bucket is None:
@@ -91,7 +100,7 @@ class Deadlines:
         return key
 
     def discard(self, dag_run: DagRun, key: int) -> None:
-        """Remove a request that has ended."""
+        """Remove a request that has ended. key: the result of `add`."""
         bucket = self._buckets.get(key)
         if bucket is not None:
             bucket.pop(dag_run, None)
@@ -121,11 +130,10 @@ class Deadlines:
 
 
 class Scheduler:
-    """One service: its batchers, their workers, and the requests in flight.
+    """Core of a running service: admission, the queues and workers of its Ops, and requests in flight.
 
-    takes_messages: whether the app makes the inputs from the message: a Request then holds its bytes alone.
-    recorded: to be called with path and body of each request over HTTP that was answered; None while they are
-    not recorded.
+    takes_messages: whether the app's own RequestOp parses the request; its inputs are then the raw bytes.
+    recorded: called with path and body of each answered HTTP request; None while requests are not recorded.
     """
 
     def __init__(self, app: App, metrics: Metrics, outputs: Outputs) -> None:
@@ -172,7 +180,10 @@ class Scheduler:
         )
 
     def batcher(self, op: str, app: App) -> Batcher:
-        """Create a batcher for an Op of this app. It gets requests after `replace_app`."""
+        """Create a batcher, with its worker pool, for a pipeline step (Op) of a new or reloaded app.
+
+        It gets requests after `replace_app`.
+        """
         figures = self.metrics.of_ops.setdefault(op, OpFigures())
         return self._create_batcher(op, app, figures)
 
@@ -181,7 +192,7 @@ class Scheduler:
         return Batcher(op, app.config, plan(app, op), figures, fair_queue, update_paces, self._services)
 
     def limit_batches(self, op: str, requests: int) -> None:
-        """Set the most requests of a predictor batch of the Op."""
+        """Set the maximum number of requests in one execution of this Op's model."""
         self._batchers[op].limit_batches(requests)
 
     def _queue(self, op: str) -> OpQueue:
@@ -189,6 +200,7 @@ class Scheduler:
         return OpQueue(batcher.enqueue, batcher.record_error)
 
     def _entry(self, model: ServedModel) -> Entry:
+        """Return the state that all requests of a model share: its DAG, queues, limits and metrics."""
         graph, config = model.graph, self.app.config.dag
         with_version = [op for op in graph.ops if self._pools[op].plan.version and not model.version]
         requests = None if model.op else RequestFigures()
@@ -209,36 +221,42 @@ class Scheduler:
 
     @property
     def pending(self) -> int:
-        """Admitted requests without an answer."""
+        """Number of admitted requests without an answer."""
         return self._pending
 
     @property
     def pools(self) -> Mapping[str, WorkerPool]:
-        """The workers, by Op."""
+        """The worker pool of each pipeline step (Op), by the Op's name."""
         return self._pools
 
     def version(self, model: str) -> str:
-        """Return the version of a model's answers. It is constant for a model without a single versioned Op.
+        """Return the version of a model as its answers name it.
 
-        model: key of the model, as everywhere here.
+        It is constant for a model without a single versioned Op. model: key of the model, as everywhere here.
         """
         entry = self._entries[model]
         return self._pools[entry.versioned].plan.version if entry.versioned else entry.version
 
     @property
     def ready(self) -> bool:
-        """Whether every Op has a warmed instance that seems to work, and the service is not stopping."""
+        """Whether the service passes its readiness check.
+
+        Every Op needs a warmed instance that seems to work, and the service must not be stopping.
+        """
         if not self.app.exit_on_error:
             return self.server_ready
         return self._accepting and not self._unloaded and all(b.sound for b in self._batchers.values())
 
     def model_ready(self, model: str) -> bool:
-        """Whether the model is ready: each of its Ops has an instance that seems to work."""
+        """Return whether a model is ready: each pipeline step (Op) has a worker that seems to work."""
         return all(map(self.op_ready, self._entries[model].dag.ops))
 
     @property
     def server_ready(self) -> bool:
-        """Return whether the server is ready: as `ready`, but Ops that were unloaded need no instance."""
+        """Whether the server as a whole is ready, for KServe's server readiness.
+
+        Every Op needs an instance that seems to work, except Ops that were unloaded by request.
+        """
         return (
             self._accepting
             and not (self.app.requires_all_models and (self.start_failures or self.app.has_failed_versions))
@@ -246,35 +264,45 @@ class Scheduler:
         )
 
     def op_ready(self, op: str) -> bool:
-        """Whether the Op accepts requests, and has an instance that seems to work."""
+        """Return whether the pipeline step (Op) accepts requests, and has a worker that seems to work."""
         return self._accepting and op not in self._unloaded and self._batchers[op].sound > 0
 
     def waiting(self, op: str) -> int:
-        """Return how many requests are queued before the Op."""
+        """Return the number of requests in the queue of the pipeline step (Op)."""
         return self._batchers[op].waiting
 
     def readiness(self) -> dict[str, dict[str, int]]:
-        """Return the numbers of ready and of configured instances by Op."""
+        """Return the numbers of ready and of configured workers by pipeline step, for /health/ready."""
         return {op: {"ready": b.sound, "instances": b.pool.size} for op, b in self._batchers.items()}
 
     def failures(self, model: str) -> Failures:
-        """Return the failures of a model's requests; of an Op by itself, all failures of the Op."""
+        """Return the counts of a model's failed requests by reason.
+
+        For the model of a single Op, those of the Op.
+        """
         return self._entries[model].failures
 
     def requests(self, model: str) -> RequestFigures | None:
-        """Return the totals of a model's requests; None for the model of one Op, whose figures count them."""
+        """Return the totals of a model's requests: counts, rows and seconds.
+
+        None for the model of one Op, whose own metrics count them.
+        """
         return self._entries[model].requests
 
     def deadline(self, timeout_s: float = math.inf, began: float = 0.0) -> float:
-        """Return the deadline of a request (time.monotonic). began: its arrival; 0 for now."""
+        """Return the deadline of a request, an instant of time.monotonic(); infinite without a limit.
+
+        timeout_s: the client's timeout, which `request_timeout` limits. began: arrival of the request; 0 for
+        now.
+        """
         least_s = timeout_s if timeout_s < self._timeout_s else self._timeout_s
         return (began or time.monotonic()) + least_s
 
     def begin(self, request: Request, answered: Callable[[Answer], None]) -> DagRun:
-        """Start a request. `answered` is called once, later, with the complete response body or an error.
+        """Admit a request and start it. `answered` is called once, later, with the response body or an error.
 
-        Return its DAG run, whose `leave` drops queued tasks after the client has left. Raises ServingError
-        for a request that is not admitted.
+        Return a handle of the running request: its `leave` drops queued work after the client has
+        disconnected. Raises ServingError for a request that is not admitted.
         """
         if not self._became_ready.done():
             raise NotReady("the service is starting; ask /health/ready")
@@ -308,7 +336,10 @@ class Scheduler:
         return dag_run
 
     async def infer(self, request: Request) -> Answer:
-        """Begin a request and wait for its end. Returns the answer, or the ServingError in its place."""
+        """Run a request to its end, and return the response body, or the ServingError in its place.
+
+        Raises ServingError for a request that is not admitted. Cancelling the call drops the request.
+        """
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Answer) -> None:
@@ -323,6 +354,10 @@ class Scheduler:
             raise
 
     def _ended(self, dag_run: DagRun, answer: Answer | None) -> None:
+        """Account for a finished request, and pass its answer to the listener.
+
+        answer: None if the client has left.
+        """
         request, took_s = dag_run.request, time.monotonic() - dag_run.began
         if dag_run.due_key is not None:
             self._deadlines.discard(dag_run, dag_run.due_key)
@@ -344,7 +379,10 @@ class Scheduler:
             run_isolated(dag_run.answered, answer)
 
     def _record_end(self, dag_run: DagRun, answer: Answer | None, took_s: float) -> None:
-        """Add the request to the metrics of its protocol and of its model."""
+        """Add a finished request to the metrics of its protocol and of its model.
+
+        took_s: from admission to answer.
+        """
         request, entry = dag_run.request, dag_run.entry
         self.metrics.request_s[request.endpoint].observe(took_s)
         if answer is None:
@@ -356,18 +394,22 @@ class Scheduler:
                 entry.requests.failures.count(answer)
 
     def _notify_of_end(self, dag_run: DagRun) -> None:
+        """Report a finished request to a waiting unload, reload or drain."""
         for ends in self._awaited_ends:
             ends.record(dag_run)
         if self._pending == 0 and not self._accepting:
             self._drained.set()
 
     async def withdraw(self, ops: Collection[str], timeout_s: float) -> None:
-        """Refuse requests for these Ops from now on. Return when all admitted requests have ended."""
+        """Refuse new requests for these pipeline steps (Ops), and wait for the admitted ones.
+
+        timeout_s: maximum wait in seconds.
+        """
         self._unloaded.update(ops)
         await self._admitted_end(ops, timeout_s)
 
     async def _admitted_end(self, parts: Collection[str], timeout_s: float) -> None:
-        """Return when the requests for these Ops and models have ended."""
+        """Wait up to `timeout_s` seconds until the current requests for these Ops and models have ended."""
         entries = {*self._entries.values(), *self._former_entries}
         ends = AwaitedEnds(time.monotonic(), [entry for entry in entries if entry.needs(parts)])
         self._awaited_ends.append(ends)
@@ -377,29 +419,32 @@ class Scheduler:
             self._awaited_ends.remove(ends)
 
     def check_settled(self) -> None:
-        """Raises NotReady while the service starts or stops."""
+        """Raise NotReady (HTTP 503) while the service starts or stops."""
         if not self._became_ready.done():
             raise NotReady("the service is starting; ask /health/ready")
         if not self._accepting:
             raise NotReady("the service is stopping")
 
     def has_unloaded(self, model: str) -> bool:
-        """Whether the model is unloaded, or an Op of it."""
+        """Return whether a model is unavailable, because the model itself or one of its Ops is unloaded."""
         unloaded = self._unloaded
         return bool(unloaded) and (model in unloaded or not unloaded.isdisjoint(self._entries[model].dag.ops))
 
     def is_unloaded(self, part: str) -> bool:
-        """Whether this Op, or the model of this key, is unloaded by itself."""
+        """Return whether this pipeline step (Op), or the model of this key, was unloaded by itself.
+
+        part: name of the Op or key.
+        """
         return part in self._unloaded
 
     def offer(self, op: str) -> None:
-        """Admit requests again for the Op, or for the model of this key."""
+        """Accept requests again for a pipeline step (Op) that was loaded, or for the model of this key."""
         self._unloaded.discard(op)
         self.start_failures.pop(op, None)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start the workers on entry, and end them on exit."""
+        """Context manager: start the workers on entry, and end them on exit."""
         try:
             for pool in self._pools.values():
                 pool.start()
@@ -420,20 +465,22 @@ class Scheduler:
             await asyncio.gather(*(pool.stop(grace_s) for pool in self._pools.values()))
 
     async def _start_upkeep(self, pool: WorkerPool) -> None:
+        """Start the background checks of a worker pool: probes, replacement of large and of hung workers."""
         stack = self._keepers[pool] = contextlib.AsyncExitStack()
         await stack.enter_async_context(Upkeep(pool, self.app.config.op[pool.op]).running())
         await stack.enter_async_context(AbandonedCalls(pool).running())
 
     async def _stop_upkeep(self, *pools: WorkerPool) -> None:
-        """Stop the upkeep of these pools; of all pools without arguments."""
+        """Stop the background checks of these worker pools; of all pools without arguments."""
         for pool in pools or tuple(self._keepers):
             if keeper := self._keepers.pop(pool, None):
                 await keeper.aclose()
 
     async def replace_app(self, app: App, batchers: Mapping[str, Batcher]) -> list[Batcher]:
-        """Serve the models of this app from now on. batchers: of the changed Ops, with ready workers.
+        """Serve the models of this app from now on, after models were loaded, changed or removed.
 
-        Return the batchers that get no new requests, for `retire`.
+        batchers: of the changed Ops, with ready workers. Return the former batchers, which get no new
+        requests; pass them to `retire`.
         """
         gone = [op for op in self._batchers if op not in app.ops]
         former = [self._batchers[op] for op in (*gone, *batchers) if op in self._batchers]
@@ -451,33 +498,42 @@ class Scheduler:
         return former
 
     def _renewed(self, model: ServedModel) -> Entry:
-        """Return the entry of a model, with the totals of its former entry."""
+        """Return the new state of a model, with the request totals of its former state."""
         entry, former = self._entry(model), self._entries.get(model.key)
         if former is None or former.requests is None or entry.requests is None:
             return entry
         return msgspec.structs.replace(entry, requests=former.requests, failures=former.failures)
 
     async def retire(self, batchers: Collection[Batcher], timeout_s: float) -> None:
-        """End the workers of these batchers, after all admitted requests have ended."""
+        """End the workers of replaced batchers after their last request, or after `timeout_s` seconds."""
         await self._admitted_end([batcher.pool.op for batcher in batchers], timeout_s)
         await self._stop_upkeep(*(batcher.pool for batcher in batchers))
         await asyncio.gather(*(batcher.pool.unload() for batcher in batchers))
 
     async def until_ready(self) -> None:
-        """Return when every Op has its first instance. Raises StartFailed when one can't be started."""
+        """Wait until every pipeline step (Op) has a ready worker.
+
+        Raises StartFailed if an Op can't be started.
+        """
         either: set[asyncio.Future[Any]] = {self._became_ready, self.fatal}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if self.fatal.done():
             raise self.fatal.result()
 
     def mark_unready(self) -> None:
-        """Fail readiness from now on. Requests are still served."""
+        """Fail the readiness check from now on, so that load balancers send no more requests.
+
+        Requests are still served.
+        """
         self._accepting = False
         if self._pending == 0:
             self._drained.set()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Finish the admitted requests. Return false if a request was left after the timeout."""
+        """Wait until all admitted requests are answered.
+
+        Return false if one is left after `timeout_s` seconds.
+        """
         if self._pending == 0:
             return True
         self._drained.clear()
@@ -489,7 +545,10 @@ class Scheduler:
         return True
 
     def _fail_start(self, op: str, reason: str) -> None:
-        """End the service without the Op, or refuse requests that need the Op until it is loaded."""
+        """Handle a pipeline step (Op) whose workers can't be started.
+
+        The service ends, or it refuses requests for the Op until the Op is loaded.
+        """
         if self.app.exit_on_error:
             self.fail_service(StartFailed(f"Op {op} can't be started: {reason.partition(chr(10))[0]}"))
             return
@@ -498,11 +557,11 @@ class Scheduler:
         self._check_all_ready()
 
     def fail_service(self, reason: StartFailed) -> None:
-        """End the service with this reason."""
+        """End the service with this error. Only the first call has an effect."""
         if not self.fatal.done():
             self.fatal.set_result(reason)
 
     def _check_all_ready(self) -> None:
-        """Complete the start once every Op has a ready process, or has failed to start."""
+        """Mark the start as complete once every pipeline step (Op) has a ready worker, or failed to start."""
         if not self._became_ready.done() and all(p.ready or p.given_up for p in self._pools.values()):
             self._became_ready.set_result(None)

@@ -1,4 +1,4 @@
-"""Faults of workers: runs that are late or hang, and the requests that are blamed for a worker's death.
+"""Detection of faulty workers: model runs that are late or hang, and requests that seem to kill workers.
 
 `judge` and `Sighting.update` are pure: no clock, no /proc.
 """
@@ -27,14 +27,14 @@ IDLE_SHARE = 0.02  # of a core: a process that uses less is idle, but for thread
 
 
 class RunTimes(NamedTuple):
-    """Times of an Op's dispatches in seconds, see `Pace`."""
+    """Usual and mean time of a model's batches in the workers, in seconds, see `Pace`."""
 
     usual_s: float | None  # follows the latest dispatches closely; None before the first
     run_s: float  # mean; 0 before the first
 
 
 class Verdict(Enum):
-    """The state of an instance that has a dispatch."""
+    """State of a worker instance that executes tasks: working, late, hung, stopped or lost."""
 
     WORKING = "working"
     LATE = "late"  # other instances take the requests behind its run
@@ -45,7 +45,7 @@ class Verdict(Enum):
 
 
 class Sighting(NamedTuple):
-    """Observations of a busy instance's process, or thread, since its run last made progress."""
+    """Observations of a busy worker process or thread in /proc, since its model run last made progress."""
 
     progress_at: float  # instant of that progress, by which the run is recognised
     looked_at: float  # instant of the latest look
@@ -55,13 +55,17 @@ class Sighting(NamedTuple):
 
     @classmethod
     def begin(cls, progress_at: float, now: float, activity: Activity) -> Sighting:
-        """Return the sighting after the first look."""
+        """Return the observations after the first look at a busy worker's CPU time and state.
+
+        progress_at, now: instants of time.monotonic().
+        """
         return cls(progress_at, now, activity.cpu_s, stopped_s=LOOK_S if activity.is_stopped else 0.0)
 
     def update(self, now: float, activity: Activity) -> Sighting:
-        """Return the sighting after one more look.
+        """Return the observations after one more look at a busy worker's CPU time and state.
 
-        A look counts for `LOOK_S` at most: if the front itself was stopped, nobody has seen the process idle.
+        now: instant of time.monotonic(). A look counts for 1.5 `LOOK_S` at most: if the front itself was
+        stopped, it has not seen the process idle.
         """
         elapsed_s = now - self.looked_at
         counted_s = min(elapsed_s, 1.5 * LOOK_S)
@@ -84,10 +88,10 @@ def judge(
     waits_idly: bool = False,
     has_begun: bool = True,
 ) -> Verdict:
-    """Return the state of an instance whose run was sighted like this.
+    """Return whether a worker instance works, is late or hangs, from the observations of its process.
 
-    usual_s, run_s: times of the Op's dispatches, see `Pace`. waits_idly: runs wait for another server, so
-    that an idle process says nothing. has_begun: the worker has begun a request of the dispatch.
+    usual_s, run_s: times of the Op's dispatches, see `Pace`. waits_idly: the model is on another server, so
+    that an idle process is no sign of a hang. has_begun: the worker has begun a request of the dispatch.
     """
     if sighting.stopped_s >= STOPPED_LIMIT_S:
         return Verdict.LOST
@@ -103,15 +107,18 @@ def judge(
 
 
 def late_after_s(usual_s: float | None) -> float:
-    """Return the time after which a run is late: no other request should wait behind it."""
+    """Return the seconds after which a model run is late, so that no other request should wait behind it.
+
+    usual_s: time of the Op's recent dispatches; None before the first.
+    """
     return 2 * (usual_s or 0.0) + LATE_S
 
 
 class HungRuns:
-    """Watches the busy instances of one Op, and reports each run that is late or hangs.
+    """Watches the busy workers of one pipeline step (Op), and reports each model run that is late or hangs.
 
-    A look costs microseconds, and there is one a second while the Op works; more only while requests wait
-    behind runs.
+    A look reads /proc and costs microseconds. There is one a second while the Op works; more only while
+    requests wait behind a run.
     """
 
     def __init__(
@@ -122,7 +129,11 @@ class HungRuns:
         *,
         waits_idly: bool,
     ) -> None:
-        """get_times: returns the Op's times. report: called for each verdict but WORKING, at each look."""
+        """instances: returns the instances to watch. get_times: returns the usual times of the Op.
+
+        report: called with an instance and its verdict, unless it is WORKING, at each look. waits_idly: see
+        `judge`.
+        """
         self._instances = instances
         self._get_times = get_times
         self._report = report
@@ -132,7 +143,7 @@ class HungRuns:
         self._look_at = 0.0
 
     def watch(self, instance: Instance) -> None:
-        """Look at an instance with a new dispatch when its run may be late."""
+        """Schedule a look at a worker instance that has got a new dispatch, for when its run may be late."""
         self._look_by(self._next_look(instance, time.monotonic()))
 
     def _look_by(self, at: float) -> None:
@@ -145,6 +156,7 @@ class HungRuns:
         self._timer = loop.call_later(max(0.0, at - time.monotonic()), self._look)
 
     def _next_look(self, instance: Instance, now: float) -> float:
+        """Return the instant of the next look at a busy worker instance."""
         began = instance.in_flight[0].run_began
         looks = [began + LOOK_S, now + LOOK_S]
         if any(not dispatch.recalled and len(dispatch.tasks) > 1 for dispatch in instance.in_flight) or (
@@ -175,7 +187,12 @@ class HungRuns:
             self._report(instance, verdict)
 
     def _sight(self, instance: Instance, began: float, now: float) -> Sighting:
-        """Return the observations of the run. The process of a quick run is not looked at."""
+        """Return the observations of a worker instance's current run.
+
+        A run of less than a second is not looked up in /proc.
+
+        began: instant at which the run began.
+        """
         before = self._sightings.get(instance)
         if before is not None and before.progress_at != began:
             before = None
@@ -192,9 +209,10 @@ UNSEEN_DEATHS = 5  # deaths before the first request began; above this, reading 
 
 
 def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Task]:
-    """Yield the tasks of a dying process that are queued again. Possible causes of its death become suspects.
+    """Yield the tasks of a dying worker process that must be queued again.
 
-    Tasks that must not run again go to `process.refused` until the cause of the death is known.
+    Possible causes of its death become suspects, which run alone from now on. Tasks that must not run again
+    go to `process.refused` until the cause of the death is known. crash_retry: the setting of the Op.
     """
     causes = {task for instance in process.instances for task in _find_causes(instance)}
     for instance in process.instances:
@@ -210,7 +228,7 @@ def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Task]:
 
 
 def _find_causes(instance: Instance) -> list[Task]:
-    """Return the tasks of an instance that may have killed its process."""
+    """Return the tasks that a worker instance executed when its process died: one may have killed it."""
     if not instance.in_flight:
         return []
     dispatch = instance.in_flight[0]
@@ -223,10 +241,10 @@ def _find_causes(instance: Instance) -> list[Task]:
 
 
 def _is_refused(task: Task, crash_retry: bool, *, alone: bool) -> bool:
-    """Blame a task for a death. Return whether the task must not run again.
+    """Mark a task as a suspect for a worker's death, and return whether it must not run again.
 
-    A death counts only if the process ran no other task. An operator may kill a worker with a whole batch,
-    and then the worker that retries one of its requests. The request must survive this.
+    A death counts only if the process ran no other task (`alone`). An operator may kill a worker with a whole
+    batch, and then the worker that retries one of its requests. The request must survive this.
     """
     if not crash_retry:
         return True
@@ -236,7 +254,10 @@ def _is_refused(task: Task, crash_retry: bool, *, alone: bool) -> bool:
 
 
 def refuse_blamed(process: WorkerProcess) -> None:
-    """Refuse the tasks that are not retried, with the cause of the death."""
+    """Fail the tasks in `process.refused`, which are blamed for the death of this worker process.
+
+    A task that killed two workers alone fails with PoisonRequest (HTTP 500), others with WorkerLost (503).
+    """
     why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
     for task in process.refused:
         if task.suspect:
