@@ -1,4 +1,7 @@
-"""Engines that run models. Frameworks are imported by `create_predictor`, not by this package."""
+"""Inference engines (Paddle Inference, ONNX Runtime, OpenVINO, plugins), and clients of remote models.
+
+Frameworks are imported by `create_predictor`, not by this package.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,10 @@ def create_predictor(
     dynamic_shapes: DynamicShapes | None = None,
     fetch_list: Sequence[str] = (),
 ) -> Predictor:
-    """Load the model with its engine; see `Engine.load`. Call it in the worker: it imports the framework."""
+    """Load a model with its engine, and return the predictor that runs it.
+
+    Call it in the worker: it imports the framework. Parameters and errors are those of `Engine.load`.
+    """
     require_library(model)
     return load_engine(model.engine).load(
         model,
@@ -54,10 +60,11 @@ def create_predictor(
 def create_remote_predictor(
     op_name: str, config: OpConfig, instance: int, *, packs_tensors: Callable[[], bool]
 ) -> RemotePredictor:
-    """Create the predictor of an Op with `server_endpoints`, whose section `Service.resolve` has completed.
+    """Create the client of a model on other servers, for an Op with `server_endpoints` in config.yml.
 
-    packs_tensors: whether feeds for a Pipeline service are sent as tensors; called for each request.
-    Raises ConfigError if a reachable server lacks the model or its outputs.
+    config: the Op's section, completed by `Service.resolve`. instance: number of the instance, which selects
+    its first server. packs_tensors: whether inputs for a Pipeline service are sent as tensors; called for
+    each request. Raises ConfigError if a reachable server lacks the model or its outputs.
     """
     conf = RemoteConf(
         op=op_name,

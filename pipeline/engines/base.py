@@ -1,4 +1,4 @@
-"""Interfaces of engines and predictors, and of a predictor's configuration."""
+"""Interfaces of inference engines and of predictors (loaded models), and the settings that they read."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from pipeline.plugins import ENGINES, find, load
 
 
 class Predictor(Protocol):
-    """A loaded model. A predictor that instances share, as threads, must allow concurrent runs.
+    """A model that is loaded and runs inference.
 
-    A predictor may also have a method `check(feeds)` (`FeedsChecked`).
+    If instances share it, as threads, it must allow concurrent runs. A predictor may also have a method
+    `check(feeds)` (`FeedsChecked`).
     """
 
     @property
     def feeds(self) -> tuple[Variable, ...]: ...
     @property
     def fetches(self) -> tuple[Variable, ...]:
-        """The outputs `run` returns, in the order of the fetch list."""
+        """The model outputs that `run` returns, in the order of `fetch_list`."""
         ...
 
     @property
     def merges(self) -> bool:
-        """Whether fetches have a row per row of the feeds, so that requests may share a run."""
+        """Whether requests may share an inference: each output has a row for each row of the inputs."""
         ...
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run feeds by alias and return fetches by alias. The returned arrays own their memory.
+        """Run inference: input arrays by alias to output arrays by alias, which own their memory.
 
-        Raises InvalidInput for feeds that do not fit the model, ModelFailed if the engine fails.
+        Raises InvalidInput for inputs that do not fit the model, ModelFailed if the engine fails.
         """
         ...
 
@@ -45,15 +46,15 @@ class Predictor(Protocol):
 
 @runtime_checkable
 class FeedsChecked(Protocol):
-    """A predictor that checks each request's feeds before requests are batched."""
+    """A predictor that can check the inputs of each request before requests are batched."""
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Raise InvalidInput for feeds that `run` rejects regardless of their elements."""
+        """Raise InvalidInput for inputs that `run` rejects regardless of their elements."""
         ...
 
 
 class Engine(ModelReader, Protocol):
-    """Software that runs models, registered in the entry-point group `paddlewheel.engines`.
+    """An inference framework that loads models: a plugin of the entry-point group `paddlewheel.engines`.
 
     Engines are created in the script's process and in the front too. So their modules import no framework;
     only `load` does, in the worker. If the framework is an optional dependency, the attribute `library`
@@ -62,7 +63,7 @@ class Engine(ModelReader, Protocol):
 
     @property
     def holds_gil(self) -> bool:
-        """Whether a run holds Python's GIL, so that threads would only wait for it."""
+        """Whether inference holds Python's GIL, so that threads would only wait for it."""
         ...
 
     @property
@@ -75,7 +76,7 @@ class Engine(ModelReader, Protocol):
 
     @property
     def any_shape(self) -> bool:
-        """Whether new shapes are free of charge, so that batches are only padded to their longest row.
+        """Whether new input shapes cost no time, so that batches are only padded to their longest row.
 
         Batches of engines without this attribute are padded to length buckets.
         """
@@ -90,7 +91,7 @@ class Engine(ModelReader, Protocol):
         dynamic_shapes: DynamicShapes | None = None,
         fetch_list: Sequence[str] = (),
     ) -> Predictor:
-        """Load a model.
+        """Load a model of this engine, and return the predictor that runs it.
 
         `instance_index` selects one of `devices`. The aliases of `fetch_list` override those of `conf`.
         Raises ConfigError, before loading, for a configuration that this machine can't serve.
@@ -99,7 +100,7 @@ class Engine(ModelReader, Protocol):
 
 
 def load_engine(name: str) -> Engine:
-    """Return the engine of this name. Raises ConfigError if it is unknown or can't be loaded."""
+    """Return the engine plugin of this name. Raises ConfigError if it is unknown or can't be loaded."""
     plugins = find(ENGINES)
     if name not in plugins:
         raise ConfigError(f"there is no engine {name!r} here, only {', '.join(plugins)}")
@@ -108,22 +109,28 @@ def load_engine(name: str) -> Engine:
 
 
 def shares_a_process(engine: Engine) -> bool:
-    """Whether instances of an Op with this engine run as threads of one process."""
+    """Whether instances of a model with this engine run as threads of one process.
+
+    Else each instance has a process.
+    """
     return not engine.holds_gil and not getattr(engine, "takes_turns", False)
 
 
 def takes_any_shape(name: str) -> bool:
-    """Whether new shapes cost the engine nothing, see `Engine.any_shape`."""
+    """Whether new input shapes cost the engine of this name no time, see `Engine.any_shape`."""
     return bool(getattr(load_engine(name), "any_shape", False))
 
 
 def find_engine(directory: Path | str, engine: str | None = None) -> Engine:
-    """Return the named engine, else the engine for the serving model's files. Raises ConfigError."""
+    """Return the engine of this name, else the engine that runs the model files in the directory.
+
+    Raises ConfigError.
+    """
     return load_engine(engine or find_model_files(server_folder(Path(directory))).engine)
 
 
 class PredictorTensorRtConf(Protocol):
-    """Keys of `local_service_conf.tensorrt` that predictors read."""
+    """Settings of TensorRT that predictors read: keys of `local_service_conf.tensorrt` in config.yml."""
 
     @property
     def precision(self) -> str | None: ...
@@ -131,7 +138,7 @@ class PredictorTensorRtConf(Protocol):
     def cache_dir(self) -> str: ...
     @property
     def shapes(self) -> Mapping[str, ShapeRange] | str | Sequence[str]:
-        """Ranges by tensor, or the path of a file of collected ranges, or a path for each length class."""
+        """Shape ranges by tensor, or the path of a file of collected ranges, or one for each length class."""
         ...
 
     @property
@@ -143,7 +150,7 @@ class PredictorTensorRtConf(Protocol):
 
 
 class PredictorConf(Protocol):
-    """Keys of `local_service_conf` that predictors read, implemented by LocalServiceConf."""
+    """Settings of a local model that predictors read: keys of `local_service_conf` in config.yml."""
 
     @property
     def device_type(self) -> int: ...

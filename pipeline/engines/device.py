@@ -1,4 +1,4 @@
-"""Device of a model for all engines: `device_type` and `devices`, and the settings of TensorRT."""
+"""The device that a model runs on, for all engines: `device_type`, `devices`, and settings of TensorRT."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ class Device(Enum):
 
 
 def resolve_device(conf: PredictorConf) -> Device:
-    """Return the device of `device_type`; -1 is the GPU if `devices` is set, else the CPU."""
+    """Return the kind of device for `device_type`; -1 is the GPU if `devices` is set, else the CPU.
+
+    Raises ConfigError for devices that are not supported.
+    """
     match conf.device_type:
         case -1:
             return Device.GPU if conf.devices else Device.CPU
@@ -46,7 +49,10 @@ def resolve_device(conf: PredictorConf) -> Device:
 
 
 def warn_of_paddle_keys(conf: PredictorConf, where: str) -> None:
-    """Log a warning for keys of `local_service_conf` that only Paddle reads."""
+    """Log a warning for keys of `local_service_conf` that only Paddle reads.
+
+    where: the end of the warning.
+    """
     paddle_keys: dict[str, object] = {
         "use_mkldnn": conf.use_mkldnn,
         "mkldnn_cache_capacity": conf.mkldnn_cache_capacity,
@@ -59,7 +65,7 @@ def warn_of_paddle_keys(conf: PredictorConf, where: str) -> None:
 
 
 def select_card(conf: PredictorConf, instance_index: int) -> int:
-    """The card of one instance: they take those of `devices` in turn; card 0 where none is named."""
+    """Return the GPU index of one instance: instances take the GPUs of `devices` in turn, GPU 0 without."""
     cards = [int(card) for card in conf.devices.split(",")] if conf.devices else [0]
     return cards[instance_index % len(cards)]
 
@@ -68,7 +74,10 @@ WORKSPACE_BYTES = 1 << 30
 
 
 def configured_shapes(conf: PredictorConf) -> DynamicShapes | None:
-    """Return the shapes of `tensorrt.shapes`: ranges, or a file of collected ranges per length class."""
+    """Return the TensorRT shape ranges of `tensorrt.shapes` in config.yml, or in the files that it names.
+
+    None if the key is not set. Raises ConfigError.
+    """
     configured = conf.tensorrt.shapes
     if not configured:
         return None
@@ -82,7 +91,10 @@ def configured_shapes(conf: PredictorConf) -> DynamicShapes | None:
 def profile_shapes(
     model: ServingModel, conf: PredictorConf, dynamic_shapes: DynamicShapes | None
 ) -> DynamicShapes | None:
-    """Return the Op's shapes, else those of config.yml. Raises ConfigError if they don't fit the feeds."""
+    """Return the TensorRT shape ranges of a model: the Op's, else those of config.yml, else None.
+
+    Raises ConfigError if they don't fit the model's inputs.
+    """
     dynamic_shapes = dynamic_shapes or configured_shapes(conf)
     program_names = {variable.name for variable in model.feeds}
     aliases = {v.alias: v.name for v in model.feeds if v.alias not in program_names}
@@ -103,7 +115,7 @@ def profile_shapes(
 
 
 def cache_folder(model: ServingModel, conf: PredictorConf) -> Path:
-    """Create and return the folder of built engines. Raises ConfigError if it can't be written."""
+    """Create and return the folder of built TensorRT engines. Raises ConfigError if it can't be written."""
     folder = Path(conf.tensorrt.cache_dir) if conf.tensorrt.cache_dir else model.directory / CACHE_FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -33,7 +33,7 @@ class TensorRange:
 
     @property
     def varies(self) -> bool:
-        """Whether the shape, or the shape that the tensor holds, differs between runs."""
+        """Whether the tensor's shape differs between runs, or the shape that it holds as its value."""
         return self.min != self.max or self.min_values != self.max_values
 
 
@@ -41,7 +41,10 @@ Ranges = dict[str, TensorRange]
 
 
 def read_ranges(path: Path) -> Ranges:
-    """Read a file of collected shapes. Raises ConfigError with the line and the field."""
+    """Read a file of collected shapes. Returns ranges by tensor.
+
+    Raises ConfigError with the line and the field.
+    """
     try:
         infos = read_message(path, ShapeRangeInfos, MAX_FILE_BYTES).shape_range_info
     except FileNotFoundError:
@@ -58,7 +61,7 @@ def read_ranges(path: Path) -> Ranges:
 
 
 def format_ranges(ranges: Ranges, comments: Iterable[str] = ()) -> str:
-    """Format ranges for `read_ranges` and Paddle, below lines of comments."""
+    """Return shape ranges as the text of a file for `read_ranges` and Paddle, below lines of comments."""
     infos = ShapeRangeInfos()
     for name, tensor_range in ranges.items():
         fields = zip(_FIELD_NAMES, dataclasses.astuple(tensor_range), strict=True)
@@ -67,13 +70,16 @@ def format_ranges(ranges: Ranges, comments: Iterable[str] = ()) -> str:
 
 
 def place_in_program(name: str) -> str:
-    """Return a tensor's name without the predictor's prefix that PIR programs add."""
+    """Return a tensor's name without the prefix that a predictor of a Paddle 3 model (PIR) adds."""
     match = _PLACE.fullmatch(name)
     return match[1] if match else name
 
 
 def is_place(name: str) -> bool:
-    """Whether this is the name of an inner tensor of a PIR program."""
+    """Whether this is the name of an inner tensor of a Paddle 3 model (PIR).
+
+    Such a name has a prefix that changes with each predictor.
+    """
     return _PLACE.fullmatch(name) is not None
 
 
@@ -96,9 +102,9 @@ class ShapeRange(Protocol):
 
 @dataclass(frozen=True)
 class DynamicShapes:
-    """The shape ranges of a TensorRT engine: min <= opt <= max for every tensor, by its name.
+    """Smallest, most likely and largest shape of each tensor of a model, for TensorRT's optimization profile.
 
-    Inner tensors of the model may be included.
+    min <= opt <= max for every tensor. Inner tensors of the model may be included.
     """
 
     min: Shapes
@@ -109,7 +115,7 @@ class DynamicShapes:
 
     @classmethod
     def from_info(cls, info: object, source: str = "dynamic_shape_info") -> DynamicShapes:
-        """Build shapes from the value of `set_dynamic_shape_info`: three dicts from tensor to shape.
+        """Build the shape ranges from `set_dynamic_shape_info`'s value: three dicts from tensor to shape.
 
         Raises ConfigError with all mistakes, one per line, each with `source` and its field.
         """
@@ -129,7 +135,7 @@ class DynamicShapes:
 
     @classmethod
     def from_ranges(cls, ranges: Mapping[str, ShapeRange]) -> DynamicShapes:
-        """Build shapes from the ranges of `tensorrt.shapes` in config.yml. Raises ConfigError."""
+        """Build the shape ranges from `tensorrt.shapes` in config.yml. Raises ConfigError."""
         info = {
             field: {name: list(getattr(shape_range, bound)) for name, shape_range in ranges.items()}
             for bound, field in _FIELDS.items()
@@ -138,7 +144,7 @@ class DynamicShapes:
 
     @classmethod
     def from_file(cls, path: Path) -> DynamicShapes:
-        """Read shapes from a file of `paddlewheel convert shapes` or of Paddle. Raises ConfigError."""
+        """Read shape ranges from a file of `paddlewheel convert shapes` or of Paddle. Raises ConfigError."""
         source = "tensorrt.shapes"
         try:
             ranges = read_ranges(path)
@@ -152,13 +158,13 @@ class DynamicShapes:
 
     @classmethod
     def from_files(cls, paths: Sequence[Path]) -> DynamicShapes:
-        """Read shapes from a file for each length class, at least one. Raises ConfigError."""
+        """Read shape ranges from at least one file, a file for each length class. Raises ConfigError."""
         first, *further = map(cls.from_file, paths)
         return dataclasses.replace(first, further=tuple(further))
 
     @property
     def profiles(self) -> tuple[DynamicShapes, ...]:
-        """The shapes of each length class separately, these first."""
+        """The shapes of each length class (a TensorRT engine each) separately, this object's first."""
         return (dataclasses.replace(self, further=()), *self.further)
 
     @property
@@ -171,7 +177,7 @@ class DynamicShapes:
         return longest
 
     def max_rows(self, feed_names: Iterable[str]) -> int | None:
-        """Return the smallest maximum of axis 0 over the model's feeds; None if no feed is described."""
+        """Return the most rows that all these model inputs may have; None if no input is described."""
         names = list(feed_names)
         rows = [profile.max[name][0] for profile in self.profiles for name in names if profile.max.get(name)]
         return min(rows, default=None)
@@ -186,7 +192,7 @@ class DynamicShapes:
         )
 
     def renamed(self, names: Mapping[str, str]) -> DynamicShapes:
-        """Return the shapes with renamed tensors, for feeds that are described by their aliases."""
+        """Return the shape ranges under other names of tensors. names: the new name by the old."""
         low, opt, high = (
             {names.get(name, name): shape for name, shape in s.items()}
             for s in (self.min, self.opt, self.max)

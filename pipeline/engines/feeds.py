@@ -1,4 +1,4 @@
-"""Feeds of a predictor: checks against the model's declaration, and examples for warm-up."""
+"""Model inputs (feeds): checks against the model's declaration, and examples for warm-up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMAGE_SIDE = 4  # side of an example image per unit of length: detectors need mu
 
 
 class Fed(Protocol):
-    """An object with feeds: a model, or its predictor."""
+    """An object that declares model inputs: a model on disk, or its predictor."""
 
     @property
     def feeds(self) -> tuple[Variable, ...]: ...
@@ -30,14 +30,15 @@ class Fed(Protocol):
 def check_feeds(
     declared: Sequence[Variable], feeds: Mapping[str, Array], *, any_shape: bool = False
 ) -> dict[str, Array]:
-    """Return the feeds by alias, contiguous, in the declared dtypes and shapes (any shape with `any_shape`).
+    """Return model inputs, by alias, as contiguous arrays in the declared dtypes and shapes.
 
-    Numbers are cast to a declared integer type (bool included) if every value survives, and to a declared
-    float type if none overflows. Arrays of objects or texts may hold the numbers. The offsets of a ragged
-    feed "x" are in "x.lod", int64 [n + 1] for n sequences. Unknown feeds are dropped, as in Paddle Serving up
-    to 0.8: apps pass `im_shape` to models with and without that feed.
+    With `any_shape`, shapes are not checked. Numbers are cast to a declared integer type (bool included) if
+    every value survives, and to a declared float type if none overflows. Arrays of objects or texts may hold
+    the numbers. The offsets of a ragged input "x" are in "x.lod", int64 [n + 1] for n sequences. Unknown
+    inputs are dropped, as in Paddle Serving up to 0.8: apps pass `im_shape` to models with and without that
+    input.
 
-    Raises MissingFeed, NoArray and UnusableFeed for feeds that this model can't use, and InvalidInput for
+    Raises MissingFeed, NoArray and UnusableFeed for inputs that this model can't use, and InvalidInput for
     other mistakes.
     """
     checked = {}
@@ -51,7 +52,7 @@ def check_feeds(
 
 
 def check_forms(declared: Sequence[Variable], feeds: Mapping[str, Array], *, any_shape: bool = False) -> None:
-    """Check names, types, shapes and dtypes of feeds: the part of `check_feeds` that reads no elements.
+    """Check names, types, shapes and dtypes of model inputs: `check_feeds` without a look at elements.
 
     It runs before requests are batched, so that a wrong feed fails its own request only. Raises the errors of
     `check_feeds`.
@@ -63,7 +64,10 @@ def check_forms(declared: Sequence[Variable], feeds: Mapping[str, Array], *, any
 def _form(
     variable: Variable, declared: Sequence[Variable], feeds: Mapping[str, Array], any_shape: bool
 ) -> Array:
-    """Return the array of a feed whose name, type, shape and dtype fit."""
+    """Return the array of one model input, if its name, type, shape and dtype fit the declaration.
+
+    Raises the errors of `check_feeds`.
+    """
     if variable.alias not in feeds:
         raise MissingFeed(_missing(variable, declared, feeds), variable.alias)
     array = feeds[variable.alias]
@@ -83,9 +87,9 @@ def _form(
 
 
 def _declares_no_element(variable: Variable, array: Array) -> bool:
-    """Whether the model declares length 0 for every axis of length 0.
+    """Whether the model declares length 0 for every axis of length 0 of this array.
 
-    An open axis may not be empty: programs divide by its length, or take the padding for elements.
+    A dynamic axis may not be empty: models divide by its length, or take the padding for elements.
     """
     return array.ndim == len(variable.shape) and all(
         declared == 0 for declared, length in zip(variable.shape, array.shape, strict=True) if length == 0
@@ -93,12 +97,15 @@ def _declares_no_element(variable: Variable, array: Array) -> bool:
 
 
 def is_texts(value: object) -> bool:
-    """Whether a value is a list of texts, which stands for an array of them."""
+    """Whether a value is a list of str, which stands for an array of texts."""
     return isinstance(value, list) and bool(value) and isinstance(value[0], str)
 
 
 def as_texts(alias: str, array: Array) -> Array:
-    """Convert an array of objects to str; bytes are UTF-8. Raises UnusableFeed for other objects."""
+    """Convert an array of objects to an array of str; bytes are read as UTF-8.
+
+    Raises UnusableFeed for other objects.
+    """
     try:
         texts = [t.decode("utf-8") if isinstance(t, bytes) else t for t in array.ravel().tolist()]
         "".join(texts).encode()
@@ -111,9 +118,10 @@ def as_texts(alias: str, array: Array) -> Array:
 
 
 def shares_runs(program: Path, finder: str | None, variables: Sequence[Variable]) -> bool:
-    """Whether requests may share a run: each of `variables` has an open batch axis.
+    """Whether requests may share an inference: each of these inputs and outputs has a dynamic batch axis.
 
-    `finder` is an operator whose number of output rows depends on the data. Logs the reason for False.
+    `finder` is an operator whose number of output rows depends on the data, or None. `program` is named in
+    the log, with the reason for False.
     """
     closed = next((f"{v.name} without an open batch axis" for v in variables if not v.has_rows), None)
     why = finder or closed
@@ -123,11 +131,11 @@ def shares_runs(program: Path, finder: str | None, variables: Sequence[Variable]
 
 
 def input_examples(model: Fed, rows: int, length: int) -> dict[str, Array]:
-    """Return feeds of ones for warm-up: `rows` rows, `length` on other open axes, 4 x `length` for images.
+    """Return model inputs of ones for warm-up: `rows` rows, `length` on other dynamic axes.
 
-    No feed is longer than the model allows. Pass the predictor if it is loaded: it knows the rank of feeds
-    whose description left axes out. The feeds are ones because an attention mask of zeros divides by zero,
-    and 1 is an id of any vocabulary.
+    Images get 4 x `length`. No input is longer than the model allows. Pass the predictor if it is loaded: it
+    knows the rank of inputs whose description left axes out. The inputs are ones because an attention mask of
+    zeros divides by zero, and 1 is an id of any vocabulary.
     """
     examples = {}
     for variable in model.feeds:
@@ -141,7 +149,10 @@ def input_examples(model: Fed, rows: int, length: int) -> dict[str, Array]:
 
 
 def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Check feeds of clients that know the model's feeds: every mistake raises InvalidInput."""
+    """Check model inputs from a client that knows the declaration: every mistake raises InvalidInput.
+
+    Returns the arrays of `check_feeds`.
+    """
     try:
         return check_feeds(declared, feeds)
     except (NoArray, UnusableFeed) as exc:
@@ -151,7 +162,7 @@ def check_promised(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> 
 def other_shape(
     declared: Sequence[Variable], feeds: Mapping[str, Array], *, sides: bool = False
 ) -> str | None:
-    """Describe the first feed whose shape is not the declared one; None if all shapes fit.
+    """Return a message about the first input whose shape is not the declared one; None if all fit.
 
     With `sides`, the sides of images are compared too.
     """
@@ -185,7 +196,10 @@ def _check_length(variable: Variable, array: Array) -> None:
 
 
 def _offsets(lod: Any, name: str, rows: int) -> Array:
-    """Return the offsets [0, ..., rows] of a ragged feed's sequences. Raises InvalidInput."""
+    """Check the offsets [0, ..., rows] of the sequences in a ragged (LoD) input, and return them as int64.
+
+    Raises InvalidInput.
+    """
     offsets = np.ravel(lod) if lod is not None else np.array([])
     rises = (
         offsets.dtype.kind in "iu"

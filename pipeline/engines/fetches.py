@@ -1,4 +1,4 @@
-"""Fetches of a predictor: selection, names and measured shapes."""
+"""Model outputs (fetches): selection by name, and shapes that are measured by inference."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NUMBERED_FETCH = re.compile(rf"{_OLD_FETCH.pattern}|fetch_name_\d+")
 
 
 def select_fetches(fetches: Sequence[Variable], aliases: Sequence[str]) -> tuple[Variable, ...]:
-    """Return the model's fetches with these aliases, or all fetches for no alias.
+    """Return the model outputs with these aliases, in their order; all outputs if no alias is given.
 
-    A fetch that is selected by its old name gets that name as its alias. Raises ConfigError for an unknown
+    An output that is selected by its old name gets that name as its alias. Raises ConfigError for an unknown
     alias.
     """
     selected = []
@@ -40,10 +40,10 @@ def select_fetches(fetches: Sequence[Variable], aliases: Sequence[str]) -> tuple
 
 
 def find_fetch(fetches: Sequence[Variable], name: str) -> Variable | None:
-    """Return the fetch of this alias, or None.
+    """Return the model output of this alias; None if there is none.
 
     Paddle 2 called the first output `save_infer_model/scale_0.tmp_0` or `.tmp_1`, Paddle 3 calls it
-    `fetch_name_0`. An old name still finds its fetch, unless the model's outputs have proper names.
+    `fetch_name_0`. An old name still finds its output, unless the model's outputs have proper names.
     """
     fetch = next((variable for variable in fetches if variable.alias == name), None)
     old = _OLD_FETCH.fullmatch(name)
@@ -56,7 +56,7 @@ def find_fetch(fetches: Sequence[Variable], name: str) -> Variable | None:
 def get_graph_feeds(
     model: ServingModel, feeds: Sequence[Variable], fetches: Sequence[Variable]
 ) -> tuple[Variable, ...]:
-    """Return the described feeds with the graph's shapes.
+    """Return the inputs of a model's description, with the shapes of its graph file.
 
     `feeds` and `fetches` are the graph's. Raises ConfigError at start-up for a description that does not
     match the graph, and for types that NumPy lacks.
@@ -109,10 +109,11 @@ def measure_fetches(
     program_fetches: Sequence[Variable],
     run: Callable[[Mapping[str, Array]], Mapping[str, Array]],
 ) -> tuple[Variable, ...]:
-    """Return the fetches with the program's shapes, corrected by runs of 1 row and of 2 rows.
+    """Return the model outputs with the graph's shapes, corrected by inferences on 1 row and on 2 rows.
 
-    `program_fetches` are the program's declarations, by name. Nothing runs if all fetches have an open batch
-    axis, or if a feed has none. `run` maps feeds by alias to fetches by alias.
+    `program` is the graph file, for the log. `program_fetches` are its outputs by name. Nothing runs if all
+    outputs have a dynamic batch axis, or if an input has none. `run` maps inputs by alias to outputs by
+    alias.
     """
     declared = {variable.name: variable.shape for variable in program_fetches if not variable.has_rows}
     if not any(fetch.name in declared for fetch in fetches):
@@ -135,7 +136,7 @@ def measure_fetches(
 def _run_one_and_two_rows(
     program: Path, model: Fed, run: Callable[[Mapping[str, Array]], Mapping[str, Array]]
 ) -> tuple[Mapping[str, Array], Mapping[str, Array]] | None:
-    """Run example feeds of 1 row and of 2 rows; None if the model rejects the examples."""
+    """Return the outputs for example inputs of 1 and of 2 rows; None if the model rejects the examples."""
     try:
         return run(input_examples(model, 1, _LENGTH)), run(input_examples(model, 2, _LENGTH))
     except (InvalidInput, ModelFailed) as exc:
@@ -144,7 +145,7 @@ def _run_one_and_two_rows(
 
 
 def _get_shape_by_row(declared: Shape, of_one_row: Shape, of_two_rows: Shape) -> Shape | None:
-    """Return the shape of a fetch with a row per row of the feeds; None for another fetch."""
+    """Return the shape of an output that has a row for each input row, -1 where it varies; else None."""
     if of_one_row[:1] != (1,) or of_two_rows[:1] != (2,) or len(of_one_row) != len(of_two_rows):
         return None
     row = declared[1:] if len(declared) == len(of_one_row) else of_one_row[1:]

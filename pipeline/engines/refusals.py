@@ -1,4 +1,4 @@
-"""Errors of a failed run: the client's mistake if the feeds show one, else the model's failure.
+"""Builds the error of a failed inference: the client's mistake if the inputs show one, else the model's.
 
 Only the engine notices some mistakes: shapes that the model's description leaves open, and ids or positions
 beyond a lookup table.
@@ -17,7 +17,7 @@ from pipeline.models.signature import Variable
 
 
 class OutOfRange(NamedTuple):
-    """A number beyond the range of a lookup table."""
+    """An id or position beyond the range of a lookup table, as an engine's error message names it."""
 
     value: int
     low: int  # first number of the table
@@ -25,9 +25,9 @@ class OutOfRange(NamedTuple):
 
 
 class FeedsRefused(ModelFailed):
-    """An engine failed on feeds that each match the model's declaration.
+    """Raised if an engine fails on inputs that each match the model's declaration.
 
-    `reason` is the engine's message. `unequal` says that feeds which are declared alike differ in shape.
+    `reason` is the engine's message. `unequal` says that inputs which are declared alike differ in shape.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class FeedsRefused(ModelFailed):
         self._engine, self._reason = engine, reason
 
     def with_feeds(self, feeds: Mapping[str, Array]) -> FeedsRefused:
-        """Return the error for a request's feeds before padding."""
+        """Return the same error with the shapes of one request's inputs, before padding."""
         return FeedsRefused(self._engine, self._reason, feeds)
 
 
@@ -50,7 +50,10 @@ def build_run_error(
     reason: str,
     out_of_range: OutOfRange | None = None,
 ) -> ServingError:
-    """Build the error of a failed run. `out_of_range` is the number that the engine could not look up."""
+    """Return the error of a failed inference: UnusableFeed for a mistake in the inputs, else FeedsRefused.
+
+    engine: its name in messages. reason: its message. out_of_range: the number that it could not look up.
+    """
     lookup_error = out_of_range and _describe_failed_lookup(declared, feeds, out_of_range)
     if lookup_error:
         return UnusableFeed(lookup_error)
@@ -61,7 +64,7 @@ def build_run_error(
 
 
 def _are_unequal(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> bool:
-    """Whether feeds differ in rows, or in shape although they are declared alike."""
+    """Whether model inputs differ in rows, or in shape although they are declared alike."""
     rows = {feeds[variable.alias].shape[:1] for variable in declared if variable.has_rows}
     alike = {variable.shape for variable in declared}
     shapes = {(variable.shape, feeds[variable.alias].shape) for variable in declared}
@@ -71,7 +74,10 @@ def _are_unequal(declared: Sequence[Variable], feeds: Mapping[str, Array]) -> bo
 def _describe_failed_lookup(
     declared: Sequence[Variable], feeds: Mapping[str, Array], number: OutOfRange
 ) -> str | None:
-    """Describe the feed that holds the number, or is long enough to have it as a position; else None."""
+    """Return a message about the input that holds a number beyond the lookup table; None if there is none.
+
+    An input that is long enough to have the number as a position is named, too.
+    """
     table_range = f"the model has {number.low} to {number.high}"
     holding = too_long = None
     for variable in declared:

@@ -1,4 +1,4 @@
-"""Predictors of remote Ops: their models run in services of `pipeline_grpc`, or KServe v2 over `grpc`."""
+"""gRPC clients of models on other servers: Pipeline services, and KServe v2 servers such as Triton."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from pipeline.wire.value_texts import format_value
 
 @dataclass(frozen=True)
 class RemoteConf:
-    """Endpoints, timeout and tries of a remote Op."""
+    """Servers, timeout and tries of an Op (a step of the service) whose model runs on other servers."""
 
     op: str
     endpoints: tuple[str, ...]
@@ -58,7 +58,10 @@ class RemoteConf:
 
 
 class RemotePredictor(ABC):
-    """A predictor whose `run` is a call over the network. Several threads may run it at once."""
+    """Interface of a client whose `run` calls a model on another server.
+
+    Several threads may run it at once.
+    """
 
     merges: ClassVar[bool]  # whether feeds are arrays that may hold rows of several requests
 
@@ -72,7 +75,7 @@ class RemotePredictor(ABC):
 
     @abstractmethod
     def run(self, feeds: Mapping[str, Any], *, deadline: float = math.inf) -> dict[str, Any]:
-        """Return fetches by name, before `deadline` (time.monotonic).
+        """Send inputs to a server, and return the outputs by name, before `deadline` (by time.monotonic).
 
         Raises DeadlineExceeded, RemoteUnreachable, Overloaded, InvalidInput, ModelFailed, or RemoteRefused.
         """
@@ -103,7 +106,7 @@ _TOO_LARGE = "larger than max"  # gRPC's size limits use the status of an overlo
 
 
 class _Endpoint:
-    """A server and the gRPC channel to it, which reconnects by itself."""
+    """A server of a remote model, and the gRPC channel to it, which reconnects by itself."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -117,10 +120,13 @@ class _Endpoint:
 
 
 class Endpoints:
-    """The servers of one remote Op. Several threads may call at once."""
+    """The servers of one remote Op, with retries at the next server. Several threads may call at once."""
 
     def __init__(self, conf: RemoteConf, protocol: str) -> None:
-        """`protocol` names the expected protocol in messages. Raises ConfigError for an invalid key file."""
+        """Open a channel to each server. `protocol` names the expected protocol in messages.
+
+        Raises ConfigError for an invalid key file.
+        """
         self._conf = conf
         self._protocol = protocol
         self._key = RemoteKey(conf.key_file)
@@ -128,7 +134,7 @@ class Endpoints:
         self._turns = itertools.count(conf.first)
 
     def call(self, method: str, message: Message, deadline: float) -> tuple[bytes, str]:
-        """Call an endpoint, and return the response's bytes and the endpoint's address.
+        """Call a gRPC method of one of the servers. Returns the response's bytes and the server's address.
 
         A try without a response, or refused for overload, is repeated at the next endpoint. A failed
         connection costs no try while an endpoint is untried. Raises a ServingError that names the endpoint,
@@ -172,7 +178,7 @@ class Endpoints:
             endpoint.channel.close()
 
     def _order(self) -> list[_Endpoint]:
-        """Return the endpoints: the next in turn first, recently failed ones last, by time of failure."""
+        """Return the servers in the order of tries: the next in turn first, recently failed ones last."""
         now = time.monotonic()
         awake = [endpoint for endpoint in self._endpoints if endpoint.rests_until <= now]
         resting = [endpoint for endpoint in self._endpoints if endpoint.rests_until > now]
@@ -228,9 +234,10 @@ METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 
 
 class PipelinePredictor(RemotePredictor):
-    """A remote Pipeline service. Hooks get Paddle Serving's form: `{key: [text]}`, and arrays for tensors.
+    """Client of a remote Pipeline service, in Paddle Serving's gRPC protocol.
 
-    Feeds are sent in PipelineClient's form: `str` unchanged and arrays as their repr, or all as tensors after
+    Outputs have Paddle Serving's form: `{key: [text]}`, and arrays for tensors. Inputs are sent in
+    PipelineClient's form: `str` unchanged and arrays as their repr, or all as tensors after
     `set_pack_tensor_format(True)`. `fetch_list` selects keys of the answer.
     """
 
@@ -268,7 +275,10 @@ class PipelinePredictor(RemotePredictor):
 
 
 def _build_request(feeds: Mapping[str, Any], *, as_tensors: bool) -> Request:
-    """Build a Request from feeds; "logid" and "clientip" become fields. Raises InvalidInput."""
+    """Return a Pipeline request with these inputs; "logid" and "clientip" become fields.
+
+    Raises InvalidInput.
+    """
     feeds = dict(feeds)
     name: object = "logid"
     try:
@@ -319,7 +329,7 @@ class _Signature(NamedTuple):
 
 
 class V2Predictor(RemotePredictor):
-    """A model of a KServe v2 service, with the feeds and fetches of its metadata.
+    """Client of a model on a KServe v2 gRPC server, with the inputs and outputs of the model's metadata.
 
     The metadata is read once: at start-up, or with the first request that reaches a server. BYTES outputs are
     object arrays of `bytes`.
@@ -376,7 +386,10 @@ class V2Predictor(RemotePredictor):
         return self._loaded_signature
 
     def _build_request(self, signature: _Signature, feeds: Mapping[str, Any]) -> ModelInferRequest:
-        """Build a request from feeds. Raises InvalidInput for a dtype or shape other than the server's."""
+        """Return a request with these inputs.
+
+        Raises InvalidInput for a dtype or shape other than the server's.
+        """
         request = ModelInferRequest(model_name=self._model_name)
         for fetch in signature.fetches:
             request.outputs.add(name=fetch.name)
@@ -414,7 +427,10 @@ def _texts_as_objects(variables: Sequence[Variable], feeds: Mapping[str, Any]) -
 
 
 def _arrays(response: ModelInferResponse, fetches: Sequence[Variable]) -> dict[str, Array]:
-    """Decode the fetches. Raises ValueError for a missing fetch, and for contents that don't fit a shape."""
+    """Decode a response. Returns arrays by alias.
+
+    Raises ValueError for a missing output, and for contents that don't fit a shape.
+    """
     raw = response.raw_output_contents
     if raw and len(raw) != len(response.outputs):
         raise ValueError(f"{len(raw)} raw_output_contents for {len(response.outputs)} outputs")

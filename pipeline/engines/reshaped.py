@@ -30,7 +30,7 @@ class Reshapes(NamedTuple):
 
 
 class Reshaped:
-    """Wraps a predictor, and reshapes its feeds and fetches."""
+    """Wraps a predictor whose callers see other tensor shapes: reshapes its inputs and outputs."""
 
     def __init__(self, predictor: Predictor, reshapes: Reshapes) -> None:
         self._predictor = predictor
@@ -40,7 +40,7 @@ class Reshaped:
         self.merges = predictor.merges
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run feeds by alias and return fetches by alias, both in the callers' shapes."""
+        """Run inference: input arrays by alias to output arrays by alias, both in the callers' shapes."""
         _, outputs, rows = self._reshapes
         return {
             name: _reshape(array, outputs[name].inner, outputs[name].outer, rows)
@@ -50,7 +50,7 @@ class Reshaped:
         }
 
     def _inner(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the feeds in the model's shapes. Raises UnusableFeed for a feed of another size."""
+        """Return the input arrays in the model's shapes. Raises UnusableFeed for an array of another size."""
         inputs, _, rows = self._reshapes
         inner = dict(feeds)
         for name in inputs.keys() & feeds.keys():
@@ -61,7 +61,7 @@ class Reshaped:
         return inner
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Raise InvalidInput for feeds that can't be reshaped, or whose reshaped form the model rejects."""
+        """Raise InvalidInput for inputs that can't be reshaped, or whose reshaped form the model rejects."""
         inner = self._inner(feeds)
         if isinstance(self._predictor, FeedsChecked):
             self._predictor.check(inner)
@@ -80,7 +80,10 @@ def _as_outer(
 
 
 def _reshape(array: Array, source: Shape, target: Shape, rows: bool) -> Array:
-    """Reshape an array from `source` to `target`. Open axes keep their lengths, in their order."""
+    """Return an array of shape `source` in the shape `target`.
+
+    Dynamic axes keep their lengths, in their order. rows: a batch axis precedes both shapes.
+    """
     before = array.shape[: int(rows)]
     open_axes = iter(
         length for length, axis in zip(array.shape[int(rows) :], source, strict=False) if axis == -1

@@ -1,4 +1,7 @@
-"""Collects the shape range of every tensor of a Paddle program by running the program on the CPU."""
+"""Collects the shape range of every tensor of a Paddle model, by inferences on the CPU.
+
+Paddle's TensorRT engine needs these ranges.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,11 @@ def collect_ranges(
     opt: int,
     advance: Callable[[], None] = lambda: None,
 ) -> Ranges:
-    """Collect the ranges of the feeds, and of the inner tensors that depend on them, over all `batches`.
+    """Return the shape ranges of a Paddle model's inputs, and of the inner tensors that depend on them.
 
-    `opt` is the index of the batch with the most likely shapes. Feeds come first. Weights, constants and
-    tensors with a fixed shape are left out. `advance` is called after each batch. Raises ModelFailed with
-    Paddle's reason.
+    The model runs on all `batches`. `program` is its graph file, `params` its weights. `opt` is the index of
+    the batch with the most likely shapes. Inputs come first. Weights, constants and tensors with a fixed
+    shape are left out. `advance` is called after each batch. Raises ModelFailed with Paddle's reason.
     """
     over_all = _collect_shapes(program, params, batches, advance)
     # A separate run: Paddle does not document its choice of `opt` over several batches.
@@ -57,7 +60,7 @@ def collect_ranges(
 
 
 def feed_ranges(batches: Sequence[Batch], opt: int) -> Ranges:
-    """Return the ranges of the feeds alone over all `batches`; batch `opt` is the most likely one."""
+    """Return the shape ranges of the inputs over all `batches`; batch `opt` has the most likely shapes."""
     ranges = {}
     for name, array in batches[opt].items():
         shapes = [batch[name].shape for batch in batches]
@@ -67,7 +70,10 @@ def feed_ranges(batches: Sequence[Batch], opt: int) -> Ranges:
 
 
 def likeliest(batches: Sequence[Batch]) -> int:
-    """Return the index of a busy service's batch: the median in size among the batches with most rows."""
+    """Return the index of the batch that is typical of a busy service.
+
+    It is the median in size among the batches with most rows.
+    """
     rows = [max(len(array) for array in batch.values()) for batch in batches]
     sizes = [sum(array.size for array in batch.values()) for batch in batches]
     full = [index for index, n in enumerate(rows) if n == max(rows)]
@@ -75,7 +81,7 @@ def likeliest(batches: Sequence[Batch]) -> int:
 
 
 def collected_file(model: ServingModel, conf: PredictorConf) -> Path:
-    """Return the file of ranges for `tensorrt.auto_collect`, and collect them if the file does not exist.
+    """Return the file of shape ranges for `tensorrt.auto_collect`; collect them if it does not exist.
 
     The file is in the folder of built engines. Raises ConfigError if the model can't run `collect_lengths` or
     `collect_batches`.
@@ -106,7 +112,7 @@ def collected_file(model: ServingModel, conf: PredictorConf) -> Path:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write a file atomically. Raises OSError."""
+    """Write a text file under a temporary name, then rename it. Raises OSError."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         scratch.write_text(text, encoding="utf-8")
@@ -118,7 +124,10 @@ def write_atomically(path: Path, text: str) -> None:
 def _collect_shapes(
     program: Path, params: Path | None, batches: Sequence[Batch], advance: Callable[[], None] = lambda: None
 ) -> Ranges:
-    """Run batches and return Paddle's shape ranges, under names without the predictor's prefix."""
+    """Run a Paddle model on batches, and return Paddle's shape ranges by tensor.
+
+    Names have no prefix of the predictor. advance: called after each batch. Raises ModelFailed.
+    """
     separate = params is None and program.name == "__model__"
     config = inference.Config(*([str(program.parent)] if separate else [str(program), str(params or "")]))
     config.disable_glog_info()
@@ -154,7 +163,7 @@ def _collect_shapes(
 
 
 def _has_constant_axis(feeds: Shapes, batches: Sequence[Batch]) -> bool:
-    """Whether an axis that may vary has one length in all batches."""
+    """Whether a dynamic axis of an input has one length in all batches."""
     return any(
         len({batch[name].shape[axis] for batch in batches}) == 1
         for name, shape in feeds.items()
@@ -164,7 +173,7 @@ def _has_constant_axis(feeds: Shapes, batches: Sequence[Batch]) -> bool:
 
 
 def _change_lengths(feeds: Shapes, batch: Batch) -> Batch:
-    """Return the batch with each varying axis shorter by 1, since it may have the maximum; 1 becomes 2."""
+    """Return the batch with each dynamic axis shorter by 1, since it may have the maximum; 1 becomes 2."""
     other = dict(batch)
     for name, shape in feeds.items():
         for axis, dim in enumerate(shape):

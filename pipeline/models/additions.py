@@ -1,4 +1,4 @@
-"""Files beside a model: serving.yml with padding, labels and notes, parity.json with the proofs."""
+"""Files beside a model: serving.yml with padding, labels and notes, parity.json with its parity checks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class FeedPadding:
-    """An axis of a feed that may be padded with a value without changing the outputs."""
+    """An axis of a model input that may be padded with a value without changing the outputs."""
 
     axis: int
     value: float = 0
@@ -44,7 +44,7 @@ class FeedPadding:
 
 @dataclass(frozen=True)
 class Padding:
-    """Feeds of a model that may be padded, and fetches that are longer then."""
+    """Model inputs that may be padded, and the outputs that grow with them."""
 
     feeds: Mapping[str, FeedPadding]  # by alias
     fetches: Mapping[str, int]  # by alias, the axis that is cut back to the row's own length
@@ -52,6 +52,10 @@ class Padding:
 
 
 def read_additions(path: Path) -> dict[str, Any]:
+    """Return the content of a serving.yml; empty if there is no file.
+
+    Raises ConfigError for a file that is no mapping, and for a misspelt key.
+    """
     if not path.exists():
         return {}
     with path.open("rb") as file:
@@ -75,7 +79,10 @@ def read_additions(path: Path) -> dict[str, Any]:
 
 
 def write_additions(path: Path, document: Mapping[str, Any]) -> None:
-    """Replace serving.yml atomically. Raises ConfigError if it can't be written."""
+    """Replace serving.yml by a file with this content, atomically.
+
+    Raises ConfigError if it can't be written.
+    """
     text = yaml.safe_dump(dict(document), allow_unicode=True, sort_keys=False)
     partial = path.with_name(f".{path.name}.new")
     try:
@@ -88,9 +95,9 @@ def write_additions(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def failed_reports(path: Path) -> tuple[str, ...]:
-    """Return the failures among the reports that a conversion or a check left in parity.json.
+    """Return the failures in a parity.json, where a conversion or a check compared a model with its source.
 
-    Raises ConfigError for a file that is no list of reports.
+    Empty if all passed or there is no file. Raises ConfigError for a file that is no list of reports.
     """
     if not path.exists():
         return ()
@@ -109,13 +116,17 @@ def failed_reports(path: Path) -> tuple[str, ...]:
 
 
 def parse_batched(value: object, path: Path) -> bool:
-    """Parse `batched`: whether every feed begins with the batch axis; False: shapes are complete."""
+    """Check the value of `batched` in serving.yml: whether every input begins with the batch axis.
+
+    Absent: true. False: the declared shapes are complete. Raises ConfigError for other types.
+    """
     if value is not None and not isinstance(value, bool):
         raise ConfigError(f"{path}: batched is {value!r}, expected true or false")
     return value is not False
 
 
 def parse_labels(value: object, path: Path) -> tuple[str, ...]:
+    """Check the value of `labels` in serving.yml, and return the class names. Raises ConfigError."""
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(label, str) for label in value):
@@ -126,6 +137,10 @@ def parse_labels(value: object, path: Path) -> tuple[str, ...]:
 def parse_padding(
     value: object, feeds: Sequence[Variable], fetches: Sequence[Variable], path: Path
 ) -> Padding | None:
+    """Check the value of `padding` in serving.yml: which inputs may be padded; None if it is absent.
+
+    Raises ConfigError for inputs, outputs and axes that the model lacks.
+    """
     if value is None:
         return None
     if not isinstance(value, dict) or value.keys() - {"feeds", "fetches", "max_length"}:
@@ -150,7 +165,10 @@ def parse_padding(
 
 
 def with_max_lengths(feeds: Sequence[Variable], value: object, path: Path) -> tuple[Variable, ...]:
-    """Add maximum lengths to feeds, from serving.yml: {input_ids: {axis: 1, length: 512}}."""
+    """Return the model inputs with their greatest lengths from serving.yml.
+
+    value: {input_ids: {axis: 1, length: 512}}. Raises ConfigError.
+    """
     longest = {}
     for alias, entry in _mapping(value, f"{path}: {MAX_LENGTHS}").items():
         where = f"{path}: {MAX_LENGTHS}.{alias}"
@@ -172,7 +190,7 @@ def _mapping(value: object, where: str) -> dict[str, Any]:
 
 
 def _free_axis(alias: str, axis: object, variables: Sequence[Variable], where: str) -> int:
-    """Return the axis, if it is an open axis of the variable. Raises ConfigError."""
+    """Return the axis if it is a dynamic axis of this input or output, else raise ConfigError."""
     variable = next((v for v in variables if v.alias == alias), None)
     if variable is None:
         raise ConfigError(f"{where}: the model has only {', '.join(v.alias for v in variables)}")
@@ -186,6 +204,10 @@ def _free_axis(alias: str, axis: object, variables: Sequence[Variable], where: s
 def additions_document(
     feeds: Sequence[Variable], padding: Padding | None, labels: Sequence[str], additions: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """Return the content of a model's serving.yml, without keys that have their default.
+
+    additions: further keys, which go last.
+    """
     document: dict[str, Any] = {}
     if not all(feed.has_rows for feed in feeds):
         document["batched"] = False

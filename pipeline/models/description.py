@@ -1,4 +1,4 @@
-"""Description of a model in its clients' words: `inputs` and `outputs` of its serving.yml.
+"""A model's description for its clients: the sections `inputs` and `outputs` of its serving.yml.
 
 Example:
 
@@ -48,7 +48,10 @@ _PRESETS: Mapping[str, Mapping[str, Any]] = {
 
 
 def completed(preset: str, settings: Mapping[str, Any], feed: Variable, where: str) -> dict[str, Any]:
-    """Complete the settings of an image from its preset and feed. Raises ConfigError."""
+    """Return the settings of an image input, with defaults from its preset and from the model's input `feed`.
+
+    `where` is named in messages. Raises ConfigError for settings that don't fit the model's input.
+    """
     if len(feed.shape) != 4 or feed.dtype in ("string", "bool"):
         raise ConfigError(
             f"{where}: an image is for a feed [N,C,H,W] or [N,H,W,C]; {feed.alias} takes {feed.dtype} "
@@ -70,7 +73,7 @@ def completed(preset: str, settings: Mapping[str, Any], feed: Variable, where: s
 
 
 def _shorter_side(preset: str, crop: int) -> int:
-    """Return the shorter side of an image before its middle is cropped."""
+    """Return the shorter side of a resized image, whose middle of side `crop` is cropped then."""
     share = crop / _CROPPED_SHARE
     return math.floor(share) if preset == "timm" else round(share)
 
@@ -106,7 +109,7 @@ def _check_channels(filled: Mapping[str, Any], feed: Variable, where: str) -> No
 
 
 def _pair(sides: Sequence[int] | None) -> list[int] | None:
-    """Return both sides of a crop; a single side counts for both."""
+    """Return [height, width] of a crop; a single side counts for both. None stays None."""
     return None if sides is None else [sides[0], sides[-1]]
 
 
@@ -382,18 +385,21 @@ SECTIONS: Mapping[str, type[Section]] = {  # by their headings in the reference
 
 @dataclass(frozen=True)
 class Description:
-    """Inputs by name and outputs by fetch, with defaults for settings that serving.yml leaves out."""
+    """Inputs and outputs that a model's clients see, with defaults for settings that serving.yml lacks.
+
+    Inputs are by the name that clients send, outputs by the alias of the model's output tensor.
+    """
 
     inputs: Mapping[str, Input] = field(default_factory=dict)
     outputs: Mapping[str, Output] = field(default_factory=dict)
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Kinds of the inputs."""
+        """Kinds of the inputs, such as "image" or "text"."""
         return frozenset(section.kind for section in self.inputs.values())
 
     def document(self) -> dict[str, Any]:
-        """Return the description as plain values, for clients."""
+        """Return the description as plain dicts, for clients and JSON."""
         return {
             key: {
                 name: section.model_dump(mode="json", exclude_none=True)
@@ -410,7 +416,10 @@ def describe(
     labels: Sequence[str],
     path: Path,
 ) -> Description:
-    """Return the description in serving.yml, which stands at `path`. Raises ConfigError for a flaw."""
+    """Return the description of a model, from the content `additions` of its serving.yml.
+
+    path: of serving.yml, for messages. labels: the model's class names. Raises ConfigError for a mistake.
+    """
     inputs = _entries(additions.get(INPUTS_KEY), INPUTS, f"{path}: {INPUTS_KEY}")
     outputs = _entries(additions.get(OUTPUTS_KEY), OUTPUTS, f"{path}: {OUTPUTS_KEY}")
     filled = {
@@ -440,7 +449,10 @@ def describe(
 
 
 def default_outputs(fetches: Sequence[Variable], labels: Sequence[str]) -> dict[str, Output]:
-    """Return the outputs without a description: labels for the only fetch with a score per label."""
+    """Return the outputs of a model whose serving.yml describes none.
+
+    The only output with a score for each label gives labels; all others are tensors.
+    """
     scores = [f for f in fetches if len(f.shape) in (2, 3) and f.shape[-1] == len(labels)]
     outputs: dict[str, Output] = {fetch.alias: TensorOutput() for fetch in fetches}
     if labels and len(scores) == 1:
@@ -450,7 +462,10 @@ def default_outputs(fetches: Sequence[Variable], labels: Sequence[str]) -> dict[
 
 
 def match_feeds(name: str, section: Input, feeds: Sequence[Variable]) -> list[str]:
-    """Return the aliases of the feeds that an input fills."""
+    """Return the aliases of the model's input tensors that a described input fills.
+
+    name: the input's in serving.yml.
+    """
     if isinstance(section, TensorInput):
         return [name]
     if isinstance(section, TableInput):
@@ -462,14 +477,14 @@ def match_feeds(name: str, section: Input, feeds: Sequence[Variable]) -> list[st
 
 
 def _names_sent(name: str, section: Input) -> list[str]:
-    """Return the names under which clients send an input."""
+    """Return the names under which clients send a described input: several for a table or a pair of texts."""
     if isinstance(section, TableInput):
         return [column.name for column in section.columns]
     return [name, section.pair] if isinstance(section, TextInput) and section.pair else [name]
 
 
 def get_class_labels(output: Output, labels: Sequence[str]) -> tuple[str, ...]:
-    """Return the class names of an output, by default the model's `labels`; none without classes."""
+    """Return the class names of an output, by default the model's `labels`; empty without classes."""
     if isinstance(output, EmbeddingOutput | RelevanceOutput | TensorOutput):
         return ()
     return tuple(labels if output.labels is None else output.labels)
@@ -498,7 +513,7 @@ def _entries(value: object, kinds: Mapping[str, type[S]], where: str) -> dict[st
 
 
 def _filled_input(name: str, section: Input, feeds: Sequence[Variable], where: str) -> Input:
-    """Fill in the defaults of an input. Raises ConfigError for a feed that the model lacks."""
+    """Return an input with its defaults. Raises ConfigError for an input tensor that the model lacks."""
     if isinstance(section, TableInput):
         return _filled_table(section, feeds, where)
     if isinstance(section, TextInput):
@@ -588,7 +603,7 @@ def _check_compared(
 def _check_dimensions(
     output: EmbeddingOutput, fetch: Variable, sentence: SentenceSettings, path: Path
 ) -> None:
-    """Raise ConfigError if `dimensions` exceeds the size of the vectors."""
+    """Raise ConfigError if an output's `dimensions` exceeds the size of the model's vectors."""
     size = fetch.shape[-1] if fetch.shape else -1
     if len(fetch.shape) == 3 and size > 0:
         poolings = len(sentence.poolings) if output.pooling == "auto" else 1

@@ -1,4 +1,4 @@
-"""Digests of a model's files at the time of its proof, to detect changed files.
+"""Digests of a model's files from the time of its parity check, by which changed files are noticed.
 
 serving.yml has two of each file. `sha256` is of all its bytes: a proof, for `convert check`. `sample` is of
 its size and 1 MiB spread over it: a few ms for any size, so that every start can look. Other weights, trained
@@ -22,14 +22,15 @@ _BLOCKS, _BLOCK_BYTES = 256, 4096
 
 
 def hash_files(files: Iterable[Path]) -> dict[str, dict[str, str]]:
-    """Return the digests of files by name, in the form of serving.yml."""
+    """Return the SHA-256 and the sample digest of each file, by file name, in the form of serving.yml."""
     return {file.name: {SHA256: _sha256(file), SAMPLE: hash_sample(file)} for file in files}
 
 
 def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
-    """Return the model's files that changed since the proof; None without recorded digests.
+    """Return the names of the model's files that changed since its parity check; None without digests.
 
-    `digest` selects SHA256 or SAMPLE. Raises ConfigError for malformed digests.
+    `digest` selects the digest to compare: SHA256 of all bytes, or SAMPLE of some. Raises ConfigError for
+    malformed digests.
     """
     recorded = model.additions.get(KEY)
     if recorded is None:
@@ -42,7 +43,10 @@ def replaced_files(model: ServingModel, digest: str) -> tuple[str, ...] | None:
 
 
 def differing(folder: Path, recorded: Mapping[str, Mapping[str, str]], digest: str) -> tuple[str, ...]:
-    """Return the files in a folder whose digest, SHA256 or SAMPLE, differs from the recorded one."""
+    """Return the names of files in a folder whose digest differs from the recorded one, or that are missing.
+
+    `recorded` has the form of `hash_files`. `digest` selects SHA256 or SAMPLE.
+    """
     digest_file = {SHA256: _sha256, SAMPLE: hash_sample}[digest]
     files = {name: folder / name for name in recorded}
     return tuple(
@@ -53,14 +57,14 @@ def differing(folder: Path, recorded: Mapping[str, Mapping[str, str]], digest: s
 
 
 def are_digests(recorded: object) -> TypeGuard[dict[str, dict[str, str]]]:
-    """Whether a value has the form of `hash_files`."""
+    """Whether a value from a file has the form of the result of `hash_files`."""
     return isinstance(recorded, dict) and all(_is_entry(*item) for item in recorded.items())
 
 
 def record_digests(directory: Path) -> None:
-    """Update the digests in a folder's serving.yml after its files have changed.
+    """Update the digests in the serving.yml of a model whose files have changed.
 
-    Raises ConfigError when it can't be written.
+    A model without digests is left alone. Raises ConfigError when serving.yml can't be written.
     """
     model = load_serving_model(directory)
     if not replaced_files(model, SHA256):
@@ -83,6 +87,7 @@ def _sha256(file: Path) -> str:
 
 
 def hash_sample(file: Path) -> str:
+    """Return a digest of a file's size and of 1 MiB spread over it, which takes a few ms for any size."""
     size = file.stat().st_size
     digest = hashlib.sha256(f"{size}\n".encode())
     with file.open("rb") as opened:

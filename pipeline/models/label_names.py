@@ -1,4 +1,4 @@
-"""Class labels of a model: from an option, a file or config.json; and the fetch with a score per class."""
+"""Class labels of a model: from an option, a file or config.json; and the output with a score per class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _ENTAILMENT = re.compile(r"(?i)entail(ment|s|ed)?|蕴含|蕴涵")
 
 
 def given_labels(text: str) -> tuple[str, ...]:
-    """Parse `--labels`: names separated by commas, or a file with a name per line. Raises ConfigError."""
+    """Return the labels in the value of `--labels`: names with commas, or a file with a name per line.
+
+    Raises ConfigError for a file that can't be read.
+    """
     path = Path(text)
     if text and "," not in text and path.is_file():
         try:
@@ -31,9 +34,10 @@ def given_labels(text: str) -> tuple[str, ...]:
 
 
 def class_counts(feeds: Iterable[Sequence[int]], fetches: Iterable[Sequence[int]]) -> list[int]:
-    """Return the number of classes of each output that may hold class scores, from a model's shapes.
+    """Return the number of classes of each model output that may hold class scores.
 
-    What a detector of things in images finds, [N, boxes, 85] say, is no such.
+    `feeds` and `fetches` are shapes of the inputs and outputs. The output of a detector of things in images,
+    [N, boxes, 85] say, holds no class scores.
     """
     ranks = (2,) if any(len(shape) == IMAGE_RANK for shape in feeds) else (2, 3)
     return [shape[-1] for shape in fetches if len(shape) in ranks]
@@ -42,7 +46,7 @@ def class_counts(feeds: Iterable[Sequence[int]], fetches: Iterable[Sequence[int]
 def check_label_count(labels: Sequence[str], classes: Sequence[int]) -> str:
     """Return an error message if no output has as many classes as there are labels, else "".
 
-    `classes` are the numbers of `class_counts`.
+    `classes` is the result of `class_counts`.
     """
     if not labels or not classes or len(labels) in classes or -1 in classes:
         return ""
@@ -51,7 +55,7 @@ def check_label_count(labels: Sequence[str], classes: Sequence[int]) -> str:
 
 
 def find_entailment(labels: Sequence[str]) -> int | None:
-    """Return the entailment class of an NLI model; None if no label or several labels name it."""
+    """Return the number of the entailment class of an NLI model; None if not exactly one label names it."""
     matches = [index for index, label in enumerate(labels) if _ENTAILMENT.fullmatch(label.strip())]
     return matches[0] if len(matches) == 1 else None
 
@@ -71,7 +75,10 @@ _NUMBERED = re.compile(r"(\d+)\s+(\S.*)|(\S.*?)\s+(\d+)")
 
 
 def labels_beside(folders: Sequence[Path]) -> tuple[str, ...]:
-    """Return the labels of the first label file in these folders, or none. Raises ConfigError."""
+    """Return the labels of the first label file in these folders; empty if there is none.
+
+    Raises ConfigError for a file that can't be read.
+    """
     for folder in folders:
         for name in LABEL_FILES:
             if (folder / name).is_file():
@@ -92,7 +99,7 @@ def _labels_in(path: Path) -> tuple[str, ...]:
 
 
 def _of_json(value: Any) -> list[str]:
-    """Parse labels from JSON: a list of names, or an object from number to name or from name to number."""
+    """Return labels from JSON: a list of names, or an object from number to name or from name to number."""
     if isinstance(value, list):
         return [str(name) for name in value]
     if not isinstance(value, dict):
@@ -103,7 +110,7 @@ def _of_json(value: Any) -> list[str]:
 
 
 def _of_lines(lines: Sequence[str]) -> list[str]:
-    """Parse labels from lines: a name, or a number and a name in either order (tag.dic of LAC)."""
+    """Return labels from lines: a name, or a number and a name in either order (tag.dic of LAC)."""
     lines = [line.strip() for line in lines if line.strip()]
     matches = [_NUMBERED.fullmatch(line) for line in lines]
     if lines and all(matches):
@@ -123,7 +130,7 @@ def _may_be_scores(fetch: Variable) -> bool:
 
 
 def find_score_fetch(fetches: Sequence[Variable], labels: Sequence[str]) -> Variable | None:
-    """Return the only fetch with a score per class, or None for no such fetch or several."""
+    """Return the only model output with a score per class; None for no such output or several."""
     floats = [fetch for fetch in fetches if _may_be_scores(fetch)]
     if labels:
         candidates = [f for f in floats if f.shape[-1] == len(labels)] or [
@@ -146,7 +153,7 @@ _TASKS = {
 
 
 def get_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names in `id2label`; none where they are the placeholders LABEL_0, ..."""
+    """Return the names in `id2label` of a config.json; empty for the placeholders LABEL_0, ..."""
     named = config.get("id2label")
     if not isinstance(named, dict) or not all(str(index) in named for index in range(len(named))):
         return ()
@@ -155,17 +162,17 @@ def get_labels(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def is_multi_label(config: Mapping[str, Any]) -> bool:
-    """Whether a configuration of transformers or PaddleNLP declares multi-label classification."""
+    """Whether a config.json of transformers or PaddleNLP declares multi-label classification."""
     return config.get("problem_type") == "multi_label_classification"
 
 
 def get_task(architecture: str) -> str:
-    """Return a model hub's name for the task of a transformers or PaddleNLP class; empty if unknown."""
+    """Return the task of a transformers or PaddleNLP class, as model hubs name it; empty if unknown."""
     return next((task for ending, task in _TASKS.items() if architecture.endswith(ending)), "")
 
 
 def get_max_length(config: Mapping[str, Any]) -> int:
-    """Return the maximum number of tokens of a model with learned positions; 0 if unknown."""
+    """Return the most tokens of a text, by a config.json with the number of positions; 0 if unknown."""
     positions = config.get("max_position_embeddings")
     if not isinstance(positions, int) or isinstance(positions, bool):
         return 0

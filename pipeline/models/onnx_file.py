@@ -1,4 +1,4 @@
-"""Facts of an ONNX file, read without any framework and without its weights.
+"""Reads inputs, outputs and operators of an ONNX file, without any framework and without its weights.
 
 The file is a protobuf (onnx.proto's ModelProto, whose field numbers stand below). It is walked in mapped
 memory, so a model of gigabytes costs no more than its graph.
@@ -29,7 +29,7 @@ _Value = int | memoryview
 
 @dataclass(frozen=True)
 class OnnxFacts:
-    """Facts of an ONNX graph. Names and shapes are the graph's, -1 where a length is open."""
+    """Inputs, outputs and operators of an ONNX file, under the graph's names; -1 is a dynamic axis."""
 
     feeds: tuple[Variable, ...]
     fetches: tuple[Variable, ...]
@@ -42,7 +42,7 @@ class OnnxFacts:
 
 
 def inspect_onnx(path: Path) -> OnnxFacts:
-    """Read the graph. Raises ConfigError for files that are no ONNX model, and for unsupported tensors."""
+    """Read an ONNX file, without its weights. Raises ConfigError for other files and unsupported tensors."""
     try:
         with path.open("rb") as file:
             content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
@@ -63,7 +63,7 @@ def inspect_onnx(path: Path) -> OnnxFacts:
 
 
 def find_producer(program: Path, fetch: Variable) -> str:
-    """Return the operator that computes a fetch; empty if unknown, and for programs that are no ONNX file."""
+    """Return the type of the operator that computes a model output; empty if unknown or no ONNX file."""
     return inspect_onnx(program).makers.get(fetch.name, "") if program.suffix == ".onnx" else ""
 
 
@@ -88,7 +88,7 @@ class _Node:
 
 @dataclass
 class _Graph:
-    """Content of a graph, gathered on one walk over the file."""
+    """Inputs, outputs and operators of an ONNX graph, gathered on one walk over the file."""
 
     inputs: list[_Port] = field(default_factory=list)
     outputs: list[_Port] = field(default_factory=list)
@@ -115,7 +115,7 @@ class _Graph:
             raise ValueError("it holds no graph with an output")
 
     def _read_graph(self, graph: memoryview, depth: int) -> None:
-        """Collect the content of a graph; of a nested graph, only operators and stored tensors."""
+        """Collect the content of a graph message; of a nested graph, only operators and stored tensors."""
         if depth > _MAX_DEPTH:
             raise ValueError(f"its graphs are nested over {_MAX_DEPTH} deep")
         for number, value in _fields(graph):
@@ -175,13 +175,16 @@ class _Graph:
             self.data_files.add(location)
 
     def makers(self) -> dict[str, str]:
-        """Return the operator that computes each output, behind operators that only convert the output."""
+        """Return, by output, the type of the operator that computes it.
+
+        Operators behind that one which only convert the output do not count.
+        """
         made_by = {output: node for node in self.nodes for output in node.outputs}
         names = {port.name: _origin(port.name, made_by, _TABLE_ONLY) for port in self.outputs}
         return {name: made_by[origin].operator for name, origin in names.items() if origin in made_by}
 
     def id_limits(self) -> dict[str, int]:
-        """Return, by id input, the rows of the smallest table that the ids are looked up in."""
+        """Return, by input of ids, the rows of the smallest embedding table in which they are looked up."""
         made_by = {output: node for node in self.nodes for output in node.outputs}
         limits: dict[str, int] = {}
         for node in self.nodes:
@@ -195,7 +198,10 @@ class _Graph:
 
 
 def _origin(name: str, made_by: Mapping[str, _Node], through: set[str]) -> str:
-    """Return the tensor that reaches this one through operators of the kinds `through`."""
+    """Return the tensor that reaches the tensor `name` through operators of the types `through`.
+
+    made_by: the operator that computes each tensor.
+    """
     for _ in range(_MAX_DEPTH):
         node = made_by.get(name)
         if node is None or node.operator not in through or not node.inputs:
@@ -217,7 +223,7 @@ def _variable(path: Path, kind: str, port: _Port) -> Variable:
 
 
 def _port(info: memoryview) -> _Port:
-    """Return the input or output that a ValueInfoProto describes."""
+    """Return the input or output of a graph that a ValueInfoProto message describes."""
     name, dtype, shape = "", "", None
     for number, value in _fields(info):
         if number == 1:
@@ -241,7 +247,7 @@ def _dim(dim: memoryview) -> int:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, _Value]]:
-    """Yield field numbers and values of a protobuf message: ints, or the bytes of longer fields."""
+    """Yield numbers and values of a protobuf message's fields: ints, or the bytes of longer fields."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

@@ -1,4 +1,4 @@
-"""Files in protobuf's text format, parsed into messages: config.pbtxt, prototxt, shape ranges."""
+"""Reads and writes files in protobuf's text format: config.pbtxt, prototxt, shape ranges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ M = TypeVar("M", bound=Message)
 
 
 def read_message(path: Path, message: type[M], max_bytes: int) -> M:
-    """Parse a UTF-8 file. Raises FileNotFoundError, and ConfigError with the file and the line."""
+    """Parse a UTF-8 file in protobuf's text format into a message of the class `message`.
+
+    Raises FileNotFoundError, and ConfigError with the file and the line, also for over `max_bytes`.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(max_bytes + 1)
@@ -38,7 +41,10 @@ def read_message(path: Path, message: type[M], max_bytes: int) -> M:
 
 
 def parse_message(text: str, message: type[M], source: str) -> M:
-    """Parse a text. Raises ConfigError that names `source`, the line and the field."""
+    """Parse a text in protobuf's text format into a message of the class `message`.
+
+    Raises ConfigError that names `source`, the line and the field.
+    """
     parsed = message()
     try:
         text_format.Parse(text, parsed)
@@ -50,7 +56,7 @@ def parse_message(text: str, message: type[M], source: str) -> M:
 
 
 def format_message(message: Message) -> str:
-    """Return a message in text format, with UTF-8 text as it is."""
+    """Return a message in protobuf's text format, with UTF-8 text as it is."""
     text: str = text_format.MessageToString(message, as_utf8=True)
     return text
 

@@ -1,4 +1,7 @@
-"""Sentence encoders and models that compare texts: their sections of serving.yml, and their files."""
+"""Settings of sentence encoders and of models that compare texts: sections of serving.yml, and files.
+
+The files are those of Sentence Transformers.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ class SentenceSettings(Section):
 
     @property
     def poolings(self) -> tuple[Pooling, ...]:
-        """The poolings, in the order of their vectors."""
+        """Names of the poolings, in the order in which their vectors are concatenated; empty without any."""
         if self.pooling is None:
             return ()
         return tuple(self.pooling) if isinstance(self.pooling, list) else (self.pooling,)
@@ -130,7 +133,7 @@ _MODULES = ("Transformer", "Pooling", "Dense", "Normalize", "Dropout")
 
 @dataclass(frozen=True)
 class SentenceFiles:
-    """Settings of a Sentence Transformers folder, and the files that they come from."""
+    """The settings in a Sentence Transformers folder, and the files that they come from."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)  # `sentence` of serving.yml; empty: no encoder
     dense: tuple[Path, ...] = ()  # folders of the Dense modules, in the order of modules.json
@@ -138,10 +141,11 @@ class SentenceFiles:
 
 
 def read_sentence(additions: Mapping[str, Any], folder: Path) -> SentenceSettings:
-    """Return the settings of a model.
+    """Return the settings of a sentence encoder, checked.
 
-    `sentence` in its serving.yml comes first. Without a pooling there, the files of Sentence Transformers
-    in the model's folder or in the one around it count. Raises ConfigError for a setting that can't be used.
+    `sentence` in its serving.yml comes first (`additions` is the file's content). Without a pooling there,
+    the files of Sentence Transformers in the model's folder or in the one around it count. Raises ConfigError
+    for a setting that can't be used.
     """
     sentence = additions.get(SENTENCE_KEY) or {}
     if isinstance(sentence, dict) and "pooling" not in sentence:
@@ -168,7 +172,7 @@ def _settings_beside(folder: Path) -> Mapping[str, Any]:
 
 
 def read_sentence_files(folder: Path) -> SentenceFiles:
-    """Return the settings of a Sentence Transformers folder; empty settings for other folders.
+    """Read the settings of a Sentence Transformers folder. Returns empty settings for other folders.
 
     Raises ConfigError for a module, a pooling or an activation that no service runs.
     """
@@ -200,7 +204,7 @@ def read_sentence_files(folder: Path) -> SentenceFiles:
 
 
 def dense_weights(folder: Path) -> Path:
-    """Return the file with the weights of a Dense module. Raises ConfigError where there is none."""
+    """Return the weight file in the folder of a Dense module. Raises ConfigError where there is none."""
     for name in DENSE_WEIGHTS:
         if (folder / name).is_file():
             return folder / name
@@ -231,7 +235,10 @@ def _check_modules(modules: Sequence[Any], path: Path) -> None:
 
 
 def _poolings(config: Mapping[str, Any], path: Path) -> list[str]:
-    """Return the names of the poolings, in the order in which their vectors are concatenated."""
+    """Return the names of the poolings in a config.json, in the order of their concatenated vectors.
+
+    path: the file, for messages. Raises ConfigError for an unknown pooling.
+    """
     modes = config.get("pooling_mode")  # of newer versions: a name, or several
     if modes is None:
         modes = [key for key, on in config.items() if on is True and key.startswith("pooling_mode_")]
@@ -289,7 +296,10 @@ def _prompts(folder: Path) -> dict[str, Any]:
 
 
 def _read_json(path: Path, kind: type) -> Any:
-    """Return the content of a JSON file; None where there is no file."""
+    """Return the content of a JSON file; None if there is no file.
+
+    Raises ConfigError for a file that can't be read, or whose content is not of the type `kind`.
+    """
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:

@@ -1,10 +1,10 @@
-"""A serving model on disk: model files, their feeds and fetches, and what may be padded.
+"""Models on disk: finds, reads and writes the files of a model, its declared tensors and its serving.yml.
 
     <dir>/serving_server/   model files, serving_server_conf.prototxt, serving.yml
     <dir>/serving_client/   serving_client_conf.prototxt
 
 The prototxt is Paddle Serving's GeneralModelConfig, so that its models load here; `serving.yml` is this
-project's addition and may be absent. A folder with an ONNX model alone is one, too: the file describes
+project's addition and may be absent. A folder with an ONNX model alone is a model, too: the file describes
 itself. Importing this module imports no framework.
 """
 
@@ -53,9 +53,10 @@ MAX_ELEMENTS = 1 << 26  # of a declared shape
 def read_example(
     directory: Path, additions: Mapping[str, Any], feeds: Sequence[Variable]
 ) -> dict[str, Array]:
-    """Return the arrays of example.npz, or else ones in the shapes of serving.yml, by alias.
+    """Return example inputs of a model: arrays of its example.npz, else ones in the shapes of serving.yml.
 
-    Empty if the model has neither. Raises ConfigError for a feed that the model lacks, or of another shape.
+    By alias; empty if the model has neither. Raises ConfigError for an input that the model lacks, or of
+    another shape.
     """
     file = directory / EXAMPLE_FILE
     if not file.is_file():
@@ -77,7 +78,10 @@ def read_example(
 def create_ones(
     shapes: Mapping[str, Sequence[int]], feeds: Sequence[Variable], where: str
 ) -> dict[str, Array]:
-    """Return ones in these shapes, by alias. Raises ConfigError as `read_example`."""
+    """Return arrays of ones in these shapes, by alias of the model input.
+
+    `where` is named in messages. Raises ConfigError for an input that the model lacks, or of another shape.
+    """
     if not isinstance(shapes, Mapping):
         raise ConfigError(f"{where} is not a mapping of feeds to shapes, such as {{x: [1, 64]}}")
     by_alias = {feed.alias: feed for feed in feeds}
@@ -132,41 +136,44 @@ CACHE_FOLDER = "tensorrt_cache"  # default folder of built TensorRT engines, bes
 
 
 class ModelReader(Protocol):
-    """The part of an engine that reads model directories; `pipeline.engines.base.Engine` has the rest."""
+    """The part of an engine plugin that recognises and reads model files.
+
+    `pipeline.engines.base.Engine` has the rest, which runs them.
+    """
 
     @property
     def name(self) -> str:
-        """The name of the engine, as `local_service_conf.engine` has it."""
+        """Name of the engine, as `local_service_conf.engine` in config.yml has it."""
         ...
 
     @property
     def title(self) -> str:
-        """The name of the engine in messages."""
+        """Name of the engine in messages, such as "ONNX Runtime"."""
         ...
 
     @property
     def files(self) -> str:
-        """Name patterns of the engine's model files in messages, such as "*.onnx"."""
+        """Name patterns of the engine's model files, such as "*.onnx", for messages."""
         ...
 
     def format_of(self, file: Path) -> str:
-        """Return the format of a program of this engine; empty for other files."""
+        """Return the format of a model file of this engine; empty for other files."""
         ...
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """Return the file beside the program with its weights; None without a single such file.
+        """Return the weight file of a model file; None without a single such file.
 
-        Raises ConfigError where that can't be told.
+        files: those in the folder. Raises ConfigError where that can't be told.
         """
         ...
 
     @property
     def self_described(self) -> bool:
-        """Whether programs declare their feeds and fetches, so that a folder with a program is a model."""
+        """Whether model files declare their inputs and outputs, so that they need no prototxt beside them."""
         ...
 
     def signature_of(self, program: Path) -> tuple[Sequence[Variable], Sequence[Variable]]:
-        """Return the feeds and fetches that a program declares. Raises ConfigError for a damaged program."""
+        """Return the inputs and outputs that a model file declares. Raises ConfigError for a damaged file."""
         ...
 
     @property
@@ -180,7 +187,7 @@ class ModelReader(Protocol):
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files of a model in a folder, their format, and their engine."""
+    """The model file (program) and weight file in a folder, with their format and engine."""
 
     program: Path
     params: Path | None
@@ -190,7 +197,7 @@ class ModelFiles:
 
 @dataclass(frozen=True)
 class ServingModel:
-    """A model on disk: its files, tensors, description and proof."""
+    """A model on disk, read and checked: files, engine, inputs and outputs, and its serving.yml."""
 
     directory: Path  # of the model files
     program: Path
@@ -208,7 +215,7 @@ class ServingModel:
     lowered: bool = False  # whether the program of this form computes in a lower precision
 
     def read_example(self) -> dict[str, Array]:
-        """Return feeds of a request that the model answers, by alias, as far as they are declared.
+        """Return example inputs that the model accepts, by alias, as far as its files have any.
 
         Raises ConfigError.
         """
@@ -216,9 +223,10 @@ class ServingModel:
 
 
 def load_serving_model(directory: Path | str, engine: str | None = None) -> ServingModel:
-    """Read `directory`, the folder `serving_server` itself or the one that holds it.
+    """Read a model's files and descriptions. No framework is imported.
 
-    `engine` chooses where the folder holds models of several. Raises ConfigError, one sentence a flaw.
+    `directory` is the folder `serving_server` itself or the one that holds it. `engine` chooses where the
+    folder holds models of several engines. Raises ConfigError, one sentence a mistake.
     """
     folder = server_folder(Path(directory))
     files = find_model_files(folder, engine)
@@ -259,7 +267,7 @@ def write_serving_model(
     additions: Mapping[str, Any] | None = None,
     extra_files: Iterable[Path] = (),
 ) -> None:
-    """Copy the model files and write the descriptions beside them.
+    """Write a model that can be served: copy its files into `directory`, and write their descriptions.
 
     Everything is written to a folder beside `directory` and renamed when complete. A serving model that
     stands there already is replaced; any other non-empty folder is refused. `additions` are further keys of
@@ -297,10 +305,10 @@ def write_serving_model(
 
 
 def find_model_files(folder: Path, engine: str | None = None) -> ModelFiles:
-    """Find the program, its parameters and its format in a folder, optionally for a given engine.
+    """Find the model file in a folder, with its weights, format and engine.
 
-    Also finds them in a plain inference directory without descriptions. Raises ConfigError when there is none
-    or more than one.
+    engine: only files of this engine. A plain inference directory without descriptions will do. Raises
+    ConfigError when there is no model or more than one.
     """
     files = sorted(path for path in folder.iterdir() if path.is_file())
     programs = list(_programs(files, engine))
@@ -322,7 +330,10 @@ def find_model_files(folder: Path, engine: str | None = None) -> ModelFiles:
 
 
 def _programs(files: Iterable[Path], named: str | None = None) -> Iterator[tuple[Path, ModelReader, str]]:
-    """Yield the programs among files, with their engine and format. `named` is the requested engine."""
+    """Yield the model files among these files, with their engine and format.
+
+    `named` is the requested engine.
+    """
     for path in files:
         for reader in _asked(named):
             if format_ := reader.format_of(path):
@@ -330,13 +341,13 @@ def _programs(files: Iterable[Path], named: str | None = None) -> Iterator[tuple
 
 
 def _asked(named: str | None) -> list[ModelReader]:
-    """Return the candidate engines of a model: the requested engine, and engines that need no name."""
+    """Return the engines that may run a model: the requested engine, and engines that need no name."""
     readers = _readers().values()
     return [reader for reader in readers if reader.name == named or not getattr(reader, "only_named", False)]
 
 
 def find_programs(engine: str, folder: Path) -> list[Path]:
-    """Return the programs in a folder that this engine runs."""
+    """Return the model files in a folder that the engine of this name runs."""
     files = sorted(path for path in folder.iterdir() if path.is_file())
     return [path for path, reader, _ in _programs(files, engine) if reader.name == engine]
 
@@ -348,7 +359,7 @@ def _readers() -> Mapping[str, ModelReader]:
 def require_library(model: ModelFiles | ServingModel) -> None:
     """Raise ConfigError if the library of the model's engine is not installed. Imports nothing.
 
-    One that is installed and can't be imported is told by the worker that tries.
+    A library that is installed and can't be imported is reported by the worker that tries.
     """
     engine = _readers()[model.engine]
     library: Library | None = getattr(engine, "library", None)
@@ -368,7 +379,7 @@ def _described_by_itself(files: ModelFiles) -> tuple[tuple[Variable, ...], tuple
 
 
 def is_serving_model(directory: Path) -> bool:
-    """Whether the directory, or its folder serving_server, holds a serving model."""
+    """Whether a directory, or its folder serving_server, holds a model that can be served."""
     return _server_folder_in(directory) is not None
 
 
@@ -380,13 +391,16 @@ def _server_folder_in(directory: Path) -> Path | None:
 
 
 def _describes_itself(folder: Path) -> bool:
-    """Whether the folder has a program that declares its feeds and fetches, and so needs no prototxt."""
+    """Whether the folder has a model file that declares its inputs and outputs, and so needs no prototxt."""
     files = (path for path in folder.iterdir() if path.is_file())
     return any(reader.self_described for _, reader, _ in _programs(files))
 
 
 def server_folder(directory: Path) -> Path:
-    """Return the folder with the model files. Raises ConfigError for a folder without a serving model."""
+    """Return the folder with the files of a model: `directory`, or its folder serving_server.
+
+    Raises ConfigError, with a hint, for a directory without a model.
+    """
     folder = _server_folder_in(directory)
     if folder is not None:
         return folder
@@ -418,7 +432,10 @@ def _refuse_foreign(target: Path) -> None:
 
 
 def _put_into_place(staging: Path, target: Path) -> None:
-    """Rename the new folder. An old model is moved aside first and removed last."""
+    """Rename the folder of a new model to its final name.
+
+    An old model is moved aside first and removed last.
+    """
     if not target.exists():
         staging.rename(target)
         return
@@ -432,16 +449,17 @@ UNVERSIONED = "1"  # version of a model without version folders
 
 
 class ChosenVersion(NamedTuple):
-    """The selected version of a model."""
+    """A version of a model that was selected: its name, and its folder."""
 
     directory: Path  # of the serving model, without symbolic links, so that it stays the same
     version: str
 
 
 def choose_version(directory: Path, requested: int | None = None) -> ChosenVersion:
-    """Select the requested version of a model, or the highest. Raises ConfigError.
+    """Return the requested version of a model, or the highest.
 
-    A directory that is a serving model itself has no others.
+    Versions are folders 1/, 2/, ... in `directory`. A directory that is a model itself has no other versions.
+    Raises ConfigError.
     """
     directory = directory.resolve()
     if is_serving_model(directory):
@@ -486,7 +504,7 @@ SETTINGS = ("ir_optim", "precision")
 
 
 def merge_model_settings(model: ServingModel, conf: LocalServiceConf) -> LocalServiceConf:
-    """Merge the settings in the model's serving.yml into `conf`. Keys in config.yml win.
+    """Return `conf` with the engine settings in the model's serving.yml. Keys in config.yml win.
 
     A form of the model in a lower precision has that in its program: its engine computes what is written
     there, and fuses operators for it. Raises ConfigError for other keys than SETTINGS, and for values that
@@ -519,7 +537,10 @@ SERVICE_KEYS = (LABELS_KEY, INPUTS_KEY, OUTPUTS_KEY)
 
 
 def described_by(model: ServingModel, file: Path) -> ServingModel:
-    """Apply a description file of the service to a model. Raises ConfigError for an invalid file."""
+    """Return the model with the labels, inputs and outputs of the service's own description file.
+
+    Raises ConfigError for an invalid file.
+    """
     if not file.is_file():
         raise ConfigError(f"{file} is not a file: the service's description of its model is missing")
     keys = read_additions(file)
@@ -529,7 +550,7 @@ def described_by(model: ServingModel, file: Path) -> ServingModel:
 
 
 def with_service_keys(model: ServingModel, keys: Mapping[str, Any], file: Path) -> ServingModel:
-    """Return the model with these keys instead of the model's. `file` is named in messages."""
+    """Return the model with these keys of serving.yml instead of its own. `file` is named in messages."""
     labels = tuple(keys.get(LABELS_KEY) or model.labels)
     additions = {**model.additions, **keys}
     description = describe(additions, model.feeds, model.fetches, labels, file)

@@ -1,4 +1,4 @@
-"""The feeds and fetches of a model, and the prototxt (GeneralModelConfig) that describes them."""
+"""Declared inputs (feeds) and outputs (fetches) of a model, read from its prototxt (GeneralModelConfig)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MAX_RANK = 16
 
 @dataclass(frozen=True)
 class Variable:
-    """A feed or fetch of a serving model, with the facts that its engine needs.
+    """An input (feed) or output (fetch) tensor of a model: its names, dtype and shape.
 
-    Clients are told of it by a `TensorSpec`, which goes to the front and which Ops without a model declare.
+    Clients see it as a `TensorSpec`, which goes to the front process and which Ops without a model declare.
     """
 
     name: str  # the program's
@@ -44,12 +44,12 @@ class Variable:
 
     @property
     def has_rows(self) -> bool:
-        """Whether the first axis is an open batch axis."""
+        """Whether the first axis is a dynamic batch axis."""
         return self.shape[:1] == (-1,)
 
 
 def sized(shape: Sequence[int], rows: int, length: int) -> tuple[int, ...]:
-    """Return a shape with `rows` on an open batch axis and `length` on other open axes.
+    """Return a shape with `rows` on a dynamic batch axis and `length` on other dynamic axes.
 
     Of a recurrent state the batch axis is the second: [layers, batch, width].
     """
@@ -60,9 +60,10 @@ def sized(shape: Sequence[int], rows: int, length: int) -> tuple[int, ...]:
 
 
 def read_signature(conf: Path, *, batched: bool = True) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
-    """Read the feeds and fetches of a prototxt. Raises ConfigError with the file and the line or entry.
+    """Return the inputs and outputs that a model's prototxt declares.
 
-    A batch axis that is left out is added, as Paddle Serving means it; not where `batched` is false.
+    A batch axis that is left out is added, as Paddle Serving means it; not where `batched` is false. Raises
+    ConfigError with the file and the line or entry.
     """
     try:
         config = read_message(conf, GeneralModelConfig, MAX_BYTES)
@@ -75,7 +76,10 @@ def read_signature(conf: Path, *, batched: bool = True) -> tuple[tuple[Variable,
 
 
 def signature_text(feeds: Sequence[Variable], fetches: Sequence[Variable]) -> str:
-    """Format feeds and fetches as prototxt. Raises ConfigError for a dtype without a number."""
+    """Return the prototxt of a model with these inputs and outputs.
+
+    Raises ConfigError for a dtype without a number in Paddle Serving.
+    """
     config = GeneralModelConfig()
     for feed in feeds:
         config.feed_var.add(feed_type=_dtype_number(feed, "feed"), **_shared_fields(feed))

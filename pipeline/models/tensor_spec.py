@@ -1,4 +1,4 @@
-"""Tensors of an Op or a model for its clients: names, shapes, batch axes, and the table of element types."""
+"""Names, shapes and batch axes of tensors, as clients see them, and the table of element types."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.errors import ConfigError
 
 
 class Dtype(NamedTuple):
-    """An element type of tensors."""
+    """An element type of tensors, with its name or number in each format."""
 
     name: str  # in `Variable.dtype`: NumPy's name, or "bfloat16" or "string"
     datatype: str  # KServe v2's name
@@ -52,9 +52,9 @@ _DECLARED = re.compile(r"\s*(\w+)\s*\[([-\d\s,]*)\]\s*(or\s+null\s*)?")
 
 
 class TensorSpec(NamedTuple):
-    """An input or output tensor of an Op or a model, for clients.
+    """An input or output tensor of a model or an Op (a step of the service), as clients see it.
 
-    What an engine needs to know of it beside, and clients need not, stands in `Variable`.
+    `Variable` has the facts that only an engine needs.
     """
 
     name: str
@@ -65,12 +65,12 @@ class TensorSpec(NamedTuple):
     nullable: bool = False  # an input whose elements may be missing: null in JSON
 
     def document(self) -> dict[str, Any]:
-        """Return the tensor in the form of KServe v2 metadata."""
+        """Return the tensor as a dict of KServe v2 metadata."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
 
 class Signature(NamedTuple):
-    """The tensors of requests and responses."""
+    """The input and output tensors of a model or an Op, as clients see them."""
 
     inputs: tuple[TensorSpec, ...] = ()
     outputs: tuple[TensorSpec, ...] = ()
@@ -83,15 +83,16 @@ class Signature(NamedTuple):
 
     @property
     def has_rows(self) -> bool:
-        """Whether the first axis of every tensor may hold rows, each an instance of KServe v1."""
+        """Whether the first axis of every tensor is dynamic, so that its rows are instances of KServe v1."""
         return not self.open and all(spec.shape[:1] == (-1,) for spec in (*self.inputs, *self.outputs))
 
 
 def declared_specs(
     where: str, tensors: Mapping[str, str], batched: bool, labels: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[TensorSpec, ...]:
-    """Parse tensor declarations such as `{"text": "BYTES [-1]", "age": "FP32 [-1] or null"}`.
+    """Return the tensors in declarations such as `{"text": "BYTES [-1]", "age": "FP32 [-1] or null"}`.
 
+    where: named in messages. batched: shapes begin with the batch axis, -1. labels: class names of tensors.
     Raises ConfigError with all mistakes.
     """
     flaws, specs = [], []
@@ -118,29 +119,29 @@ def declared_specs(
 
 
 class ModelCard(NamedTuple):
-    """Facts of a model for /openapi.json and /docs, which a worker sends once the model is loaded."""
+    """Engine, task and class labels of a model for /openapi.json and /docs, which its worker sends."""
 
     engine: str  # with the precision, where that is another than fp32
     task: str = ""  # as the conversion notes it; empty: unknown
     labels: tuple[str, ...] = ()  # of the classes
 
     def document(self) -> dict[str, Any]:
-        """Return the known facts as plain values."""
+        """Return the known facts as a dict for JSON."""
         return {name: value for name, value in self._asdict().items() if value}
 
 
 class BatchAxis(NamedTuple):
-    """The receiving model's view of a tensor, where either sender or receiver has a batch axis, not both."""
+    """The shape that a tensor's receiver expects, where only sender or receiver has a batch axis."""
 
     dims: tuple[int, ...]  # without the batch axis, -1 for any length
     batched: bool  # whether the receiver has a batch axis
 
     def fits(self, shape: tuple[int, ...]) -> bool:
-        """Whether the receiver declares this shape, its batch axis included."""
+        """Whether a shape is the one that the receiver declares, its batch axis included."""
         return _match(self.dims, shape[1:] if self.batched and shape else shape)
 
     def adapt(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape for the receiver.
+        """Return the shape in which the receiver takes a tensor of this shape.
 
         A tensor of the receiver's dims becomes a batch of 1. A batch of 1 loses its axis where the receiver's
         dims have none. Other shapes stay as they are: one of their dims may be the batch.
@@ -158,7 +159,7 @@ BatchAxes = tuple[BatchAxis, ...]
 
 
 def adapt_array(array: Any, axes: Sequence[BatchAxis]) -> Any:
-    """Return the array in the shape for the last receiver."""
+    """Return an array in the shape for the last of several receivers, without or with a batch axis."""
     shape = tuple(array.shape)
     for axis in axes:
         shape = axis.adapt(shape)

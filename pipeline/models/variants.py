@@ -1,12 +1,12 @@
-"""Variants: alternative programs of a serving model, for other engines or precisions.
+"""Variants: alternative files of a model, such as ONNX or int8, for other engines or precisions.
 
     serving_server/variants/<name>/    model files, parity.json, variant.json
 
-They have the feeds and fetches of the model, under its names, and what stands in its serving.yml holds for
-them, too. `parity.json` has the reports that compare the variant with the model's program, `variant.json` the
-digests of its files and of those that it was made of. One that is damaged, that failed, or that was made of
-other weights than stand there now is never run. One in a lower precision, as variant.json tells, is run where
-that precision is asked for, and nowhere else.
+They have the inputs and outputs of the model, under its names, and the model's serving.yml holds for them,
+too. `parity.json` has the reports that compare the variant with the model. `variant.json` has the digests of
+the variant's files and of the files that it was made of. A variant that is damaged, that failed, or that was
+made of other weights than the model has now is never run. A variant in a lower precision, as variant.json
+tells, is only run where that precision is requested.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DIGESTS, _SOURCES, _PRECISION = "digests", "made_of", "precision"
 
 @dataclass(frozen=True)
 class Variant:
-    """An alternative program of a model."""
+    """An alternative form of a model for other engines or another precision, in a folder of its own."""
 
     name: str  # of its folder, such as "onnx"
     directory: Path
@@ -55,11 +55,15 @@ class Variant:
 
     @property
     def passed(self) -> bool:
+        """Whether the variant may be run: it is whole, and its outputs match the model's."""
         return not self.reject_reason
 
 
 def find_variants(directory: Path | str) -> tuple[Variant, ...]:
-    """Return all variants of a serving model, by name, including rejected variants."""
+    """Return all variants of a model, by name, with rejected ones; empty if there is none.
+
+    directory: of the model. Raises ConfigError for a directory without a model.
+    """
     folder = server_folder(Path(directory))
     place = folder / FOLDER
     if not place.is_dir():
@@ -68,10 +72,10 @@ def find_variants(directory: Path | str) -> tuple[Variant, ...]:
 
 
 def load_for_engine(directory: Path | str, engine: str | None, precision: str = FP32) -> ServingModel:
-    """Load a serving model for an engine: the model's program, else a variant for that engine.
+    """Load a model for an engine: its own model file, else a variant for that engine.
 
-    For a lower `precision`, a variant in that precision is preferred to the program. Raises ConfigError if
-    there is neither.
+    For a lower `precision`, a variant in that precision is preferred. None as engine: the one of the model's
+    file. Raises ConfigError if there is neither.
     """
     folder = server_folder(Path(directory))
     lower = [] if engine is None or precision == FP32 else variants_in(folder, engine, precision)
@@ -91,9 +95,10 @@ def load_for_engine(directory: Path | str, engine: str | None, precision: str = 
 
 
 def load_newest_version(directory: Path, requested: int | None, engine: str | None) -> ServingModel:
-    """Load the requested version of a model, or the newest one whose files are complete.
+    """Load the requested version of a model, or the newest version whose files are complete.
 
-    Logs each version that is passed over. Raises the ConfigError of the newest version if none is complete.
+    engine: None for the engine of the model's file. Logs each version that is passed over. Raises the
+    ConfigError of the newest version if none is complete.
     """
     newest = choose_version(directory, requested)
     candidates = [newest, *(list_older_versions(newest) if requested is None else ())]
@@ -111,13 +116,13 @@ def load_newest_version(directory: Path, requested: int | None, engine: str | No
 
 
 def variants_in(directory: Path | str, engine: str, precision: str = FP32) -> list[Variant]:
-    """Return the variants in this precision for an engine, including rejected variants."""
+    """Return a model's variants in this precision that an engine can run, with rejected ones."""
     variants = find_variants(directory)
     return [variant for variant in variants if engine in variant.engines and variant.precision == precision]
 
 
 class WayToRun(NamedTuple):
-    """An engine and the form of a model that it runs."""
+    """An engine, and the form of a model that it would run, or the reason why it can't."""
 
     engine: str
     model: ServingModel | None  # None where it runs no form of the model
@@ -125,7 +130,10 @@ class WayToRun(NamedTuple):
 
 
 def ways_to_run(directory: Path | str, engines: Iterable[str] | None = None) -> list[WayToRun]:
-    """Return how each of the engines, by default all engines, runs a serving model."""
+    """Return, for each engine, the form of a model that it would run, or the reason why it can't.
+
+    engines: names; None for all.
+    """
     runs = []
     for engine in find(ENGINES) if engines is None else engines:
         model = None
@@ -140,7 +148,7 @@ def ways_to_run(directory: Path | str, engines: Iterable[str] | None = None) -> 
 
 
 def as_variant(model: ServingModel, name: str, files: ModelFiles, precision: str = FP32) -> ServingModel:
-    """Return the model with the program of a variant, whose arithmetic has this precision."""
+    """Return the model with the files of its variant `name`, whose arithmetic has this precision."""
     return replace(
         model,
         program=files.program,
@@ -155,7 +163,7 @@ def as_variant(model: ServingModel, name: str, files: ModelFiles, precision: str
 def write_record(
     directory: Path, files: Iterable[Path], sources: Iterable[Path], precision: str = FP32
 ) -> None:
-    """Write a variant's variant.json: digests of the variant's files and of their source files."""
+    """Write a variant's variant.json: its precision, and digests of its files and of their sources."""
     record: dict[str, Any] = {_DIGESTS: hash_files(files), _SOURCES: hash_files(sources)}
     if precision != FP32:
         record[_PRECISION] = precision
@@ -180,7 +188,7 @@ def _variant(directory: Path, model_folder: Path) -> Variant:
 
 
 class _Record(NamedTuple):
-    """The content of variant.json."""
+    """Content of a variant's variant.json."""
 
     files: dict[str, dict[str, str]]  # digests of the variant's files
     sources: dict[str, dict[str, str]]  # digests of the files that it was made of

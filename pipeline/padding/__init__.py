@@ -1,1 +1,1 @@
-"""The padding proof, for the conversion and for model repositories."""
+"""The padding proof: tests whether padded inputs leave a model's outputs unchanged."""

@@ -1,4 +1,4 @@
-"""Padded batches of random rows, with which padding is proven.
+"""Random input rows for the padding proof, and functions that pad inputs and cut outputs.
 
 Each batch mixes several kinds of content, because a model may be wrong for a few of them only. A maximum over
 time is wrong for negative rows. A pooled embedding is wrong for rows without a large value.
@@ -21,7 +21,10 @@ Feeds = dict[str, Array]
 
 
 def pad_feeds(feeds: Mapping[str, Array], padding: Mapping[str, FeedPadding], length: int) -> Feeds:
-    """Return the feeds with each padded axis filled up to `length`."""
+    """Return the input arrays with each padded axis filled up to `length`.
+
+    padding: axis and padding value, for each input that is padded.
+    """
     return {
         name: pad_array(array, padding[name], length) if name in padding else array
         for name, array in feeds.items()
@@ -29,23 +32,23 @@ def pad_feeds(feeds: Mapping[str, Array], padding: Mapping[str, FeedPadding], le
 
 
 def pad_array(array: Array, rule: FeedPadding, length: int) -> Array:
-    """Return the array with the axis of `rule` filled up to `length`."""
+    """Return the array with the axis of `rule` filled up to `length` with the rule's value."""
     widths = [(0, 0)] * array.ndim
     widths[rule.axis] = (0, length - array.shape[rule.axis])
     return np.pad(array, widths, constant_values=rule.value)
 
 
 def cut_output(output: Array, axis: int | None, length: int) -> Array:
-    """Return the output cut back to `length` on `axis`; None: the output has no axis that grows."""
+    """Return a model output cut back to `length` on `axis`; None as axis: unchanged."""
     if axis is None or axis >= output.ndim:
         return output
     return output.take(range(min(output.shape[axis], length)), axis=axis)
 
 
 def growing_axes(outputs: Sequence[Array]) -> list[int]:
-    """Return the axes, besides the batch, on which one output differs between rows of several lengths.
+    """Return the axes, besides the batch, whose length differs between `outputs`.
 
-    Raises ValueError when the output has no fixed rank.
+    outputs: one output of the model, for inputs of several lengths. Raises ValueError if its rank differs.
     """
     if len({output.ndim for output in outputs}) != 1:
         raise ValueError("changes its rank with its input")
@@ -60,7 +63,7 @@ ROUGH_SCALE = 1e3  # rounding errors of rows this large hide small differences
 
 
 class Role(Enum):
-    """The kind of content that a feed holds."""
+    """The kind of content of a model input: numbers, token ids, segments, a mask, or an example."""
 
     NUMBERS = "numbers"  # floats, where no value means padding
     IDS = "ids"
@@ -71,7 +74,7 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class FeedContent:
-    """Rules for the random content of a feed."""
+    """How the proof fills one model input with random values."""
 
     variable: Variable
     role: Role
@@ -81,21 +84,24 @@ class FeedContent:
 
 
 class RowContents:
-    """Makes batches of random rows, the same ones for the same seed."""
+    """Generates batches of random model inputs, the same ones for the same seed."""
 
     def __init__(self, feeds: Sequence[FeedContent], seed: int) -> None:
         self._feeds = feeds
         self._random = np.random.default_rng(seed)
 
     def rows(self, count: int, length: int) -> tuple[Feeds, Array]:
-        """Return a batch of rows, and which of them are so large that they are compared roughly."""
+        """Return inputs of `count` random rows, and an array of bool: which rows are compared roughly.
+
+        Rounding errors of rows with large values hide small differences.
+        """
         scales = self._random.choice(SCALES, count)
         feeds = {feed.variable.alias: self._draw_values(feed, scales, length) for feed in self._feeds}
         numbers = any(feed.role is Role.NUMBERS for feed in self._feeds)
         return feeds, (scales >= ROUGH_SCALE) & numbers
 
     def single_ids(self, count: int) -> Feeds | None:
-        """Return rows of length 1 that cover the vocabulary evenly; None for a model without ids."""
+        """Return rows of one token each, whose ids cover the vocabulary evenly; None if no input has ids."""
         if not any(feed.role is Role.IDS and feed.limit for feed in self._feeds):
             return None
         feeds, _ = self.rows(count, 1)
@@ -110,7 +116,10 @@ class RowContents:
         return feeds
 
     def junk(self, feeds: Feeds, length: int, roles: Container[Role]) -> Feeds:
-        """Return padded feeds whose padded places hold random content, in the feeds of these roles."""
+        """Return padded inputs with random content in the padding, in the inputs of these roles.
+
+        length: of the rows before padding.
+        """
         count, target = next(
             (len(feeds[feed.variable.alias]), feeds[feed.variable.alias].shape[feed.pad.axis])
             for feed in self._feeds
@@ -175,7 +184,10 @@ class RowContents:
         return values
 
     def _mask(self, shape: tuple[int, ...], number: int) -> Array:
-        """All ones, ones before zeros, or zeros inside. The first is a one: some value has to count."""
+        """Return a random mask: all ones, ones before zeros, or zeros inside.
+
+        The first is a one: some value has to count.
+        """
         length = shape[0]
         mask = np.ones(shape)
         if number % 3 == 1:
@@ -187,7 +199,7 @@ class RowContents:
         return mask
 
     def _ids(self, feed: FeedContent, shape: tuple[int, ...]) -> Array:
-        """Ids of all the vocabulary, of its beginning, one id throughout, or real ids with padding ids."""
+        """Return random ids: of all the vocabulary, of its beginning, one id throughout, or with padding."""
         kind = self._random.integers(4)
         ids = self._random.integers(0, min(feed.limit, SMALL_IDS) if kind == 1 else feed.limit, shape)
         if kind == 2:
@@ -200,7 +212,7 @@ class RowContents:
         return ids
 
     def _integers(self, feed: FeedContent, shape: tuple[int, ...]) -> Array:
-        """Integers of several sizes, of both signs where the dtype has them."""
+        """Return random integers of several sizes, of both signs where the dtype has them."""
         limits = np.iinfo(feed.variable.numpy_dtype) if feed.variable.numpy_dtype.kind != "b" else None
         top = min(self._random.choice([2, SMALL_IDS, 1000, 1_000_000]), limits.max if limits else 1)
         values = self._random.integers(0, int(top) + 1, shape)
@@ -228,7 +240,7 @@ def _rest(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 
 
 def content_role(variable: Variable, mask: str) -> Role:
-    """Return the role of a feed, when the feed `mask` is the mask."""
+    """Return the kind of content of a model input, by its dtype and name. mask: name of the mask input."""
     if variable.numpy_dtype.kind == "f":
         return Role.NUMBERS
     if variable.alias == mask:

@@ -1,4 +1,4 @@
-"""Proves on random rows that padding leaves a model's answers as they are.
+"""Proves on random rows that padding a model's inputs leaves its outputs as they are.
 
 The proof runs rows alone, padded, and beside rows of other lengths, from length 1 up to the greatest length
 that the model takes. Whatever the proof can't settle counts against padding: a wrong proof gives silent wrong
@@ -51,9 +51,9 @@ Run = Callable[[Feeds], Mapping[str, Array]]
 
 
 class PaddingProof(NamedTuple):
-    """The padding of a model: the feeds that may be padded, the greatest length, and the reason.
+    """Result of a proof: the inputs that may be padded, up to which length, and the reason.
 
-    Without feeds only rows of equal shapes share a run.
+    Without feeds only rows of equal shapes share an inference.
     """
 
     feeds: Mapping[str, FeedPadding]
@@ -64,7 +64,7 @@ class PaddingProof(NamedTuple):
 
 @dataclass(frozen=True)
 class PaddedModel:
-    """A model whose padding is to be proven."""
+    """A model whose padding is to be proven: a function that runs it, its inputs, and limits of their ids."""
 
     run: Run  # raises ServingError for feeds that the model rejects
     feeds: Sequence[Variable]
@@ -77,19 +77,19 @@ class PaddedModel:
 
 
 class _Refuted(Exception):
-    """The outputs of a padded row differ from those of the row alone."""
+    """Raised within a proof if the outputs of a padded row differ from those of the row alone."""
 
 
 class _Inconclusive(Exception):
-    """The proof has no result for this model."""
+    """Raised within a proof that can't be completed for this model. Padding then counts as unproven."""
 
 
 class _TooSlow(Exception):
-    """The next run would end after the budget."""
+    """Raised within a proof if the next inference would end after the time budget."""
 
 
 class Budget:
-    """The CPU time of a proof. `spent_s` counts waits as well, at a lower weight."""
+    """Time budget of a proof, in CPU seconds. Elapsed time counts as well, at half its length."""
 
     def __init__(self, seconds: float = BUDGET_S) -> None:
         self.seconds = seconds
@@ -98,21 +98,26 @@ class Budget:
 
     @property
     def cpu_s(self) -> float:
+        """CPU seconds of this process since the budget began."""
         return time.process_time() - self._cpu
 
     @property
     def spent_s(self) -> float:
+        """Seconds spent: the CPU time, or half of the elapsed time if that is more."""
         return max(self.cpu_s, (time.monotonic() - self._wall) / WALL_FACTOR)
 
     def allows(self, seconds: float) -> bool:
-        """Return whether a run of so many seconds ends within the budget."""
+        """Return whether an inference of so many seconds ends within the budget."""
         fits = self.spent_s + seconds <= self.seconds
         self.waited |= not fits and self.cpu_s + seconds <= self.seconds
         return fits
 
 
 def prove_padding(model: PaddedModel, budget: Budget | None = None) -> PaddingProof:
-    """Return which feeds may be padded. Does not raise."""
+    """Find out by inferences which inputs of a model may be padded without changing its outputs.
+
+    Does not raise: an unproven model gets a proof without feeds, with the reason.
+    """
     budget = budget or Budget()
     failures: list[Exception] = []
     try:
@@ -138,7 +143,10 @@ def prove_padding(model: PaddedModel, budget: Budget | None = None) -> PaddingPr
 
 
 def _reason(failures: Sequence[Exception]) -> str:
-    """Return why no way to pad is proven: the first way is the likeliest, and its failure is described."""
+    """Return why padding is not proven, from the failures of all ways to pad.
+
+    The first way is the likeliest.
+    """
     if not failures:
         return "padding is not proven, for the ids that the model takes are not known"
     if isinstance(failures[0], _Inconclusive):
@@ -148,7 +156,11 @@ def _reason(failures: Sequence[Exception]) -> str:
 
 
 def _id_limits(model: PaddedModel) -> dict[str, int]:
-    """Return the limits of all integer feeds; 0 for a feed that takes any integer."""
+    """Return, by integer input, the number that all its ids are below.
+
+    0: the model takes any integer. Negative: the limit can't be found out. Raises _Inconclusive for inputs
+    that are no rows of numbers.
+    """
     limits = dict(model.id_limits)
     for variable in model.feeds:
         if variable.is_lod or variable.dtype == "bfloat16" or variable.numpy_dtype.kind not in "iubf":
@@ -161,7 +173,10 @@ def _id_limits(model: PaddedModel) -> dict[str, int]:
 
 
 def _find_limit(model: PaddedModel, variable: Variable, limits: Mapping[str, int]) -> int:
-    """Return the greatest integer that the model takes, plus 1; 0 where it takes any."""
+    """Return the greatest integer that an input takes, plus 1, by inferences.
+
+    0: the model takes any integer. Negative: it can't be found out.
+    """
     if not model.checks_ids:  # an id beyond a table would read memory beyond it
         return UNCHECKED_IDS if model.declared else -1
     row = RowContents(_contents(model, limits, "", None), 0).plain_row(2)
@@ -190,7 +205,10 @@ def _answers(run: Run, feeds: Feeds) -> bool:
 
 
 def _ways(model: PaddedModel, limits: Mapping[str, int]) -> Iterator[tuple[str, int | None]]:
-    """Yield pairs of a mask, empty for none, and the value that ids are padded with."""
+    """Yield the ways to pad that are worth a try: the input that is the mask, and the padding id.
+
+    An empty name: no input is a mask. None: no id is chosen, since no input holds ids or padding is declared.
+    """
     integers = [
         variable
         for variable in model.feeds
@@ -227,7 +245,7 @@ def _contents(model: PaddedModel, limits: Mapping[str, int], mask: str, pad: int
 
 
 class _Trial:
-    """Rows of one way to pad, each run alone and padded."""
+    """Tests one way to pad: runs random rows alone, padded and mixed, and compares their outputs."""
 
     def __init__(
         self, model: PaddedModel, contents: Sequence[FeedContent], mask: str, budget: Budget
@@ -248,7 +266,7 @@ class _Trial:
         self._before: tuple[Feeds, Mapping[str, Array], Array, int] | None = None
 
     def prove(self) -> tuple[dict[str, int], int, str]:
-        """Return the axes of outputs that are cut back, the greatest length, and a note for the log.
+        """Run all tests. Returns the axes of outputs to cut back, the greatest length, and a note to log.
 
         Raises _Refuted and _Inconclusive.
         """
@@ -273,7 +291,7 @@ class _Trial:
         return {name: axis for name, axis in self._cuts.items() if axis is not None}, length, note
 
     def _pass(self, lengths: Sequence[int]) -> int:
-        """Try rows of these lengths, in rising order. Returns the greatest length that was tried."""
+        """Test rows of these lengths, in rising order. Returns the greatest length that counts as tested."""
         tried = 0
         self._before = None
         for length in lengths:
@@ -289,7 +307,7 @@ class _Trial:
         return self._limit if 2 * tried >= self._limit else tried
 
     def _try_length(self, length: int) -> None:
-        """Compare rows of one length, alone, padded, and beside rows of the length before."""
+        """Compare outputs of rows of one length: alone, padded, and in a batch with shorter rows."""
         count = 8 if length < 10 else 4 if length < 40 else 2
         feeds, rough = self._rows.rows(count, length)
         targets = self._targets(length)
@@ -300,7 +318,7 @@ class _Trial:
             self._try_mixed(feeds, alone, rough, length)
 
     def _targets(self, length: int) -> list[int]:
-        """Return the lengths that rows are padded to: from one more up to several times the length."""
+        """Return the lengths to which rows of this length are padded: from one more up to a multiple."""
         times = (1.5, 2, 4, 8) if length < 6 else (1.3, 2, 4) if length < 20 else (2,)
         targets = {length + 1, *(int(length * factor) for factor in times)}
         return sorted({min(target, self._limit) for target in targets if target > length})
@@ -323,7 +341,7 @@ class _Trial:
         return alone
 
     def _try_mixed(self, feeds: Feeds, alone: Mapping[str, Array], rough: Array, length: int) -> None:
-        """Compare rows that share a run with rows of the length before."""
+        """Compare outputs of rows in a batch with rows of the length before."""
         before, self._before = self._before, (feeds, alone, rough, length)
         if before is None:
             return
@@ -340,7 +358,10 @@ class _Trial:
         self._compare_padded(_head(alone, half), second, rough[:half], length, length)
 
     def _find_cuts(self) -> None:
-        """Find the axis on which each output grows with its row, and check that runs repeat."""
+        """Find the axis on which each output grows with the input's length, and check that runs repeat.
+
+        Raises _Refuted and _Inconclusive.
+        """
         outputs = []
         for length in (2, 3):
             self._find_end(length)
@@ -362,9 +383,9 @@ class _Trial:
             self._check_shapes(run, 2, length)
 
     def _check_mask(self) -> None:
-        """Check that zeros of the mask hide what the other feeds hold there, and that ones do not.
+        """Check that zeros of the mask input hide the other inputs' values there, and that ones do not.
 
-        Else the mask is content that happens to be integers, and is tried as such.
+        Else _Refuted is raised: the mask is content that happens to be integers, and is tried as such.
         """
         length, target = 5, 9
         self._find_end(target)
@@ -393,7 +414,7 @@ class _Trial:
                 self._varied.add(name)
 
     def _find_end(self, length: int) -> None:
-        """Lower the limit where the model does not run rows of this length."""
+        """Lower the greatest length if the model does not run rows of this length."""
         if length <= self._runs_to:
             return
         if self._model_runs(length):
@@ -433,13 +454,16 @@ class _Trial:
         return outputs
 
     def _check_budget(self, rows: int, length: int) -> None:
-        """Raise _TooSlow for a run that would end after the budget."""
+        """Raise _TooSlow for an inference that would end after the budget."""
         expected_s = min((self._scaled(run, rows, length) for run in self._seconds), default=0.0)
         if not self._budget.allows(expected_s):
             raise _TooSlow
 
     def _scaled(self, run: tuple[int, int], rows: int, length: int) -> float:
-        """Scale the time of a run to another size: attention grows with the square of the length."""
+        """Return the seconds of a measured inference, scaled to another number of rows and another length.
+
+        Attention grows with the square of the length. run: rows and length of the measured inference.
+        """
         growth = length / run[1]
         return self._seconds[run] * max(1.0, rows / run[0] * growth * max(1.0, growth))
 
@@ -464,14 +488,17 @@ def _head(outputs: Mapping[str, Array], count: int) -> dict[str, Array]:
 
 
 def _all_equal(output: Array) -> bool:
-    """Whether all rows have the same answer, or none that is a number."""
+    """Whether all rows of an output are equal. NaN and infinity count as 0."""
     if output.dtype.kind == "f":
         output = np.nan_to_num(output, nan=0.0, posinf=0.0, neginf=0.0)
     return bool((output == output[:1]).all())
 
 
 def _agree(expected: Array, actual: Array, rough: Array, tolerance: float) -> bool:
-    """Whether each row of the outputs is the same, but for rounding errors."""
+    """Whether two outputs are equal in each row, but for rounding errors.
+
+    rough: the rows that are compared with a larger tolerance. tolerance: relative to the largest value.
+    """
     if expected.dtype.kind not in "fc":
         return np.array_equal(expected, actual)
     alone, padded = (array.reshape(len(array), -1).astype(np.float64) for array in (expected, actual))

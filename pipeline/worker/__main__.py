@@ -1,4 +1,4 @@
-"""Entry of a worker process."""
+"""Entry point of a worker process, `python -m pipeline.worker`, which the front process runs."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""One request in a worker, from its dispatch to its answer."""
+"""One request in a worker, from the front's message to its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from pipeline.models.tensor_spec import BatchAxis, adapt_array
 
 
 class Call(CallMessage):
-    """One request of a dispatch, from its inputs to its response. A worker decodes the message as a Call."""
+    """One request in a worker: its inputs, then the model's inputs and outputs, and its result or error.
+
+    A worker decodes the front's message as a Call.
+    """
 
     request: OpRequest = None  # type: ignore[assignment]  # set by `decode_inputs`
     op: Op | None = None  # copy of the Op for the request's hooks; None while only batch-wise hooks run
@@ -37,7 +40,10 @@ class Call(CallMessage):
     _missing: int = 0  # fetches that have not come yet
 
     def decode_inputs(self, tail: Tail, op: Op | None) -> None:
-        """Decode the inputs, for hooks or as a feed. An input that can't be decoded sets the call's error."""
+        """Decode the request's inputs, for hooks or as the model's; a failure sets the request's error.
+
+        tail: the message's large parts. op: copy of the Op for the request's hooks.
+        """
         self.op = op
         inputs: dict[str, Any] = {}
         for name, stowed in self.inputs:
@@ -79,7 +85,7 @@ class Call(CallMessage):
             self.error = _as_hook_failed("request_options can't be set on the Op", exc)
 
     def set_op(self, op: Op) -> None:
-        """Take the Op as the hooks behind `preprocess_batch` see it: with what that has set on it."""
+        """Set the copy of the Op for the hooks after `preprocess_batch`, with the request's options."""
         self.op = op
         request = self.request
         options = RequestOptions(*(getattr(request, name) for name in RequestOptions._fields))
@@ -87,14 +93,18 @@ class Call(CallMessage):
             op.request_options = options
 
     def store_process_values(self, feed: int, at: int, values: dict[str, Any]) -> None:
-        """Keep what `process` has set on its copy of the Op in the run of one slice."""
+        """Store the attributes that the app's `process` has set on its copy of the Op for one slice.
+
+        feed: place of the input among the request's. at: place of the slice within the input.
+        """
         if self.process_values is None:
             self.process_values = {}
         self.process_values[feed, at] = values
 
     def merge_process_values(self) -> dict[str, Any]:
-        """Return the attributes that `process` has set for this request; of several runs the last feed's
-        count.
+        """Return the attributes that the app's `process` has set for this request.
+
+        If it ran several times, the values of the last input count.
         """
         values: dict[str, Any] = {}
         for _, slice_values in sorted((self.process_values or {}).items(), key=itemgetter(0)):
@@ -102,30 +112,33 @@ class Call(CallMessage):
         return values
 
     def skip_model(self, fetch: Any) -> None:
-        """Take what preprocess has returned as the fetch: the model is not run for this request."""
+        """Take the value that preprocess has returned as the model's output: the model is not run."""
         self.feeds = None
         self._fetches = [[dict(fetch) if type(fetch) is RequestInputs else fetch]]
 
     def expect(self, slices: int) -> None:
-        """Make room for the fetches of the request's next feed, which is run in so many slices."""
+        """Reserve places for the outputs of the request's next input, which is run in `slices` parts."""
         self._fetches.append([None] * slices)
         self._missing += slices
 
     def add_fetch(self, feed: int, at: int, fetch: Any) -> bool:
-        """Keep one slice's fetch. Returns whether every fetch of the request is there now."""
+        """Store the model's output for one slice of an input.
+
+        Returns whether the request's outputs are complete.
+        """
         self._fetches[feed][at] = fetch
         self._missing -= 1
         return self._missing == 0
 
     def fetch(self) -> Any:
-        """Return the input of postprocess: the fetch dict, or a list of them for a mini-batch."""
+        """Return the argument of postprocess: a dict of model outputs, or a list of them for a mini-batch."""
         if self.feed_is_list:
             return [_rejoined(slices) for slices in self._fetches]
         return _rejoined(self._fetches[0])
 
 
 class Dispatch(DispatchMessage):
-    """A dispatch, decoded with its calls."""
+    """The front's message with requests to run, decoded with a `Call` for each request."""
 
     calls: list[Call]
 
@@ -139,9 +152,9 @@ def _as_hook_failed(message: str, exc: BaseException) -> ServingError:
 
 
 def picked(output: Any, names: Mapping[str, str]) -> dict[str, Any]:
-    """Some tensors of an output, each under its new name. names: the new by the old.
+    """Return some tensors of an output under new names. names: the new name by the old.
 
-    Raises ModelFailed for one that is not there, MissingKey where it was for the client to send.
+    Raises ModelFailed for a missing tensor, MissingKey if the client should have sent it.
     """
     missing = [name for name in names if name not in output]
     if missing and isinstance(output, RequestInputs):
@@ -152,9 +165,10 @@ def picked(output: Any, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, Names] | None]) -> dict[str, Any]:
-    """Join one feed from several inputs. tensors: names that are passed on of each input; None: all.
+    """Merge the inputs of an ensemble's step into one dict of model inputs.
 
-    Missing tensors are left out, for an input may be optional. A model that lacks one reports it.
+    tensors: for each input, the tensors to pass on with their new names; None: all. Missing tensors are left
+    out, for an input may be optional. A model that lacks one reports it.
     """
     feed: dict[str, Any] = {}
     for output, names in zip(inputs, tensors, strict=True):
@@ -168,7 +182,7 @@ def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, Names] | 
 
 
 def _adapt_batches(feed: dict[str, Any], batch_axes: Mapping[str, Sequence[BatchAxis]]) -> None:
-    """Give feeds the batch axis that their model expects, or none. Raises InvalidInput for a misfit."""
+    """Add or remove the batch axis of inputs, as their model expects. Raises InvalidInput for a misfit."""
     for name, axes in batch_axes.items():
         if isinstance(array := feed.get(name), np.ndarray):  # the model refuses anything else
             array = feed[name] = adapt_array(array, axes)

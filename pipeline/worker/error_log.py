@@ -1,4 +1,4 @@
-"""ErrorLog: the errors of hooks and models in a worker's log, each place with one traceback in ten seconds.
+"""ErrorLog: logs errors of the app's code and of models, at most one traceback of a line in ten seconds.
 
 Clients may cause an error with every request. The front sums the errors that are not logged here, as it sums
 refusals.
@@ -21,7 +21,7 @@ _MAX_CHARS = 300  # of an error's text, where it stands for the place
 
 
 class Place(NamedTuple):
-    """Identifies errors that have one cause: the class of an exception and the line that raised it.
+    """Identifies errors of one cause: the class of an exception and the line of code that raised it.
 
     Wrong results of hooks are raised by no line. Their text takes the place of the file.
     """
@@ -32,14 +32,20 @@ class Place(NamedTuple):
 
 
 class ErrorLog:
-    """Logs an error unless its place was logged a moment ago. All threads of a worker share `ERRORS`."""
+    """Logs an error unless one of the same class and line was logged in the last seconds.
+
+    All threads of a worker share `ERRORS`.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._logged_at: dict[Place, float] = {}
 
     def log_error(self, exc: BaseException, message: str, *args: object) -> bool:
-        """Log the message at ERROR. Return False where it is not logged."""
+        """Log a message at level ERROR, unless an error of the same place was logged a moment ago.
+
+        exc: tells the place. Returns whether the message was logged.
+        """
         if not self._admit(find_place(exc), time.monotonic()):
             return False
         log.error(message, *args)
@@ -59,7 +65,7 @@ class ErrorLog:
 
 
 def find_place(exc: BaseException) -> Place:
-    """Return the place of an exception, or of the exception that caused it."""
+    """Return the class and line of an exception, or of the exception that caused it."""
     cause = exc.__cause__ or exc
     trace = cause.__traceback__
     if trace is None:

@@ -1,4 +1,4 @@
-"""Executor: runs the dispatches of an Op, from the inputs of their requests to the replies."""
+"""Executor: answers the requests of one Op in a worker, from their inputs to the replies."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TOGETHER_NS = 2_000_000
 
 
 class Send(Protocol):
-    """Tells the front of some requests of a dispatch; with `last` they are its last."""
+    """Callback that sends the front the results of some requests; with `last` the dispatch is complete."""
 
     def __call__(self, settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None: ...
 
@@ -56,7 +56,7 @@ Fetched = tuple[Call, Any]  # a request and what postprocess is given for it
 
 
 class Executor:
-    """Runs dispatches of one Op: its hooks, its model, and what becomes of its outputs."""
+    """Answers requests of one Op (a step of the service): preprocess, inference, postprocess, replies."""
 
     def __init__(
         self, hooks: Hooks, runner: Runner, outputs: Outputs, probe: Callable[[], str] = str
@@ -67,22 +67,21 @@ class Executor:
         self._outputs = outputs
 
     def answer_for(self, models: Sequence[ServedModel]) -> None:
-        """Have the Op's output be the answer of these models from now on."""
+        """Set the models whose responses are this Op's output, when the front has added a model."""
         self._outputs.answers = {model.key: model for model in models}
 
     def limit_batches(self, requests: int) -> None:
-        """Set the most requests of a predictor batch."""
+        """Set the maximum number of requests in one inference, within the configured limit."""
         self._runner.limit_requests(requests)
 
     def run(
         self, calls: list[Call], tail: Tail, send: Send, may_begin: MayBegin = _nobody_takes_back
     ) -> None:
-        """Answer every request of a dispatch. Replies are sent as predictor batches end, those of short ones
-        some at a time.
+        """Answer every request of a dispatch (a group of requests from the front), batch by batch.
 
-        `send` is called with last=True exactly once, at the end. An exception reaches one request where a
-        hook raises, and one batch where its run does. Only what no stage foresees ends here, and fails the
-        requests that are not sent yet.
+        Results are sent as inferences end, those of short ones several at a time. `send` is called with
+        last=True exactly once, at the end. An exception of a hook fails its request, and one of the model at
+        most its batch. Any other exception fails the requests that are not sent yet.
         """
         started = time.perf_counter_ns()
         self._decode_inputs(calls, tail)
@@ -119,7 +118,7 @@ class Executor:
 
     @property
     def _one_by_one(self) -> bool:
-        """Whether a request's hooks have finished before the next request's begin.
+        """Whether all hooks of a request must finish before those of the next request begin.
 
         With `batch_size: 1` apps rely on it. They keep a request's state where the next request's hooks would
         overwrite it: in an attribute of the class, or in a list that `init_op` has made.
@@ -130,7 +129,7 @@ class Executor:
     def _run_hooks(self, calls: list[Call], started: int, send: Send, may_begin: MayBegin) -> None:
         """Answer the requests of an Op without a model, one after another.
 
-        What is small travels together; an array is sent before the next request's hooks may fill it anew.
+        Small results are sent together. An array is sent before the next request's hooks may fill it anew.
         """
         settled, tail, timings, unsent = list[Settled](), list[Part](), Timings(), list[Call]()
         for number, call in enumerate(calls, 1):
@@ -155,9 +154,9 @@ class Executor:
     def _run_together(
         self, calls: list[Call], started: int, send: Send, may_begin: MayBegin, *, ends: bool
     ) -> None:
-        """Answer these requests: all are preprocessed, then run in batches, each postprocessed as it ends.
+        """Preprocess these requests, run inference on them in batches, and answer each batch as it ends.
 
-        started: the time (in ns) when that began. ends: they are the last of their dispatch.
+        started: when that began, by time.perf_counter_ns. ends: they are the last of their dispatch.
         """
         calls = self._preprocess(calls, may_begin)
         slices = self._runner.create_slices(calls)
@@ -178,10 +177,10 @@ class Executor:
             self._send(settled, timings, send, last=ends)
 
     def _answered(self, batches: list[list[Slice]]) -> Iterator[Run]:
-        """Run the batches, and yield each when its requests are to be answered.
+        """Run the batches, and yield finished batches as soon as their requests are to be answered.
 
-        Finished batches are answered before a run that will be long. An app's own `process` may rely on its
-        hooks being called in turn.
+        Finished batches are answered before an inference that will be long. An app's own `process` may rely
+        on its hooks being called in turn, so its batches are answered one by one.
         """
         patience_ns = 0 if self._hooks.own_process else _TOGETHER_NS
         ran, since_ns = list[Run](), time.perf_counter_ns()
@@ -208,7 +207,10 @@ class Executor:
                 call.error = self._hooks.failure(failure, "__copy__", call.request)
 
     def _preprocess(self, calls: list[Call], may_begin: MayBegin) -> list[Call]:
-        """Preprocess requests in turn. Returns those that have begun: the front takes back the others."""
+        """Call preprocess for requests in turn.
+
+        Returns those that have begun: the front takes back the others.
+        """
         hooked = [call for call in calls if call.error is None and not call.direct]
         if self._hooks.batch_preprocess or not hooked:
             if not may_begin(len(calls)):
@@ -256,13 +258,19 @@ class Executor:
         call.feeds = feed if call.feed_is_list else [feed]
 
     def _settled_early(self, calls: Sequence[Call]) -> list[Call]:
-        """The calls that the model is not run for, postprocessed: preprocess has refused or answered them."""
+        """Return the requests that need no inference: preprocess has refused them, or has made the output.
+
+        The latter are postprocessed here.
+        """
         early = [call for call in calls if call.error is not None or call.feeds is None]
         self._postprocess([call for call in early if call.error is None])
         return early
 
     def _finish(self, run: Run) -> tuple[list[Call], Timings]:
-        """Return the calls that this batch was the last of, postprocessed, and its timings."""
+        """Store the outputs of a batch.
+
+        Returns the requests that are complete now, postprocessed, and timings.
+        """
         done: list[Call] = []
         for part, fetch in zip(run.batch, run.fetches, strict=True):
             call = part.call
@@ -297,7 +305,7 @@ class Executor:
         )
 
     def _postprocess(self, calls: Sequence[Call]) -> None:
-        """Give each call its output or its error."""
+        """Call postprocess for these requests, and give each its output or its error."""
         fetched: list[Fetched] = []
         for call in calls:
             try:
@@ -323,9 +331,9 @@ class Executor:
                 call.error = self._hooks.failure(exc, "postprocess", call.request)
 
     def _of_one_process(self, fetched: list[Fetched]) -> list[list[Fetched]]:
-        """The calls in groups that share what `process` has set on `self`.
+        """Group requests that share the attributes which the app's `process` has set on `self`.
 
-        It is one group, unless a batch had to be run in parts: then each part is one.
+        All are one group, unless a batch had to be run in parts: then each part is a group.
         """
         if not self._hooks.own_process:
             return [fetched] if fetched else []
@@ -360,8 +368,10 @@ def _mark_sent(calls: Iterable[Call]) -> None:
 
 
 def _log_server_error(error: ServingError, data_id: int) -> bool:
-    """Log what is the server's fault, with its traceback. Return whether the log has the error now: the front
-    sums what is not logged here, the mistakes of clients and of remote services among them."""
+    """Log an error that is the server's fault, with its traceback. Returns whether it is in the log.
+
+    The front sums errors that are not logged here, among them mistakes of clients and of remote services.
+    """
     if error.logged or not is_servers(error) or isinstance(error, RemoteRefused):
         return error.logged
     return _log_error(error, data_id)
@@ -375,7 +385,7 @@ def _log_error(error: ServingError, data_id: int) -> bool:
 
 
 class Outputs:
-    """Makes of an Op's output what the reply says of it: the response, another Op's input, or a refusal."""
+    """Encodes the results of an Op: as the client's response, as input of the next Op, or as an error."""
 
     def __init__(
         self,
@@ -391,7 +401,7 @@ class Outputs:
         self._fetches = fetches  # the tensors that the Op's model gives
 
     def settled(self, call: Call, tail: list[Part]) -> Settled:
-        """How a call is settled; its large parts are added to `tail`."""
+        """Return the encoded result of a request, or its error. Large parts are appended to `tail`."""
         if call.error is None:
             try:
                 outcome, parts = self._outcome(call)
@@ -409,9 +419,9 @@ class Outputs:
             return Refusal.from_error(self._hooks.failure(exc, "the error's printing", request))
 
     def _outcome(self, call: Call) -> tuple[Outcome, list[Part]]:
-        """Return the outcome of a call without an error, and its bytes.
+        """Return where a successful request's output goes (client, next Op, jump), and its encoded bytes.
 
-        Raises exceptions of hooks, of encoding, and of the answer's form.
+        Raises exceptions of hooks, of encoding, and of the protocol's response format.
         """
         output, hooks = call.output, self._hooks
         if hooks.jumps and not call.direct and hooks.jump(call.op or hooks.op, call.request, output):
@@ -436,7 +446,10 @@ class Outputs:
         return Outcome.ANSWER, form.render(output, call.response_options, call.model_version, specs)
 
     def _encoded(self, output: Any) -> list[Part]:
-        """The output as another process reads it. Raises HookFailed that names what can't be encoded."""
+        """Encode an output for another process.
+
+        Raises HookFailed that names the value which can't be encoded.
+        """
         try:
             return encode(output, allow_pickle=True)
         except NotEncodable:
@@ -453,7 +466,10 @@ LOAD_NOTE = "raised while the model was loaded or warmed up"
 
 @contextmanager
 def _marked_as_load() -> Iterator[None]:
-    """Mark exceptions of the block: the front may serve an older version of the model instead."""
+    """Mark exceptions of the `with` block as failures to load the model, by a note.
+
+    The front may then serve an older version of the model instead.
+    """
     try:
         yield
     except Exception as exc:
@@ -464,10 +480,12 @@ def _marked_as_load() -> Iterator[None]:
 def create_executors(
     op: Op, app: App, name: str, forms: Mapping[str, Form], *, count: int, first: int = 0, shares: bool
 ) -> tuple[list[Executor], Ready]:
-    """Make an executor for each of `count` instances of one Op and model, and the worker's ready message.
+    """Load an Op's model, call its `init_op`, and create an executor for each of `count` instances.
 
-    name: the Op's in `app`. first: number of the first instance. shares: the instances share a process, so
-    that none has a `concurrency_idx` of its own. Raises what the Op's `init_op` raises, as our errors.
+    Returns the executors, and the message that tells the front of readiness. name: the Op's in `app`. forms:
+    response formats of the protocols. first: number of the first instance. shares: the instances share a
+    process, so that none has a `concurrency_idx` of its own. Raises ConfigError, and StartFailed for an
+    exception of `init_op`.
     """
     config = app.config.op[name]
     op.concurrency_idx = None if shares else first

@@ -1,4 +1,4 @@
-"""Calls the app's hooks of one Op: the arguments each takes, what it may return, its errors as ours."""
+"""Calls the methods that the app overrides in an Op (hooks, such as preprocess), and checks their results."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _RUNNERS = ("<frozen runpy>", "<frozen importlib")
 
 
 def said_by(exc: BaseException) -> str:
-    """Return the class of an exception and its text: a text such as a KeyError's says nothing without it."""
+    """Return the class and the text of an exception: a KeyError's text says nothing without its class."""
     text = get_error_text(exc)
     return f"{type(exc).__name__}: {text}" if text else type(exc).__name__
 
 
 def format_user_traceback(exc: BaseException) -> str:
-    """The exception's traceback, without the frames of ours that come before the first of the user's."""
+    """Return an exception's traceback as text, without the frames of this package that precede user code."""
     try:
         trace = exc.__traceback__
         while trace is not None and _leads_there(trace):
@@ -65,7 +65,7 @@ def format_user_traceback(exc: BaseException) -> str:
 
 
 def format_cause(error: BaseException) -> str:
-    """The traceback of what an error came of, else its own; empty for one that was never raised."""
+    """Return the traceback of an error's cause, else of the error; empty if the error was never raised."""
     exc = error.__cause__ or error
     return format_user_traceback(exc) if exc.__traceback__ is not None else ""
 
@@ -79,7 +79,7 @@ _MISSING = object()
 
 
 class SetAttributes:
-    """Records which attributes are set on an object of one class while it is watched.
+    """Records which attributes user code sets on an Op object while the object is watched.
 
     An attribute may be set to its former value, which a comparison before and after would miss. So the class
     gets a `__setattr__` that records the name, around its own.
@@ -104,7 +104,10 @@ class SetAttributes:
 
     @contextmanager
     def on(self, op: Op) -> Iterator[set[str]]:
-        """Watch the object within the block; the names of what is set on it, complete when that is left."""
+        """Watch an object within a `with` block.
+
+        Yields the set of attribute names, complete when the block ends.
+        """
         names: set[str] = set()
         before = dict(vars(op))
         self._names[id(op)] = names
@@ -117,7 +120,7 @@ class SetAttributes:
             names.update(name for name, value in now.items() if before.get(name, _MISSING) is not value)
 
     def values(self, op: Op, names: set[str]) -> dict[str, Any]:
-        """The object's values of these names, without those that are properties or were deleted again."""
+        """Return the object's attributes of these names, without properties and deleted attributes."""
         attributes = vars(op)
         values = {name: attributes[name] for name in names if name in attributes}
         for name in names & self._slots:
@@ -127,7 +130,7 @@ class SetAttributes:
         return values
 
     def apply(self, op: Op, values: Mapping[str, Any], names_to_keep: Collection[str] = ()) -> None:
-        """Set these values on the object, but for those in `kept`, without its class being asked."""
+        """Set attributes on the object without calling its class, except those in `names_to_keep`."""
         for name, value in values.items():
             if name in names_to_keep:
                 continue
@@ -147,8 +150,10 @@ _FETCH = "a fetch dict {name: ndarray}, or (fetch dict, err_code, err_info)"
 
 
 def call_init_op(op: Op) -> None:
-    """The Op's `init_op`. Raises StartFailed with what it raised, and where; WrongResult where it did not run
-    at all, for it is `async` or has a `yield`."""
+    """Call the Op's `init_op`. Raises StartFailed with its exception and traceback.
+
+    Raises WrongResult where it did not run at all, for it is `async` or has a `yield`.
+    """
     try:
         result = op.init_op()
     except ServingError:
@@ -162,12 +167,12 @@ def call_init_op(op: Op) -> None:
 
 
 class Hooks:
-    """The hooks of one Op: which the app overrides, and how each is called and its result read."""
+    """Calls the hooks of one Op: the methods for requests that the app may override, such as preprocess."""
 
     unpacks = False  # whether the output is a whole request, that `unpack_request_package` made of a message
 
     def __init__(self, op: Op) -> None:
-        """Look at each hook once. Raises ConfigError for one that can't be called."""
+        """Inspect the signature of each hook. Raises ConfigError for a hook that can't be called."""
         kind = type(op)
         self.op = op
         # Beside a hook for single requests it is a method of the app's own, from before there was this hook.
@@ -192,7 +197,7 @@ class Hooks:
         )
 
     def own_copy(self, of: Op | None = None) -> Op:
-        """Copy the Op, or its copy `of`, for one request's hooks: each request has its own attributes."""
+        """Return a copy of the Op, or of its copy `of`, so that each request has its own attributes."""
         original = self.op if of is None else of
         if not self._copies_plainly:
             return copy.copy(original)
@@ -202,11 +207,14 @@ class Hooks:
 
     @cached_property
     def set_attributes(self) -> SetAttributes:
-        """Tells what hooks set on `self`. The Op's objects are slower to set from the first use on."""
+        """Recorder of the attributes that hooks set on `self`. Its first use makes setting them slower."""
         return SetAttributes(type(self.op))
 
     def preprocess(self, op: Op, request: OpRequest) -> tuple[Any, bool]:
-        """The feed, or list of feeds, and whether the model is skipped. Raises ServingError."""
+        """Call preprocess. Returns the model's input, or a list of inputs, and whether the model is skipped.
+
+        Raises ServingError.
+        """
         arguments = (request.input_dicts, request.data_id, request.log_id)
         try:
             return _of_preprocess(self.op.name, self._preprocess.call_hook(op.preprocess, *arguments))
@@ -214,18 +222,25 @@ class Hooks:
             raise self.failure(exc, "preprocess", request) from exc
 
     def preprocess_batch(self, requests: Sequence[OpRequest]) -> list[Any]:
-        """A feed or a ServingError for each request; one that makes the call raise is found by halves."""
+        """Call preprocess_batch. Returns a model input or a ServingError for each request.
+
+        If the hook raises, it is called again with halves, until the request that makes it raise is found.
+        """
         return self._by_halves("preprocess_batch", self.op.preprocess_batch, requests, None)
 
     def process(self, op: Op, feed: dict[str, Any], log_id: LogId) -> dict[str, Any]:
-        """Call the app's own `process`; its fetch. Raises whatever the hook raises, and ServingError."""
+        """Call the app's own `process`, in place of inference, and return its outputs by name.
+
+        Raises whatever the hook raises, and ServingError for a wrong result.
+        """
         return _of_process(self.op.name, self._process.call_hook(op.process, [feed], log_id))
 
     def process_on_copy(
         self, of: Op | None, feed: dict[str, Any], log_id: LogId
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Call `process` on an `own_copy`. Returns the fetch and the attributes that `process` has set on
-        `self`.
+        """Call the app's own `process` on a copy of the Op.
+
+        Returns its outputs by name, and the attributes that it has set on `self`.
         """
         op = self.own_copy(of)
         with self.set_attributes.on(op) as names:
@@ -233,7 +248,7 @@ class Hooks:
         return fetch, self.set_attributes.values(op, names)
 
     def postprocess(self, op: Op, request: OpRequest, fetch: Any) -> Any:
-        """The Op's output. Raises ServingError."""
+        """Call postprocess with the model's outputs, and return the Op's output. Raises ServingError."""
         arguments = (request.input_dicts, fetch, request.data_id, request.log_id)
         try:
             result = self._postprocess.call_hook(op.postprocess, *arguments)
@@ -247,7 +262,7 @@ class Hooks:
         fetches: Sequence[Any],
         process_values: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Return an output or a ServingError for each request.
+        """Call postprocess_batch. Returns an output or a ServingError for each request.
 
         process_values: attributes that `process` has set on `self` for these requests. The hook finds them
         there, and no other request does.
@@ -269,7 +284,11 @@ class Hooks:
         ]
 
     def jump(self, op: Op, request: OpRequest, output: Any) -> bool:
-        """Whether `check_jumping` wants this output to jump to other Ops' consumers. Raises ServingError."""
+        """Call check_jumping.
+
+        Returns whether the output goes to the consumers of `jump_to_ops`, not to its own. Raises
+        ServingError.
+        """
         channel_data = ChannelData(output, data_id=request.data_id, log_id=request.log_id)
         try:
             return _of_check_jumping(self.op.name, op.check_jumping({request.data_id: channel_data}))
@@ -277,7 +296,7 @@ class Hooks:
             raise self.failure(exc, "check_jumping", request) from exc
 
     def failure(self, exc: BaseException, hook: str, request: OpRequest) -> ServingError:
-        """Return the refusal of a request whose hook has raised an exception.
+        """Return the error of a request whose hook has raised an exception, and log the exception.
 
         A SystemExit is an error of the request, too: a request ends no worker that others need. Unexpected
         exceptions are logged with their traceback at once, for the next request may end the process. The
@@ -296,7 +315,7 @@ class Hooks:
 
     @isolated(False)
     def _log_exception(self, exc: BaseException, hook: str, request: OpRequest) -> bool:
-        """Return whether the exception is in the log."""
+        """Log an exception of a hook with its traceback. Returns whether it is in the log."""
         trace = format_user_traceback(exc)  # made here: logging would print its own failure instead
         message = "request %d: %s of Op %s raised\n%s"
         return ERRORS.log_error(exc, message, request.data_id, hook, self.op.name, trace)
@@ -342,7 +361,7 @@ class Hooks:
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments with which a hook can be called: by place, by name, or not at all."""
+    """The parameters of an app's hook, and the arguments that each of them is given."""
 
     all: tuple[str, ...]  # the names of what there is to give
     places: tuple[int, ...]  # what each positional parameter of the hook is given, as an index into `all`
@@ -350,7 +369,7 @@ class Arguments:
 
     @classmethod
     def inspect_hook(cls, op: Op, hook: str, names: tuple[str, ...], needed: int) -> Arguments:
-        """Find out how an Op's hook can be called with arguments of these names.
+        """Inspect a hook's signature, and return how it can be called with arguments of these names.
 
         The hook may leave out all but the first `needed`, and gets the others where it has them by name.
         Hooks written for Paddle Serving up to 0.6 take no `data_id`. Raises ConfigError for a hook that can't
@@ -375,7 +394,10 @@ class Arguments:
         )
 
     def call_hook(self, hook: Callable[..., Any], *values: Any) -> Any:
-        """Call the hook with what it takes of the values, which are in the order of `all`."""
+        """Call the hook with those of the values that it takes, and return its result.
+
+        values: in the order of `all`.
+        """
         if len(self.places) == len(values):
             return hook(*values)
         named = {name: values[self.all.index(name)] for name in self.by_name}
@@ -397,9 +419,9 @@ def _locate_arguments(
 
 
 def _of_preprocess(op: str, result: Any) -> tuple[Any, bool]:
-    """Check the result of `preprocess`. Returns the feed, and whether the model is skipped.
+    """Unpack the result of preprocess. Returns the model's input, and whether the model is skipped.
 
-    Raises ProductError and HookFailed.
+    Raises ProductError for the app's own refusal, and HookFailed for a wrong result.
     """
     if not isinstance(result, tuple):
         return result, False
@@ -414,7 +436,10 @@ def _of_preprocess(op: str, result: Any) -> tuple[Any, bool]:
 
 
 def _of_process(op: str, result: Any) -> dict[str, Any]:
-    """The fetch that `process` has returned. Raises ModelFailed with the hook's own code, and HookFailed."""
+    """Unpack the result of the app's `process`. Returns the outputs by name.
+
+    Raises ModelFailed with the hook's own code, and HookFailed for a wrong result.
+    """
     if isinstance(result, tuple):
         if len(result) != 3:
             raise _of_another_length(op, "process", result, _FETCH)
@@ -429,7 +454,11 @@ def _of_process(op: str, result: Any) -> dict[str, Any]:
 
 
 def _of_postprocess(op: str, result: Any, made_by: str) -> Any:
-    """The Op's output, which the hook `made_by` has returned. Raises ProductError and HookFailed."""
+    """Unpack the result of a hook that makes the Op's output, and return the output.
+
+    made_by: name of the hook. Raises ProductError for the app's own refusal, and HookFailed for a wrong
+    result.
+    """
     if isinstance(result, tuple):
         if len(result) != 3:
             raise _of_another_length(op, "postprocess", result, _OUTPUT)
@@ -440,28 +469,28 @@ def _of_postprocess(op: str, result: Any, made_by: str) -> Any:
 
 
 def _checked_output(op: str, output: Any, hook: str) -> Any:
-    """The output of this hook as it is. Raises WrongResult for one that is no dict."""
+    """Return an output unchanged. Raises WrongResult, with the hook's name, if it is no dict."""
     if isinstance(output, dict):
         return output
     raise WrongResult(op, hook, output, _OUTPUT if "post" in hook else "a dict, or override postprocess")
 
 
 def _of_check_jumping(op: str, result: Any) -> bool:
-    """Whether the output jumps, as `check_jumping` has said. Raises WrongResult."""
+    """Return the result of check_jumping as a bool. Raises WrongResult for other types."""
     if result is None or isinstance(result, bool | np.bool_):
         return bool(result)
     raise WrongResult(op, "check_jumping", result, "True or False")
 
 
 def _of_batch_hook(op: str, hook: str, results: Any, requests: int) -> list[Any]:
-    """Check the result of a batch-wise hook for that many requests. Raises WrongResult."""
+    """Return the result of a batch-wise hook: a list with an element per request. Raises WrongResult."""
     if isinstance(results, list) and len(results) == requests:
         return results
     raise WrongResult(op, hook, results, f"a list of {requests}, one element for each request")
 
 
 def wrong_feed(op: str, hook: str, feed: Any, *, arrays: bool) -> WrongResult | None:
-    """Return the error in a feed that a hook has returned; None for a good one.
+    """Return the error in a model input that a hook has returned; None for a good one.
 
     A feed is a dict or a list of dicts. With `arrays` it is a dict of ndarrays.
     """
@@ -482,16 +511,16 @@ def wrong_feed(op: str, hook: str, feed: Any, *, arrays: bool) -> WrongResult | 
 
 
 def _remedy(value: Any) -> str:
-    """The end of a message: how an array is made of a value that should have been one."""
+    """Return the end of an error message: how to make an array of a value; empty if unknown."""
     if callable(getattr(value, "numpy", None)):  # a tensor of Paddle or PyTorch
         return "; call its .numpy()"
     return "; np.array(...) makes one of it" if isinstance(value, list | tuple | int | float) else ""
 
 
 def product_error(code: Any, info: Any) -> ServingError:
-    """The refusal that an app asks for by a code and a text.
+    """Return the error by which an app refuses a request, with its own code and text.
 
-    Where these are no int and no str, it is the error that Paddle Serving's protobuf message made of them.
+    If these are no int and no str, it is the error that Paddle Serving's protobuf message made of them.
     """
     if type(code) is int and isinstance(info, str):
         return ProductError(info, code)
@@ -504,7 +533,7 @@ def product_error(code: Any, info: Any) -> ServingError:
 
 
 def package_error(failure: ServingError, exc: BaseException) -> ServingError:
-    """Return the refusal of a request whose package hook has raised `exc`.
+    """Return the error of a request whose unpack_request_package or pack_response_package has raised `exc`.
 
     Paddle Serving has one number for every exception at the ends of its graph. An exception with a number of
     its own keeps that number.
@@ -517,7 +546,7 @@ def package_error(failure: ServingError, exc: BaseException) -> ServingError:
 
 
 def _of_another_length(op: str, hook: str, result: tuple[Any, ...], expected: str) -> HookFailed:
-    """The refusal of a tuple with more or fewer elements than a hook may return."""
+    """Return the error of a hook whose result is a tuple of a wrong length. expected: a description."""
     error = WrongResult(op, hook, result, expected)
     error.err_no = HookFailed.err_no  # Paddle Serving could not unpack it, and called that an unknown error
     return error
@@ -527,14 +556,20 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def get_hooks(op: Op) -> Hooks:
-    """The hooks that a worker calls for its Op: an Op's own, or the one of an end of the DAG."""
+    """Return the caller of an Op's hooks.
+
+    A RequestOp and a ResponseOp, the ends of the graph, have other hooks.
+    """
     if isinstance(op, RequestOp):
         return RequestHooks(op)
     return ResponseHooks(op) if isinstance(op, ResponseOp) else Hooks(op)
 
 
 class RequestHooks(Hooks):
-    """Calls `unpack_request_package` where `preprocess` of another Op is called, and no hook after it."""
+    """Hooks of a RequestOp: `preprocess` calls unpack_request_package, which reads the client's message.
+
+    No other hook is called.
+    """
 
     unpacks = True
 
@@ -556,7 +591,7 @@ class RequestHooks(Hooks):
         return fetch
 
     def _checked_log_id(self, log_id: Any) -> LogId:
-        """Return the log id for the Ops. Raises WrongResult for other types."""
+        """Return the log id of unpack_request_package for the Ops. Raises WrongResult for other types."""
         if isinstance(log_id, str | float | None):
             return log_id
         if isinstance(log_id, SupportsIndex) and index(log_id) in _INT64:
@@ -568,10 +603,16 @@ class RequestHooks(Hooks):
 
 
 class ResponseHooks(Hooks):
-    """Calls `pack_response_package` where `preprocess` of another Op is called, and no hook after it."""
+    """Hooks of a ResponseOp: `preprocess` calls pack_response_package, which makes the client's response.
+
+    No other hook is called.
+    """
 
     def preprocess(self, op: Op, request: OpRequest) -> tuple[Any, bool]:
-        """The message that the app has packed; one with an err_no and without values is raised as refusal."""
+        """Call pack_response_package. Returns its message, and True, for there is no model.
+
+        A message with an err_no and without values is raised as an error.
+        """
         assert isinstance(op, ResponseOp)
         ((name, value),) = request.input_dicts.items()
         refusal = Refusal(*value).error() if name == REFUSAL else None

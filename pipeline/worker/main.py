@@ -1,7 +1,7 @@
-"""The worker process: set up, run the user's script up to its `run_service`, then serve dispatches.
+"""The worker process: runs the user's script up to its `run_service`, then answers requests from the front.
 
-It hosts one instance of its Op or several, each with a thread and a connection of its own; the first has the
-main thread.
+It hosts one instance of its Op (a step of the service) or several, each with a thread and a connection of its
+own. The first instance has the main thread.
 """
 
 from __future__ import annotations
@@ -76,13 +76,16 @@ StopHandler = Callable[[int, FrameType | None], object]
 
 
 def get_stop_handler() -> StopHandler | None:
-    """Return the handler that the script has set in this process."""
+    """Return the SIGTERM handler that the user's script has set in this process; None without one."""
     handler = signal.getsignal(signal.SIGTERM)
     return handler if callable(handler) and not isinstance(handler, signal.Handlers) else None
 
 
 def call_stop_handler(handler: StopHandler) -> None:
-    """Call the handler. The process ends if the handler takes over STOP_HANDLER_S."""
+    """Call the SIGTERM handler of the user's script, and log its exception.
+
+    The process ends if the handler takes over STOP_HANDLER_S seconds.
+    """
     timer = threading.Timer(STOP_HANDLER_S, _give_up)
     timer.daemon = True
     timer.start()
@@ -107,9 +110,10 @@ _LAST_FD = 2**32 - 1
 
 
 def hold_lifeline(fd: int) -> None:
-    """Leave the descriptor to a thread, and to nobody else: neither this one nor what a hook forks.
+    """Leave a file descriptor to one thread alone, so that it closes when this process dies.
 
-    All have it where the system can't do that; the front then learns of the death by its pidfd.
+    Neither the other threads nor children that a hook forks keep it. Where the system can't do that, all have
+    it, and the front learns of the death by its pidfd.
     """
     unshared: Future[bool] = Future()
     threading.Thread(target=_hold, args=(fd, unshared), name="lifeline", daemon=True).start()
@@ -135,7 +139,10 @@ LARGE_DISPATCH_BYTES = 16 << 20
 
 
 class Front:
-    """The front process as one instance sees it: frames in, frames out, end of file to stop."""
+    """Connection of one worker instance to the front process: receives requests and sends replies.
+
+    Frames travel over a socket, large parts through shared memory. End of file means stop.
+    """
 
     def __init__(self, socket_fd: int, arena_fd: int) -> None:
         self._socket = socket.socket(fileno=socket_fd)
@@ -145,7 +152,7 @@ class Front:
         self.service_stops = False  # the process shall call the script's handler of SIGTERM at its end
 
     def receive(self) -> Frame | None:
-        """The next frame; None when the front wants this worker to end."""
+        """Wait for the next frame from the front; None when the front wants this worker to end."""
         return next(self._frames, None)
 
     def _read_frames(self) -> Iterator[Frame]:
@@ -154,16 +161,20 @@ class Front:
             yield from reader.feed(data)
 
     def send(self, message: Message) -> None:
+        """Send a message without large parts to the front."""
         self._write(frame(message))
 
     def name_thread(self) -> None:
-        """Tell the front that this thread runs the instance."""
+        """Record the id of this thread in shared memory, as the thread that runs the instance."""
         self._arena.name_thread(threading.get_native_id())
 
     def begin(self, dispatch_id: int) -> DispatchReplies | None:
-        """Begin a dispatch. From now on it counts as a cause of our death.
+        """Mark a dispatch (a group of requests from the front) as begun.
 
-        None for one that was taken back: others run it.
+        Returns the sender of its replies.
+
+        From then on the dispatch counts as a cause of this process's death. Returns None for a dispatch that
+        the front has taken back for other instances.
         """
         replies = DispatchReplies(self, self._arena, dispatch_id)
         if not replies.may_begin(0):
@@ -172,13 +183,16 @@ class Front:
         return replies
 
     def reply(self, reply: Reply, tail: list[Part], region: Region) -> None:
-        """Send a reply to a dispatch, its large parts by way of the dispatch's region of shared memory."""
+        """Send the results of some requests to the front; large parts go through shared memory.
+
+        tail: the large parts. region: the dispatch's part of the shared memory.
+        """
         if reply.last:  # before the answer, so that its client finds them in /metrics
             self.tell_own_metrics()
         self._write(frame(reply, tail, self._arena, region))
 
     def tell_own_metrics(self) -> None:
-        """Tell what its model counts itself, where that has changed."""
+        """Send the front the metrics that the model counts itself, where they have changed."""
         self._write(self._own_metrics_frame())
 
     @isolated(())
@@ -192,7 +206,7 @@ class Front:
 
 
 class DispatchReplies:
-    """The replies to one dispatch, and how far it has begun."""
+    """Sends the results of one dispatch to the front, and records how many of its requests have begun."""
 
     def __init__(self, front: Front, arena: Arena, dispatch_id: int) -> None:
         self._front = front
@@ -202,22 +216,27 @@ class DispatchReplies:
         self._region = reply_region(dispatch_id)
 
     def may_begin(self, requests: int) -> bool:
-        """See `pipeline.worker.executor.MayBegin`."""
+        """Record that the first `requests` requests have begun.
+
+        Returns False if the front has taken back the others.
+        """
         self._arena.note_begin(self._id, requests)  # before the look, see `Arena.take_back`
         return not self._arena.taken_back(self._id)
 
     def send(self, settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
-        """See `pipeline.worker.executor.Send`."""
+        """Send the results of some requests to the front. last: the dispatch is complete.
+
+        tail: large parts of the results. timings: durations and counts, for metrics.
+        """
         self._front.reply(Reply(self._id, last, settled, timings), tail, self._region)
 
 
 class Worker:
-    """The instances of one Op that this process hosts, serving until end of file.
+    """All instances of one Op (a step of the service) in this process, which serve until end of file.
 
-    Raises ConfigError for a dialect that can't be loaded.
-
-    fronts: one for each instance. first: the number of the first. shares: the instances of the Op share a
-    process, so that none has a `concurrency_idx` of its own.
+    fronts: a connection for each instance. first: the number of the first. shares: the instances of the Op
+    share a process, so that none has a `concurrency_idx` of its own. Raises ConfigError for a plugin of a
+    protocol that can't be loaded.
     """
 
     def __init__(self, fronts: Sequence[Front], app: App, op_name: str, first: int, shares: bool) -> None:
@@ -229,7 +248,10 @@ class Worker:
         self._forms = load_forms(app.dialects)
 
     def run_script(self) -> NoReturn:
-        """Run the user's script as it was started, with its arguments; its `run_service` becomes `serve`."""
+        """Run the user's script with its original arguments; its call of `run_service` becomes `serve`.
+
+        Raises StartFailed if the script ends without that call.
+        """
         service.serve_instead = self.serve
         sys.argv = [self._app.script, *self._app.arguments]
         os.chdir(self._app.folder)
@@ -246,7 +268,10 @@ class Worker:
         raise StartFailed(f"{self._app.script} ended without calling run_service")
 
     def serve(self, web_service: service.Service) -> NoReturn:
-        """Make the Op ready, say so, and answer dispatches. Leaves the process at end of file."""
+        """Load the Op and its model, tell the front that the worker is ready, and answer requests.
+
+        Ends the process when the front closes the connections.
+        """
         keep_our_loggers()
         stop_handler = get_stop_handler()
         _leave_signals_to_the_front()
@@ -287,7 +312,10 @@ class Worker:
         return web_service.create_op(self._app, self._op_name)
 
     def executors(self, op: Op) -> tuple[list[Executor], Ready]:
-        """Make an executor for each instance. Returns them, and the message that the worker is ready."""
+        """Create an executor for each instance.
+
+        Returns them, and the message that tells the front of readiness.
+        """
         return create_executors(
             op,
             self._app,
@@ -300,10 +328,12 @@ class Worker:
 
 
 def main(arguments: list[str]) -> None:
-    """`python -m pipeline.worker PROTOCOL_VERSION FRONT_PID LOG_FD LIFELINE_FD SOCKET_FD ARENA_FD ...`.
+    """Run a worker process; the front process starts it.
 
-    The front starts it. There are as many sockets and arenas as instances. The version is the first argument
-    in every version of the package.
+        python -m pipeline.worker PROTOCOL_VERSION FRONT_PID LOG_FD LIFELINE_FD SOCKET_FD ARENA_FD ...
+
+    There are as many sockets and shared memories (arenas) as instances. The version is the first argument in
+    every version of the package: another version ends at once.
     """
     if arguments[0] != PROTOCOL_VERSION:
         sys.stderr.write(f"{PACKAGE_CHANGED}\n")
@@ -332,7 +362,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _answer_dispatches(front: Front, executor: Executor) -> None:
-    """Answer the dispatches of one instance until end of file."""
+    """Answer the requests and health probes for one instance, until the front closes its connection."""
     front.name_thread()
     while (received := front.receive()) is not None:
         message = received.message
@@ -362,7 +392,7 @@ def _answer_or_die(front: Front, executor: Executor) -> None:
 
 
 def _exit_with(exc: BaseException, front: Front) -> NoReturn:
-    """End this process, after telling the front why, and whether another try is useless."""
+    """Tell the front why this worker fails, and whether another try is useless, and end the process."""
     if isinstance(exc, ServingError):
         reason = exc.message
     else:  # the script may also raise SystemExit
@@ -375,16 +405,19 @@ def _exit_with(exc: BaseException, front: Front) -> NoReturn:
 
 
 def _close_all(fds: Sequence[int]) -> None:
-    """Close these in a child that a hook has forked: it must neither answer in our name nor keep memory."""
+    """Close file descriptors in a child that user code has forked.
+
+    The child must neither answer in the worker's name nor keep its shared memory.
+    """
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)
 
 
 def _give_way() -> None:
-    """Leave the front the first place on the cores and in memory.
+    """Lower this process's priority, so that the front process comes first on the cores and in memory.
 
-    As a batch process (sched(7)) a worker that wakes interrupts nobody: a run that is under way keeps its
+    As a batch process (sched(7)) a worker that wakes interrupts nobody: an inference under way keeps its
     caches, and a dispatch gathers more requests meanwhile. Its share of the cores stays that of any process:
     beside other work a worker that is nice would leave most of them to it. Where memory runs out, workers go
     first.

@@ -1,4 +1,4 @@
-"""The model of a worker's Op: its predictor, what may be padded, the limits of a batch, and the warm-up."""
+"""The model of a worker's Op (a step of the service): predictor, batch limits, padding rules and warm-up."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ WARMUP_LENGTHS = (16, 64)
 
 @dataclass(frozen=True)
 class Joining:
-    """Rules for joining feeds: which axes may be padded so that feeds of different lengths share a batch."""
+    """Rules for joining the inputs (feeds) of several requests into one batch.
+
+    They say which axes may be padded, so that inputs of different lengths share a batch.
+    """
 
     padding: Padding | None = (
         None  # which axes of feeds and fetches; None: feeds of one shape are joined alone
@@ -61,7 +64,7 @@ class Joining:
 
 
 class Model:
-    """An Op's model, loaded by this process or asked for on other servers.
+    """The model of one Op (a step of the service): loaded in this process, or called on other servers.
 
     An Op that has none configured has no predictor and no padding.
     """
@@ -75,9 +78,11 @@ class Model:
         choice: Choice | None = None,
         default_rows: int = DEFAULT_KSERVE_ROWS,
     ) -> None:
-        """choice: what was measured of the model on this machine, where config.yml says `auto`.
+        """Load the model that the Op's section of config.yml names, or create the client of its servers.
 
-        default_rows: maximum rows of a KServe request to this model if the Op has no limit.
+        folder: base of relative model paths. instance: number of the instance, which selects its GPU or its
+        first server. choice: run times measured on this machine, where config.yml says `auto`. default_rows:
+        maximum rows of a KServe request to this model if the Op has no limit. Raises ConfigError.
         """
         self._default_rows = default_rows
         self._config = config
@@ -114,7 +119,7 @@ class Model:
 
     @property
     def limits(self) -> BatchLimits:
-        """Limits of a predictor batch: from config.yml and the maximum of the Op's dynamic shapes."""
+        """Maximum requests, rows and tokens of one inference, by config.yml and the largest input shapes."""
         if isinstance(self.predictor, RemotePredictor) and not self.predictor.merges:
             return BatchLimits(requests=1)
         rows = [self._config.max_batch_rows]
@@ -131,7 +136,7 @@ class Model:
         )
 
     def costs(self) -> RunCosts | None:
-        """Measured costs of runs, by which batches are cut; None where they were not measured.
+        """Return a table of measured inference times, by which batches are cut; None without measurements.
 
         Each instance has a table of its own, which its runs keep up to date.
         """
@@ -143,7 +148,10 @@ class Model:
 
     @property
     def signature(self) -> Signature | None:
-        """Inputs and outputs of the model; None without a model, for a remote model, and for sequences."""
+        """Names, datatypes and shapes of the model's inputs and outputs, for clients.
+
+        None without a model, for a remote model, and for models with ragged (LoD) tensors.
+        """
         predictor = self.predictor
         if predictor is None or self.serving_model is None:
             return None
@@ -156,7 +164,7 @@ class Model:
 
     @property
     def card(self) -> ModelCard | None:
-        """Model card for the docs page; None for a remote model."""
+        """Engine, precision, task and labels of the model, for the docs page; None without a local model."""
         model = self.serving_model
         if model is None:
             return None
@@ -167,6 +175,7 @@ class Model:
 
     @property
     def joining(self) -> Joining:
+        """Rules for joining the inputs of several requests: `padding` of config.yml, else of the model."""
         padding = self._padding()
         if padding is None:
             return Joining()
@@ -190,7 +199,7 @@ class Model:
         )
 
     def _longest(self, padding: Padding) -> int | None:
-        """The greatest length that padded feeds may have; it is one for all, for they are padded alike."""
+        """Return the greatest length that padded inputs may have, one for all; None without a limit."""
         max_shapes = self._shapes.longest if self._shapes else {}
         shaped = [
             max_shapes[name][rule.axis]
@@ -206,9 +215,10 @@ class Model:
         return min([*shaped, *declared, *proven], default=None)
 
     def warm_up(self) -> None:
-        """Run the predictor on declared feeds, or on two usual lengths, before the first request.
+        """Run inference on example inputs before the first request: of declared shapes or usual lengths.
 
-        Raises ConfigError for declared shapes that the model does not take.
+        Does nothing for a remote model, and where config.yml switches the warm-up off. Raises ConfigError for
+        declared shapes that the model does not take; other failures are logged.
         """
         if self.predictor is None or self.serving_model is None or not self._config.warmup:
             return
@@ -229,7 +239,10 @@ class Model:
         return [{**input_examples(predictor, rows=1, length=length), **example} for length in lengths]
 
     def probe(self) -> str:
-        """Run the smallest feeds of the warm-up again; why that failed, or empty."""
+        """Run the model on its smallest warm-up input again.
+
+        Returns the error's message, empty for a success.
+        """
         if self.predictor is None or self._known_feeds is None:
             return ""
         try:
@@ -240,7 +253,10 @@ class Model:
 
 
 def _refuse_failed(model: ServingModel, allowed: bool) -> None:
-    """Raise ConfigError for a model that does not answer as its source does, unless that is allowed."""
+    """Raise ConfigError for a model whose parity reports say that its outputs differ from its source model's.
+
+    allowed: only log a warning.
+    """
     if not model.failures:
         return
     why = f"{model.directory / PARITY_FILE}: {'; '.join(model.failures)}"
@@ -252,7 +268,7 @@ def _refuse_failed(model: ServingModel, allowed: bool) -> None:
 
 
 def _tell_replaced(model: ServingModel) -> None:
-    """Log which of the model's files are others than those that were proved to answer as the source does.
+    """Log a warning for each model file that has changed since its parity check.
 
     Weights are exchanged on purpose, too, so that this is no reason not to start.
     """
@@ -264,7 +280,10 @@ def _tell_replaced(model: ServingModel) -> None:
 
 
 def _specs(variables: Sequence[Variable], labels: tuple[str, ...] = ()) -> tuple[TensorSpec, ...]:
-    """Describe tensors for clients of KServe. labels: for the tensor with an axis of as many classes."""
+    """Return the names, datatypes and shapes of model tensors, for KServe clients.
+
+    labels: class names, for each tensor whose last axis has as many elements.
+    """
     specs = (TensorSpec(v.alias, BY_NAME[v.dtype].datatype, v.shape) for v in variables)
     return tuple(
         spec._replace(labels=labels) if spec.shape[-1:] == (len(labels),) else spec for spec in specs
@@ -272,17 +291,17 @@ def _specs(variables: Sequence[Variable], labels: tuple[str, ...] = ()) -> tuple
 
 
 def _collected_rows(shapes: DynamicShapes | None, conf: LocalServiceConf | None) -> int | None:
-    """The most rows of the engine whose shapes are found at start; None where they are not."""
+    """Return the most rows of a TensorRT engine whose shape ranges are collected at start, or None."""
     if shapes is not None or conf is None or conf.device_type != TENSORRT or not conf.tensorrt.auto_collect:
         return None
     return max(conf.tensorrt.collect_batches)
 
 
 def _get_dynamic_shapes(op: Op, config: OpConfig) -> DynamicShapes | None:
-    """The shapes that the feeds may have: by `set_dynamic_shape_info`, or for TensorRT by config.yml.
+    """Return the shape ranges of the model's inputs, from `set_dynamic_shape_info` or config.yml, or None.
 
-    Flaws in the first end the start only where TensorRT needs it; elsewhere they are logged, for Paddle
-    Serving did not look at it. Raises ConfigError.
+    Mistakes in `set_dynamic_shape_info` raise ConfigError for TensorRT. For other devices they are logged,
+    because Paddle Serving did not look at it.
     """
     conf = config.local_service_conf
     if not op.dynamic_shape_info:

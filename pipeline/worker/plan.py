@@ -1,4 +1,4 @@
-"""The batch plan: decides which feeds of a dispatch run together. Pure: no clock, no predictor."""
+"""The batch plan: decides which requests of a dispatch share one inference. Pure: no clock, no predictor."""
 
 from __future__ import annotations
 
@@ -21,17 +21,21 @@ _MOVED = 1.05  # a measured size whose time has changed so much: what was worked
 
 
 class RunCosts:
-    """Seconds of a run, for any number of rows and any length, from those of a few measured sizes.
+    """Estimates the time of an inference, for any number of rows and any length, from a few measured sizes.
 
     points: seconds by (rows, length), for every one of a few numbers of rows with every one of a few lengths;
-    the same with `note`d runs later. In between, time is taken to be a power of either (a straight line in
-    logarithms); beyond the largest measured size, proportional to it.
+    `record_run` adjusts them. In between, time is taken to be a power of either (a straight line in
+    logarithms). Beyond the largest measured size it is proportional to the size.
     """
 
     def __init__(
         self, points: Mapping[tuple[int, int], float], most_rows: int, *, follows: bool = True
     ) -> None:
-        """most_rows: of a run that `of_length` may get. follows: whether `record` has an effect."""
+        """Check and store the measured times. Raises ValueError if a combination is missing.
+
+        most_rows: greatest number of rows in the tables of `of_length`. follows: whether `record_run` has an
+        effect.
+        """
         self._rows = sorted({rows for rows, _ in points})
         self._lengths = sorted({length for _, length in points})
         missing = set(product(self._rows, self._lengths)) - points.keys()
@@ -44,7 +48,7 @@ class RunCosts:
         self._used = dict(points)
 
     def of_length(self, length: int) -> Sequence[float]:
-        """Seconds by the number of rows, 0 to `most_rows`, of a run whose longest row has this length."""
+        """Return estimated seconds by the number of rows, 0 to `most_rows`, for one length of rows."""
         costs = self._known.get(length)
         if costs is None:
             costs = [0.0, *(self.estimate_s(rows, length) for rows in range(1, self._most_rows + 1))]
@@ -52,7 +56,7 @@ class RunCosts:
         return costs
 
     def estimate_s(self, rows: int, length: int) -> float:
-        """Seconds of a run."""
+        """Return the estimated seconds of an inference on `rows` rows, the longest of this length."""
         r0, r1, r_share = _between(self._rows, rows)
         l0, l1, l_share = _between(self._lengths, length)
         short = _power(self.points[r0, l0], self.points[r1, l0], r_share)
@@ -61,7 +65,7 @@ class RunCosts:
         return cost * beyond
 
     def record_run(self, rows: int, length: int, took_s: float) -> None:
-        """A run of this size took so much CPU: the nearest measured size moves a little towards it."""
+        """Move the nearest measured size a little towards the CPU seconds that an inference has taken."""
         if not self._follows:
             return
         expected_s = self.estimate_s(rows, length)
@@ -74,7 +78,7 @@ class RunCosts:
 
 
 def _between(measured: Sequence[int], value: int) -> tuple[int, int, float]:
-    """The measured values on both sides of one, and how far it is from the lower to the upper, 0 to 1."""
+    """Return the measured values on both sides of `value`, and its place between them, from 0 to 1."""
     at = bisect_left(measured, value)
     if at == len(measured):
         return measured[-1], measured[-1], 0.0
@@ -89,7 +93,7 @@ def _nearest(measured: Sequence[int], value: int) -> int:
 
 
 def _power(lower_s: float, upper_s: float, share: float) -> float:
-    """Between two times, as a power of what they are the times of."""
+    """Interpolate between two times on a logarithmic scale. share: 0 for the lower, 1 for the upper."""
     return lower_s if share == 0.0 else lower_s * (upper_s / lower_s) ** share
 
 
@@ -101,7 +105,7 @@ _SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 96
 
 
 class Slice(msgspec.Struct, eq=False):
-    """A feed of a request, or some of its rows: the unit of a batch.
+    """A model input of one request, or some of its rows: the unit of a batch.
 
     Its rows and length are at least 1: feeds without elements are refused before, or run alone as one row of
     length 1.
@@ -118,7 +122,7 @@ class Slice(msgspec.Struct, eq=False):
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """Limits of a predictor batch."""
+    """Maximum sizes of one inference: requests, rows and tokens."""
 
     requests: int = 1  # maximum of feeds
     rows: int | None = None  # maximum of rows; None for any number
@@ -126,11 +130,11 @@ class BatchLimits:
 
 
 def plan(slices: Sequence[Slice], limits: BatchLimits, costs: RunCosts | None = None) -> list[list[int]]:
-    """Return the predictor batches as indices into `slices`, short batches first.
+    """Group slices into batches for inference. Returns each as indices into `slices`, short batches first.
 
     Slices of one shape are sorted by length, so that a batch wastes little padding. With `costs` they are cut
-    where all runs together take the least time. Without `costs` they are cut at the limits. A slice that
-    exceeds a limit is a batch of its own.
+    where all inferences together take the least time. Without `costs` they are cut at the limits. A slice
+    that exceeds a limit is a batch of its own.
     """
     batches: list[list[int]] = []
     in_order = sorted([(hash(part.shape), part.length, at) for at, part in enumerate(slices)])
@@ -147,7 +151,10 @@ def plan(slices: Sequence[Slice], limits: BatchLimits, costs: RunCosts | None = 
 
 
 def _cut_at_limits(slices: Sequence[Slice], group: list[int], limits: BatchLimits) -> list[list[int]]:
-    """Cut a group into as few batches as the limits allow. group: slices of one shape, short ones first."""
+    """Cut a group of slices into as few batches as the limits allow. Returns the batches.
+
+    group: indices of slices of one shape, short ones first.
+    """
     batches: list[list[int]] = []
     rows = 0
     most_rows, most_tokens = limits.rows or sys.maxsize, limits.tokens or sys.maxsize
@@ -171,12 +178,11 @@ def _cut_at_limits(slices: Sequence[Slice], group: list[int], limits: BatchLimit
 def _cut_by_cost(
     slices: Sequence[Slice], group: list[int], limits: BatchLimits, costs: RunCosts
 ) -> list[list[int]]:
-    """Return the cut whose runs take the least time together, by dynamic programming over the sorted slices.
+    """Cut a group of slices where all inferences together take the least time, by dynamic programming.
 
-    The time of a run includes its overhead beside the predictor.
-
-    The best cut of the first n slices ends with a batch of some k, before which stands the best cut of the
-    first n - k. group: slices of one shape, short ones first, so that a batch is as long as its last slice.
+    The time of an inference includes its overhead beside the predictor. The best cut of the first n slices
+    ends with a batch of some k, before which stands the best cut of the first n - k. group: indices of slices
+    of one shape, short ones first, so that a batch is as long as its last slice.
     """
     most_rows, most_tokens = limits.rows or sys.maxsize, limits.tokens or sys.maxsize
     before = [0, *accumulate(slices[at].rows for at in group)]  # rows of the first n slices
@@ -205,10 +211,11 @@ def _cut_by_cost(
 
 
 def bucket(length: int, buckets: Sequence[int] | None, max_length: int | None = None) -> int:
-    """The length that `length` is padded to: the next of `buckets`, or of the built-in steps without any.
+    """Return the length to which `length` is padded: the next of `buckets`, or of built-in steps.
 
-    The built-in steps waste at most an eighth over 64 and bound the number of shapes an engine meets.
-    A length over the last bucket, or a bucket over `most`, stays as it is.
+    The built-in steps waste at most an eighth over 64 and bound the number of shapes an engine meets. A
+    length over the last bucket, or over `max_length`, stays as it is. No length is padded beyond
+    `max_length`.
     """
     if buckets:
         padded = next((b for b in buckets if b >= length), length)

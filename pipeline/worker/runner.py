@@ -1,4 +1,4 @@
-"""Runs the model on the feeds of a dispatch: joined into batches, run, the fetches cut apart again."""
+"""Runs an Op's model: joins inputs of requests into batches, runs inference, and splits the outputs again."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _REMOTE_ERRORS = (DeadlineExceeded, Overloaded, RemoteRefused, RemoteUnreachable
 
 
 class Run(msgspec.Struct):
-    """A batch that has run."""
+    """A batch after inference: its slices, the output or error of each, and the time in nanoseconds."""
 
     batch: list[Slice]
     fetches: list[Any]  # of each of its slices, or a ServingError
@@ -59,7 +59,7 @@ class Run(msgspec.Struct):
 
 
 class Runner:
-    """Runs an Op's model: a predictor of this process or a remote one, the app's own `process`, or none."""
+    """Runs inference for an Op: by a local predictor, a remote server, the app's own `process`, or none."""
 
     def __init__(
         self,
@@ -71,7 +71,11 @@ class Runner:
         *,
         shares_process: bool = False,
     ) -> None:
-        """shares_process: whether others run in this process, so that its CPU time is not this one's."""
+        """Create the runner of one instance.
+
+        limits, joining: sizes of batches, and rules of padding. costs: measured times, by which batches are
+        cut. shares_process: other instances run in this process, so that CPU time is taken of the thread.
+        """
         self.limits = limits  # of a batch, by config.yml and the model
         self._current_limits = limits  # see `limit_requests`
         # Of the model's runs, where they were measured: batches are cut by them.
@@ -106,7 +110,7 @@ class Runner:
         self._takes_arrays = not hooks.own_process and (self._remote is None or self._remote.merges)
 
     def limit_requests(self, requests: int) -> None:
-        """Set the most requests of a batch, within `limits`."""
+        """Set the maximum number of requests in a batch, within the configured limit."""
         max_requests = min(requests, self.limits.requests)
         if max_requests != self._current_limits.requests:
             self._current_limits = replace(self.limits, requests=max_requests)
@@ -117,10 +121,10 @@ class Runner:
         return self.limits.requests == 1 and self._pool is None
 
     def create_slices(self, calls: Sequence[Call]) -> list[Slice]:
-        """Return the feeds to run for these requests. A request with a wrong feed gets its error instead.
+        """Check the model inputs of requests, and return them as slices, the units of batches.
 
-        Every feed is checked here, before it is planned or joined: a wrong feed is refused alike alone and
-        beside others, and costs these nothing.
+        A request with a wrong input gets its error instead. Inputs are checked before they are joined: a
+        wrong input is refused alike alone and beside others, and costs these nothing.
         """
         slices: list[Slice] = []
         for call in calls:
@@ -135,7 +139,10 @@ class Runner:
         return slices
 
     def _checked_slices(self, call: Call, feeds: Sequence[Any]) -> list[Slice]:
-        """Return the slices of one request. Raises ServingError for a wrong feed."""
+        """Return the checked inputs of one request, cut at the row limit.
+
+        Raises ServingError for a wrong input.
+        """
         checked: list[Slice] = []
         for number, feed in enumerate(feeds):
             part = self._describe(feed)
@@ -159,7 +166,10 @@ class Runner:
         return checked
 
     def _describe(self, feed: Any) -> Slice:
-        """Return a feed as the plan sees it, with its lists of texts as arrays."""
+        """Return an input with the rows, length and shape that decide on its batch.
+
+        Lists of texts become arrays.
+        """
         try:
             part = describe_feed(feed, self._joining)
         except AttributeError:  # a name that is no str
@@ -171,7 +181,10 @@ class Runner:
         return part
 
     def _is_well_formed(self, part: Slice) -> bool:
-        """Whether feeds like this have passed the check. Most are like the feed before."""
+        """Whether an input of this shape and size has passed the check before.
+
+        Most inputs are like the one before.
+        """
         if part.shape != self._last_shape:
             if part.shape is None:
                 return False
@@ -180,7 +193,7 @@ class Runner:
         return (part.rows if self._fixed_rows else 0, part.length) in self._last_sizes
 
     def _check_form(self, part: Slice, checked: FeedsChecked) -> None:
-        """Have the predictor check names, types, shapes and dtypes of a feed. Raises ServingError."""
+        """Have the predictor check names, types, shapes and dtypes of an input. Raises ServingError."""
         try:
             checked.check(part.feed)
         except BaseException as exc:
@@ -192,7 +205,7 @@ class Runner:
             sizes.add((part.rows if self._fixed_rows else 0, part.length))
 
     def _check_type(self, call: Call) -> None:
-        """Raise the request's error where preprocess has returned what is no feed."""
+        """Raise WrongResult if preprocess has returned something that can't be a model input."""
         feed = call.feeds if call.feed_is_list or call.feeds is None else call.feeds[0]
         hook = "preprocess_batch" if self._hooks.batch_preprocess else "preprocess"
         wrong = wrong_feed(self._hooks.op.name, hook, feed, arrays=self._takes_arrays)
@@ -200,14 +213,19 @@ class Runner:
             raise wrong
 
     def _has_rows(self, feed: Feed) -> bool:
-        """Whether the first axis of its arrays is the batch: only the declared shapes promise that, and a
-        program may take others, too."""
+        """Whether the first axis of the input arrays is the batch axis.
+
+        Only the declared shapes promise that: a model may take other shapes, too.
+        """
         return (
             self._hooks.own_process or self._beside is not None or other_shape(self._declared, feed) is None
         )
 
     def _are_rows(self, merged: Feed, slices: Sequence[Slice]) -> bool:
-        """Return whether the first axis of joined feeds is the batch; each kind of feeds is checked once."""
+        """Whether the first axis of joined inputs is the batch axis.
+
+        Each combination of shape and length is checked once.
+        """
         kind = slices[0].shape, max([part.length for part in slices])
         if kind in self._alike:
             return True
@@ -218,7 +236,7 @@ class Runner:
         return True
 
     def plan(self, slices: list[Slice]) -> list[list[Slice]]:
-        """Return the slices in batches, in the order in which the batches run."""
+        """Group slices into batches. Returns the batches in the order in which they run."""
         if not slices:
             return []
         try:
@@ -234,7 +252,10 @@ class Runner:
         return [[slices[i] for i in batch] for batch in planned]
 
     def run(self, batches: list[list[Slice]]) -> Iterator[Run]:
-        """Run the batches and give each as it ends; the calls of a remote model are under way together."""
+        """Run inference on the batches, and yield each as it ends.
+
+        Calls of a remote model are under way together.
+        """
         if self._pool is None or len(batches) == 1:
             yield from map(self._run_batch, batches)
             return
@@ -244,7 +265,7 @@ class Runner:
 
     @isolated(0.0)
     def expected_ns(self, batches: list[list[Slice]]) -> float:
-        """Return the expected time of these batches, as far as runs were measured; else 0."""
+        """Return the expected time of these batches in nanoseconds, from measured runs; 0 without any."""
         if self._costs is None:
             return 0.0
         sizes = (
@@ -253,7 +274,7 @@ class Runner:
         return 1e9 * sum(self._costs.estimate_s(rows, length) for rows, length in sizes)
 
     def _run_batch(self, batch: list[Slice]) -> Run:
-        """Run a batch. Never raises: each part has a fetch or an error."""
+        """Run inference on a batch. Never raises: each slice gets its output or its error."""
         self._runs += 1
         measures = self._costs is not None and self._runs % NOTED_EVERY == 0
         cpu_ns = self._cpu_ns() if measures else 0
@@ -271,7 +292,10 @@ class Runner:
             self._costs.record_run(rows, length, cpu_ns * 1e-9)
 
     def _process(self, batch: list[Slice]) -> list[Any]:
-        """Return a fetch or a ServingError for each slice; an error is traced to its feed by halves."""
+        """Return an output or a ServingError for each slice.
+
+        A batch that fails is run again in halves, until the input that causes the error is found.
+        """
         try:
             fetches = self._process_together(batch)
             if len(fetches) == len(batch):
@@ -286,7 +310,10 @@ class Runner:
             return self._process(batch[:half]) + self._process(batch[half:])
 
     def _process_together(self, batch: list[Slice]) -> list[Any]:
-        """Return a fetch or a ServingError for each slice. Raises whatever the model or `process` raises."""
+        """Run inference on all slices at once. Returns an output or a ServingError for each.
+
+        Raises whatever the model or the app's `process` raises.
+        """
         process_values: dict[str, Any] = {}
         if self._beside is not None:
             return self._beside.run([part.call.request for part in batch], [p.feed for p in batch])
@@ -315,11 +342,11 @@ class Runner:
         return [result for part in batch for result in self._process([part])]
 
     def _own_process(self, batch: list[Slice], feed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Call the app's `process`. Returns the fetch, and the attributes it has set on `self` for several
-        requests.
+        """Call the app's own `process`.
 
-        It gets the first request's log_id, and finds the attributes that preprocess has set for the last
-        request. In Paddle Serving that request's preprocess had run just before.
+        Returns its output, and the attributes it has set on `self` for several requests. It gets the first
+        request's log_id, and finds the attributes that preprocess has set for the last request. In Paddle
+        Serving that request's preprocess had run just before.
         """
         log_id = batch[0].call.request.log_id
         op = batch[-1].call.op
@@ -328,7 +355,7 @@ class Runner:
         return self._hooks.process(self._hooks.own_copy() if op is None else op, feed, log_id), {}
 
     def _error_for(self, exc: BaseException, part: Slice) -> ServingError:
-        """Return the error of the request whose feed could not be run."""
+        """Return the error of a request whose inference has raised an exception."""
         try:
             return self._as_model_error(exc, part)
         except BaseException as unspeakable:  # of the exception's own methods
@@ -359,10 +386,10 @@ class Runner:
         return error
 
     def _passed_on(self, part: Slice) -> Mapping[str, Any] | None:
-        """Return the client's inputs where they are the feed; None elsewhere.
+        """Return the client's inputs if they are the model's inputs, unchanged by hooks; else None.
 
-        Then no hook makes the feed, or a hook passes the inputs on under the same names. A wrong feed is then
-        the client's mistake.
+        Then no hook makes the model's inputs, or a hook passes them on under the same names. A wrong input is
+        then the client's mistake.
         """
         client_inputs = part.call.client_inputs
         own_names = client_inputs is not None and part.feed and part.feed.keys() <= client_inputs.keys()
@@ -370,7 +397,7 @@ class Runner:
 
 
 def describe_feed(feed: object, joining: Joining) -> Slice:
-    """Return the rows, length and shape of a feed, which decide whether it can share a batch with others.
+    """Return a model input (feed) with the rows, length and shape that decide whether it can share a batch.
 
     These feeds run alone:
 
@@ -414,14 +441,17 @@ def _can_be_joined(value: Any) -> bool:
 
 
 def text_arrays(feed: object) -> Feed | None:
-    """The feed with its lists of texts as arrays, which can be joined; None for one without such a list."""
+    """Return a model input with its lists of texts as arrays, which can be joined; None without texts."""
     if not isinstance(feed, dict) or not any(is_texts(value) for value in feed.values()):
         return None
     return {name: np.array(value, object) if is_texts(value) else value for name, value in feed.items()}
 
 
 def join(slices: Sequence[Slice], joining: Joining) -> dict[str, Any]:
-    """Join the feeds of one batch by rows. Padded axes get the length of the longest feed, rounded up."""
+    """Concatenate the inputs of one batch by rows. Returns an array for each name.
+
+    Padded axes get the length of the longest input, rounded up.
+    """
     feeds = [part.feed for part in slices]
     if len(feeds) == 1 and (not joining.padding or slices[0].shape is None):
         return dict(feeds[0])
@@ -442,7 +472,7 @@ def join(slices: Sequence[Slice], joining: Joining) -> dict[str, Any]:
 
 
 def _locate_slices(slices: Sequence[Slice], axis: int) -> list[Place]:
-    """Return the place of each slice's elements in a joined array."""
+    """Return the index of each slice's elements in a joined array. axis: the padded axis."""
     places: list[Place] = []
     start = 0
     before = (slice(None),) * (axis - 1)
@@ -467,11 +497,11 @@ def _pad(arrays: Sequence[np.ndarray], places: Sequence[Place], rule: FeedPaddin
 def split(
     fetches: Mapping[str, Any], slices: Sequence[Slice], padding: Padding | None, *, copies: bool = True
 ) -> list[dict[str, Any]] | None:
-    """Return the rows of each slice, cut to its length; None when a fetch lacks a row.
+    """Cut the outputs of a batch into those of each slice, without padding; None when an output lacks a row.
 
-    A list, as an app's own `process` may return, is a fetch of a row per element. With `copies` the parts of
-    several slices are copies: an answer must not keep the whole batch alive, or change with a neighbour's. A
-    hook for the whole batch needs no copies.
+    A list, as an app's own `process` may return, is an output of a row per element. With `copies` the parts
+    of several slices are copies: an answer must not keep the whole batch alive, or change with a neighbour's.
+    A hook for the whole batch needs no copies.
     """
     rows = sum([part.rows for part in slices])
     for fetch in fetches.values():
@@ -500,7 +530,7 @@ def _rows(fetch: Any) -> int:
 
 
 def slice_feed(part: Slice, max_rows: int | None) -> list[Feed]:
-    """Return the feed in parts of at most `max_rows` rows; as a whole where it has no rows to cut."""
+    """Cut a model input into parts of at most `max_rows` rows. One that can't share a batch stays whole."""
     feed = part.feed
     if max_rows is None or part.shape is None or part.rows <= max_rows:
         return [feed]

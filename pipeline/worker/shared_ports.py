@@ -36,7 +36,7 @@ _bind, _listen = socket.socket.bind, socket.socket.listen
 
 
 def share_ports(front_pid: int) -> None:
-    """Have `bind` and `listen` of this process succeed where a process of the same service holds the port.
+    """Make `bind` and `listen` succeed in this process where another worker of the service holds the port.
 
     The socket then listens on a free port of the loopback interface, and takes the requested port over once
     that is free. Ports of other services stay an error.
@@ -61,7 +61,10 @@ def share_ports(front_pid: int) -> None:
 
 
 def _stands_by(listener: socket.socket, address: Any, error: OSError, front_pid: int) -> bool:
-    """Give the socket a stand-in port if a process of this service has its port. Returns whether it did."""
+    """Bind a socket to a free local port if another worker holds its port. Returns whether it did.
+
+    error: of the failed `bind` or `listen`.
+    """
     stand_in = _STAND_IN.get(listener.family)
     if error.errno != errno.EADDRINUSE or stand_in is None or listener.type != socket.SOCK_STREAM:
         return False
@@ -81,7 +84,7 @@ def _stands_by(listener: socket.socket, address: Any, error: OSError, front_pid:
 
 
 def _take_over(listener_ref: weakref.ref[socket.socket], address: Any) -> None:
-    """Try to listen on the address until that succeeds or the socket is closed."""
+    """Try each second to listen on the address, until that succeeds or the socket is closed."""
     while True:
         time.sleep(TAKE_OVER_S)
         listener = listener_ref()
@@ -97,7 +100,7 @@ def _take_over(listener_ref: weakref.ref[socket.socket], address: Any) -> None:
 
 
 def _replace(listener: socket.socket, address: Any) -> None:
-    """Put a socket that listens on the address in the place of another, under its descriptor.
+    """Replace a socket by one that listens on `address`, under the same file descriptor.
 
     Raises OSError, and leaves the socket as it was.
     """
@@ -110,12 +113,12 @@ def _replace(listener: socket.socket, address: Any) -> None:
 
 
 def _get_port(address: Any) -> Any:
-    """Return the port of an address, or the path of AF_UNIX."""
+    """Return the port of a socket address, or the path of an AF_UNIX address."""
     return address[1] if isinstance(address, tuple) else os.fsdecode(address)
 
 
 def _find_holder(address: Any, front_pid: int) -> int | None:
-    """Return the process of this service that listens on the address; None for a foreign one."""
+    """Return the id of this service's process that listens on the address; None for a foreign process."""
     port = _get_port(address)
     list_inodes = _list_tcp_inodes if isinstance(address, tuple) else _list_unix_inodes
     over = time.monotonic() + _SEARCH_S
@@ -146,7 +149,7 @@ def _list_unix_inodes(path: str) -> Iterator[str]:
 
 
 def _processes_below(root: int) -> Iterator[int]:
-    """Yield a process and all its descendants."""
+    """Yield the ids of a process and of all its descendants."""
     children: dict[int, list[int]] = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:

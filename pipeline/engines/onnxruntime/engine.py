@@ -1,4 +1,7 @@
-"""The engine `onnxruntime`: ONNX Runtime, and the model files that it runs. Imports no framework."""
+"""The engine plugin `onnxruntime`: finds .onnx files and loads them in ONNX Runtime.
+
+Importing this module imports no framework.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from pipeline.plugins import Library
 
 
 class OnnxRuntimeEngine:
-    """Runs .onnx files, which declare their feeds and fetches."""
+    """Engine plugin that runs .onnx files, which declare their inputs and outputs, with ONNX Runtime."""
 
     name = "onnxruntime"
     title = "ONNX Runtime"

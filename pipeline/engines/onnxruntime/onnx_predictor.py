@@ -39,7 +39,10 @@ _PRECISION_OPTIONS = {"fp16": "trt_fp16_enable", "bf16": "trt_bf16_enable", "int
 
 
 def session_options(conf: PredictorConf) -> onnxruntime.SessionOptions:
-    """Return the options of a session. Threads sleep while they wait: spinning threads starve the front."""
+    """Return ONNX Runtime's session options for a model's settings in config.yml.
+
+    Threads sleep while they wait: spinning threads starve the front process.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = conf.thread_num
     options.inter_op_num_threads = conf.inter_op_thread_num
@@ -58,7 +61,7 @@ def session_options(conf: PredictorConf) -> onnxruntime.SessionOptions:
 
 
 class SessionPlan(NamedTuple):
-    """Settings of a session that a model needs."""
+    """Execution providers and TensorRT shape ranges of one ONNX Runtime session."""
 
     providers: list[Provider]  # execution providers, the requested one first
     shapes: DynamicShapes | None = None  # TensorRT shapes of the session; None: any shape
@@ -72,10 +75,11 @@ def session_plans(
     instance_index: int = 0,
     dynamic_shapes: DynamicShapes | None = None,
 ) -> list[SessionPlan]:
-    """Plan one session, or one for each length class of TensorRT. Raises ConfigError.
+    """Return the settings of a model's ONNX Runtime sessions: one, or one per length class of TensorRT.
 
     A TensorRT engine may hold several profiles, but ONNX Runtime only runs the first one
-    (https://github.com/microsoft/onnxruntime/pull/31624). So each session has a single profile.
+    (https://github.com/microsoft/onnxruntime/pull/31624). So each session has a single profile. Raises
+    ConfigError.
     """
     warn_of_paddle_keys(conf, "on an ONNX model")
     if device is not Device.TENSORRT and (conf.precision != "fp32" or conf.use_calib):
@@ -99,7 +103,7 @@ def session_plans(
 
 
 def refuse_unavailable(device: Device) -> None:
-    """Raise ConfigError, with the remedy, for a device without a provider in this build."""
+    """Raise ConfigError, with a hint, for a device whose execution provider this ONNX Runtime lacks."""
     provider = {Device.CPU: CPU, Device.GPU: CUDA, Device.TENSORRT: TENSORRT}[device]
     if provider not in onnxruntime.get_available_providers():
         raise ConfigError(
@@ -155,7 +159,10 @@ def _format_shapes(shapes: Shapes) -> str:
 
 
 def _warn_of_precision(model: ServingModel, conf: PredictorConf, device: Device) -> None:
-    """Warn that `precision` or `use_calib` has no effect. Raises ConfigError with `strict_precision`."""
+    """Log a warning that `precision` or `use_calib` has no effect.
+
+    Raises ConfigError with `strict_precision`.
+    """
     setting = "use_calib: true" if conf.use_calib else f"precision {conf.precision}"
     reason = (
         f"{setting} is not for ONNX Runtime on {device.value}: the arithmetic of an ONNX model is in its "
@@ -183,20 +190,20 @@ _OUT_OF_RANGE = (
 
 
 def parse_out_of_range(exc: Exception) -> OutOfRange | None:
-    """Parse the number beyond a lookup table from an error; None for other errors."""
+    """Return the number beyond a lookup table that an ONNX Runtime error names; None for other errors."""
     matches = (pattern.search(str(exc)) for pattern in _OUT_OF_RANGE)
     match = next(filter(None, matches), None)
     return match and OutOfRange(int(match["value"]), int(match["low"]), int(match["high"]))
 
 
 def error_sentence(exc: Exception) -> str:
-    """Return the message of an ONNX Runtime error without its prefixes."""
+    """Return the message of an ONNX Runtime exception without its prefixes."""
     text = " ".join(_PLACE.sub("", _CODE.sub("", str(exc))).split())
     return (text or type(exc).__name__)[:MAX_ERROR_CHARS].strip()
 
 
 def load_sentence(program: Path, exc: Exception) -> str:
-    """Describe why a model can't be loaded, with the remedy if it is known."""
+    """Return a message why a model file can't be loaded by ONNX Runtime, with a hint if one is known."""
     import onnxruntime
 
     engine, text = f"ONNX Runtime {onnxruntime.__version__}", " ".join(str(exc).split())
@@ -213,9 +220,9 @@ def load_sentence(program: Path, exc: Exception) -> str:
 
 
 class OnnxPredictor:
-    """A session of an ONNX model, or one for each length class of TensorRT.
+    """A model in ONNX Runtime: one session, or one for each length class of TensorRT.
 
-    It releases the GIL while it runs, and takes any number of threads.
+    It releases the GIL during inference, and takes any number of threads.
     """
 
     def __init__(
@@ -243,7 +250,10 @@ class OnnxPredictor:
         self.merges = shares_runs(model.program, facts.finder, (*self.feeds, *self.fetches))
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run feeds by alias and return fetches by alias. Raises InvalidInput and ModelFailed."""
+        """Run inference: input arrays by alias to output arrays by alias.
+
+        Raises InvalidInput and ModelFailed.
+        """
         sessions = self._sessions
         if not sessions:
             raise ModelFailed("the predictor is closed")
@@ -261,20 +271,21 @@ class OnnxPredictor:
         return dict(zip(self._outputs, map(np.asarray, fetched), strict=True))
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Raise InvalidInput for feeds whose names, types, shapes or dtypes are not the model's."""
+        """Raise InvalidInput for inputs whose names, types, shapes or dtypes are not the model's."""
         check_forms(self.feeds, feeds)
 
     def close(self) -> None:
-        """Free the model as soon as no run is in progress."""
+        """Free the model as soon as no inference is in progress."""
         self._sessions = []
 
 
 def _session_for(
     sessions: Sequence[tuple[DynamicShapes | None, onnxruntime.InferenceSession]], shapes: Shapes
 ) -> onnxruntime.InferenceSession:
-    """Return the first session whose ranges hold the feeds' shapes. Raises InvalidInput if none does.
+    """Return the first session whose TensorRT ranges hold the inputs' shapes.
 
-    A single session is returned for all shapes: it reports a wrong shape itself.
+    Raises InvalidInput if none does. A single session is returned for all shapes: it reports a wrong shape
+    itself.
     """
     if len(sessions) == 1:
         return sessions[0][1]

@@ -1,4 +1,7 @@
-"""The engine `openvino`: OpenVINO on the CPU, and the model files that it runs. Imports no framework."""
+"""The engine plugin `openvino`: finds model files that OpenVINO runs on the CPU, and loads them.
+
+Importing this module imports no framework.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ ONNX, PDMODEL, IR = "onnx", "pdmodel", "ir"
 
 
 class OpenVinoEngine:
-    """Runs .onnx files, OpenVINO's .xml and Paddle's .pdmodel programs, only if config.yml names it."""
+    """Engine plugin that runs .onnx, .xml (OpenVINO IR) and .pdmodel files, only if config.yml names it."""
 
     name = "openvino"
     title = "OpenVINO"
@@ -34,7 +37,7 @@ class OpenVinoEngine:
         return {".onnx": ONNX, ".pdmodel": PDMODEL, ".xml": IR}.get(file.suffix, "")
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """Return the weight file beside the program. An ONNX file holds its weights, or names their files."""
+        """Return the weight file beside a model file; None if there is none, as for an ONNX file."""
         ending = {".pdmodel": ".pdiparams", ".xml": ".bin"}.get(program.suffix)
         params = ending and program.with_suffix(ending)
         return params if params and params in files else None

@@ -1,4 +1,4 @@
-"""Facts of an OpenVINO graph: feeds, fetches, and limits of ids."""
+"""Facts of a model as OpenVINO sees it: inputs, outputs, and the limits of ids."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_STEPS = 16
 
 
 class GraphFacts(NamedTuple):
-    """Feeds, fetches and operators of a graph."""
+    """Inputs and outputs of a model's graph, and facts that decide on its batches."""
 
     feeds: tuple[Variable, ...]
     fetches: tuple[Variable, ...]
@@ -36,13 +36,16 @@ class GraphFacts(NamedTuple):
 
 
 def read_onnx_facts(model: ServingModel) -> GraphFacts:
-    """Read the facts of an ONNX file, without its weights."""
+    """Return the facts of an ONNX model, read from its file without the weights."""
     facts = inspect_onnx(model.program)
     return GraphFacts(facts.feeds, facts.fetches, facts.finder, facts.id_limits)
 
 
 def read_graph_facts(graph: Any, model: ServingModel) -> GraphFacts:
-    """Read the facts of an `openvino.Model`. Raises ConfigError for feeds or fetches of unsupported types."""
+    """Return the facts of an `openvino.Model`.
+
+    Raises ConfigError for inputs or outputs of unsupported types.
+    """
     operators = list(graph.get_ops())
     limits: dict[str, int] = {}
     for feed, rows in _lookups(operators):
@@ -66,7 +69,7 @@ def _variable(port: Any, model: ServingModel) -> Variable:
 
 
 def _lookups(operators: Iterable[Any]) -> Iterable[tuple[str, int]]:
-    """Yield each feed that a Gather looks up in a table, with the number of the table's rows."""
+    """Yield each model input that a Gather looks up in a table, with the number of the table's rows."""
     for operator in operators:
         if operator.get_type_name() != "Gather":
             continue
@@ -81,7 +84,7 @@ def _lookups(operators: Iterable[Any]) -> Iterable[tuple[str, int]]:
 
 
 def _feed_behind(tensor: Any) -> str:
-    """Return the feed of a tensor that is a cast or reshaped feed; empty for a computed tensor."""
+    """Return the model input of which a tensor is a cast or reshape; empty for a computed tensor."""
     for _ in range(_MAX_STEPS):
         node = tensor.get_node()
         if node.get_type_name() == "Parameter":
@@ -103,7 +106,10 @@ _TABLE_FORMS = {"Convert", "Multiply", "Subtract"}  # between a stored table and
 
 
 def inspect_ir(program: Path) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
-    """Return the feeds and fetches of an IR file. Raises ConfigError for files before IR version 10."""
+    """Return the inputs and outputs of an OpenVINO IR file (.xml).
+
+    Raises ConfigError for files before version 10.
+    """
     root = _parse(program)
     layers = {layer.get("id", ""): layer for layer in root.iterfind("layers/layer")}
     sources = {
@@ -128,7 +134,10 @@ def inspect_ir(program: Path) -> tuple[tuple[Variable, ...], tuple[Variable, ...
 
 
 def inspect_id_limits(program: Path) -> dict[str, int]:
-    """Return, by id feed, the rows of its smallest embedding table. Raises ConfigError."""
+    """Return, by input of an OpenVINO IR file (.xml), the rows of the embedding table that its ids select.
+
+    The smallest table counts. Raises ConfigError for a file that can't be read.
+    """
     root = _parse(program)
     layers = {layer.get("id", ""): layer for layer in root.iterfind("layers/layer")}
     sources: dict[str, list[str]] = {}
@@ -153,14 +162,17 @@ def inspect_id_limits(program: Path) -> dict[str, int]:
 def _follow(
     layers: dict[str, ElementTree.Element], sources: dict[str, list[str]], number: str, forms: set[str]
 ) -> str:
-    """Return the layer whose values reach layer `number` through layers of these types."""
+    """Return the layer whose values reach layer `number` through layers of the types `forms`.
+
+    sources: for each layer, the layers of its inputs.
+    """
     while layers[number].get("type") in forms and sources.get(number):
         number = sources[number][0]
     return number
 
 
 def _parse(program: Path) -> ElementTree.Element:
-    """Return the graph's XML. Raises ConfigError."""
+    """Return the XML of an OpenVINO IR file. Raises ConfigError if it can't be read."""
     try:
         if program.stat().st_size > MAX_BYTES:
             raise ConfigError(f"{program} is over {MAX_BYTES} bytes: no graph of OpenVINO's")

@@ -1,4 +1,4 @@
-"""Runs ONNX models and Paddle's .pdmodel programs with OpenVINO."""
+"""Runs ONNX models, OpenVINO IR files and Paddle's .pdmodel files with OpenVINO."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PLACE = re.compile(r"(Caught exception: )?Exception from \S+:\d+:|Check '.*?' f
 
 
 def error_sentence(exc: Exception) -> str:
-    """Return the message of an OpenVINO error without source locations, or the failed check."""
+    """Return the message of an OpenVINO exception without source locations, or the failed check."""
     text = str(exc)
     message = " ".join(_PLACE.sub(" ", text).split()) or " ".join(text.split())
     return (message or type(exc).__name__)[:MAX_ERROR_CHARS].strip()
@@ -54,7 +54,7 @@ _WIDE = {"int64", "uint32", "uint64"}
 
 
 class OpenVinoPredictor:
-    """A compiled model, which all threads share. A run releases the GIL.
+    """A model compiled by OpenVINO, which all threads share. Inference releases the GIL.
 
     Runs take turns, each with all of `thread_num`. After a failed run, 2026.4 leaves the shapes of that run
     in its graph, and the next run may return another request's outputs. So runs never overlap, and the model
@@ -92,7 +92,10 @@ class OpenVinoPredictor:
         self.merges = shares_runs(model.program, facts.finder, (*self.feeds, *self.fetches))
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run feeds by alias and return fetches by alias. Raises InvalidInput and ModelFailed."""
+        """Run inference: input arrays by alias to output arrays by alias.
+
+        Raises InvalidInput and ModelFailed.
+        """
         checked = check_feeds(self.feeds, feeds)
         for alias, limit in self._limits.items():
             limit.check(alias, checked[alias])
@@ -117,16 +120,19 @@ class OpenVinoPredictor:
                 raise build_run_error("OpenVINO", self.feeds, checked, error_sentence(exc)) from exc
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Raise InvalidInput for feeds whose names, types, shapes or dtypes are not the model's."""
+        """Raise InvalidInput for inputs whose names, types, shapes or dtypes are not the model's."""
         check_forms(self.feeds, feeds)
 
     def close(self) -> None:
-        """Free the model as soon as no run is in progress."""
+        """Free the model as soon as no inference is in progress."""
         with self._turn:
             self._request, self._closed = None, True
 
     def _get_request(self) -> Any:
-        """Return the infer request; compile the model again after a failed run. Raises ModelFailed."""
+        """Return OpenVINO's infer request; compile the model again after a failed inference.
+
+        Raises ModelFailed.
+        """
         if self._closed:
             raise ModelFailed("the predictor is closed")
         if self._request is None:
@@ -141,7 +147,10 @@ class OpenVinoPredictor:
 def _read_graph(
     core: openvino.Core, model: ServingModel, settings: dict[str, Any]
 ) -> tuple[GraphFacts, Callable[[], Any]]:
-    """Return the facts of the graph, and a function that compiles it. Raises ConfigError."""
+    """Return the inputs, outputs and operators of a model, and a function that compiles the model.
+
+    settings: OpenVINO's compile properties. Raises ConfigError.
+    """
     if model.format == "onnx":
         folder, names = model.program.parent, inspect_onnx(model.program).data_files
         files = [model.program, *(folder / name for name in names)]
@@ -172,7 +181,7 @@ def _writable(array: Array) -> Array:
 
 
 class _NumberLimit(NamedTuple):
-    """The range of numbers that a feed may hold.
+    """The range of numbers that an integer input of the model may hold.
 
     OpenVINO does not check it: an id beyond its table yields zeros, and 64-bit numbers lose their upper half.
     """
@@ -182,7 +191,7 @@ class _NumberLimit(NamedTuple):
     error: type[InvalidInput]
 
     def check(self, alias: str, array: Array) -> None:
-        """Raise `error` unless all numbers are in [-end, end)."""
+        """Raise the limit's error unless all numbers of the array are in [-end, end)."""
         if int(array.view(f"u{array.itemsize}").max()) < self.end:
             return
         low, high = int(array.min()), int(array.max())
@@ -191,7 +200,10 @@ class _NumberLimit(NamedTuple):
 
 
 def _get_number_limits(feeds: Sequence[Variable], id_limits: Mapping[str, int]) -> dict[str, _NumberLimit]:
-    """Return the limits of integer feeds, by alias."""
+    """Return the range of numbers that each integer input may hold, by alias.
+
+    id_limits: by name of an input of ids, the rows of the table in which they are looked up.
+    """
     int32 = _NumberLimit(_INT32_END, "which is beyond the int32 that OpenVINO computes with", InvalidInput)
     limits = {feed.alias: int32 for feed in feeds if feed.dtype in _WIDE}
     for feed in feeds:
@@ -212,7 +224,10 @@ _HINTS = {"fp32": "f32", "bf16": "bf16"}
 
 
 def properties(core: openvino.Core, model: ServingModel, conf: PredictorConf) -> dict[str, Any]:
-    """Return the compile properties of a model. Raises ConfigError for settings that OpenVINO lacks."""
+    """Return OpenVINO's compile properties for a model.
+
+    Raises ConfigError for settings that OpenVINO lacks.
+    """
     if resolve_device(conf) is not Device.CPU:
         raise ConfigError(
             f"device_type {conf.device_type} with devices {conf.devices!r}: OpenVINO runs models on the CPU "
@@ -233,7 +248,7 @@ def properties(core: openvino.Core, model: ServingModel, conf: PredictorConf) ->
 
 
 def _precision_in_force(core: openvino.Core, model: ServingModel, conf: PredictorConf) -> str:
-    """Return the effective precision: `precision`, or fp32 with a warning if the CPU lacks it.
+    """Return the precision that the model runs in: `precision`, or fp32 with a warning if the CPU lacks it.
 
     `use_calib` is a warning too: OpenVINO has nothing to calibrate. With `strict_precision` both raise
     ConfigError.
@@ -252,7 +267,7 @@ def _precision_in_force(core: openvino.Core, model: ServingModel, conf: Predicto
 
 
 def _explain_unsupported_precision(core: openvino.Core, conf: PredictorConf) -> str | None:
-    """Return why the model can't run in `precision`, with the remedy, or None if it can."""
+    """Return why the model can't run in the configured precision, with a hint; None if it can."""
     if conf.precision == "int8":
         return (
             "precision int8 is in the model's file where OpenVINO runs it: serve one that was converted to "
@@ -274,7 +289,10 @@ _CPU_PROPERTIES = ("FULL_DEVICE_NAME", "OPTIMIZATION_CAPABILITIES")
 
 
 def compile_onnx(core: openvino.Core, files: Sequence[Path], device: str, properties: dict[str, Any]) -> Any:
-    """Compile the ONNX model `files[0]`, with the cache if it is large. The other files hold its weights."""
+    """Compile the ONNX model `files[0]` and return it; a large model is cached on disk.
+
+    The other files hold its weights. properties: OpenVINO's compile properties.
+    """
     program = str(files[0])
     try:
         size = sum(file.stat().st_size for file in files)
@@ -295,7 +313,10 @@ def compile_onnx(core: openvino.Core, files: Sequence[Path], device: str, proper
 
 @contextmanager
 def _locked(folder: Path, size: int) -> Iterator[Path]:
-    """Lock a cache folder against writers of other processes. An incomplete folder is emptied first."""
+    """Lock a cache folder against writers of other processes within a `with` block, and yield the folder.
+
+    An incomplete folder is emptied first. size: bytes of the model, for which room is made in the cache.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (folder / _LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
@@ -309,14 +330,17 @@ def _locked(folder: Path, size: int) -> Iterator[Path]:
 
 
 def _clear(folder: Path) -> None:
-    """Remove the files of a process that died while it wrote."""
+    """Remove the incomplete files that a process left in a cache folder when it died."""
     for file in folder.iterdir():
         if file.name != _LOCK:
             file.unlink()
 
 
 def _make_room(folder: Path, size: int) -> None:
-    """Remove the least recently used folders until `size` bytes fit. Loaded models keep their open files."""
+    """Remove the least recently used cache folders until `size` bytes fit into the cache.
+
+    Loaded models keep their open files.
+    """
     oldest_first = sorted((other for other in folder.parent.iterdir() if other != folder), key=_last_use)
     sizes = {other: sum(file.stat().st_size for file in other.iterdir()) for other in oldest_first}
     for other in oldest_first:
@@ -331,7 +355,7 @@ def _last_use(folder: Path) -> float:
 
 
 def _get_cache_key(files: Sequence[Path], cpu: Sequence[str], properties: dict[str, Any]) -> str:
-    """Hash the state of the files, the OpenVINO version, the CPU and the properties.
+    """Return a hash of the model files' state, the OpenVINO version, the CPU and the compile properties.
 
     2026.4 reuses a file that was compiled for f32 for bf16 too, and then returns nan or crashes.
     """

@@ -1,4 +1,7 @@
-"""The engine `paddle`: Paddle Inference, and the model files that it runs. Imports no framework."""
+"""The engine plugin `paddle`: finds Paddle's model files and loads them in Paddle Inference.
+
+Importing this module imports no framework.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ PIR, PDMODEL = "pir", "pdmodel"
 
 
 class PaddleEngine:
-    """Runs .pdmodel programs, and the .json programs of Paddle 3."""
+    """Engine plugin that runs .pdmodel files and the .json model files of Paddle 3 with Paddle Inference."""
 
     name = "paddle"
     title = "Paddle Inference"
@@ -34,7 +37,10 @@ class PaddleEngine:
         return PIR if file.suffix == ".json" and _is_pir(file) else ""
 
     def params_of(self, program: Path, files: Sequence[Path]) -> Path | None:
-        """Return the parameter file; None without weights, and for a `__model__` with a file per weight."""
+        """Return the weight file; None without weights, and for a `__model__` with a file for each weight.
+
+        Raises ConfigError for several weight files.
+        """
         candidates = [path for path in files if path.suffix == ".pdiparams" or path.name == "__params__"]
         if len(candidates) > 1:
             names = ", ".join(path.name for path in candidates)
@@ -56,6 +62,9 @@ ENGINE = PaddleEngine()
 
 
 def _is_pir(path: Path) -> bool:
-    """Whether a .json file is a Paddle program; tokenizers and configurations have that suffix too."""
+    """Whether a .json file is a model file of Paddle 3.
+
+    Tokenizers and configurations have that suffix too.
+    """
     with path.open("rb") as file:
         return b'"magic":"pir"' in file.read(512).replace(b" ", b"")

@@ -1,4 +1,7 @@
-"""Builds a `paddle.inference.Config` from `local_service_conf`, within the limits of the Paddle build."""
+"""Builds the configuration of a Paddle predictor (`paddle.inference.Config`) from config.yml.
+
+Settings that the installed Paddle or the machine lacks are refused.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,10 @@ def paddle_precision(name: str) -> inference.PrecisionType:
 def use_tensorrt(
     config: inference.Config, model: ServingModel, conf: PredictorConf, dynamic_shapes: DynamicShapes | None
 ) -> None:
-    """Enable TensorRT in a Config for a GPU. Raises ConfigError for settings that exclude each other."""
+    """Enable TensorRT in a Paddle configuration for a GPU.
+
+    Raises ConfigError for settings that exclude each other.
+    """
     if model.format == "pir":
         raise ConfigError(
             f"{model.program}: Paddle's TensorRT engine takes .pdmodel programs only: convert the model with "
@@ -94,10 +100,10 @@ def build_config(
     natively: bool = False,
     rest: Half | None = None,
 ) -> inference.Config:
-    """Build the configuration of one instance.
+    """Return the Paddle configuration of one instance of a model.
 
-    With `natively`, oneDNN is off, whatever `conf` says. `rest` is a text program without its tokenizer.
-    Raises ConfigError for settings that this build or machine does not support.
+    With `natively`, oneDNN is off, whatever `conf` says. `rest` is the part of a text model behind its
+    tokenizer. Raises ConfigError for settings that this build or machine does not support.
     """
     device = resolve_device(conf)
     refuse_unsupported(device, conf)
@@ -130,7 +136,10 @@ def configure(
     dynamic_shapes: DynamicShapes | None = None,
     natively: bool = False,
 ) -> None:
-    """Apply `conf` without checking the capabilities of the build. `precision` overrides that of `conf`."""
+    """Apply the settings of `conf` to a Paddle configuration, without checking the capabilities of the build.
+
+    `precision` overrides that of `conf`. With `natively`, oneDNN is off.
+    """
     device = resolve_device(conf)
     precision = precision or conf.precision
     config.disable_glog_info()
@@ -156,7 +165,7 @@ def configure(
 
 
 def refuse_unsupported(device: Device, conf: PredictorConf) -> None:
-    """Raise ConfigError, with the remedy, for a device that this build of Paddle or this machine lacks."""
+    """Raise ConfigError, with a hint, for a device that this build of Paddle or this machine lacks."""
     if device is Device.CPU:
         return
     version = paddle.__version__
@@ -183,10 +192,11 @@ def refuse_unsupported(device: Device, conf: PredictorConf) -> None:
 def precision_in_force(
     device: Device, model: ServingModel, conf: PredictorConf, cpu_flags: Collection[str] | None = None
 ) -> str:
-    """Return the effective precision: `precision`, or fp32 with a warning if Paddle can't run it.
+    """Return the precision that the model runs in: `precision`, or fp32 if Paddle can't run it.
 
-    Paddle Serving falls back as well: its examples configure int8 on a CPU. `use_calib` without TensorRT is
-    also a warning. With `strict_precision` both raise ConfigError. `cpu_flags` default to /proc/cpuinfo.
+    The fallback logs a warning. Paddle Serving falls back as well: its examples configure int8 on a CPU.
+    `use_calib` without TensorRT is also a warning. With `strict_precision` both raise ConfigError.
+    `cpu_flags` default to /proc/cpuinfo.
     """
     unsupported = _explain_unsupported_precision(device, model, conf, cpu_flags)
     calibrates = conf.use_calib and device is not Device.TENSORRT
@@ -202,7 +212,7 @@ def precision_in_force(
 def _explain_unsupported_precision(
     device: Device, model: ServingModel, conf: PredictorConf, cpu_flags: Collection[str] | None
 ) -> str | None:
-    """Return why the model can't run in `precision`, with the remedy, or None if it can."""
+    """Return why the model can't run in the configured precision, with a hint; None if it can."""
     if conf.precision == "fp32" or device is Device.TENSORRT:
         return None
     if device is Device.GPU:
@@ -227,7 +237,10 @@ def _cpu_flags() -> set[str]:
 
 
 def _needs_ir_optim(device: Device, conf: PredictorConf, precision: str) -> bool:
-    """Whether graph passes must be on: bf16 and TensorRT are graph passes, silently ignored without."""
+    """Whether graph optimisation must be on, whatever `ir_optim` says: bf16 and TensorRT are graph passes.
+
+    Paddle ignores them silently without.
+    """
     needs = device is Device.TENSORRT or precision == "bf16"
     if needs and not conf.ir_optim:
         log.info("ir_optim is switched on: %s needs it", "tensorRT" if device is Device.TENSORRT else "bf16")
@@ -235,7 +248,7 @@ def _needs_ir_optim(device: Device, conf: PredictorConf, precision: str) -> bool
 
 
 def _should_use_onednn(conf: PredictorConf, precision: str) -> bool:
-    """Whether to use oneDNN. Without `use_mkldnn`, only bf16 uses it, which needs oneDNN.
+    """Whether the model runs with oneDNN: as `use_mkldnn` says, and by default only for bf16.
 
     Paddle Serving's default is off. Measured with a 2 x 128 BERT, one thread and Paddle 3.3.1, on batches of
     1 / 8 / 32 rows of 32 tokens. oneDNN takes 1.7 / 5.0 / 13 ms of CPU, Paddle's kernels 2.3 / 8.7 / 41 ms.
@@ -255,7 +268,7 @@ def _use_onednn(config: inference.Config, conf: PredictorConf, precision: str) -
 
 
 def _is_native_alone(model: ServingModel, conf: PredictorConf) -> bool:
-    """Whether oneDNN can't run the program, which is logged."""
+    """Whether the model has an operator that oneDNN can't run, which is logged."""
     operator = run_natively_for(model)
     if operator is None:
         return False
@@ -269,6 +282,9 @@ def _beyond_onednn(operator: str, model: ServingModel) -> str:
 
 
 def _call_onednn_setter(config: inference.Config, name: str, *arguments: Any) -> None:
-    """Call a setter by its name since Paddle 3.1, or by its name in 2.6."""
+    """Call a setter of Paddle's configuration, whose name has "onednn" since Paddle 3.1 and "mkldnn" before.
+
+    name: with {} for that part.
+    """
     setter = getattr(config, name.format("onednn"), None) or getattr(config, name.format("mkldnn"))
     setter(*arguments)

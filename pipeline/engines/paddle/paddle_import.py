@@ -1,4 +1,4 @@
-"""Imports Paddle with a quiet native log, sleeping threads, no warnings and the process's signal handlers."""
+"""Imports Paddle without its side effects: log lines, spinning threads, warnings and signal handlers."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _OUT_OF_RANGE = re.compile(r"expected >= 0 and < (?P<end>\d+), but got (?P<value
 
 
 def parse_out_of_range(exc: Exception) -> OutOfRange | None:
-    """Parse the number beyond a lookup table from an error; None for other errors."""
+    """Return the number beyond a lookup table that a Paddle error names; None for other errors."""
     match = _OUT_OF_RANGE.search(str(exc))
     return match and OutOfRange(int(match["value"]), 0, int(match["end"]) - 1)
 
 
 def error_sentence(exc: Exception) -> str:
-    """Return the message of a Paddle error without its hints and native traceback."""
+    """Return the message of a Paddle exception without its hints and native traceback."""
     text = str(exc)
     match = _SENTENCE.search(text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]

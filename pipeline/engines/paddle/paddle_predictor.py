@@ -1,4 +1,4 @@
-"""Runs .pdmodel and PIR programs with Paddle Inference."""
+"""Runs .pdmodel files, and the .json model files of Paddle 3 (PIR), with Paddle Inference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class PaddlePredictor:
-    """One instance of a Paddle model. Holds the GIL while it runs; one thread at a time."""
+    """A model in Paddle Inference, for one instance.
+
+    Inference holds the GIL; one thread at a time may run it.
+    """
 
     def __init__(
         self,
@@ -64,9 +67,10 @@ class PaddlePredictor:
             self.merges = False
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run feeds by alias and return fetches by alias. Many programs accept more shapes than they declare.
+        """Run inference: input arrays by alias to output arrays by alias.
 
-        Raises InvalidInput, or ModelFailed with Paddle's reason.
+        Many models accept more shapes than they declare. Raises InvalidInput, or ModelFailed with Paddle's
+        reason.
         """
         if self._runs is None:
             raise ModelFailed("the predictor is closed")
@@ -85,11 +89,11 @@ class PaddlePredictor:
             raise build_run_error("Paddle", self._fed, checked, error_sentence(exc), out_of_range) from exc
 
     def check(self, feeds: Mapping[str, Array]) -> None:
-        """Raise InvalidInput for feeds whose names, types or dtypes do not fit, or that are empty."""
+        """Raise InvalidInput for inputs whose names, types or dtypes do not fit, or that are empty."""
         check_forms(self._fed, feeds, any_shape=True)
 
     def _bears_padding(self) -> bool:
-        """Whether texts of several requests may be padded to the longest one, as the tokenizer does."""
+        """Whether texts of several requests may be padded to the longest text, as the tokenizer does."""
         try:
             return len(self._texts) == len(self.feeds) and bears_padding(self.run, self._texts)
         except (InvalidInput, ModelFailed):
@@ -106,9 +110,9 @@ class PaddlePredictor:
         return build_config(self._model, self._conf, rest=rest, **options)
 
     def _load_session(self, config: inference.Config) -> Session | Tokenizing:
-        """Load the program with this configuration, and its tokenizer if it is a text program.
+        """Load the model with this configuration, and its tokenizer if it has one.
 
-        Raises ConfigError if the program can't be loaded or does not match the model's description.
+        Raises ConfigError if the model can't be loaded or does not match its description.
         """
         model, halves = self._model, self._halves
         tokens = set(halves.tokens) if halves else set()
@@ -144,7 +148,7 @@ class PaddlePredictor:
             raise ConfigError(f"{self._model.program} can't be loaded: {error_sentence(exc)}") from exc
 
     def close(self) -> None:
-        """Free the model."""
+        """Free the model. Later calls of `run` raise ModelFailed."""
         self._runs = self._without_onednn = None
 
 
@@ -158,7 +162,7 @@ def _refuse_unfeedable(model: ServingModel, facts: ProgramFacts) -> None:
 
 
 def _map_fetches_by_order(model: ServingModel, outputs: Sequence[str]) -> dict[str, str]:
-    """Map declared fetch names to the program's names by their order, if no name is in both.
+    """Return the graph file's output names by the declared names, in order; empty if a name is in both.
 
     Models saved by Paddle Serving 0.6 and earlier declare other names than the program, in the same order.
     """
@@ -174,7 +178,10 @@ def _map_fetches_by_order(model: ServingModel, outputs: Sequence[str]) -> dict[s
 def _compare_names(
     declared: Sequence[Variable], actual: Sequence[str], kind: str, model: ServingModel
 ) -> None:
-    """Raise ConfigError at start-up for a description that does not match the program."""
+    """Raise ConfigError at start-up for a description whose tensor names do not match the graph file.
+
+    kind: "feed" (inputs) or "fetch" (outputs).
+    """
     names = {variable.name for variable in declared}
     missing = names - set(actual)
     if kind == "feed":

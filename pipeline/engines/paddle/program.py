@@ -1,4 +1,4 @@
-"""Paddle program files: shapes, parameters and operators, and the two halves of a text program.
+"""Paddle's model files (programs): shapes, weights and operators, and text models cut into two halves.
 
 The files are checked before the engine loads them. Paddle Inference 3.3.1 ends the process with SIGSEGV on a
 damaged .pdmodel. It loads a truncated parameter file, and starts without weights if the file is missing.
@@ -31,7 +31,7 @@ _LENGTH, _ID = struct.Struct("<Q"), struct.Struct("<i")
 
 @dataclass(frozen=True)
 class Half:
-    """A program and its parameters, as file contents."""
+    """A graph and its weights, as contents of files that Paddle loads."""
 
     program: bytes
     params: bytes
@@ -39,7 +39,7 @@ class Half:
 
 @dataclass(frozen=True)
 class TextProgram:
-    """A text program cut in two: its tokenizer and the rest."""
+    """A text model cut in two: its tokenizer and the rest."""
 
     tokenizer: Half
     rest: Half | None  # None: all outputs are the tokenizer's
@@ -49,9 +49,9 @@ class TextProgram:
 
 
 def skip_vocabulary(file: BinaryIO, size: int) -> None:
-    """Skip a vocabulary in a parameter file: its length, then each token's length, bytes and id.
+    """Seek past a vocabulary in a weight file: its length, then each token's length, bytes and id.
 
-    Raises struct.error or ValueError if the file ends before.
+    Raises struct.error or ValueError if the file, of `size` bytes, ends before.
     """
     (count,) = _LENGTH.unpack(file.read(_LENGTH.size))
     for _ in range(min(count, size)):
@@ -64,9 +64,9 @@ def skip_vocabulary(file: BinaryIO, size: int) -> None:
 def cut_in_two(
     program: Any, params: Path, stored: Iterable[str], skip: Callable[[BinaryIO, str], None]
 ) -> TextProgram:
-    """Cut a ProgramDesc into its tokenizer and the rest.
+    """Cut the graph of a text model (a ProgramDesc) into its tokenizer and the rest, each with its weights.
 
-    `stored` names its parameters in the order of the file `params`. `skip` skips a parameter in that file.
+    `stored` names the weights in the order of the file `params`. `skip` seeks past a weight in that file.
     """
     block = program.blocks[0]
     kinds = {variable.name: variable.type.type for variable in block.vars}
@@ -111,7 +111,7 @@ def _inputs(ops: Iterable[Any], kind: str) -> list[str]:
 
 
 def _prune_program(program: Any, ops: Sequence[Any], feeds: Sequence[str], fetches: Sequence[str]) -> None:
-    """Reduce a program to these operators, feeds and fetches, and to the variables that they need."""
+    """Reduce a graph to these operators, inputs and outputs, and to the variables that they need."""
     block = program.blocks[0]
     feed, fetch = (next(op for op in block.ops if op.type == kind) for kind in ("feed", "fetch"))
     ops_to_keep = [
@@ -129,7 +129,7 @@ def _prune_program(program: Any, ops: Sequence[Any], feeds: Sequence[str], fetch
 
 
 def _numbered(pattern: Any, slot: Any, name: str, number: int) -> Any:
-    """Return a copy of a feed or fetch operator for another variable."""
+    """Return a copy of a feed or fetch operator for another variable, at place `number`."""
     slot.arguments[:] = [name]
     for attribute in pattern.attrs:
         if attribute.name == "col":
@@ -153,7 +153,7 @@ _OPERATOR = re.compile(rb'"#":"\d+\.(\w+)"|\x1a[\x03-\x30]([a-z][a-z_0-9]+)')
 
 @dataclass(frozen=True)
 class ProgramFacts:
-    """Variables and parameters of a program."""
+    """Facts of a Paddle model file: shapes of variables, and names of weights, ragged and text variables."""
 
     shapes: Mapping[str, tuple[int, ...]]  # by variable, including all feeds
     parameters: int  # number of parameters
@@ -164,7 +164,7 @@ class ProgramFacts:
 
 
 def find_row_finder(program: Path) -> str | None:
-    """Return an operator whose number of output rows depends on the data, or None.
+    """Return an operator of a model file whose number of output rows depends on the data, or None.
 
     A batch with such an operator can't be split: two boxes for two images may both belong to one image.
     """
@@ -172,7 +172,7 @@ def find_row_finder(program: Path) -> str | None:
 
 
 def run_natively_for(model: ServingModel) -> str | None:
-    """Return an operator that can't run with oneDNN, or None.
+    """Return an operator of a model that oneDNN runs wrongly or not at all; None if oneDNN can run it.
 
     oneDNN's adaptive pooling to more than 1x1 reuses the algorithm of the first run: sizes that the output
     does not divide are 1 to 9 % off afterwards. The whole program runs without oneDNN, because Paddle 3.3.1
@@ -190,7 +190,7 @@ def _first_operator(program: Path, pattern: re.Pattern[bytes]) -> str | None:
 
 
 def inspect_program(model: ServingModel) -> ProgramFacts:
-    """Read the program file. Raises ConfigError if it or its parameter file is damaged or missing."""
+    """Return the facts of a model file. Raises ConfigError if it or its weight file is damaged or missing."""
     try:
         facts = _pir_facts(model.program) if model.format == "pir" else _pdmodel_facts(model.program)
     except (OSError, LookupError, TypeError, ValueError, AttributeError) as exc:
@@ -214,27 +214,30 @@ def inspect_program(model: ServingModel) -> ProgramFacts:
 
 
 def separate_params(model: ServingModel) -> bool:
-    """Whether each weight has a separate file, as the first versions of Paddle saved them."""
+    """Whether each weight of a model has a file of its own, as the first versions of Paddle saved them."""
     return model.program.name == "__model__" and model.params is None
 
 
 def parameter_names(program: Path) -> tuple[str, ...]:
-    """Return the names of a .pdmodel's weights, in the order of the parameter file."""
+    """Return the names of the weights of a .pdmodel file, in the order of the weight file."""
     return _pdmodel_facts(program).names
 
 
 def ragged_variables(program: Path) -> frozenset[str]:
-    """Return the names of a .pdmodel's variables with sequences."""
+    """Return the names of the ragged (LoD) variables of a .pdmodel file."""
     return _pdmodel_facts(program).ragged
 
 
 def find_tokenizer_op(model: ServingModel) -> str | None:
-    """Return the name of a program's tokenizer operator, or None."""
+    """Return the name of the tokenizer operator in a text model; None for other models."""
     return _first_operator(model.program, _TOKENIZER) if model.format == "pdmodel" else None
 
 
 def text_program(model: ServingModel) -> TextProgram:
-    """Cut a text program in two. Raises ConfigError if each weight has a separate file."""
+    """Read a text model, cut into its tokenizer and the rest.
+
+    Raises ConfigError if each weight has a separate file.
+    """
     if model.params is None:
         raise ConfigError(
             f"{model.program} has a tokenizer, and its weights in a file each: convert it with "
@@ -247,7 +250,7 @@ def text_program(model: ServingModel) -> TextProgram:
 
 
 def corrected_feeds(model: ServingModel, facts: ProgramFacts) -> tuple[Variable, ...]:
-    """Return the model's feeds with shapes and raggedness from the program.
+    """Return the model's inputs with the shapes and raggedness (LoD) that its graph file declares.
 
     Older conversions of Paddle Serving drop every open axis: [-1, -1] and the shape of a ragged feed are
     stored as no shape at all. Others store lengths that the program does not require.
@@ -277,7 +280,10 @@ def _corrected(variable: Variable, facts: ProgramFacts) -> Variable:
 
 
 def _pools_adaptively(ops: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a PIR program, in a block inside another too, pools adaptively to more than 1x1."""
+    """Whether a Paddle 3 model, in a block inside another too, pools adaptively to more than 1x1.
+
+    ops: its operators, decoded from JSON.
+    """
     for op in ops:
         if op["#"].endswith(".pool2d"):
             attributes = {attribute["N"]: attribute["AT"].get("D") for attribute in op["A"]}
@@ -311,7 +317,7 @@ def _pir_ops(program: Path) -> Sequence[Mapping[str, Any]]:
 
 
 def _pir_facts(program: Path) -> ProgramFacts:
-    """Read the facts of a PIR program from the `data` and parameter operators in its JSON."""
+    """Return the facts of a .json model file (PIR), from the `data` and weight operators in it."""
     ops = _pir_ops(program)
     shapes = {}
     for op in ops:
@@ -322,7 +328,7 @@ def _pir_facts(program: Path) -> ProgramFacts:
 
 
 def _is_stored(op: Mapping[str, Any]) -> bool:
-    """Whether an operator of a PIR program is a parameter of the parameter file.
+    """Whether an operator of a .json model file (PIR) is a weight of the weight file.
 
     A recurrent layer's `dropout_state` is not stored: its persistable flag, the first of OA, is 0.
     """
@@ -330,7 +336,7 @@ def _is_stored(op: Mapping[str, Any]) -> bool:
 
 
 def _pdmodel_facts(program: Path) -> ProgramFacts:
-    """Read the facts of a .pdmodel from the variables in the first block of its ProgramDesc."""
+    """Return the facts of a .pdmodel file, from the variables in the first block of its ProgramDesc."""
     framework = _framework()
     variables = _parsed(framework.ProgramDesc, program.read_bytes()).blocks[0].vars
     # By number: "lod_tensor" and "lod_level" have other names since Paddle 2.6.
@@ -348,7 +354,7 @@ def _pdmodel_facts(program: Path) -> ProgramFacts:
 
 
 def _count_stored_tensors(params: Path, limit: int, facts: ProgramFacts | None = None) -> int:
-    """Count the complete tensors in a parameter file, up to `limit`. Vocabularies in `facts` count too.
+    """Count the complete tensors in a weight file, up to `limit`. Vocabularies in `facts` count too.
 
     Any bytes may follow the last tensor, and zeros would look like empty tensors.
     """
@@ -365,7 +371,7 @@ def _count_stored_tensors(params: Path, limit: int, facts: ProgramFacts | None =
 
 
 def _skip(file: BinaryIO, name: str, size: int, facts: ProgramFacts | None) -> None:
-    """Skip a parameter. Raises one of several errors if the file of `size` bytes ends before."""
+    """Seek past a weight in a weight file. Raises one of several errors if its `size` bytes end before."""
     if facts is not None and name in facts.vocabularies:
         skip_vocabulary(file, size)
         return

@@ -1,4 +1,4 @@
-"""Runs a loaded Paddle program: plainly, with kept tensors for small batches, or with its tokenizer first."""
+"""Runs a loaded Paddle model: plainly, with kept tensors for small batches, or with its tokenizer first."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pipeline.engines.paddle.program import Half, TextProgram
 
 
 class Session:
-    """Runs a `paddle.inference.Predictor`.
+    """Runs inference with a `paddle.inference.Predictor`, and maps aliases to its tensor names.
 
-    `feeds` and `fetches` map aliases to the program's names. `ragged` names the feeds with offsets. With
-    `has_sequences`, fetches may have offsets too.
+    `feeds` and `fetches` map aliases to names of inputs and outputs. `ragged` names the inputs with offsets
+    (LoD). With `has_sequences`, outputs may have offsets too.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Session:
         )
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run feeds by alias; return fetches by alias, and int32 offsets of sequences as "ALIAS.lod".
+        """Run inference: arrays by alias to arrays by alias, and int32 offsets of sequences as "ALIAS.lod".
 
         Paddle's exceptions pass through.
         """
@@ -68,23 +68,23 @@ _TOLERANCE = 1e-3  # of an output's largest value: far above rounding errors, fa
 
 
 class Runs(Protocol):
-    """A runner of feeds: Session, KeptTensors or Tokenizing."""
+    """An object that runs inference for a Paddle model: Session, KeptTensors or Tokenizing."""
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]: ...
 
 
 def build_text_config(half: Half) -> inference.Config:
-    """Return a configuration of Paddle Inference that loads half of a program."""
+    """Return a Paddle configuration that loads the tokenizer of a text model, or the rest of the model."""
     config = inference.Config()
     config.set_model_buffer(half.program, len(half.program), half.params, len(half.params))
     return config
 
 
 class Tokenizing:
-    """Runs the tokenizer of a text program, then the rest of the program on the tokenizer's ids.
+    """Runs a text model: its tokenizer, then the rest of the model on the tokenizer's ids.
 
-    `texts` and `fetched` map aliases to the tokenizer's feeds and to its fetched outputs. Ids and segments
-    are int64 [n, longest]: the operator pads shorter rows with 0.
+    `texts` and `fetched` map aliases to the tokenizer's inputs and to its outputs that clients get. Ids and
+    segments are int64 [n, longest]: the operator pads shorter rows with 0.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Tokenizing:
         self._rest = rest
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run feeds by alias and return fetches by alias. Feeds of texts are arrays of str [n]."""
+        """Run inference: arrays by alias to arrays by alias. Inputs of texts are arrays of str [n]."""
         for alias, handle in self._inputs.items():
             handle.copy_from_cpu(feeds[alias].tolist())
         self._predictor.run()
@@ -115,9 +115,9 @@ class Tokenizing:
 
 
 def bears_padding(run: Callable[[Mapping[str, Array]], Mapping[str, Array]], texts: Iterable[str]) -> bool:
-    """Whether a short text has the same outputs alone and padded to a longer text in its batch.
+    """Whether a text model has the same outputs for a short text alone and padded to a longer one.
 
-    `texts` names all feeds of the program.
+    `run` runs the model. `texts` names all its inputs.
     """
     alone, together = (
         run({alias: np.array(rows, object) for alias in texts}) for rows in (_TRIAL[:1], _TRIAL)
@@ -147,7 +147,7 @@ Shape = tuple[int, int]  # rows, and elements of a row over all feeds
 
 
 class KeptTensors:
-    """Runs small batches in a session that keeps its tensors, and all others in the usual session.
+    """Runs small batches in a session that keeps its intermediate tensors, others in the usual session.
 
     The memory of a new shape is estimated from shapes that ran: it grows at most with the rows, and with the
     square of a row's length (attention).
@@ -162,7 +162,7 @@ class KeptTensors:
         self._largest: list[tuple[Shape, int]] = []  # shapes that no other covers, with the bytes kept then
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run feeds by alias and return fetches by alias."""
+        """Run inference: input arrays by alias to output arrays by alias."""
         shape, keeping = _get_shape(feeds), self._keeping
         if keeping is not None and (shape in self._shapes or self._fits(shape)):
             return self._run_keeping(keeping, shape, feeds)
@@ -189,9 +189,9 @@ class KeptTensors:
         return fetches
 
     def _record_growth(self, shape: Shape, grown: int) -> None:
-        """Record the bytes that a run has kept, after the first run of its shape and after each growth.
+        """Record the bytes that an inference has kept, after the first of its shape and after each growth.
 
-        Most programs grow only with a new shape. Programs with loops may grow a little with each run.
+        Most models grow only with a new shape. Models with loops may grow a little with each inference.
         """
         self._bytes += grown
         if self._bytes > KEPT_BYTES:
@@ -231,7 +231,7 @@ def _get_allocated_bytes() -> int:
 
 @contextlib.contextmanager
 def _tensors_kept() -> Iterator[None]:
-    """Set Paddle's flag for the block: a predictor created in the block keeps its tensors."""
+    """Set Paddle's flag within a `with` block: a predictor that is created there keeps its tensors."""
     usual = paddle.get_flags(_FLAG)
     paddle.set_flags({_FLAG: -1.0})
     try:
