@@ -1,4 +1,4 @@
-"""ChannelData: the data between two Ops as in Paddle Serving, and its form in messages."""
+"""Paddle Serving's ChannelData class for existing user code, and codecs of PipelineService gRPC messages."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ _TYPE_ERROR = 7000
 
 
 def _is_array(value: Any) -> bool:
-    """Whether Paddle Serving treats a value as an array. A list counts by its first element."""
+    """Return whether Paddle Serving calls a value an array: an ndarray, or a list that begins with a str."""
     return isinstance(value, np.ndarray) or (
         isinstance(value, list) and bool(value) and isinstance(value[0], str)
     )
 
 
 class ChannelData:
-    """An Op's output, or the error in its place."""
+    """Paddle Serving's wrapper of the output of one step (Op) for one request, or of the error in its place.
+
+    The attributes and methods have the names of Paddle Serving's class, so existing user code can read them.
+    """
 
     def __init__(
         self, output: Any, *, data_id: int = 0, log_id: LogId = 0, error_code: int = 0, error_info: str = ""
@@ -42,7 +45,12 @@ class ChannelData:
 
     @classmethod
     def of_refusal(cls, err_no: int, message: str, *, data_id: int, log_id: LogId) -> ChannelData:
-        """Build the error in place of an output, with the number and message of the service or of the app."""
+        """Build a ChannelData that holds an error instead of an output.
+
+        err_no: a number of the service (`SERVICE_ERR_NOS`) becomes `error_code`. Any other number comes from
+        user code: `error_code` is then 50, and number and message go to `prod_error_code` and
+        `prod_error_info`.
+        """
         refusal = cls(None, data_id=data_id, log_id=log_id, error_code=err_no, error_info=message)
         if err_no not in SERVICE_ERR_NOS:
             refusal.error_code, refusal.error_info = PRODUCT_ERROR, ""
@@ -51,7 +59,7 @@ class ChannelData:
 
     @property
     def refusal(self) -> tuple[int, str] | None:
-        """Number and message of the error; None for an output."""
+        """Number (err_no) and message of an error of the service or of user code; None for an output."""
         if not self.error_code:
             return None
         if self.prod_error_code is None:
@@ -60,7 +68,7 @@ class ChannelData:
 
     @property
     def datatype(self) -> int:
-        """0: a dict, 1: a dict of ndarrays and lists of str, 2: an error."""
+        """Kind of the content: 0 for a dict, 1 for a dict of ndarrays and lists of str, 2 for an error."""
         if self.error_code:
             return _ERROR
         arrays = isinstance(self._output, dict) and all(map(_is_array, self._output.values()))
@@ -68,21 +76,24 @@ class ChannelData:
 
     @property
     def npdata(self) -> Any:
-        """The output of datatype 1, else None."""
+        """The output if it is a dict of ndarrays and lists of str (datatype 1), else None."""
         return self._output if self.datatype == _ARRAYS else None
 
     @property
     def dictdata(self) -> Any:
-        """The output of datatype 0, else None."""
+        """The output if it is any other dict (datatype 0), else None."""
         return self._output if self.datatype == _DICT else None
 
     def parse(self) -> Any:
-        """Return the output; None for an error."""
+        """Return the step's output, whatever its datatype; None for an error."""
         return self._output
 
     @staticmethod
     def check_dictdata(dictdata: Any) -> tuple[int, str | None]:
-        """Return (0, None) for a dict or a list of dicts, else 7000 and the reason."""
+        """Check that an output is a dict or a list of dicts.
+
+        Returns (0, None), else (7000, error message).
+        """
         for row in dictdata if isinstance(dictdata, list) else (dictdata,):
             if not isinstance(row, dict):
                 reason = f"the type of data must be dict, but get {type(row)}."
@@ -91,7 +102,10 @@ class ChannelData:
 
     @staticmethod
     def check_npdata(npdata: Any) -> tuple[int, str | None]:
-        """Return (0, None) for dicts of ndarrays or lists of str, else 7000 and the reason."""
+        """Check that each value of a dict, or of each dict in a list, is an ndarray or a list of str.
+
+        Returns (0, None), else (7000, error message).
+        """
         code, info = ChannelData.check_dictdata(npdata)
         if code:
             return code, info
@@ -104,33 +118,43 @@ class ChannelData:
 
     @staticmethod
     def check_batch_npdata(batch: list[Any]) -> tuple[int, str | None]:
-        """Return the first error of `check_npdata` over the elements of a list, else (0, None)."""
+        """Apply `check_npdata` to each element of a list. Returns its first error, else (0, None)."""
         return next((error for row in batch if (error := ChannelData.check_npdata(row))[0]), (0, None))
 
 
 def unpack_inputs(request: Request) -> dict[str, Any]:
-    """Return value i under key i, and each tensor under its name. Raises BadPackage and TooLarge."""
+    """Decode the inputs of a PipelineService gRPC request: strings by key, arrays by tensor name.
+
+    Raises BadPackage for a malformed tensor, and TooLarge for one over the size limit.
+    """
     inputs: dict[str, Any] = dict(zip(request.key, request.value, strict=False))
     add_tensors(inputs, request.tensors, Limits())
     return inputs
 
 
 def unpack_outputs(response: Response) -> dict[str, Any]:
-    """Return a successful response's values by key and tensors by name. Raises BadPackage and TooLarge."""
+    """Decode the outputs of a successful PipelineService response: strings by key, arrays by tensor name.
+
+    Raises BadPackage for a malformed tensor, and TooLarge for one over the size limit.
+    """
     outputs: dict[str, Any] = dict(zip(response.key, response.value, strict=False))
     add_tensors(outputs, response.tensors, Limits())
     return outputs
 
 
 def unpack_tensor(tensor: Tensor) -> tuple[Any, Any]:
-    """Return a tensor's array or str, and its lod, int32 [2, n], or None. Raises BadPackage and TooLarge."""
+    """Decode one protobuf tensor: return its array or str, and its LoD offsets as int32 [2, n] or None.
+
+    LoD (level of detail) marks where each sequence of a ragged tensor begins and ends. Raises BadPackage for
+    a malformed tensor, and TooLarge for one over the size limit.
+    """
     inputs: dict[str, Any] = {}
     add_tensors(inputs, [tensor], Limits())
     return inputs[tensor.name], inputs.get(f"{tensor.name}.lod")
 
 
 def build_response(channel_data: ChannelData) -> Response:
-    """Build the service's response, with values as texts."""
+    """Build the PipelineService gRPC response of an output (each value as text), or of an error."""
     if channel_data.refusal is not None:
         err_no, message = channel_data.refusal
         return Response(err_no=err_no, err_msg=message)

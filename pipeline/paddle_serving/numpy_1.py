@@ -1,7 +1,7 @@
-"""Names that NumPy 2 removed, for older apps. The first use is logged.
+"""Compatibility with NumPy 1 for older user code: names that NumPy 2 removed, such as `np.float`.
 
-`hasattr(np, "float")` is true as well: such code mostly sets the name if it is missing. `np.__version__` is
-unchanged.
+The first use of a removed name is logged. `hasattr(np, "float")` is true as well: code that tests it mostly
+sets the name if it is missing. `np.__version__` is unchanged.
 """
 
 from __future__ import annotations
@@ -86,15 +86,18 @@ _warned = False
 
 
 def print_as_numpy_1() -> None:
-    """Restore NumPy 1's `str` and `repr` of NumPy values in this thread's hooks.
+    """Make `str` and `repr` format NumPy scalars and arrays as NumPy 1 does, in the calling thread.
 
-    Apps written for Paddle Serving format their results: `str([np.float32(0.5)])` was `[0.5]`.
+    User code written for Paddle Serving formats its results with them: `str([np.float32(0.5)])` was `[0.5]`.
     """
     np.set_printoptions(legacy="1.25")
 
 
 def install_numpy_1_names() -> None:
-    """Add the names to NumPy in this process. Does nothing when repeated, and with NumPy 1."""
+    """Add the names that NumPy 2 removed (`np.float`, `np.in1d`, ...) to the numpy module of this process.
+
+    Does nothing when repeated, and with NumPy 1.
+    """
     global _numpy_getattr, _numpy_fromstring
     if _numpy_getattr is not None or flaw_of_numpy(np.__version__):
         return
@@ -110,7 +113,7 @@ def _former_name(name: str) -> Any:
 
 
 def _fromstring(string: Any, dtype: Any = float, count: int = -1, *, sep: str = "", **options: Any) -> Any:
-    """Implement `np.fromstring` with support for bytes, as in NumPy 1. Returns a copy."""
+    """Implement `np.fromstring`, including binary input, which newer NumPy rejects. Returns a copy."""
     if sep:
         return _numpy_fromstring(string, dtype, count, sep=sep, **options)
     _warn_once("numpy.fromstring of bytes", sys._getframe(1))

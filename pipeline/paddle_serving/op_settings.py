@@ -1,4 +1,7 @@
-"""Settings of an Op's model as in Paddle Serving: attributes, LocalServiceHandler, LocalClient."""
+"""Paddle Serving's attributes and classes for the model of an Op (a step of the service), for user code.
+
+`LocalServiceHandler` declares a model that runs in the Op's process; `LocalClient` runs it.
+"""
 
 from __future__ import annotations
 
@@ -41,16 +44,22 @@ _ARGUMENTS = (
 
 
 def get_argument_settings(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes of an Op in the script's process, which are its arguments."""
+    """Return an Op's attributes in Paddle Serving's naming, by name, from the arguments of its constructor.
+
+    These attributes hold in the process of the user's script. Worker processes use `get_op_settings`, which
+    includes config.yml.
+    """
     settings = {f"_{name}": options[name] for name in _ARGUMENTS}
     settings["_retry"] = max(1, settings["_retry"] or 1)
     return settings | {name: options[name] for name in ("concurrency", "client_type")}
 
 
 def get_op_settings(config: OpConfig, client: LocalClient | None) -> dict[str, Any]:
-    """Return the attributes by name; `with_serving` says whether the Op has a model.
+    """Return an Op's attributes in Paddle Serving's naming, by name, for its worker process.
 
-    `client` is the client of a model in this process, and also becomes `local_predictor`.
+    The values come from the Op's section of config.yml. client: the client of a model that runs in this
+    process, which also becomes `local_predictor`. The attribute `with_serving` says whether the Op has a
+    model.
     """
     conf = config.local_service_conf or LocalServiceConf()
     client_type = config.client_type if config.server_endpoints else conf.client_type
@@ -74,15 +83,16 @@ def get_op_settings(config: OpConfig, client: LocalClient | None) -> dict[str, A
 
 
 def _get_client_config(conf: LocalServiceConf) -> str | None:
-    """Return the path that Paddle Serving gives the client of a local model."""
+    """Return the prototxt path that Paddle Serving passes to a local model's client; None without a model."""
     return str(Path(conf.model_dir, "serving_server_conf.prototxt")) if conf.model_dir else None
 
 
 class LocalServiceHandler:
-    """The model of an Op, for `Op(local_service_handler=...)`.
+    """Declares the model that an Op runs in its own process, for `Op(local_service_handler=...)`.
 
-    Every argument is the key of that name in `local_service_conf`, and is validated with config.yml;
-    `fetch_names` is `fetch_list`. `dynamic_shape_info` is the value that the Op's hook would set.
+    Each argument stands for the key of the same name in `local_service_conf` of config.yml, and is validated
+    with it; only `fetch_names` is the key `fetch_list`. `dynamic_shape_info` (TensorRT shape ranges) replaces
+    the attribute of that name on the Op.
     """
 
     def __init__(
@@ -117,9 +127,10 @@ class LocalServiceHandler:
 
 
 class LocalClient:
-    """The client of a local model: `self.client` of an Op, and the base of `LocalPredictor`.
+    """Runs a model that is loaded in this process, with the interface of a Paddle Serving client.
 
-    `feed_names_` and `fetch_names_` are the model's aliases. `feed_shapes_` has no batch axis.
+    User code finds it as `self.client` of an Op. `feed_names_` and `fetch_names_` list the names (aliases) of
+    the model's input and output tensors; `feed_shapes_` has the input shapes without the batch axis.
     """
 
     def __init__(self, predictor: Predictor) -> None:
@@ -135,11 +146,12 @@ class LocalClient:
         batch: bool = False,
         log_id: int = 0,
     ) -> dict[str, Any]:
-        """Run the model, and return the fetches named by `fetch`, or all.
+        """Run the model once, and return its output arrays by name: those named in `fetch`, by default all.
 
-        Without `batch`, each feed is a row and gets a batch axis. A list of feeds is a list of rows of the
-        same shape. A ragged feed "x" needs `batch`, and its offsets as "x.lod". Raises InvalidInput for
-        missing feeds and unknown fetches, and the predictor's errors.
+        feed: input arrays by name. Without `batch`, each feed is one row, and gets a batch axis. A list of
+        feeds is a list of rows of the same shape. A ragged input "x" needs `batch`, and its offsets as
+        "x.lod". Raises InvalidInput for missing inputs and unknown outputs, and passes on the errors of the
+        model's engine.
         """
         rows = [feed] if isinstance(feed, Mapping) else list(feed)
         if not rows:

@@ -1,1 +1,1 @@
-"""Triton model repositories: what `paddlewheel serve --model-repository` reads and runs."""
+"""Triton model repositories, for `paddlewheel serve --model-repository`: reader, export, Python models."""

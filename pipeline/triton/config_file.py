@@ -1,6 +1,6 @@
-"""config.pbtxt: a model's configuration in Google's text format, as Triton's ModelConfig message.
+"""Reader of config.pbtxt, a Triton model's configuration, and its translation to options of this server.
 
-Engine options and instance groups become keys of `local_service_conf`.
+Engine options and instance groups become keys of `local_service_conf` in a section of config.yml.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _BY_FILES = ("fastdeploy",)  # backends of several engines: the suffix of the mo
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Return the configuration in a model's folder, empty without a config.pbtxt. Raises ConfigError."""
+    """Parse the config.pbtxt in a model's folder; without the file, return an empty ModelConfig.
+
+    Raises ConfigError for a file that can't be parsed.
+    """
     try:
         return read_message(folder / FILE, ModelConfig, MAX_FILE_BYTES)
     except FileNotFoundError:
@@ -43,7 +46,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def get_backend(config: ModelConfig) -> str:
-    """Return the backend that `backend` or `platform` names, "ensemble" for an ensemble.
+    """Return the backend that `backend` or `platform` in config.pbtxt names, "ensemble" for an ensemble.
 
     Empty where neither key names a backend, or the named backend depends on the model's file.
     """
@@ -58,7 +61,7 @@ _FILE_NAMES = {"python": "model.py", "onnxruntime": "model.onnx", "openvino": "m
 
 
 def message_to_dict(message: Message) -> dict[str, Any]:
-    """Return the message's fields by name: numbers as numbers, enums by their names.
+    """Convert a protobuf message to a dict, with Triton's field names, numbers as numbers, and enums by name.
 
     Unset scalar fields have their default; unset messages and members of a oneof are absent.
     """
@@ -78,7 +81,7 @@ def message_to_dict(message: Message) -> dict[str, Any]:
 
 
 def fill_default_fields(config: ModelConfig, backend: str) -> None:
-    """Fill absent fields with the values that Triton reports for them."""
+    """Fill absent fields of a model's configuration, in place, with the values that Triton reports."""
     if config.WhichOneof("scheduling_choice") == "dynamic_batching":
         batching = config.dynamic_batching
         if not batching.preferred_batch_size and config.max_batch_size:
@@ -122,16 +125,16 @@ DEFAULT_THREADS = 2
 
 
 class Defaults(NamedTuple):
-    """Backend settings of the command line, for models whose configuration leaves them out."""
+    """Values of `--backend-config` on the command line, for models whose config.pbtxt leaves them out."""
 
     settings: tuple[tuple[str, str, int], ...] = ()  # backend (empty: all), name, value
 
     def max_batch_size(self, backend: str) -> int:
-        """Return max_batch_size for a model with an open batch axis; 0 disables batching."""
+        """Return the max_batch_size for a model with a dynamic batch dimension; 0 disables batching."""
         return self._get_value(backend, _MAX_BATCH_SIZE, DEFAULT_MAX_BATCH_SIZE)
 
     def threads(self, backend: str) -> int:
-        """Return the number of threads of one run."""
+        """Return the number of CPU threads that an engine uses for one inference."""
         return self._get_value(backend, _THREADS, DEFAULT_THREADS) or DEFAULT_THREADS
 
     def _get_value(self, backend: str, name: str, otherwise: int) -> int:
@@ -143,9 +146,10 @@ NO_DEFAULTS = Defaults()
 
 
 def parse_defaults(arguments: Sequence[str]) -> tuple[Defaults, list[str]]:
-    """Parse the values of `--backend-config`: `BACKEND,NAME=VALUE` or `NAME=VALUE`.
+    """Parse the values of `--backend-config`: `BACKEND,NAME=VALUE`, or `NAME=VALUE` for all backends.
 
-    Returns the defaults, and a warning for each setting without effect. Raises ConfigError.
+    Returns the defaults, and a warning for each setting without effect. Raises ConfigError for a malformed
+    value.
     """
     parsed = list(map(_split_setting, arguments))
     settings = [
@@ -195,7 +199,10 @@ _NOT_YET = {
 
 
 def check_config(config: ModelConfig, backend: str) -> list[str]:
-    """Return an error message for each unsupported or invalid setting of a configuration."""
+    """Return an error message for each invalid or unsupported setting of a config.pbtxt; empty without any.
+
+    Inputs and outputs are checked by `check_tensors`. No file of the model is read.
+    """
     return [
         *_find_backend_errors(config, backend),
         *_find_batching_errors(config),
@@ -203,9 +210,9 @@ def check_config(config: ModelConfig, backend: str) -> list[str]:
 
 
 def check_tensors(config: ModelConfig, backend: str) -> list[str]:
-    """Return an error message for each invalid input or output, and for an unknown backend.
+    """Return an error message for each invalid input or output of a configuration, or unknown backend.
 
-    The configuration must be complete: fields from the model's file are filled in.
+    The configuration must be complete: call this after absent fields are filled in from the model's file.
     """
     errors = [
         *_find_tensor_errors(config, "input", config.input),
@@ -284,12 +291,15 @@ _LENGTH = struct.Struct("<I")
 
 
 def join_texts(texts: Iterable[bytes]) -> bytes:
-    """Serialize texts as KServe's raw BYTES tensors: each after its length in four bytes."""
+    """Serialize texts in KServe's binary format of BYTES tensors: a length in four bytes, then the text."""
     return b"".join(_LENGTH.pack(len(text)) + text for text in texts)
 
 
 def split_texts(data: bytes) -> list[bytes]:
-    """Parse the data of `join_texts`. Raises ValueError for data that ends within a text or a length."""
+    """Parse a BYTES tensor in KServe's binary format, the inverse of `join_texts`. Returns its texts.
+
+    Raises ValueError for data that ends within a text or a length.
+    """
     texts: list[bytes] = []
     at = 0
     while at + _LENGTH.size <= len(data):
@@ -311,9 +321,9 @@ _PARALLEL = "1"  # of `execution_mode`
 
 
 def get_engine_options(config: ModelConfig, backend: str, threads: int) -> dict[str, Any]:
-    """Return the engine's keys of `local_service_conf`.
+    """Return the engine options of a config.pbtxt as keys of `local_service_conf` in config.yml.
 
-    threads: number of threads per run where the configuration does not set it.
+    threads: CPU threads of one inference, where the configuration does not set a number.
     """
     parameters = {key: config.parameters[key].string_value for key in config.parameters}
     named = [parameters.get(key, "") for key in _THREAD_PARAMETERS.get(backend, ())]
@@ -335,7 +345,7 @@ def get_engine_options(config: ModelConfig, backend: str, threads: int) -> dict[
 
 
 def describe_ineffective_accelerators(config: ModelConfig, backend: str) -> Iterator[str]:
-    """Yield a warning for each execution accelerator without effect."""
+    """Yield a warning for each `execution_accelerators` entry of config.pbtxt that has no effect here."""
     for accelerator in _list_accelerators(config):
         if (backend, accelerator.name) not in (
             ("paddle", "mkldnn"),
@@ -367,17 +377,18 @@ _GPU = 1  # of `device_type`
 
 @cache
 def count_gpus() -> int:
-    """Return the number of GPUs of this machine whose driver is loaded."""
+    """Return the number of NVIDIA GPUs of this machine, by their files /dev/nvidia0, /dev/nvidia1, ..."""
     names = (path.name for path in Path("/dev").glob("nvidia*"))
     return sum(re.fullmatch(r"nvidia\d+", name) is not None for name in names)
 
 
 def requests_gpu(config: ModelConfig) -> bool:
+    """Return whether config.pbtxt has an instance group of KIND_GPU."""
     return any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.instance_group)
 
 
 def find_cpu_reason(backend: str) -> str:
-    """Return why models of this backend run on the CPU; empty where a GPU can run them."""
+    """Return why models of this backend can't use a GPU on this machine; empty where they can."""
     if not count_gpus():
         return "there is no GPU here"
     build = _BUILDS.get(backend)
@@ -391,7 +402,10 @@ def find_cpu_reason(backend: str) -> str:
 
 
 def move_to_cpu(config: ModelConfig) -> None:
-    """Change all GPU instance groups to CPU groups: the model's code reads them and must not use a GPU."""
+    """Change all GPU instance groups of a configuration to CPU groups, in place.
+
+    Python models read the groups, and must not use a GPU then.
+    """
     for group in config.instance_group:
         if group.kind == ModelInstanceGroup.KIND_GPU:
             group.kind = ModelInstanceGroup.KIND_CPU
@@ -399,7 +413,7 @@ def move_to_cpu(config: ModelConfig) -> None:
 
 
 def get_device_keys(config: ModelConfig, backend: str) -> dict[str, Any]:
-    """Return the keys of `local_service_conf` for the device; empty for the CPU."""
+    """Return the keys of `local_service_conf` (config.yml) that select a model's GPUs; empty for the CPU."""
     if not requests_gpu(config) or find_cpu_reason(backend):
         return {}
     named = [gpu for group in config.instance_group for gpu in group.gpus]

@@ -1,4 +1,7 @@
-"""Ensembles as Dags: each step becomes a node of its model's Op, and nested ensembles become their steps."""
+"""Triton ensembles as graphs (Dag) of this server: one node per step, nested ensembles expanded.
+
+Each node names the queue and workers (an Op) of its model, so ensembles share them.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from pipeline.triton.model_folder import build_specs
 
 
 class _DeclaredTensor(NamedTuple):
-    """A tensor as a model declares it."""
+    """Datatype and shape of an input or output, as one model's config.pbtxt declares it."""
 
     model: str
     datatype: str
@@ -27,21 +30,29 @@ class _DeclaredTensor(NamedTuple):
 
     @classmethod
     def by(cls, model: str, spec: TensorSpec, *, batched: bool) -> _DeclaredTensor:
+        """Build the declaration from a model's tensor spec.
+
+        batched: whether its first dim is the batch axis.
+        """
         shape = tuple(spec.shape)
         return cls(model, spec.datatype, shape[1:] if batched else shape, shape)
 
     def agrees_on_shape(self, other: _DeclaredTensor) -> bool:
-        """Whether the shapes can match; open lengths are checked per request.
+        """Return whether two declared shapes can match; dims of any length (-1) are checked per request.
 
-        For a model without a batch axis, the batch axis of another model may be the first dim.
+        The batch axis of one model may be the first dim of a model without a batch axis.
         """
         return _fit(self.dims, other.dims) or _fit(self.shape, other.shape)
 
 
 class EnsembleTensors:
-    """Tensors of an ensemble by name, as first declared, to check that all declarations agree."""
+    """Checks that all models of an ensemble agree on the datatype and shape of each shared tensor.
+
+    Remembers each tensor's first declaration, by its name in the ensemble.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
+        """Start with the inputs and outputs that the ensemble's own config.pbtxt declares."""
         self._ensemble = config.name
         batched = config.max_batch_size > 0
         self._declared = {
@@ -53,10 +64,10 @@ class EnsembleTensors:
     def add_step_model(
         self, model: ServedModel, inputs: Mapping[str, str], outputs: Mapping[str, str]
     ) -> None:
-        """Add the tensors that a step's model declares.
+        """Check the inputs and outputs of one step's model, and remember new ones.
 
-        inputs, outputs: the ensemble's tensor names by the model's. Raises ConfigError for a tensor that does
-        not agree with the ensemble or with another model.
+        inputs, outputs: the step's input_map and output_map, from the model's tensor names to the ensemble's.
+        Raises ConfigError for a tensor that does not agree with the ensemble or with another model.
         """
         signature = model.signature
         assert signature is not None  # every model of a repository declares its tensors
@@ -114,7 +125,7 @@ FindModel = Callable[[str, int], ServedModel]
 
 
 class TensorSource(NamedTuple):
-    """Where a tensor of the ensemble comes from."""
+    """The node of an ensemble's graph, or the request, that produces a tensor of the ensemble."""
 
     node: str  # REQUEST_OP: the request
     name: str  # the tensor's name in the node's outputs, or in the request
@@ -122,14 +133,21 @@ class TensorSource(NamedTuple):
     axes: tuple[BatchAxis, ...] = ()  # conversions that add or remove the batch axis between the steps
 
     def convert_to(self, dims: Sequence[int], *, batched: bool) -> TensorSource:
-        """Return the tensor as input of a model with these dims, with or without a batch axis."""
+        """Return this source with the conversion that adds or removes the batch axis for a receiving model.
+
+        Unchanged if both or neither have a batch axis. dims: the receiver's shape without the batch axis.
+        batched: whether the receiver has a batch axis.
+        """
         if self.batched == batched:
             return self
         return self._replace(batched=batched, axes=(*self.axes, BatchAxis(tuple(dims), batched)))
 
 
 def check_ensemble(config: ModelConfig) -> list[str]:
-    """Return an error message for each mistake in an ensemble's steps; its models are not looked at."""
+    """Return an error message for each mistake in the steps of an ensemble's config.pbtxt.
+
+    The step models are not read; `build_ensemble_dag` checks their tensors.
+    """
     name, steps = config.name, config.ensemble_scheduling.step
     if not steps:
         return [f"must specify 'step' in ensemble_scheduling for ensemble model '{name}'"]
@@ -168,14 +186,15 @@ def check_ensemble(config: ModelConfig) -> list[str]:
 
 
 def list_step_models(config: ModelConfig) -> list[str]:
-    """Return the names of the models that the steps run."""
+    """Return the names of the models that an ensemble's steps run, each once."""
     return list(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
 
 
 def build_ensemble_dag(config: ModelConfig, find: FindModel) -> Dag:
-    """Build the Dag of an ensemble that passed `check_ensemble`.
+    """Build the graph that serves an ensemble, from a config.pbtxt that passed `check_ensemble`.
 
-    Raises ConfigError for a step that does not fit its model.
+    find: returns a model by name and version. Raises ConfigError for a step whose tensors do not fit its
+    model, and for steps in a circle.
     """
     nodes: list[Node] = []
     declarations = EnsembleTensors(config)
@@ -210,7 +229,10 @@ def build_ensemble_dag(config: ModelConfig, find: FindModel) -> Dag:
 def _add_step(
     nodes: list[Node], number: str, model: ServedModel, inputs: Mapping[str, TensorSource]
 ) -> dict[str, TensorSource]:
-    """Add the nodes of one step; a nested ensemble adds all its steps. Returns the sources of the outputs."""
+    """Add the graph nodes of one ensemble step to `nodes`; a nested ensemble adds one node per inner step.
+
+    Returns the source of each output of the step's model, by the output's name.
+    """
     assert model.signature is not None
     batched = model.signature.max_batch_size > 0
     dims = {spec.name: spec.shape[1:] if batched else spec.shape for spec in model.signature.inputs}
@@ -240,7 +262,10 @@ def _add_step(
 
 
 def _build_edges(feeds_by_name: Mapping[str, TensorSource]) -> list[Edge]:
-    """Build one edge per source node, with all tensors from that node."""
+    """Build the incoming edges of a graph node: one per source node, with all tensors from that node.
+
+    feeds_by_name: the source of each input of the node's model.
+    """
     by_node: dict[str, dict[str, list[str]]] = {}
     axes: dict[str, dict[str, BatchAxes]] = {}
     for feed, source in feeds_by_name.items():
@@ -258,7 +283,10 @@ def _build_edges(feeds_by_name: Mapping[str, TensorSource]) -> list[Edge]:
 
 
 def _build_answering_dag(nodes: Sequence[Node], outputs: Mapping[str, TensorSource]) -> Dag:
-    """Build the Dag. The last node with an output answers; outputs of other nodes are carried to it."""
+    """Build the graph of these nodes, whose last node with an output of the ensemble sends the response.
+
+    Outputs of other nodes are carried to that node.
+    """
     makers = {source.node for source in outputs.values()}
     last = next(node.name for node in reversed(nodes) if node.name in makers)
     answer: dict[str, str] = {}
@@ -281,14 +309,15 @@ def _get_sources(node: Node) -> set[str]:
 
 
 def build_model_dag(op: str) -> Dag:
-    """Build the Dag of a model that is served by itself."""
+    """Build the graph with one node that serves a single model. op: the name of its queue and workers."""
     return Dag((Node(op, op, (Edge(FEED),)),), op, source=FEED)
 
 
 def rebuild_ensembles(models: Sequence[ServedModel], changed: str) -> list[ServedModel]:
-    """Return the models, with each ensemble that depends on `changed` rebuilt from the current models.
+    """Return all models, with the graph of each ensemble that uses `changed` rebuilt on the current versions.
 
-    An ensemble that no longer fits its models keeps its old Dag, and so the old versions of its models.
+    changed: the name of a model that was loaded again. An ensemble whose tensors no longer fit its models
+    keeps its old graph, and so the old versions of its models.
     """
     rebuilt: dict[str, ServedModel] = {}
 
@@ -311,7 +340,7 @@ def rebuild_ensembles(models: Sequence[ServedModel], changed: str) -> list[Serve
 
 
 def _depends_on(config: ModelConfig, name: str, models: Sequence[ServedModel]) -> bool:
-    """Whether the ensemble runs this model, directly or in a nested ensemble."""
+    """Return whether the ensemble runs the model `name`, directly or in a nested ensemble."""
     steps = list_step_models(config)
     inner = [
         inner for model in models if model.name in steps and not model.op and (inner := _get_config(model))
@@ -320,7 +349,7 @@ def _depends_on(config: ModelConfig, name: str, models: Sequence[ServedModel]) -
 
 
 def _get_config(model: ServedModel) -> ModelConfig | None:
-    """Return the configuration of an ensemble; None for a script's DAG."""
+    """Return the parsed configuration of an ensemble; None for the DAG of a user's script."""
     if model.config is None or "ensemble_scheduling" not in model.config:
         return None
     return json_format.ParseDict(dict(model.config), ModelConfig(), ignore_unknown_fields=True)

@@ -1,4 +1,4 @@
-"""Description of a model repository: models, tensors, steps, batching, and models that can't be served."""
+"""Text and SVG drawing of a model repository: models, tensors, steps, batching, and load errors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _MAX_CHARS = 46  # per line in a box
 def draw_models(
     models: Sequence[ServedModel], batchers: Sequence[str], errors: Sequence[tuple[str, str]]
 ) -> str:
-    """Return the SVG document of the models.
+    """Draw models, their tensors and the steps of ensembles. Returns an SVG document as text.
 
-    batchers: for each model a description of its batching. errors: names of models that can't be served, with
-    the reason.
+    batchers: for each model a description of its batching. errors: (name, reason) of each model that can't be
+    served.
     """
     parts: list[str] = []
     y, width = _MARGIN, _MARGIN * 2 + _WIDTH
@@ -43,7 +43,10 @@ def draw_models(
 
 
 def _get_step_columns(model: ServedModel) -> list[list[str]]:
-    """Group the steps of an ensemble by depth; a single model is one column."""
+    """Group the steps of an ensemble into the columns of its drawing, by depth in the graph.
+
+    A single model is one column.
+    """
     if model.op:
         return [[model.op]]
     graph = model.graph
@@ -60,7 +63,10 @@ def _get_step_columns(model: ServedModel) -> list[list[str]]:
 def _draw_model(
     model: ServedModel, columns: Sequence[Sequence[str]], batcher: str, top: float
 ) -> tuple[float, list[str]]:
-    """Return height and SVG parts: the request on the left, steps in columns, the answer on the right."""
+    """Draw the request on the left, steps in columns, and the answer on the right.
+
+    Returns height and SVG parts.
+    """
     signature = model.signature
     assert signature is not None  # models of a repository always have a signature
     places: dict[str, tuple[float, float]] = {}
@@ -190,7 +196,7 @@ _HINTS = (  # part of a reason, and the hint for it
 
 
 class Explanation(NamedTuple):
-    """A model repository as text and as a drawing."""
+    """The description of a model repository that `explain_repository` returns, as text and as a drawing."""
 
     text: str
     drawing: str  # SVG
@@ -198,9 +204,10 @@ class Explanation(NamedTuple):
 
 
 def explain_repository(folders: Sequence[Path]) -> Explanation:
-    """Describe the models in the folders. Raises ConfigError for a folder that can't be read.
+    """Read the model repositories in these folders, and describe their models and load errors.
 
-    No worker starts, so errors in a Python model's `initialize` are not detected.
+    Raises ConfigError for a folder that can't be read. No worker starts, so errors in a Python model's
+    `initialize` are not detected.
     """
     served = ModelRepository(tuple(folders)).read_models()
     parts = ["\n".join(_describe_model(model, served)) for model in served.models]
@@ -222,7 +229,7 @@ def explain_repository(folders: Sequence[Path]) -> Explanation:
 
 
 def _add_hint(why: UnavailableModel) -> list[str]:
-    """Return the reason, and the hint for it if there is one."""
+    """Return the lines of a load error: why the model can't be served, and known hints for a remedy."""
     return [why.reason, *(f"-> {hint}" for words, hint in _HINTS if words in why.reason)]
 
 
@@ -245,7 +252,10 @@ def _describe_tensor(spec: TensorSpec) -> str:
 
 
 def _describe_batching(op: str, served: RepositoryContent) -> Iterator[str]:
-    """Describe how the batches of an Op form."""
+    """Yield lines that describe the batching and padding of a model version.
+
+    op: its name, "model:version".
+    """
     yield _describe_batcher(served.sections[op])
     if op in served.padding:
         yield f"rows of unequal length: {served.padding[op]}"
@@ -266,7 +276,10 @@ def _describe_batcher(section: dict[str, Any]) -> str:
 
 
 def _describe_threads(section: dict[str, Any]) -> str:
-    """Describe the engine's threads; empty for a Python model."""
+    """Describe how many threads the engine of a model uses per instance; empty for a Python model.
+
+    section: the model's section of config.yml.
+    """
     if "local_service_conf" not in section:
         return ""
     conf = section["local_service_conf"]

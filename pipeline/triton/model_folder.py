@@ -1,4 +1,4 @@
-"""A model's folder in a repository: its versions, its files and their checksums, and its configuration."""
+"""Reader of one model's folder in a Triton repository: versions, model files, tensors and checksums."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NO_VERSION = "at least one version must be available under the version policy of
 
 
 def select_versions(folder: Path, config: ModelConfig) -> list[str]:
-    """Return the versions in the folder that the version policy selects, ascending."""
+    """Return the versions of a model to load, ascending: subfolders that the version_policy selects."""
     available = sorted(
         int(path.name)
         for path in folder.iterdir()
@@ -44,16 +44,20 @@ def select_versions(folder: Path, config: ModelConfig) -> list[str]:
 
 
 def find_program(folder: Path, name: str) -> Path:
-    """Return the path of the program in a version's folder.
+    """Return the path of the model file (the ONNX, OpenVINO or Paddle graph) in a version's folder.
 
-    `name` may be a folder with weights; then the program is the file of the same name in it.
+    name: default_model_filename in config.pbtxt. It may be a folder with weights; the model file is then the
+    file of the same name in that folder.
     """
     path = folder / name
     return path / name if path.is_dir() else path
 
 
 def build_signature(config: ModelConfig, folder: Path) -> Signature:
-    """Build the signature that clients see. Raises ConfigError for a label file that can't be read."""
+    """Build the inputs and outputs of a model that clients see, with output labels, from its config.pbtxt.
+
+    Raises ConfigError for a label file that can't be read.
+    """
     max_batch_size = config.max_batch_size
     inputs, outputs = build_specs(config.input, max_batch_size), build_specs(config.output, max_batch_size)
     return Signature(
@@ -71,7 +75,10 @@ def build_signature(config: ModelConfig, folder: Path) -> Signature:
 def build_specs(
     tensors: Sequence[ModelInput] | Sequence[ModelOutput], max_batch_size: int
 ) -> list[TensorSpec]:
-    """Build the specs of inputs or outputs. Without a max_batch_size they have no batch axis."""
+    """Convert inputs or outputs of a config.pbtxt to tensor specs (name, datatype, shape).
+
+    With a max_batch_size the shapes begin with a batch axis, -1.
+    """
     rows = (-1,) if max_batch_size else ()
     return [
         TensorSpec(tensor.name, get_datatype(tensor.data_type), (*rows, *tensor.dims)) for tensor in tensors
@@ -79,13 +86,13 @@ def build_specs(
 
 
 def get_datatype(number: int) -> str:
-    """Return KServe's name of a data_type."""
+    """Return KServe's name, such as "FP32", for a number of Triton's DataType enum."""
     name = _DATA_TYPES.values_by_number[number].name.removeprefix("TYPE_")
     return "BYTES" if name == "STRING" else name
 
 
 def get_data_type(datatype: str) -> int:
-    """Return the number of a data_type, by KServe's name."""
+    """Return the number in Triton's DataType enum for KServe's name, such as "FP32"."""
     name = "STRING" if datatype == "BYTES" else datatype
     return int(_DATA_TYPES.values_by_name[f"TYPE_{name}"].number)
 
@@ -108,7 +115,7 @@ _KNOWN_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft"})
 
 
 class ProgramFacts(NamedTuple):
-    """Inputs and outputs of a program, as its file declares them."""
+    """Input and output tensors of a model file (ONNX, OpenVINO or Paddle), as the file declares them."""
 
     feeds: Sequence[Variable]
     fetches: Sequence[Variable]
@@ -116,7 +123,10 @@ class ProgramFacts(NamedTuple):
 
 
 def read_program_facts(program: Path, backend: str) -> ProgramFacts:
-    """Read inputs and outputs of a version's program. Raises ConfigError for an unreadable program."""
+    """Read the names, types and shapes of a model file's inputs and outputs.
+
+    program: the model file in a version's folder. Raises ConfigError for an unreadable file.
+    """
     engine = load_engine(backend)
     if (program.parent / SERVER_CONF).is_file():
         return ProgramFacts(*read_signature(program.parent / SERVER_CONF), program.parent)
@@ -127,7 +137,10 @@ def read_program_facts(program: Path, backend: str) -> ProgramFacts:
 
 
 def find_id_limits(program: Path, backend: str) -> Mapping[str, int]:
-    """Return for each feed of ids the size of its embedding table, as far as the files show it."""
+    """Return the embedding table size of each input of token ids, by input name, as far as the files show it.
+
+    program: the model file. Empty if nothing is known.
+    """
     if program.suffix == ".onnx":
         return inspect_onnx(program).id_limits
     if program.suffix == ".xml":
@@ -139,14 +152,20 @@ def find_id_limits(program: Path, backend: str) -> Mapping[str, int]:
 
 
 def find_unknown_operators(program: Path) -> str:
-    """Return the names of operator sets that are neither ONNX's nor ONNX Runtime's; empty without any."""
+    """Return the custom operator domains that an ONNX file uses, separated by commas; empty without any.
+
+    ONNX's own domains and ONNX Runtime's do not count.
+    """
     if program.suffix != ".onnx":
         return ""
     return ", ".join(sorted(inspect_onnx(program).domains - _KNOWN_DOMAINS))
 
 
 def _link_program(program: Path, engine: Engine) -> Path:
-    """Return a cached folder with links to the program's files and a prototxt of its feeds and fetches."""
+    """Return a cache folder with links to a model's files, and a prototxt of its inputs and outputs.
+
+    Engines load a model from such a folder. Raises ConfigError for an unwritable cache.
+    """
     files = find_model_files(program.parent, engine.name)
     paths = [path for path in (files.program, files.params) if path is not None]
     folder = cache_folder("programs") / _hash_file_states(paths) / SERVER_FOLDER
@@ -172,7 +191,7 @@ def _link_program(program: Path, engine: Engine) -> Path:
 
 
 def _find_prototxt(folder: Path) -> str:
-    """Build the prototxt of the program in a folder."""
+    """Build the prototxt (as Paddle Serving's) of the inputs and outputs of the Paddle model in a folder."""
     feeds, fetches = (
         [Variable(name, name, dtype, tuple(shape)) for name, dtype, shape in side]
         for side in _read_program(folder)[:2]
@@ -181,7 +200,11 @@ def _find_prototxt(folder: Path) -> str:
 
 
 def _read_program(folder: Path) -> tuple[Any, Any, Any]:
-    """Return feeds, fetches and id limits of the program in a folder, as the helper prints them."""
+    """Read inputs, outputs and embedding table sizes of the Paddle model in a folder, in a separate process.
+
+    The process imports Paddle. Inputs and outputs are (name, type, shape). Raises ConfigError for an
+    unreadable model.
+    """
     try:
         helper = run_helper(_INSPECTOR, str(folder.absolute()), timeout_s=TIMEOUT_S)
     except HelperFailed as exc:
@@ -210,7 +233,7 @@ _ENDINGS = (
 
 
 def detect_backend(folder: Path) -> str:
-    """Return the backend of the model file in a version's folder; empty without a model file."""
+    """Guess the backend from the model file in a version's folder; empty without a model file."""
     for name, backend in (("model.onnx", "onnxruntime"), ("model.py", "python"), ("model.xml", "openvino")):
         if (folder / name).is_file():
             return backend
@@ -223,10 +246,11 @@ def detect_backend(folder: Path) -> str:
 def fill_from_program(
     config: ModelConfig, facts: ProgramFacts, max_batch_size: int, *, strict: bool
 ) -> list[str]:
-    """Fill absent fields of a configuration from the program; return a message for each contradiction.
+    """Complete a config.pbtxt, in place, by the inputs and outputs of the model file.
 
-    max_batch_size: for a model with an open batch axis whose configuration has no max_batch_size, inputs and
-    outputs. strict: an absent input or output is an error.
+    Returns a message for each contradiction between them. max_batch_size: for a model with a dynamic batch
+    dimension whose configuration has no max_batch_size, inputs and outputs. strict: fill nothing, and report
+    absent fields instead.
     """
     feeds, fetches = facts.feeds, facts.fetches
     if strict:
@@ -248,7 +272,11 @@ def _fill_tensors(
     config: ModelConfig, field: str, tensors: Sequence[ModelInput] | Sequence[ModelOutput],
     variables: Sequence[Variable], batched: bool,
 ) -> list[str]:  # fmt: skip
-    """Fill absent tensors and fields of `field`; return a message for each contradiction with the program."""
+    """Complete the inputs or outputs of a config.pbtxt by those of the model file, `variables`.
+
+    field: "input" or "output". batched: whether the configuration has a max_batch_size. Returns a message for
+    each contradiction.
+    """
     if not tensors:
         for variable in variables:
             _fill_tensor(getattr(config, field).add(name=variable.alias), variable, batched)
@@ -314,7 +342,7 @@ CHECKSUM = "checksum"
 
 
 def find_agent_error(config: ModelConfig, folder: Path) -> str:
-    """Return why the model's agents refuse its load; empty where they do not.
+    """Return the error of `model_repository_agents`, such as a wrong MD5; empty if the model may be loaded.
 
     An unknown agent is an error: it may protect what this server would then load unprotected.
     """

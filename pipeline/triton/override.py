@@ -1,4 +1,7 @@
-"""Override: configuration and files that a client sends with a load, in place of the model's folder."""
+"""Configuration and files that a client sends in a request to load a model, instead of those on disk.
+
+The request is RepositoryModelLoad of Triton's model control API, with `config` and `file:PATH` parameters.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _PREFIX = "paddlewheel-models-"
 
 @dataclass(frozen=True)
 class Override:
-    """Configuration and files of a model, as sent with its load."""
+    """Configuration and files of a model from a client's load request; they replace those on disk."""
 
     name: str  # of the model
     config: ModelConfig | None = None  # replaces config.pbtxt
@@ -35,9 +38,10 @@ class Override:
     )  # contents by path; if any, replace the whole folder
 
     def apply_to(self, source: ModelRepository, work: Path) -> ModelRepository:
-        """Return the repository with this override. Its files, if any, are written below `work`.
+        """Return a copy of the repository that reads this model from the override.
 
-        Raises ConfigError for a file that can't be written.
+        Files of the override, if any, are written below the folder `work`. Raises ConfigError for a file that
+        can't be written.
         """
         folder = None
         if self.files:
@@ -53,10 +57,10 @@ class Override:
 
 
 class OverrideFolders:
-    """Folders with files that clients have sent, one for each load.
+    """Temporary folders for model files that clients send with load requests, one folder for each load.
 
-    They are in a temporary folder that is removed when the server stops. A starting server removes the
-    folders of killed servers.
+    Their parent folder is removed when the server stops. A starting server removes the folders of killed
+    servers.
     """
 
     def __init__(self) -> None:
@@ -66,16 +70,23 @@ class OverrideFolders:
         self._loading: set[Path] = set()
 
     def make_folder(self) -> Path:
-        """Return a new folder for a load, which calls `release` at its end."""
+        """Create a folder for one load request, and return its path.
+
+        Call `release` when the load has ended.
+        """
         folder = Path(tempfile.mkdtemp(dir=self._path))
         self._loading.add(folder)
         return folder
 
     def release(self, folder: Path) -> None:
+        """Mark the load of a folder as ended: `remove_all_but` may remove the folder from now on."""
         self._loading.discard(folder)
 
     def remove_all_but(self, used: Collection[Path]) -> None:
-        """Remove the folders that neither a loaded model nor a load uses. Any thread may call it."""
+        """Remove all folders except those of loads in progress and those in `used`.
+
+        Any thread may call it.
+        """
         for folder in set(self._path.iterdir()).difference(used, self._loading):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -86,9 +97,9 @@ def _remove_folder(folder: Path, lock: int) -> None:
 
 
 def parse_override(name: str, parameters: Mapping[str, Any]) -> Override | None:
-    """Parse the parameters of a load: "config", and file names that begin with `FILE`.
+    """Parse the parameters of a client's load request: "config" (JSON), and "file:PATH" with file contents.
 
-    None without parameters. Raises ConfigError.
+    name: of the model. Returns None without parameters. Raises ConfigError for invalid parameters.
     """
     config: ModelConfig | None = None
     files: dict[str, bytes] = {}
@@ -113,7 +124,10 @@ def _parse_config_parameter(value: str) -> ModelConfig:
 
 
 def _parse_file_path(parameter: str) -> str:
-    """Return the path within the model's folder. Raises ConfigError for a path that leads out of it."""
+    """Return the relative path in a parameter "file:PATH".
+
+    Raises ConfigError for a path that leads out of the model's folder.
+    """
     path = PurePosixPath(parameter.removeprefix(FILE))
     if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in str(path):
         raise ConfigError(f"'{parameter[:100]}' leads out of the model's folder: give a path within it")

@@ -1,4 +1,7 @@
-"""Proof that padded rows of unequal length give unchanged answers, and run times; cached per model file."""
+"""Cached proofs, one per model file, that padding rows to equal length does not change a model's outputs.
+
+A trial in a separate process finds the proof, and also measures inference times.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,9 @@ _CACHE_VERSION = 4  # increment when the proof or its format changes
 
 
 class Proof(NamedTuple):
-    """The proof of a model's padding, on axis 1.
+    """Inputs whose second axis may be padded, so that rows of unequal length share a batch; inference times.
 
-    Without feeds only rows of equal shapes share a run.
+    Without feeds, padding is not proven, and only rows of equal shapes share a batch.
     """
 
     feeds: Mapping[str, float]  # the value that each is padded with
@@ -33,7 +36,7 @@ class Proof(NamedTuple):
 
     @property
     def section(self) -> dict[str, Any] | None:
-        """Return the `padding` key of the Op's section of config.yml; None without proven padding."""
+        """Return the proof as the key `padding` of a section of config.yml; None without proven padding."""
         if not self.feeds:
             return None
         return {
@@ -44,7 +47,11 @@ class Proof(NamedTuple):
 
 
 def load_padding_proof(program: Path, engine: str) -> Proof:
-    """Return the padding proof of this file from the cache, or run a trial. Does not raise."""
+    """Return the padding proof of a model file from the cache; if absent, run the trial, for up to 2 minutes.
+
+    engine: runs the model in the trial, e.g. "onnxruntime". Does not raise: a failed trial gives a proof
+    without feeds.
+    """
     cache_file = _find_cache_file(program, engine)
     try:
         return _parse_proof(cache_file.read_text("utf-8"))
@@ -70,7 +77,7 @@ def _no_proof(why: str) -> Proof:
 
 
 def _find_cache_file(program: Path, engine: str) -> Path:
-    """Return the cache file, named by a digest of the program's head, size and modification time.
+    """Return the path of a model file's cached proof, named by a digest of its head, size and mtime.
 
     Hashing gigabytes of weights would delay the start.
     """

@@ -1,6 +1,6 @@
-"""Trial that proves the padding of a repository's model and times its runs.
+"""Trial of a model file on random rows: proves that padding leaves its outputs alone, and times inference.
 
-The trial runs the model, so it needs a process of its own:
+The trial runs the model, so it needs a process of its own, which prints a `Proof` as JSON:
 `python -m pipeline.triton.padding_trial ENGINE PROGRAM`.
 """
 
@@ -27,7 +27,10 @@ _UNCHECKED_LENGTH = 512  # other engines may read positions beyond the table fro
 
 
 def prove(program: Path, engine: str) -> Proof:
-    """Return the proven padding and the run times of a program."""
+    """Run a model file on random rows. Returns its proven padding and inference times, or why none is proven.
+
+    engine: such as "onnxruntime".
+    """
     facts = read_program_facts(program, engine)
     if any(variable.shape[:2] != (-1, -1) for variable in facts.feeds):
         return Proof({}, (), f"not every input has an open second axis{EQUAL}")

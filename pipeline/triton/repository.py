@@ -1,4 +1,4 @@
-"""Reader of Triton model repositories: models that can be served, and errors of the other models."""
+"""Reader of Triton model repositories: models that can be served, and the load errors of other models."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _NAME = re.compile(r"[^\s/?#:.][^\s/?#:]*")
 
 
 class UnavailableModel(NamedTuple):
-    """A model that can't be served, with the reason."""
+    """The reason why a model of the repository can't be served."""
 
     version: str  # empty: no version, or the reason holds for all versions
     reason: str
@@ -69,7 +69,10 @@ class UnavailableModel(NamedTuple):
 
 
 class RepositoryContent(NamedTuple):
-    """Models of a repository and their Ops' settings, as read from the folders."""
+    """The models read from a repository, their sections of config.yml, and the load errors of other models.
+
+    A section belongs to one model version, whose queue and workers form an Op named "model:version".
+    """
 
     models: list[ServedModel]
     sections: dict[str, dict[str, Any]]  # sections of config.yml by Op
@@ -80,7 +83,7 @@ class RepositoryContent(NamedTuple):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """Log lines: the notes, and one line per Op about padding."""
+        """Log lines: notes about models, and whether rows of unequal length are padded to share a batch."""
         padding_lines = (
             f"Model {op.rpartition(':')[0]}, rows of unequal length: {why}"
             for op, why in self.padding.items()
@@ -90,7 +93,7 @@ class RepositoryContent(NamedTuple):
 
 @dataclass(frozen=True)
 class ModelRepository:
-    """Folders of a Triton model repository, and the options for reading them."""
+    """Folders of a Triton model repository, and the options for reading models from them."""
 
     folders: Sequence[Path]  # each holds a folder per model
     strict: bool = False  # whether configurations must be complete
@@ -101,15 +104,24 @@ class ModelRepository:
     overrides: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
     def names(self) -> list[str]:
-        """Return the names of all model folders. Raises ConfigError for an unreadable repository folder."""
+        """Return the sorted names of all model folders.
+
+        Raises ConfigError for an unreadable repository folder.
+        """
         return sorted({path.name for folder in self.folders for path in _list_model_folders(folder)})
 
     def read_models(self, names: Sequence[str] | None = None) -> RepositoryContent:
-        """Read the named models (None: all), and the models that their ensembles need."""
+        """Read and check the named models (None: all), and the models that their ensembles use.
+
+        Does not raise for an invalid model; the result's `unavailable` has its error.
+        """
         return _RepositoryReader(self).read_all(self.names() if names is None else names)
 
     def read_config(self, name: str) -> ModelConfig:
-        """Return a copy of a model's configuration as its author wrote it. Raises ConfigError."""
+        """Parse a model's config.pbtxt, or copy its override. Absent fields are not filled in.
+
+        Raises ConfigError.
+        """
         _, override = self.overrides.get(name, (None, None))
         if override is None:
             return read_config(self.find_folder(name))
@@ -118,7 +130,10 @@ class ModelRepository:
         return config
 
     def count_workers(self, name: str) -> int:
-        """Return how many workers a model has once it is loaded; 1 for one that can't be read now."""
+        """Return how many workers a model has once it is loaded: instances times versions, 0 for an ensemble.
+
+        1 for a model that can't be read now.
+        """
         try:
             config = self.read_config(name)
             versions = select_versions(self.find_folder(name), config)
@@ -139,7 +154,7 @@ class ModelRepository:
 
 
 class _RepositoryReader:
-    """Reads each model once, the models of an ensemble before the ensemble.
+    """Reads each model of a repository once, the models of an ensemble before the ensemble.
 
     Threads read models that are no ensembles: the code of a model may hang, and must not delay the others.
     """
@@ -153,7 +168,7 @@ class _RepositoryReader:
         self._ahead: dict[str, Future[_RepositoryReader]] = {}  # by model: a reader in a thread
 
     def read_all(self, names: Sequence[str]) -> RepositoryContent:
-        """Return these models, with those that their ensembles need."""
+        """Read these models and the models that their ensembles use; return all of them, with load errors."""
         with ThreadPoolExecutor(MAX_READ_AT_ONCE, "model") as self._threads:
             try:
                 self._read_ahead(names)
@@ -166,7 +181,7 @@ class _RepositoryReader:
         return self.served
 
     def _read_ahead(self, names: Sequence[str]) -> None:
-        """Start a thread per model, except for ensembles."""
+        """Start to read these models in the background, one thread per model, except for ensembles."""
         unread = [
             name
             for name in names
@@ -186,7 +201,7 @@ class _RepositoryReader:
             return False
 
     def _merge(self, other: _RepositoryReader) -> None:
-        """Add the models of another reader."""
+        """Add the models and load errors of another reader to those of this reader."""
         served, content = self.served, other.served
         served.models.extend(content.models)
         served.notes.extend(content.notes)
@@ -197,7 +212,10 @@ class _RepositoryReader:
         self._by_name |= other._by_name
 
     def add(self, name: str) -> None:
-        """Add a model, with those that it needs."""
+        """Read a model, and before it the models that its ensemble uses.
+
+        Errors go to `served.unavailable`.
+        """
         if name in self._by_name or name in self.served.unavailable:
             return
         if name in self._ahead:
@@ -279,14 +297,20 @@ class _RepositoryReader:
         fill_default_fields(config, backend)  # dynamic batching may have come with it
 
     def _name_program(self, config: ModelConfig, folder: Path, backend: str) -> None:
-        """Set default_model_filename to the only program of an engine without a fixed file name."""
+        """Set default_model_filename to the only model file in a version's folder.
+
+        For engines without a fixed file name. Raises _ModelUnavailable without exactly one file.
+        """
         try:
             config.default_model_filename = find_model_files(folder, backend).program.name
         except ConfigError as exc:
             raise _ModelUnavailable(UnavailableModel(folder.name, f"Internal: {exc.message}")) from exc
 
     def _run_auto_complete(self, config: ModelConfig, folder: Path) -> None:
-        """Complete the configuration by the model's `auto_complete_config`."""
+        """Complete a config.pbtxt, in place, by `auto_complete_config` of a Python model.
+
+        folder: of the version. Raises _ModelUnavailable if the model's code fails.
+        """
         program = folder / (config.default_model_filename or "model.py")
         if not program.is_file():
             return  # the worker reports the error
@@ -342,9 +366,10 @@ class _RepositoryReader:
                 self._add_padding(op, config, backend, folder / version)
 
     def _add_padding(self, op: str, config: ModelConfig, backend: str, folder: Path) -> None:
-        """Allow padding where the configuration declares it or a proof exists.
+        """Let rows of unequal length share a batch, if config.pbtxt declares padding or a proof exists.
 
-        Models without open lengths, and models whose requests run alone, need no padding.
+        op: the version's section, "model:version". Models whose dims are all fixed, and models without
+        batching, need no padding.
         """
         served, section = self.served, self.served.sections[op]
         setting = config.parameters[PADDING].string_value if PADDING in config.parameters else ""
@@ -417,7 +442,10 @@ def check_name(name: str) -> None:
 
 
 class _ModelUnavailable(ConfigError):
-    """Error of a model whose configuration is valid but that can't be served."""
+    """Raised while a model is read: its configuration is valid, but the model can't be served.
+
+    The reader catches it, and lists the model as unavailable.
+    """
 
     def __init__(self, model: UnavailableModel) -> None:
         super().__init__(model.reason)
@@ -425,7 +453,11 @@ class _ModelUnavailable(ConfigError):
 
 
 def build_section(config: ModelConfig, backend: str, folder: Path, threads: int) -> dict[str, Any]:
-    """Build the Op's section of config.yml from a model's configuration."""
+    """Build the section of config.yml (instances, batching, engine) of a model version from config.pbtxt.
+
+    folder: of the version. threads: CPU threads of one inference, where the configuration does not set a
+    number.
+    """
     batching = config.WhichOneof("scheduling_choice") == "dynamic_batching"
     max_batch_size = config.max_batch_size
     section: dict[str, Any] = {
@@ -454,7 +486,10 @@ def _count_instances(config: ModelConfig) -> int:
 
 
 def _parse_placement(text: str, backend: str) -> str:
-    """Check the parameter PLACEMENT. Raises ConfigError."""
+    """Check the parameter `paddlewheel.placement`: whether instances are processes or threads. Returns it.
+
+    Raises ConfigError for an unknown value.
+    """
     if text not in ("auto", "process", "thread"):
         raise ConfigError(f"parameter {PLACEMENT} is {text!r}: write process, thread or auto")
     if text == "thread" and backend in _RUN_HERE:
@@ -466,7 +501,10 @@ def _parse_placement(text: str, backend: str) -> str:
 
 
 def _parse_padding(text: str, inputs: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Parse the parameter PADDING: the padding rule of each named input. Raises ConfigError."""
+    """Parse the parameter `paddlewheel.padding` into the padding rule (axis and value) of each named input.
+
+    Raises ConfigError for a malformed parameter or an unknown input.
+    """
     padded = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")

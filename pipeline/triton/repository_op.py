@@ -1,4 +1,4 @@
-"""RepositoryOp: the Op that runs one version of a repository's model, and the samples of its warm-up."""
+"""Worker side of one version of a repository's model: its Op (a step of the service), and `model_warmup`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Config = Mapping[str, Any]
 
 
 class Sample(NamedTuple):
-    """A sample of `model_warmup`."""
+    """One warm-up request of `model_warmup` in config.pbtxt, with its tensors."""
 
     name: str
     feed: dict[str, Any]
@@ -30,9 +30,9 @@ class Sample(NamedTuple):
 
 
 def find_sample_error(config: _Config, folder: Path) -> str:
-    """Return Triton's error message for samples that can't run, as far as known before the model is loaded.
+    """Return Triton's error message for `model_warmup` samples with missing inputs or files, else "".
 
-    Empty without an error.
+    The model need not be loaded. folder: of the model.
     """
     for sample in config["model_warmup"]:
         needed = {tensor["name"] for tensor in config["input"] if not tensor["optional"]}
@@ -51,7 +51,10 @@ def find_sample_error(config: _Config, folder: Path) -> str:
 
 
 def load_samples(config: _Config, folder: Path) -> Iterator[Sample]:
-    """Load the samples with their tensors. Raises ConfigError for a tensor unlike its declaration."""
+    """Create the warm-up requests of `model_warmup` with their tensors, one at a time.
+
+    folder: of the model. Raises ConfigError for a tensor unlike its declaration.
+    """
     data_types = {tensor["name"]: tensor["data_type"] for tensor in config["input"]}
     for sample in config["model_warmup"]:
         if not sample["batch_size"]:
@@ -108,15 +111,19 @@ def _parse_texts(data: bytes, shape: list[int], about: str) -> Any:
 
 
 class RepositoryOp(Op):
-    """Runs a model of a repository.
+    """The Op (a step of the service: queue and workers) that runs one version of a repository's model.
 
-    Python and identity models run requests themselves; other models run by their engine's predictor.
+    Python and identity models run requests themselves; other models run in their engine.
     """
 
     def __init__(
         self, name: str, model: ServedModel, other_models: OtherModels, *, install_requirements: bool = False
     ) -> None:
-        """other_models: the client for a Python model's calls. install_requirements: see RepositoryPlace."""
+        """Store the settings; workers load the model in `init_op`.
+
+        other_models: the client for a Python model's calls. install_requirements: whether pip installs the
+        requirements.txt of a Python model.
+        """
         super().__init__(name=name)
         self._install_requirements = install_requirements
         self._served = model
@@ -126,6 +133,7 @@ class RepositoryOp(Op):
             self.reshapes = _get_reshapes(model.config)
 
     def init_op(self) -> None:
+        """Load a Python or identity model in the worker, and run the warm-up requests of any model."""
         served = self._served
         assert served.config is not None
         backend = served.config["backend"]
@@ -148,7 +156,7 @@ class RepositoryOp(Op):
         self._warm_up(served.config, Path(served.folder))
 
     def _warm_up(self, config: Mapping[str, Any], folder: Path) -> None:
-        """Run the samples of `model_warmup`. Raises ConfigError for one that fails."""
+        """Run the warm-up requests of `model_warmup`. Raises ConfigError for a sample that fails."""
         for sample in load_samples(config, folder):
             for _ in range(sample.times):
                 try:
@@ -168,7 +176,7 @@ class RepositoryOp(Op):
 
 
 def _get_reshapes(config: Mapping[str, Any]) -> Reshapes | None:
-    """Return the `reshape` rules of inputs and outputs; None without any."""
+    """Return the `reshape` rules of inputs and outputs in a config.pbtxt; None without any."""
     inputs, outputs = (
         {
             tensor["name"]: Reshape(tuple(tensor["dims"]), tuple(tensor["reshape"]["shape"]))
@@ -181,14 +189,14 @@ def _get_reshapes(config: Mapping[str, Any]) -> Reshapes | None:
 
 
 class Identity:
-    """The identity backend: returns each input under the name of the matching output."""
+    """Triton's identity backend: returns each input as the output at the same position in config.pbtxt."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         inputs, outputs = ([tensor["name"] for tensor in config[field]] for field in ("input", "output"))
         self._names = dict(zip(inputs, outputs, strict=False))
 
     def run(self, requests: Sequence[OpRequest], feeds: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Return the inputs as outputs."""
+        """Return the outputs of each request of a batch: its inputs, under the names of the outputs."""
         return [{self._names[name]: array for name, array in feed.items()} for feed in feeds]
 
     def own_metrics(self) -> None:

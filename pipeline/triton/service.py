@@ -1,4 +1,4 @@
-"""RepositoryService: the service of a model repository, in the command line and in its workers."""
+"""The service of a Triton model repository: `paddlewheel serve` builds it, and its workers load it again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MAX_PENDING_REQUESTS = 16384  # Triton has no such limit
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `paddlewheel serve`."""
+    """Parsed command-line options of `paddlewheel serve --model-repository`."""
 
     folders: tuple[Path, ...]  # model repositories
     http_port: int | None = 8000
@@ -58,13 +58,20 @@ class Options:
 
 
 class RepositoryService(Service):
-    """Serves the models of a repository. options: None in a worker, which gets its App from the front."""
+    """Serves the models of a Triton repository; the counterpart of a user's service script.
+
+    options: None in a worker, which gets its App (the service's configuration) from the front process.
+    """
 
     def __init__(self, name: str, options: Options | None = None) -> None:
         super().__init__(name)
         self._options = options
 
     def create_op(self, app: App, name: str) -> Op:
+        """Create the Op that runs a model version in this worker. name: "model:version".
+
+        Raises StartFailed if the App has no such model.
+        """
         for model in app.models:
             if model.op == name:
                 headers = [(restriction.header, restriction.value) for restriction in app.restrictions.grpc]
@@ -74,6 +81,10 @@ class RepositoryService(Service):
         raise StartFailed(f"the repository has no model {name}")
 
     def as_app(self) -> App:
+        """Read the repository, and return the service's models and configuration (App). Not for workers.
+
+        Raises ConfigError as `_read_models` does, and for an invalid configuration.
+        """
         assert self._options is not None
         require_numpy_2(np.__version__)
         options = self._options
@@ -130,9 +141,10 @@ class RepositoryService(Service):
         )
 
     def _read_models(self, options: Options) -> RepositoryContent:
-        """Read the models to load at the start.
+        """Read the models to load at the start, and log each model that can't be served.
 
-        Raises ConfigError without any, and where `exit_on_error` is set and a model can't be served.
+        Raises ConfigError for an unknown name of `--load-model`, and for an unavailable model with
+        `exit_on_error`. With model control "none", it also raises ConfigError if no model can be served.
         """
         source = ModelRepository(
             options.folders,
@@ -163,7 +175,7 @@ class RepositoryService(Service):
 
 
 def _find_grpc_address(config: ServiceConfig) -> str:
-    """Return the gRPC address at which workers call other models.
+    """Return the gRPC address of this server at which Python models call other models.
 
     Empty without a gRPC port, and where the server requires TLS or API keys.
     """
@@ -174,7 +186,7 @@ def _find_grpc_address(config: ServiceConfig) -> str:
 
 
 class _LoadedModels:
-    """A ModelSource of models that are already read."""
+    """Adapts a list of models that are already read to the ModelSource protocol of `collect_models`."""
 
     def __init__(self, models: list[Any]) -> None:
         self._models = models

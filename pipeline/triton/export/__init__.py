@@ -1,1 +1,1 @@
-"""Export of text services as model repositories that any Triton runs: `paddlewheel export triton`."""
+"""`paddlewheel export triton`: writes a text service as a model repository that any Triton runs."""

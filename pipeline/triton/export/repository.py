@@ -1,4 +1,4 @@
-"""Export of a text service as a model repository: tokenizer, ONNX model, postprocess, and their ensemble.
+"""Export of a text service to a Triton repository of four models: tokenizer, ONNX, postprocess, ensemble.
 
 NAME/                ensemble: texts to answers, with the tensors of the service
 NAME_tokenizer/      texts to token ids (Python)
@@ -40,7 +40,7 @@ LENGTHS, PLACES, PROMPT_TOKENS = "lengths", "places", "prompt_tokens"
 
 @dataclass(frozen=True)
 class Postprocess:
-    """The Python model that turns scores into the service's answer."""
+    """Files and settings of NAME_postprocess, the Python model that turns scores into the answer."""
 
     module: str  # in `models/`
     settings: Mapping[str, Any]  # parameters in config.pbtxt
@@ -53,7 +53,10 @@ class Postprocess:
 
 
 def create_postprocess(task: TextTask) -> Postprocess:
-    """Select the postprocessing model of a task. Raises ConfigError for a task without one."""
+    """Return the files and settings of the postprocessing model for a text task (classes, entities, ...).
+
+    Raises ConfigError for a task that can't be exported.
+    """
     kind = task.output.kind
     if kind not in _FACTORIES:
         reason = _UNSUPPORTED_REASONS.get(kind, "no model is written for it")
@@ -128,7 +131,7 @@ MAX_BATCH_SIZE = 64  # rows of a request, and of a run
 
 
 class Graph(NamedTuple):
-    """Inputs and output of the ONNX model."""
+    """Inputs and output of the exported ONNX model, and how its inputs are padded."""
 
     feeds: Mapping[str, Variable]  # by the tokenizer's output: IDS, TYPES, MASK
     scores: Variable
@@ -136,9 +139,10 @@ class Graph(NamedTuple):
 
 
 def build_graph(task: TextTask, facts: OnnxFacts, program: Path) -> Graph:
-    """Match the ONNX model's inputs with the tokenizer's outputs.
+    """Match the inputs of the ONNX model with the tokenizer's outputs: token ids, segment ids, mask.
 
-    Raises ConfigError for an input that the tokenizer does not produce, and for a fixed number of rows.
+    program: the ONNX file. Raises ConfigError for an input that the tokenizer does not produce, and for a
+    fixed batch dimension.
     """
     text_input, model = task.input, task.model
     kinds = {text_input.ids: IDS, text_input.types: TYPES, text_input.mask: MASK}
@@ -171,6 +175,7 @@ def build_graph(task: TextTask, facts: OnnxFacts, program: Path) -> Graph:
 
 
 def build_tokenizer_config(name: str, task: TextTask, graph: Graph, post: Postprocess) -> ModelConfig:
+    """Build the config.pbtxt of NAME_tokenizer, the Python model that turns texts into token ids."""
     reading = task.reading
     settings = {
         "max_tokens": reading.max_tokens,
@@ -192,6 +197,7 @@ def build_tokenizer_config(name: str, task: TextTask, graph: Graph, post: Postpr
 
 
 def build_onnx_config(name: str, task: TextTask, graph: Graph) -> ModelConfig:
+    """Build the config.pbtxt of NAME_model, the ONNX model, with dynamic batching."""
     config = ModelConfig(name=name, backend="onnxruntime", max_batch_size=MAX_BATCH_SIZE)
     for feed in graph.feeds.values():
         _add_tensor(config.input, feed.name, _datatype(feed), feed.shape[1:])
@@ -204,6 +210,7 @@ def build_onnx_config(name: str, task: TextTask, graph: Graph) -> ModelConfig:
 
 
 def build_postprocess_config(name: str, task: TextTask, graph: Graph, post: Postprocess) -> ModelConfig:
+    """Build the config.pbtxt of NAME_postprocess, the Python model that turns scores into answers."""
     config = _create_python_config(name, post.settings)
     _add_tensor(config.input, SCORES, _datatype(graph.scores), (-1, *graph.scores.shape[1:]))
     for text_input in task.names if post.texts else ():
@@ -217,6 +224,7 @@ def build_postprocess_config(name: str, task: TextTask, graph: Graph, post: Post
 
 
 def build_ensemble_config(name: str, task: TextTask, graph: Graph, post: Postprocess) -> ModelConfig:
+    """Build the config.pbtxt of the ensemble, which connects tokenizer, ONNX model and postprocess."""
     config = ModelConfig(name=name, platform="ensemble")
     for text_input in task.names:
         _add_tensor(config.input, text_input, "BYTES", (-1,))
@@ -252,7 +260,7 @@ _ROWS: Mapping[str, tuple[str, tuple[int, ...]]] = {
 
 
 def _list_tokenizer_outputs(task: TextTask) -> tuple[str, ...]:
-    """Return the declared outputs that only the tokenizer can compute."""
+    """Return the outputs of the service that come straight from the tokenizer, such as `truncated`."""
     return tuple(output for output in (TRUNCATED,) if output in task.declared_all())
 
 
@@ -279,7 +287,7 @@ def _datatype(variable: Variable) -> str:
 
 
 def _parse_declaration(declared: str) -> tuple[str, list[int]]:
-    """Parse datatype and dims of a declaration like `BYTES [-1, -1]`."""
+    """Parse a tensor declaration such as `BYTES [-1, -1]`. Returns (datatype, dims)."""
     datatype, _, shape = declared.partition(" ")
     return datatype, [int(length) for length in re.findall(r"-?\d+", shape)]
 
@@ -292,11 +300,11 @@ _VERSION = "1"
 def export_repository(
     name: str, model: ServingModel, out: Path, *, onnx: Path | None = None, force: bool = False
 ) -> list[str]:
-    """Write the four models of a text service into the repository `out`. Returns their names.
+    """Write the four Triton models of a text service into the model repository `out`. Returns their names.
 
-    model: the service's model with its description. onnx: the ONNX file, where the model's folder has none.
-    force: replace existing models. Raises ConfigError for a service that can't be exported, and for models
-    that exist.
+    name: of the ensemble, and prefix of the other names. model: the model directory of the service, with its
+    description in serving.yml. onnx: the ONNX file, where the directory has none. force: replace existing
+    models. Raises ConfigError for a service that can't be exported, and for models that exist.
     """
     task = text_task(model)
     if task is None:
@@ -317,7 +325,7 @@ def export_repository(
 
 
 def get_model_names(name: str) -> list[str]:
-    """Return the names of the models of a service; the first is the ensemble."""
+    """Return the names of the four Triton models of an exported service; the first is the ensemble."""
     return [name, *(name + end for end in (TOKENIZER, MODEL, POSTPROCESS))]
 
 
@@ -342,7 +350,10 @@ def _write_models(work: Path, name: str, task: TextTask, post: Postprocess, prog
 
 
 def _write_model(folder: Path, config: ModelConfig, module: str = "") -> Path:
-    """Write config.pbtxt, and model.py for a Python model. Returns the folder of the version."""
+    """Write a model's config.pbtxt, and model.py for a Python model. Returns the folder of its version.
+
+    module: the name of a module in `pipeline.triton.export.models`; empty for other backends.
+    """
     version = folder / _VERSION
     version.mkdir(parents=True)
     (folder / "config.pbtxt").write_text(format_message(config), "utf-8")
@@ -354,7 +365,7 @@ def _write_model(folder: Path, config: ModelConfig, module: str = "") -> Path:
 
 
 def _find_onnx(model: ServingModel) -> Path:
-    """Return the model's ONNX file. Raises ConfigError without one."""
+    """Return the ONNX file of a model directory. Raises ConfigError without one."""
     try:
         return load_for_engine(model.directory, "onnxruntime").program
     except ConfigError as exc:
@@ -365,7 +376,7 @@ def _find_onnx(model: ServingModel) -> Path:
 
 
 def check_no_model_exists(out: Path, name: str, *, force: bool) -> None:
-    """Raise ConfigError if one of the models exists in `out`, unless `force` is set."""
+    """Raise ConfigError if `out` already has a model that the export would write, unless `force` is set."""
     present = [str(out / model_name) for model_name in get_model_names(name) if (out / model_name).exists()]
     if present and not force:
         raise ConfigError(f"there already: {', '.join(present)}; --force replaces what is there")

@@ -1,4 +1,4 @@
-"""Bundler: makes one file of a module and the code that it imports from the project.
+"""Bundler: copies a module and the project code that it imports into one Python source file.
 
 An exported model.py runs the same code as our services, without the project being installed.
 """
@@ -20,12 +20,15 @@ _FUTURE = "from __future__ import annotations"
 
 
 def bundle_module(module: str) -> str:
-    """Return the source of a module (a dotted name) together with the project code that it uses."""
+    """Return the source of a self-contained Python file: a module and the project code that it uses.
+
+    module: a dotted name. Raises ConfigError for a module without source.
+    """
     return _Bundle(module).source()
 
 
 class _Module:
-    """A parsed module: its source, and the names that it defines and imports at the top level."""
+    """A parsed Python module: its source, and the names that it defines and imports at the top level."""
 
     def __init__(self, name: str) -> None:
         spec = importlib.util.find_spec(name)
@@ -47,7 +50,7 @@ class _Module:
                 self.defined.update(dict.fromkeys(_list_defined_names(node), node))
 
     def get_source(self, node: ast.stmt) -> str:
-        """Return the lines of a statement, with the comments directly above it."""
+        """Return the source lines of a statement, with the comments directly above it."""
         decorators = getattr(node, "decorator_list", [])
         first = min([node.lineno, *(decorator.lineno for decorator in decorators)]) - 1
         while first and self.lines[first - 1].startswith("#"):
@@ -56,7 +59,7 @@ class _Module:
 
 
 class _Bundle:
-    """A module's code, and the code that it uses: found by following names."""
+    """Collects the code of a module and the project code that it uses, by following the names in the code."""
 
     def __init__(self, name: str) -> None:
         self._imports: set[tuple[str, str, str]] = set()
@@ -74,6 +77,7 @@ class _Bundle:
         ]
 
     def source(self) -> str:
+        """Return the source of the bundled file: docstring, imports, constants, classes and functions."""
         docstring = self._main.get_source(self._main.tree.body[0])
         parts = [docstring, f"{_FUTURE}\n\n{self._import_lines()}"]
         parts += ["\n".join(self._values)] if self._values else []
@@ -81,7 +85,7 @@ class _Bundle:
         return "\n\n".join(parts) + f"\n\n\n{code}\n"
 
     def _follow(self, module: str, node: ast.stmt) -> None:
-        """Collect the definitions and imports that a statement uses."""
+        """Collect the definitions and imports that a statement of a module uses."""
         source_module = _load_module(module)
         for part in ast.walk(node):
             if not isinstance(part, ast.Name):
@@ -118,7 +122,7 @@ class _Bundle:
             place.insert(len(place) if is_value else at, source)
 
     def _import_lines(self) -> str:
-        """Return the import statements: the standard library first, then other packages."""
+        """Return the import statements of the bundled file: standard library first, then other packages."""
         of_python, of_others = list[str](), list[str]()
         origins = sorted({(origin or name, bool(origin)) for origin, name, _ in self._imports})
         for module, from_it in sorted(origins, key=lambda entry: (entry[1], entry[0])):
@@ -146,7 +150,7 @@ def _load_module(name: str) -> _Module:
 
 
 def _list_defined_names(node: ast.stmt) -> list[str]:
-    """Return the names that a top-level statement defines."""
+    """Return the names that a top-level class, function or assignment defines."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.AnnAssign):

@@ -1,7 +1,8 @@
-"""Runner of a Python model's `auto_complete_config`, in a separate process because it runs the model's code.
+"""Runs a Python model's `auto_complete_config` in a separate process, because it is code of the model.
 
-`python -m pipeline.triton.python_backend.auto_complete MODEL_PY [--install-requirements]`: the configuration
-is JSON on standard input, and the completed one is JSON on the last line of standard output.
+`python -m pipeline.triton.python_backend.auto_complete MODEL_PY [--install-requirements]` reads the
+configuration as JSON from standard input, and writes the completed configuration as JSON on the last line of
+standard output.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ MAX_ERROR_CHARS = 8192  # of the model's error, at the end of its output
 
 
 def has_auto_complete(program: Path) -> bool:
-    """Whether the model's file mentions `auto_complete_config`."""
+    """Return whether the text of a model.py mentions `auto_complete_config`. The file is not run."""
     return b"auto_complete_config" in program.read_bytes()
 
 
 def run_auto_complete(
     program: Path, config: dict[str, Any], *, install_requirements: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the configuration as completed by the model, and the last lines of the model's output.
+    """Run `auto_complete_config` of a model.py in a separate process, for up to 2 minutes besides pip's time.
 
-    Raises ConfigError with the model's exception.
+    Returns the completed configuration, and the last lines of the model's output. install_requirements: let
+    pip install the model's requirements.txt. Raises ConfigError with the model's exception, and at the
+    time-out.
     """
     try:
         helper = run_helper(

@@ -40,17 +40,18 @@ _PACKAGES = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-p
 
 
 def find_requirements(folder: Path, version: str) -> list[Path]:
-    """Return the requirements.txt files of a model and of its version, as far as they exist."""
+    """Return the paths of the requirements.txt files of a model and of its version, as far as they exist."""
     return [path for path in (folder / REQUIREMENTS, folder / version / REQUIREMENTS) if path.is_file()]
 
 
 def add_model_packages(
     config: Mapping[str, Any], folder: Path, version: str, install_requirements: bool
 ) -> list[Path]:
-    """Add the model's packages to this process's import path. folder: of the model. Raises ConfigError.
+    """Add a Python model's packages to this process's import path: environment and requirements.txt.
 
-    Returns each requirements.txt that is not installed. pip runs code of the packages that the file names, so
-    installing needs the operator's permission.
+    folder: of the model. install_requirements: let pip install the files; it runs code of their packages, so
+    the operator must allow it. Returns each requirements.txt that is not installed. Raises ConfigError for an
+    environment or packages that can't be used.
     """
     environment = config["parameters"].get(PARAMETER, {}).get("string_value", "")
     if environment:
@@ -69,7 +70,10 @@ def _add_to_path(packages: Path | None) -> None:
 
 
 def _unpack_packages(path: Path) -> Path:
-    """Return the site-packages of an environment, which is a folder or an archive made by conda-pack."""
+    """Return the site-packages folder of an environment: a folder, or a conda-pack archive, unpacked here.
+
+    Raises ConfigError for a missing environment, or one of another Python version.
+    """
     if path.is_file():
         path = _load_or_create(path.read_bytes(), lambda folder: _unpack_archive(path, folder))
     elif not path.is_dir():
@@ -94,7 +98,10 @@ def _unpack_archive(archive: Path, into: Path) -> None:
 
 
 def _install_requirements(requirements: Path) -> Path | None:
-    """Install the missing packages of a requirements.txt; return their folder, None if none is missing."""
+    """Install the missing packages of a requirements.txt into a cache folder, and return the folder.
+
+    None if no package is missing. Raises ConfigError if pip fails.
+    """
     if shutil.which("pip") is None and _pip("--version").status:
         raise ConfigError(
             f"{requirements} is there, and no pip to install it with: install pip, or its packages"
@@ -140,7 +147,10 @@ def _check_pip_result(helper: HelperResult, requirements: Path) -> None:
 
 
 def _load_or_create(content: bytes, make: Callable[[Path], None]) -> Path:
-    """Return the cached folder of this content; `make` fills it once, under a lock between processes."""
+    """Return the cache folder for this content, and let `make` fill it first if it does not exist.
+
+    A file lock makes other processes wait meanwhile.
+    """
     cache = cache_folder("environments")
     try:
         cache.mkdir(parents=True, exist_ok=True)

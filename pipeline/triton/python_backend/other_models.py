@@ -1,4 +1,4 @@
-"""Client of a Python model for its own server: inference of other models, loads and unloads over gRPC."""
+"""gRPC client of a Python model for its own server: inference on other models, loads and unloads."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 
 
 class OtherModels:
-    """Calls the other models of the server. It connects at the first call.
+    """gRPC client with which a Python model calls other models of its own server. Connects at the first call.
 
-    address: of the server's gRPC port; empty if workers can't use it. metadata: headers that the server's
-    restricted protocols require.
+    address: of the server's gRPC port; empty if workers can't use it, and all calls fail. metadata: headers
+    that the server's restricted protocols require.
     """
 
     def __init__(self, address: str = "", metadata: Sequence[tuple[str, str]] = ()) -> None:
@@ -29,7 +29,10 @@ class OtherModels:
         self._channel: Any = None
 
     def infer(self, request: InferenceRequest, timeout_s: float | None) -> InferenceResponse:
-        """Return the response of the model that the request names, or a response with the error."""
+        """Run a request on the model that it names, and return the response; failures are error responses.
+
+        timeout_s: None: no limit.
+        """
         from client.protos.kserve_v2_pb2 import ModelInferResponse
         from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
 
@@ -47,7 +50,11 @@ class OtherModels:
             return InferenceResponse(error=TritonError(str(exc), TritonError.INVALID_ARG))
 
     def load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
-        """Load a model, with a configuration and files in place of its folder's. Raises CallFailed."""
+        """Load a model of this server, or load it again. Raises CallFailed.
+
+        config: JSON that replaces config.pbtxt; empty: none. files: contents by "file:PATH", which replace
+        the folder.
+        """
         from client.protos.kserve_v2_pb2 import RepositoryModelLoadRequest
 
         message = RepositoryModelLoadRequest(model_name=name)
@@ -58,7 +65,7 @@ class OtherModels:
         self._call_server("RepositoryModelLoad", message.SerializeToString())
 
     def unload(self, name: str, dependents: bool) -> None:
-        """Unload a model, with the models of its ensemble if `dependents`. Raises CallFailed."""
+        """Unload a model of this server. dependents: also unload an ensemble's models. Raises CallFailed."""
         from client.protos.kserve_v2_pb2 import RepositoryModelUnloadRequest
 
         message = RepositoryModelUnloadRequest(model_name=name)
@@ -66,7 +73,10 @@ class OtherModels:
         self._call_server("RepositoryModelUnload", message.SerializeToString())
 
     def is_ready(self, name: str, version: str) -> bool:
-        """Whether a model is ready. Raises CallFailed."""
+        """Return whether a model of this server is ready. Raises CallFailed.
+
+        version: empty: the server chooses.
+        """
         from client.protos.kserve_v2_pb2 import ModelReadyRequest, ModelReadyResponse
 
         message = ModelReadyRequest(name=name, version=version)
@@ -90,7 +100,11 @@ class OtherModels:
 
 
 class CallFailed(Exception):
-    """A call to the server failed. message: the server's. code: the name of the gRPC status."""
+    """Raised by `OtherModels` if a gRPC call to the own server fails, or the server can't be called.
+
+    Models get a TritonModelException or an error response instead. message: the server's. code: the name of
+    the gRPC status, such as "NOT_FOUND".
+    """
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -132,7 +146,10 @@ def _encode_request(request: InferenceRequest) -> bytes:
 
 
 def _collect_parameters(request: InferenceRequest) -> dict[str, Any]:
-    """Return the request's parameters, with sequence, priority and timeout as parameters of the protocol."""
+    """Return a request's parameters, plus its sequence, priority and timeout (microseconds) if set.
+
+    KServe's protocol has no fields for these options, only parameters.
+    """
     options = {
         "sequence_id": request.correlation_id(),
         "sequence_start": bool(request.flags() & SEQUENCE_START),

@@ -1,4 +1,4 @@
-"""PythonModel: runs the `TritonPythonModel` of a model.py in its worker, as Triton's Python backend does."""
+"""Runs the `TritonPythonModel` class of a model.py in a worker, as Triton's Python backend does."""
 
 from __future__ import annotations
 
@@ -47,18 +47,25 @@ _STATUSES = {  # HTTP and gRPC status by the code of a TritonError
 
 
 class ModelRaised(ServingError):
-    """Error of a Python model: it raised an exception, or returned invalid responses."""
+    """A Python model raised an exception, or returned an error or invalid responses; status 500 by default.
+
+    An error that the model returned sets the status by its TritonError code.
+    """
 
 
 class Fetch(dict[str, Any]):
-    """The tensors of a response. parameters: of the response, if the client gets this model's output."""
+    """Output arrays of a Python model's response, by name, with the response's parameters as an attribute.
+
+    Clients get the parameters if this model's outputs are the answer.
+    """
 
     parameters: Mapping[str, Any]
 
 
 class PythonModel:
-    """Runs requests by `execute` of the model's class. The constructor calls `initialize`.
+    """Loads a model.py, and runs batches of requests by `execute` of its `TritonPythonModel`.
 
+    The constructor calls `initialize`. instance: the number of this worker among the model's instances.
     Raises ConfigError for a model that can't be imported or initialized.
     """
 
@@ -112,7 +119,10 @@ class PythonModel:
         }
 
     def run(self, requests: Sequence[OpRequest], feeds: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Return the tensors of each response, or its error. Raises ModelRaised if the whole batch fails."""
+        """Run a batch of requests. Returns for each its output arrays by name, or a ServingError.
+
+        feeds: the input arrays of each request, by name. Raises ModelRaised if the whole batch fails.
+        """
         parsed = [self._build_request(*pair) for pair in zip(requests, feeds, strict=True)]
         valid = [request for request in parsed if not isinstance(request, ServingError)]
         answers = iter(self._execute(valid) if valid else ())
@@ -204,7 +214,7 @@ class PythonModel:
         return fetch
 
     def _describe_mismatch(self, tensor: Tensor) -> str | None:
-        """Return a sentence about an output whose datatype or shape is not the declared one, else None."""
+        """Return an error message for an output unlike its datatype or dims in config.pbtxt, else None."""
         declared = self._declared.get(tensor.name())
         if declared is None:
             return None
@@ -235,20 +245,21 @@ class PythonModel:
         return f"Failed to process the request(s) for model '{self._instance}', message: {why}"
 
     def own_metrics(self) -> list[Any] | None:
-        """Return the model's custom metrics if one has changed, else None."""
+        """Return all custom metrics of the model if one has changed since the last call, else None."""
         return changed_families()
 
     def close(self) -> None:
-        """Call the model's `finalize`."""
+        """Call the model's `finalize`, when the worker ends."""
         if hasattr(self._model, "finalize"):
             self._model.finalize()
         self._loop.close()
 
 
 def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:
-    """Import a model.py, with its folder and our utils on the import path. Raises ConfigError.
+    """Import a model.py. Its folder and our `triton_python_backend_utils` become importable.
 
-    missing: each requirements.txt that is not installed.
+    missing: each requirements.txt that is not installed, for the message. Raises ConfigError if the import
+    fails.
 
     Bytecode is disabled, because the server must not write into the repository. Python would also run stale
     bytecode after a change of equal size within the same second.
@@ -275,32 +286,39 @@ def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:
 
 
 def describe_failure(exc: BaseException, path: Path, missing: Sequence[Path] = ()) -> str:
-    """Format an exception of a model's code. missing: each requirements.txt that is not installed."""
+    """Format an exception of a model's code, with its traceback in the model's folder, as an error message.
+
+    path: the model.py. missing: each requirements.txt that is not installed; a failed import mentions the
+    first.
+    """
     hint = f". {NOT_INSTALLED.format(missing[0])}" if missing and isinstance(exc, ImportError) else ""
     return f"Internal: {format_exception(exc)}{hint}{format_model_lines(exc, path)}"
 
 
 def as_serving_error(error: TritonError) -> ServingError:
-    """Convert an error that a model returned to the error for the client."""
+    """Convert a TritonError that a model returned to an exception with the HTTP and gRPC status for it."""
     raised = ModelRaised(error.message())
     raised.http_status, raised.grpc_code = _STATUSES.get(error.code(), _STATUSES[TritonError.INTERNAL])
     return raised
 
 
 def encode_texts(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Convert texts to an object array of bytes, the form in which the next model expects texts."""
+    """Convert an array of texts to an object array of UTF-8 bytes, as the next model expects texts."""
     elements = np.empty(array.size, object)
     elements[:] = [utils.encode_element(element) for element in array.ravel().tolist()]
     return elements.reshape(array.shape)
 
 
 def format_exception(exc: BaseException) -> str:
-    """Return the type and the text of an exception."""
+    """Return the class name and the message of an exception, as "ValueError: ..."."""
     return f"{type(exc).__name__}: {get_error_text(exc)}"
 
 
 def format_model_lines(exc: BaseException, path: Path) -> str:
-    """Format the traceback within the model's folder as Triton does, innermost line first."""
+    """Format an exception's traceback as Triton does, innermost line first, with lines of the model only.
+
+    path: the model.py.
+    """
     frames = traceback.extract_tb(exc.__traceback__)
     model_frames = [frame for frame in frames if Path(frame.filename).parent == path.parent] or frames[-1:]
     lines = [f"  {frame.filename}({frame.lineno}): {frame.name}\n" for frame in reversed(model_frames)]
@@ -308,7 +326,10 @@ def format_model_lines(exc: BaseException, path: Path) -> str:
 
 
 def get_instance_name(config: Mapping[str, Any], instance: int) -> str:
-    """Return Triton's name of an instance: its group, and its number in the group."""
+    """Return Triton's name of a model instance, such as "bert_0_1": its group, and its number in the group.
+
+    instance: the number among all instances of the model.
+    """
     for group in config["instance_group"]:
         if instance < group["count"]:
             return f"{group['name']}_{instance}"
@@ -317,7 +338,10 @@ def get_instance_name(config: Mapping[str, Any], instance: int) -> str:
 
 
 def select_gpu(config: Mapping[str, Any], instance: int) -> int | None:
-    """Return the GPU of an instance; None for a CPU instance, and without a GPU."""
+    """Return the GPU number of a model instance; None for a CPU instance, and without a GPU.
+
+    instance: the number among all instances of the model.
+    """
     for group in config["instance_group"]:
         if instance < group["count"]:
             named = group["gpus"] or list(range(count_gpus()))
@@ -328,7 +352,7 @@ def select_gpu(config: Mapping[str, Any], instance: int) -> int | None:
 
 
 def _get_declaration(output: Mapping[str, Any]) -> tuple[str, tuple[int, ...]]:
-    """Return the datatype and the dims of an output as the model returns it, -1 for any length."""
+    """Return (datatype, dims) of an output in config.pbtxt as the model returns it, before `reshape`."""
     dims = output["reshape"]["shape"] if "reshape" in output else output["dims"]
     return _get_datatype(output), tuple(int(length) for length in dims)
 

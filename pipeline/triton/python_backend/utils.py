@@ -1,4 +1,4 @@
-"""The module `triton_python_backend_utils` of Python models, with their custom metrics; workers only."""
+"""Our `triton_python_backend_utils`, the module that Triton's Python models import. For workers only."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _changed = [False]  # whether a metric has changed since the last `changed_famil
 
 
 class Metric:
-    """A custom metric with one set of labels, created by `MetricFamily.Metric`."""
+    """A custom metric of a Python model with one set of labels, as in Triton; see `MetricFamily.Metric`."""
 
     def __init__(self, kind: int, labels: Mapping[str, str], buckets: Sequence[float]) -> None:
         self._kind = kind
@@ -41,31 +41,37 @@ class Metric:
         self._counts = [0] * (len(self._buckets) + 1)
 
     def increment(self, by: float) -> None:
-        """Add to a counter or gauge. A gauge also accepts negative amounts."""
+        """Add to a counter or gauge. Only a gauge accepts negative amounts.
+
+        Raises ValueError for a histogram, and for a counter that would go down.
+        """
         self._check_kind("increment", _COUNTER, _GAUGE)
         if self._kind == _COUNTER and by < 0:
             raise ValueError("a counter can't be decremented")
         self._change(self._value + float(by))
 
     def set(self, value: float) -> None:
-        """Set a gauge."""
+        """Set the value of a gauge. Raises ValueError for a counter or histogram."""
         self._check_kind("set", _GAUGE)
         self._change(float(value))
 
     def observe(self, value: float) -> None:
-        """Count a value in a histogram."""
+        """Count a value in a histogram. Raises ValueError for a counter or gauge."""
         self._check_kind("observe", _HISTOGRAM)
         number = float(value)
         self._counts[bisect_left(self._buckets, number)] += 1
         self._change(self._value + number)
 
     def value(self) -> float:
-        """Return the value of a counter or gauge."""
+        """Return the current value of a counter or gauge. Raises ValueError for a histogram."""
         self._check_kind("value", _COUNTER, _GAUGE)
         return self._value
 
     def samples(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        """Yield name suffix, labels and value of each sample, for the worker."""
+        """Yield the Prometheus samples of this metric: (suffix of the name, labels, value).
+
+        The worker calls it; models do not.
+        """
         if self._kind != _HISTOGRAM:
             yield "", self._labels, self._value
             return
@@ -87,7 +93,11 @@ class Metric:
 
 
 class MetricFamily:
-    """Custom metrics of the model with the same name and different labels."""
+    """A custom Prometheus metric of a Python model: all metrics with the same name and different labels.
+
+    kind: `COUNTER`, `GAUGE` or `HISTOGRAM`. Raises ValueError for an invalid name, or a name used for another
+    kind.
+    """
 
     COUNTER, GAUGE, HISTOGRAM = _COUNTER, _GAUGE, _HISTOGRAM
 
@@ -106,7 +116,10 @@ class MetricFamily:
     def Metric(
         self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
     ) -> Metric:
-        """Return the family's metric with these labels; a new one for new labels."""
+        """Return the metric of this family with these labels; create it on the first call.
+
+        buckets: upper bounds, for histograms only. Raises ValueError.
+        """
         label_values = {str(name): str(value) for name, value in (labels or {}).items()}
         if wrong := [name for name in label_values if not _LABEL.fullmatch(name)]:
             raise ValueError(f"{wrong[0]!r} can't be a label's name: letters, digits and _")
@@ -120,13 +133,16 @@ class MetricFamily:
         return metrics[key]
 
     def family(self) -> OwnFamily:
-        """Return the family's samples as the worker sends them to the front."""
+        """Return the family's name, kind and samples as the worker sends them to the front process."""
         samples = [sample for metric in list(self._metrics.values()) for sample in metric.samples()]
         return OwnFamily(self._name, self._description, _KINDS[self._kind], samples)
 
 
 def changed_families() -> list[Any] | None:
-    """Return all families if a metric has changed since the last call, else None. For the worker."""
+    """Return all custom metric families if a metric has changed since the last call, else None.
+
+    The worker calls it; models do not.
+    """
     if not _changed[0]:
         return None
     with _lock:
@@ -147,11 +163,14 @@ _OTHER_MODELS = [OtherModels()]
 
 
 class TritonModelException(Exception):
-    """Exception for models to raise; clients get its text."""
+    """Exception for Python models to raise in `execute`: all requests of the batch fail with its text.
+
+    The HTTP status is 500. `load_model`, `unload_model` and `is_model_ready` raise it as well.
+    """
 
 
 class TritonError:
-    """Error of a response without tensors. code: one of the class's constants."""
+    """Error that a Python model puts into a response, as in Triton. code: one of the class's constants."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
@@ -170,10 +189,13 @@ class TritonError:
 
 
 class Tensor:
-    """A get_target_model array."""
+    """An input or output tensor of a Python model, as in Triton: a name and a NumPy array."""
 
     def __init__(self, name: str, array: np.ndarray[Any, Any], datatype: str = "") -> None:
-        """datatype: KServe's name; empty: derived from the array's dtype."""
+        """Store the array without a copy.
+
+        datatype: KServe's name, such as "FP32"; empty: from the array's dtype.
+        """
         if not isinstance(name, str):
             raise TypeError(f"the name of a Tensor is a str, not {type(name).__name__}")
         if not isinstance(array, np.ndarray):
@@ -192,7 +214,7 @@ class Tensor:
         return tuple(self._array.shape)
 
     def triton_dtype(self) -> str:
-        """Return the data_type, as in config.pbtxt."""
+        """Return the tensor's data_type in the form of config.pbtxt, such as "TYPE_FP32"."""
         kind = self._array.dtype
         datatype = self._datatype or ("BYTES" if kind.kind in "OSU" else BY_NAME[kind.name].datatype)
         return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
@@ -211,7 +233,7 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """Create a tensor from another framework's CPU array, or from a DLPack capsule."""
+        """Copy another framework's CPU tensor, or a DLPack capsule, into a new tensor."""
         source = tensor if hasattr(tensor, "__dlpack__") else _Capsule(tensor)
         return Tensor(name, np.from_dlpack(source).copy())
 
@@ -230,18 +252,25 @@ class _Capsule:
 
 
 class PreferredMemory:
-    """Preferred memory of response tensors. It has no effect: tensors are always in CPU memory."""
+    """Where a model wants response tensors, as in Triton.
+
+    It has no effect: tensors are always in CPU memory.
+    """
 
     def __init__(self, memory_type: int, memory_type_id: int = 0) -> None:
         pass
 
 
 class InferenceTrace:
-    """Empty trace for models that use `request.trace()`; requests are not traced."""
+    """Empty trace for models that call `request.trace()`; requests are not traced here."""
 
 
 class InferenceRequest:
-    """A request: its tensors, id, flags, timeout, priority and parameters."""
+    """A request, as in Triton: passed to `execute` of a Python model, or built by a model to call another.
+
+    timeout: in microseconds; 0: none. model_name, model_version: of the model to call; -1: the newest
+    version.
+    """
 
     def __init__(
         self,
@@ -287,51 +316,60 @@ class InferenceRequest:
         self._flags = flags
 
     def timeout(self) -> int:
-        """Return the timeout in microseconds; 0 without a timeout."""
+        """Return the request's timeout in microseconds; 0 without a timeout."""
         return self._timeout
 
     def priority(self) -> int:
         return self._priority
 
     def parameters(self) -> str:
-        """Return the parameters as JSON."""
+        """Return the request's parameters as JSON text."""
         return json.dumps(self._parameters, separators=(",", ":"))
 
     def get_parameters(self) -> dict[str, Any]:
-        """Return the parameters as a dict. For the worker."""
+        """Return the request's parameters as a dict. The worker calls it; Triton lacks it."""
         return self._parameters
 
     def trace(self) -> InferenceTrace:
         return InferenceTrace()
 
     def is_cancelled(self) -> bool:
+        """Return False: cancellation is not passed on to models."""
         return False
 
     def set_release_flags(self, flags: int) -> None:
         pass
 
     def get_response_sender(self) -> Any:
+        """Raise TritonModelException: several responses to a request (decoupled) are not supported."""
         raise TritonModelException("models of several answers a request (decoupled) are not served yet")
 
     def get_target_model(self) -> tuple[str, str]:
-        """Return name and version of the model to call, an empty version for the newest. For the worker."""
+        """Return (name, version) of the model to call, with an empty version for the newest.
+
+        The worker calls it; Triton lacks it.
+        """
         return self._model_name, "" if self._model_version < 0 else str(self._model_version)
 
     def exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
-        """Run the request on the model that it names, and return the response.
+        """Run the request on the model of this server that it names, and return the response.
 
-        execution_timeout: in microseconds. decoupled: return an iterator; each model gives one response.
+        Failures are error responses. execution_timeout: in microseconds; 0: none. decoupled: return an
+        iterator over the single response.
         """
         answer = _OTHER_MODELS[0].infer(self, execution_timeout / 1e6 if execution_timeout else None)
         return iter([answer]) if decoupled else answer
 
     async def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
-        """Run `exec` in a thread, so several calls can be awaited at the same time."""
+        """Call `exec` in a thread, so a coroutine can await several calls at the same time."""
         return await asyncio.to_thread(self.exec, decoupled, execution_timeout)
 
 
 class InferenceResponse:
-    """The response to a request: tensors, or an error."""
+    """The response of a Python model to a request, as in Triton: output tensors, or an error.
+
+    Raises TypeError for arguments of other types.
+    """
 
     def __init__(
         self,
@@ -352,7 +390,7 @@ class InferenceResponse:
         self._parameters = dict(parameters or {})
 
     def get_parameters(self) -> dict[str, Any]:
-        """Return the parameters as a dict. For the worker."""
+        """Return the response's parameters as a dict. The worker calls it; Triton lacks it."""
         return self._parameters
 
     def output_tensors(self) -> list[Tensor]:
@@ -365,12 +403,12 @@ class InferenceResponse:
         return self._error
 
     def parameters(self) -> str:
-        """Return the parameters as JSON."""
+        """Return the response's parameters as JSON text."""
         return json.dumps(self._parameters, separators=(",", ":"))
 
 
 class Logger:
-    """Writes log lines of the model into the server's log, which prefixes them with the model's name."""
+    """Logger for Python models, as in Triton: writes to the server's log, which adds the model's name."""
 
     _log = logging.getLogger(f"{NAME}.triton.model")
     WARNING, ERROR, INFO, VERBOSE = range(4)
@@ -398,7 +436,7 @@ class Logger:
 
 
 class ModelConfig:
-    """Configuration of a model for `auto_complete_config`: the fields of config.pbtxt."""
+    """Configuration that `auto_complete_config` of a Python model fills in: the fields of config.pbtxt."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = dict(config)
@@ -407,6 +445,7 @@ class ModelConfig:
         return self._config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
+        """Set max_batch_size. Raises ValueError if config.pbtxt has a larger value."""
         if self._config.get("max_batch_size", 0) > max_batch_size:
             configured = self._config["max_batch_size"]
             raise ValueError(
@@ -416,15 +455,25 @@ class ModelConfig:
         self._config["max_batch_size"] = max_batch_size
 
     def set_dynamic_batching(self) -> None:
+        """Enable dynamic batching; settings of config.pbtxt stay as they are."""
         self._config.setdefault("dynamic_batching", {})
 
     def set_model_transaction_policy(self, policy: Mapping[str, Any]) -> None:
         self._config["model_transaction_policy"] = dict(policy)
 
     def add_input(self, tensor: Mapping[str, Any]) -> None:
+        """Add an input, or complete the input of this name; `tensor` has "name", "data_type" and "dims".
+
+        Raises ValueError for other or missing properties, and if config.pbtxt declares the input differently.
+        """
         self._add_tensor("input", tensor, ("name", "data_type", "dims", "optional", "allow_ragged_batch"))
 
     def add_output(self, tensor: Mapping[str, Any]) -> None:
+        """Add an output, or complete the output of this name; `tensor` has "name", "data_type" and "dims".
+
+        Raises ValueError for other or missing properties, and if config.pbtxt declares the output
+        differently.
+        """
         self._add_tensor("output", tensor, ("name", "data_type", "dims"))
 
     def _add_tensor(self, field: str, tensor: Mapping[str, Any], allowed: Sequence[str]) -> None:
@@ -443,7 +492,10 @@ class ModelConfig:
         tensors.append({**tensor, "dims": list(tensor["dims"])})
 
     def _check_agreement(self, field: str, configured: Mapping[str, Any], tensor: Mapping[str, Any]) -> None:
-        """Raise ValueError if config.pbtxt and the model declare a tensor differently."""
+        """Raise ValueError if config.pbtxt and the model's code declare an input or output differently.
+
+        field: "input" or "output".
+        """
         about = f"model '{self._config.get('name')}', {field} '{configured['name']}'"
         if configured.get("data_type", _NO_TYPE) not in (_NO_TYPE, tensor["data_type"]):
             raise ValueError(
@@ -458,23 +510,27 @@ class ModelConfig:
 
 
 def get_input_tensor_by_name(request: InferenceRequest, name: str) -> Tensor | None:
+    """Return an input tensor of a request; None if the request does not have it."""
     return next((tensor for tensor in request.inputs() if tensor.name() == name), None)
 
 
 def get_output_tensor_by_name(response: InferenceResponse, name: str) -> Tensor | None:
+    """Return an output tensor of a response; None if the response does not have it."""
     return next((tensor for tensor in response.output_tensors() if tensor.name() == name), None)
 
 
 def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> Any:
+    """Return the dict of an input in a parsed config.pbtxt; None without such an input."""
     return next((tensor for tensor in model_config.get("input", ()) if tensor["name"] == name), None)
 
 
 def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> Any:
+    """Return the dict of an output in a parsed config.pbtxt; None without such an output."""
     return next((tensor for tensor in model_config.get("output", ()) if tensor["name"] == name), None)
 
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
-    """Return the NumPy type of a data_type; None for TYPE_BF16, which NumPy lacks."""
+    """Return the NumPy type of a data_type such as "TYPE_FP32"; None for an unknown type and TYPE_BF16."""
     name = triton_type_string.removeprefix("TYPE_")
     if name == "STRING":
         return np.object_
@@ -483,7 +539,7 @@ def triton_string_to_numpy(triton_type_string: str) -> Any:
 
 
 def numpy_to_triton_type(data_type: Any) -> int:
-    """Return the number of a data_type in ModelConfig."""
+    """Return the number in Triton's DataType enum for a NumPy type."""
     kind = np.dtype(data_type)
     if kind.kind in "OSU":
         return 13
@@ -491,6 +547,7 @@ def numpy_to_triton_type(data_type: Any) -> int:
 
 
 def triton_to_numpy_type(data_type: int) -> Any:
+    """Return the NumPy type for a number in Triton's DataType enum."""
     return np.object_ if data_type == 13 else BY_DATATYPE[_NAMES[data_type]].numpy.type
 
 
@@ -503,7 +560,10 @@ _NAMES = {number: name for name, number in _NUMBERS.items()}
 
 
 def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> Any:
-    """Serialize texts, each after its length; () without any text, and None for numbers."""
+    """Serialize an array of texts as Triton does: each text after its length in four bytes.
+
+    Returns () for an empty array, and None for an array of numbers.
+    """
     if not input_tensor.size:
         return ()
     if input_tensor.dtype.kind not in "OSU":
@@ -512,7 +572,10 @@ def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> Any:
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
-    """Parse the bytes of `serialize_byte_tensor`. Raises ValueError."""
+    """Parse the bytes of `serialize_byte_tensor` into a flat object array of bytes.
+
+    Raises ValueError for data that ends within a text or a length.
+    """
     texts = split_texts(encoded_tensor)
     array = np.empty(len(texts), object)
     array[:] = texts
@@ -520,21 +583,25 @@ def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
 
 
 def encode_element(element: Any) -> bytes:
-    """Convert an element of a text tensor to bytes. For the worker."""
+    """Convert an element of a text tensor to bytes, in UTF-8. The worker calls it; Triton lacks it."""
     return element if isinstance(element, bytes) else str(element).encode("utf-8", "surrogatepass")
 
 
 def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
+    """Return whether a parsed config.pbtxt declares several responses to a request (decoupled)."""
     return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
 
 
 def get_model_dir() -> str:
-    """Return the folder of the version that this process runs."""
+    """Return the path of the folder with model.py: the version that this process runs."""
     return _MODEL_FOLDER[0]
 
 
 def load_model(model_name: str, files: Mapping[str, bytes] | None = None, config: str = "") -> None:
-    """Load another model of the same server, or reload this one. Raises TritonModelException."""
+    """Load another model of this server, or reload this model, over gRPC. Raises TritonModelException.
+
+    files: contents by "file:PATH", which replace the model's folder. config: JSON that replaces config.pbtxt.
+    """
     try:
         _OTHER_MODELS[0].load(model_name, config, files or {})
     except CallFailed as exc:
@@ -542,7 +609,10 @@ def load_model(model_name: str, files: Mapping[str, bytes] | None = None, config
 
 
 def unload_model(model_name: str, unload_dependents: bool = False) -> None:
-    """Unload another model of the same server. Raises TritonModelException."""
+    """Unload another model of this server, over gRPC. Raises TritonModelException.
+
+    unload_dependents: for an ensemble, also unload the models of its steps.
+    """
     try:
         _OTHER_MODELS[0].unload(model_name, unload_dependents)
     except CallFailed as exc:
@@ -550,7 +620,10 @@ def unload_model(model_name: str, unload_dependents: bool = False) -> None:
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
-    """Whether another model of the same server is ready. Raises TritonModelException."""
+    """Return whether another model of this server is ready. Raises TritonModelException if the call fails.
+
+    model_version: empty: the server chooses.
+    """
     try:
         return _OTHER_MODELS[0].is_ready(model_name, model_version)
     except CallFailed as exc:
@@ -558,5 +631,8 @@ def is_model_ready(model_name: str, model_version: str = "") -> bool:
 
 
 def set_served_model(folder: str, other_models: OtherModels) -> None:
-    """Set the folder for `get_model_dir` and the client for `exec`. For the worker."""
+    """Set the folder that `get_model_dir` returns, and the client that `InferenceRequest.exec` uses.
+
+    The worker calls it before it imports the model; Triton lacks it.
+    """
     _MODEL_FOLDER[0], _OTHER_MODELS[0] = folder, other_models

@@ -31,6 +31,7 @@ class TritonPythonModel:
         return [build_response(request, self.rank_labels) for request in requests]
 
     def rank_labels(self, request: Any) -> dict[str, Any]:
+        """Return the output arrays of a request: for each text its best label, and its labels and scores."""
         settings = self.settings
         top_k = get_parameter(request, "top_k", count, int(settings["top_k"]))
         threshold = get_parameter(request, "threshold", share, float(settings["threshold"]))

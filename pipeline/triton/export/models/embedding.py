@@ -39,6 +39,7 @@ class TritonPythonModel:
         return [build_response(request, self.compute_embedding) for request in requests]
 
     def compute_embedding(self, request: Any) -> dict[str, Any]:
+        """Return the output arrays of a request: one vector per text, and the number of its tokens."""
         settings = self.settings
         dimensions = get_parameter(request, "dimensions", size, int(settings["dimensions"]) or None)
         normalize = get_parameter(request, "normalize", flag, settings["normalize"] == "True")

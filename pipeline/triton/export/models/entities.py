@@ -1,7 +1,7 @@
 """Named-entity postprocessing: class scores of tokens to the entities of each text. Needs only NumPy.
 
-tags.json next to this file has for each class the kind of entity, empty for none, and the token's position in
-the entity. Requests can override `threshold` by a request parameter.
+tags.json next to this file has an entry per class: the kind of entity (empty for none), and the token's
+position in the entity. Requests can override `threshold` by a request parameter.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class TritonPythonModel:
         return [build_response(request, self.extract_entities) for request in requests]
 
     def extract_entities(self, request: Any) -> dict[str, Any]:
+        """Return the output arrays of a request: entities with a score from `threshold` on, for each text."""
         threshold = get_parameter(request, "threshold", share, float(self.settings["threshold"]))
         windows = get_array(request, "windows")
         scores, places = (
@@ -48,9 +49,10 @@ class TritonPythonModel:
         return {"entity": outputs.pop("text"), **outputs}
 
     def extract_from_text(self, text: str, scores: Any, places: Any) -> list[TextEntity]:
-        """Return the entities of a text.
+        """Return the named entities of one text, from the class scores of its tokens.
 
-        places: for each position of each window the token's number, and its first and last character.
+        scores, places: one row per window of the text. places: for each token position, the token's number in
+        the text, and its start and end character.
         """
         spans, begins, offsets = [], [], dict[int, tuple[int, int]]()
         for window in places:

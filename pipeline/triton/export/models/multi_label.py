@@ -31,6 +31,7 @@ class TritonPythonModel:
         return [build_response(request, self.select_labels) for request in requests]
 
     def select_labels(self, request: Any) -> dict[str, Any]:
+        """Return the output arrays of a request: for each text its labels over the threshold, with scores."""
         settings = self.settings
         top_k = get_parameter(request, "top_k", count, int(settings["top_k"]) or None)
         threshold = get_parameter(request, "threshold", share, float(settings["threshold"]))

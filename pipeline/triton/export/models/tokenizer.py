@@ -1,7 +1,8 @@
 """Tokenizer: texts to token ids, by the tokenizer.json next to this file. Needs only NumPy and `tokenizers`.
 
 The settings are `parameters` in config.pbtxt. Texts that are too long are rejected, truncated, or split into
-overlapping windows. A text with several windows has several rows; `windows` is the number of rows per text.
+overlapping windows. A text with several windows has several rows; the output `windows` has the number of rows
+per text.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class TritonPythonModel:
         return [build_response(request, self.tokenize) for request in requests]
 
     def tokenize(self, request: Any) -> dict[str, Any]:
+        """Return the output arrays of a request: token ids and masks, and the number of rows of each text."""
         texts = self.texts(request)
         if "places" in self.types:
             tokens, rows, cuts = self.rows.build_rows_with_places(texts[0])
@@ -65,7 +67,10 @@ class TritonPythonModel:
         return {name: outputs[name].astype(dtype) for name, dtype in self.types.items()}
 
     def texts(self, request: Any) -> list[list[str]]:
-        """Return the texts of each input; all inputs have the same number of texts."""
+        """Return the request's texts, a list for each input. All inputs must have the same number of texts.
+
+        Raises InvalidInput.
+        """
         max_chars = None if self.reading.too_long == "truncate" else self.reading.most_chars
         texts = [named_texts({name: get_array(request, name)}, name, max_chars) for name in self.names]
         if len({len(many) for many in texts}) > 1:
@@ -74,10 +79,11 @@ class TritonPythonModel:
         return texts
 
     def prepared(self, prompt: str, texts: Sequence[str]) -> list[str]:
+        """Return the texts with the prompt before each text, in lower case if the settings say so."""
         return with_prompt(prompt, texts, lowercase=self.lowercase)
 
     def prompt(self, request: Any) -> str:
-        """Return the prompt that precedes each text of the request."""
+        """Return the prompt to put before each text of the request, such as "query: "; empty without any."""
         if self.prompts is None:
             return ""
         return find_prompt(
@@ -85,6 +91,10 @@ class TritonPythonModel:
         )
 
     def tensors(self, rows: Sequence[Row], cuts: Sequence[Cut]) -> dict[str, Any]:
+        """Return the padded output arrays of tokenized rows, by output name.
+
+        Raises InvalidInput for too many rows, and for rows of unequal length if the model can't be padded.
+        """
         lengths = [len(row.ids) for row in rows]
         if len(rows) > self.max_rows:
             raise InvalidInput(
@@ -106,16 +116,17 @@ class TritonPythonModel:
         }
 
     def padded(self, name: str, rows: Sequence[list[int]]) -> Any:
-        """Return the rows as an array, padded to the longest row."""
+        """Return rows of numbers as one int64 array, padded to the longest row. name: the output tensor."""
         array = np.full((len(rows), max(map(len, rows))), self.padding.get(name, 0), np.int64)
         for number, row in enumerate(rows):
             array[number, : len(row)] = row
         return array
 
     def places(self, tokens: Sequence[Tokens], rows: Sequence[Row], cuts: Sequence[Cut]) -> Any:
-        """Return for each position of a row the token's number in its text, and its first and last character.
+        """Return the place of each row's tokens in their text: token number, start and end character.
 
-        -1 for positions without a token of the text.
+        The array is int64 [rows, length, 3]; ends are exclusive, and positions without a token of the text
+        are -1.
         """
         array = np.full((len(rows), max(len(row.ids) for row in rows), 3), -1, np.int64)
         spans = [
