@@ -1,6 +1,7 @@
-"""Paddlewheel: a DAG of models behind key/value JSON and gRPC. Importing it imports no framework.
+"""Paddlewheel, a model server: serves a DAG of models over HTTP/JSON and gRPC. Imports no ML framework.
 
-Names are imported on first use: the doctor also runs where a package that they need is missing.
+Public names are imported on first use. The diagnosis command also runs where a package that they need is
+missing.
 """
 
 from importlib import import_module

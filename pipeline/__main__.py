@@ -1,4 +1,4 @@
-"""The command `paddlewheel`, also started as `python -m pipeline`."""
+"""Entry point of the command line `paddlewheel`, also started as `python -m pipeline`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from pipeline.process.run_module import isolate_command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; nothing is imported from the working folder. Return the exit code."""
+    """Run a subcommand of `paddlewheel` and return its exit code.
+
+    Nothing is imported from the working folder. `argv` lacks the name of the program; None stands for the
+    process's own arguments.
+    """
     isolate_command()
     from pipeline.launch.command_line import main as run
 

@@ -1,4 +1,4 @@
-"""Every error of the project, and its status in each protocol.
+"""Exception classes of the server, with their statuses in HTTP, gRPC and the key/value protocol.
 
 4xx is the client's mistake, 5xx the server's. docs/errors.md lists the causes.
 """
@@ -51,7 +51,12 @@ _GRPC_ERRORS = {
 
 
 class ServingError(Exception):
-    """Base class of all errors. The message names the cause, the field or file, and the remedy."""
+    """Base class of the server's exceptions. The message names the cause, the field or file, and the remedy.
+
+    Subclasses set the statuses of the response: `err_no` (Paddle Serving's number), HTTP status and gRPC
+    code. With `dag.http_errors: original` the key/value protocol answers HTTP 200 with `err_no`, unless
+    `always_status`.
+    """
 
     err_no = 10000
     http_status = 500
@@ -67,7 +72,7 @@ class ServingError(Exception):
 
 
 class InvalidInput(ServingError):
-    """The content of a request can't be used; the message names the field."""
+    """Raised for a request with unusable content; HTTP 400. The message names the field."""
 
     err_no = 5000
     http_status = 400
@@ -75,19 +80,23 @@ class InvalidInput(ServingError):
 
 
 class BadPackage(InvalidInput):
-    """The message around the content can't be read (Paddle Serving: rpc package error)."""
+    """Raised for a request message without usable inputs; HTTP 400 (Paddle Serving's "rpc package error")."""
 
     err_no = 8000
 
 
 class MalformedBody(BadPackage):
-    """The body is no JSON, or a field of it has another type; the original's gateway answered 400, too."""
+    """Raised for a request body that can't be parsed: no valid JSON, or a field of the wrong type.
+
+    Always HTTP 400. Paddle Serving's gateway answered 400, too, so that `dag.http_errors: original` changes
+    nothing.
+    """
 
     always_status = True
 
 
 class UnprintableAnswer(InvalidInput):
-    """An Op answered with a value that has no form on this route."""
+    """Raised when the service's output can't be written in the protocol of the request; HTTP 500."""
 
     err_no = 7000
     http_status = 500
@@ -95,13 +104,16 @@ class UnprintableAnswer(InvalidInput):
 
 
 class NoArray(InvalidInput):
-    """A feed is no array (Paddle Serving: "feed_batch must be npdata")."""
+    """Raised when an input tensor is no NumPy array; HTTP 400.
+
+    Paddle Serving says "feed_batch must be npdata".
+    """
 
     err_no = 7000
 
 
 class UnusableFeed(InvalidInput):
-    """An array that the model can't run: not numeric, empty, or of a shape that the model rejects.
+    """Raised for an input array that the model can't run: not numeric, empty, or of a wrong shape; HTTP 400.
 
     Paddle Serving failed while the model ran, and had no separate number for this error.
     """
@@ -110,7 +122,10 @@ class UnusableFeed(InvalidInput):
 
 
 class MissingFeed(InvalidInput):
-    """A feed of the model is missing from the request. `feed` is its name."""
+    """Raised when a request lacks an input tensor of the model; HTTP 400.
+
+    `feed` is the name of the tensor.
+    """
 
     def __init__(self, message: str, feed: str = "") -> None:
         super().__init__(message)
@@ -118,20 +133,20 @@ class MissingFeed(InvalidInput):
 
 
 class MissingKey(InvalidInput, KeyError):
-    """A hook reads a key that the client has not sent."""
+    """Raised when user code reads a key that the request does not have; HTTP 400. Also a KeyError."""
 
     err_no = 10000  # in Paddle Serving, the number of any error in a hook
     __str__ = Exception.__str__  # KeyError.__str__ adds quotes
 
 
 class TooLarge(InvalidInput):
-    """A request is over one of the `limits` of config.yml."""
+    """Raised for a request that exceeds one of the `limits` in config.yml; HTTP 413."""
 
     http_status = 413
 
 
 class UnknownService(ServingError):
-    """The path or the request's `name` is not a service of this process."""
+    """Raised when the URL, or the `name` in a gRPC request, names no service of this server; HTTP 404."""
 
     err_no = 3002
     http_status = 404
@@ -139,14 +154,17 @@ class UnknownService(ServingError):
 
 
 class UnknownVersion(UnknownService):
-    """A model version that is not served, or no longer served. The message is Triton's."""
+    """Raised for a model version that is not served, or no longer served; HTTP 404.
+
+    The message is Triton's.
+    """
 
     def __init__(self, model: str, version: str) -> None:
         super().__init__(f"Request for unknown model: '{model}' version {int(version)} is not found")
 
 
 class Unauthenticated(ServingError):
-    """The client showed no API key, or one that `security.api_keys` does not have."""
+    """Raised for a request without an API key, or with one outside `security.api_keys`; HTTP 401."""
 
     err_no = 3004
     http_status = 401
@@ -155,7 +173,7 @@ class Unauthenticated(ServingError):
 
 
 class RestrictedApi(ServingError):
-    """The request lacks the header that the server's operator requires for this API."""
+    """Raised when a request lacks the secret header that the operator requires for this API; HTTP 403."""
 
     err_no = 3004
     http_status = 403
@@ -165,7 +183,7 @@ class RestrictedApi(ServingError):
 
 
 class CrossSite(ServingError):
-    """A request that changes the server and may come from a web page of another site."""
+    """Raised for a request that changes the server and may come from a web page of another site; HTTP 403."""
 
     err_no = 3004
     http_status = 403
@@ -174,7 +192,10 @@ class CrossSite(ServingError):
 
 
 class ProductError(ServingError):
-    """The app's own refusal, with its own number: `raise ProductError("...", err_no=51)`."""
+    """Raised by user code to reject a request with the app's own number; HTTP 400.
+
+    Example: `raise ProductError("...", err_no=51)`.
+    """
 
     http_status = 400
     grpc_code = "INVALID_ARGUMENT"
@@ -185,7 +206,7 @@ class ProductError(ServingError):
 
 
 class DeadlineExceeded(ServingError):
-    """The request's deadline passed before its response was ready."""
+    """Raised when a request's deadline passes before its response is ready; HTTP 504."""
 
     err_no = 6000
     http_status = 504
@@ -193,7 +214,10 @@ class DeadlineExceeded(ServingError):
 
 
 class Overloaded(ServingError):
-    """Too much is pending; `retry_after_s` says when to try again."""
+    """Raised when the server or a queue is full; HTTP 429.
+
+    Clients may retry after `retry_after_s` seconds.
+    """
 
     err_no = 3001
     http_status = 429
@@ -206,7 +230,7 @@ class Overloaded(ServingError):
 
 
 class NotReady(ServingError):
-    """An Op has no running instance, or the service is stopping."""
+    """Raised when the server can't take a request for now: it has no running worker, or stops; HTTP 503."""
 
     err_no = 3001
     http_status = 503
@@ -215,7 +239,10 @@ class NotReady(ServingError):
 
 
 class WorkerLost(ServingError):
-    """The worker died under the request, and `crash_retry: false` forbids another try."""
+    """Raised when a worker process died while running the request, which may not be retried; HTTP 503.
+
+    `crash_retry: false` in config.yml forbids the retry.
+    """
 
     err_no = 9000
     http_status = 503
@@ -223,17 +250,24 @@ class WorkerLost(ServingError):
 
 
 class PoisonRequest(ServingError):
-    """The request killed a worker that was running nothing else."""
+    """Raised for a request that killed a worker process while running alone in it; HTTP 500."""
 
     err_no = 9000
 
 
 class HookFailed(ServingError):
-    """A hook of the app raised; its traceback is in the log under the request's id."""
+    """Raised when user code, such as the preprocess method of a step (Op), raises an exception; HTTP 500.
+
+    The log has its traceback under the request's id.
+    """
 
 
 class WrongResult(HookFailed):
-    """A hook of the app returned something of another type than it should."""
+    """Raised when a method of user code (a hook, such as preprocess) returns an unexpected type; HTTP 500.
+
+    `returned` is the value, `expected` describes the expected type, and `part` adds the value's place to the
+    message.
+    """
 
     err_no = 7000
 
@@ -247,19 +281,19 @@ class WrongResult(HookFailed):
 
 
 class ForgottenFeed(HookFailed):
-    """A hook of the app returned a feed dict without a feed that the client was not expected to send."""
+    """Raised when user code returns model inputs without a tensor that the client need not send; HTTP 500."""
 
     err_no = MissingFeed.err_no
 
 
 class ModelFailed(ServingError):
-    """The engine refused to run this request's feeds."""
+    """Raised when the inference engine fails on a request's input tensors; HTTP 500."""
 
     err_no = 9000
 
 
 class RemoteUnreachable(ServingError):
-    """No endpoint of a remote Op answers; the message names them and what to check."""
+    """Raised when no endpoint of a remote model service answers; HTTP 503. The message says what to check."""
 
     err_no = 9000
     http_status = 503
@@ -267,7 +301,11 @@ class RemoteUnreachable(ServingError):
 
 
 class RemoteRefused(ServingError):
-    """An error of the service behind a remote Op, passed on with its number and message."""
+    """Raised when the remote model server behind a step (Op) answers with an error; HTTP 504, 400 or 500.
+
+    The error's number and message are passed on. Its number decides the status: 504 for a deadline, 400 for
+    an invalid input, else 500.
+    """
 
     def __init__(self, message: str, err_no: int) -> None:
         super().__init__(message)
@@ -282,26 +320,34 @@ class RemoteRefused(ServingError):
 
 
 class ConfigError(ServingError):
-    """config.yml or the app can't be served as it is. Carries all mistakes, one a line."""
+    """Raised when config.yml, the command line or the user's script can't be used.
+
+    The message has a line per mistake.
+    """
 
     err_no = 4000
 
 
 class StartFailed(ServingError):
-    """A worker did not become ready; the message has its reason and traceback."""
+    """Raised when a worker process fails to start; the message has the reason and the traceback."""
 
     err_no = 3003
 
 
 class ConversionError(ServingError):
-    """A model can't be converted: one sentence with file, expectation and remedy."""
+    """Raised when a model can't be converted.
+
+    The message, one sentence, names the file, the expectation and the remedy.
+    """
 
 
 class ParityError(ConversionError):
-    """Source and result of a conversion disagree; nothing was written."""
+    """Raised when the outputs of a converted model differ from the original's. Nothing has been written."""
 
 
 class Described(NamedTuple):
+    """The fields of an error response, as plain values that can be sent."""
+
     err_no: int
     http_status: int
     grpc_code: str
@@ -309,17 +355,17 @@ class Described(NamedTuple):
 
 
 def detach(error: ServingError) -> ServingError:
-    """Return the error without its traceback and its causes.
+    """Drop the traceback and the causes of an error that is kept, and return the error.
 
-    A stored error would keep its frames, and the request's inputs in them, alive in a reference cycle until
-    the next garbage collection.
+    A kept error would keep its frames, and the request's inputs in them, alive in a reference cycle until the
+    next garbage collection.
     """
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
 
 
 def get_error_fields(error: ServingError) -> Described:
-    """Return err_no, HTTP status, gRPC code and message as plain values, whatever an app put into them.
+    """Return the error's err_no, HTTP status, gRPC code and message, made valid if an app's class has others.
 
     Statuses below 400 become 500: 204 has no body, and the client would read the body as the next response.
     """
@@ -342,7 +388,7 @@ def get_error_fields(error: ServingError) -> Described:
 
 
 def get_http_status(error: ServingError) -> int:
-    """Return an error's HTTP status, 500 in place of a status that is no error."""
+    """Return the HTTP status of an error's response; 500 if the class has no valid error status."""
     try:
         status = int(error.http_status)
     except BaseException:  # of an app's own class
@@ -351,7 +397,7 @@ def get_http_status(error: ServingError) -> int:
 
 
 def is_clients(error: ServingError) -> bool:
-    """Whether an error is its client's mistake."""
+    """Whether the client caused the error. True for 4xx but 429, and for classes that say so."""
     status = get_http_status(error)
     return error.clients or (status < ServingError.http_status and status != Overloaded.http_status)
 
@@ -360,12 +406,15 @@ _FOR_NOW = frozenset((Overloaded.http_status, NotReady.http_status, DeadlineExce
 
 
 def is_servers(error: ServingError) -> bool:
-    """Whether an error is the server's fault: not the client's, no overload and no missed deadline."""
+    """Whether the error is a fault of the server.
+
+    False for errors that a client caused, and for overload (429), unavailability (503) and deadlines (504).
+    """
     return get_http_status(error) not in _FOR_NOW and not is_clients(error)
 
 
 def get_error_text(exc: BaseException) -> str:
-    """Return an exception's text, safe to send; the class name where its __str__ raises."""
+    """Return `str(exc)` made sendable by `to_sendable_text`; the class name if `__str__` raises."""
     try:
         return to_sendable_text(str(exc))
     except BaseException:  # __str__ may even raise KeyboardInterrupt; other requests must not fail with it
@@ -373,7 +422,7 @@ def get_error_text(exc: BaseException) -> str:
 
 
 def to_sendable_text(text: object) -> str:
-    """Return an object's text, encodable as UTF-8 and cut to MAX_MESSAGE_CHARS."""
+    """Return `str(text)` as valid UTF-8, cut to MAX_MESSAGE_CHARS characters."""
     plain = str.encode(str(text)[: MAX_MESSAGE_CHARS + 1], "utf-8", "replace").decode()
     return plain if len(plain) <= MAX_MESSAGE_CHARS else plain[:MAX_MESSAGE_CHARS] + "..."
 

@@ -1,4 +1,4 @@
-"""Feeds from a key/value request, under the name that new services import: see `pipeline.api.feeds`."""
+"""Helpers that parse a request's input tensors, for user scripts: see `pipeline.api.feeds`."""
 
 from pipeline.api.examples import example_body
 from pipeline.api.feeds import read_feeds

@@ -1,4 +1,4 @@
-"""Plugins: the available engines and dialects, discovered by Python entry points.
+"""Plugins: inference engines and dialects (client protocols), discovered by Python entry points.
 
 A package registers a plugin in its pyproject.toml::
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class Plugin(NamedTuple):
-    """An entry point of a plugin group."""
+    """The registration of a plugin: an entry point, not yet imported, of the engines or the dialects."""
 
     group: str
     name: str
@@ -44,18 +44,19 @@ class Plugin(NamedTuple):
 
     @property
     def kind(self) -> str:
+        """The kind of plugin as messages name it: "engine" or "dialect"."""
         return self.group.rpartition(".")[2].removesuffix("s")
 
 
 class Library(NamedTuple):
-    """An optional dependency of a plugin."""
+    """A Python library that a plugin needs and that may be missing, with its name for pip."""
 
     module: str  # import name
     requirement: str  # argument for pip install
 
     @property
     def is_installed(self) -> bool:
-        """Whether the module's files are installed. The module is not imported."""
+        """Whether the library's files are installed. The library is not imported."""
         if self.module in sys.modules:
             return True
         spec = importlib.util.find_spec(self.module)
@@ -64,10 +65,10 @@ class Library(NamedTuple):
 
 @cache
 def find(group: str) -> Mapping[str, Plugin]:
-    """Return the plugins of a group by name. Raises ConfigError for duplicate names and for an empty group.
+    """Return the registered plugins of a group (DIALECTS or ENGINES) by name, without importing them.
 
-    In a checkout, pyproject.toml lists this project's plugins. The metadata of an editable install is as old
-    as the install, and a bare clone has none.
+    Raises ConfigError for duplicate names and for an empty group. In a checkout, pyproject.toml lists this
+    project's plugins: the metadata of an editable install may be outdated, and a bare clone has none.
     """
     project_plugins = _read_checkout(group)
     plugins = [
@@ -89,7 +90,7 @@ def find(group: str) -> Mapping[str, Plugin]:
 
 @cache
 def load(plugin: Plugin) -> Any:
-    """Import a plugin's object. Raises ConfigError for a failed import or missing methods."""
+    """Import a plugin and return its object. Raises ConfigError for a failed import or missing methods."""
     methods, described = _INTERFACES[plugin.group]
     module, _, attribute = plugin.value.partition(":")
     loaded = call_plugin(plugin, lambda: getattr(importlib.import_module(module), attribute))
@@ -103,7 +104,10 @@ def load(plugin: Plugin) -> Any:
 
 
 def call_plugin(plugin: Plugin, part: Callable[..., T], *arguments: Any) -> T:
-    """Call a function of a plugin. Its exceptions become a ConfigError that names the plugin."""
+    """Return `part(*arguments)`, a call of a plugin's code.
+
+    Its exceptions become a ConfigError that names the plugin.
+    """
     try:
         return part(*arguments)
     except ServingError:

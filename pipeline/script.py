@@ -1,4 +1,4 @@
-"""The options of a service script: --config and --print-config."""
+"""Command line of a service script (web_service.py): the options --config and --print-config."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pipeline.tuning import auto
 
 
 def prepare_from_arguments(service: WebService, default_config: str | Path) -> None:
-    """Read the script's command line and prepare the service's configuration.
+    """Parse the command line of a service script and set the service's configuration.
 
-    --config PATH names another file than the default; --print-config prints the resolved configuration and
-    leaves. Leaves with exit code 2 for a mistake in either.
+    --config PATH replaces `default_config`; --print-config prints the resolved configuration and exits. Exits
+    with code 2 if the command line is invalid, or the configuration to print.
     """
     parser = argparse.ArgumentParser(
         description=f"Serves {service.name} over HTTP and gRPC.",
@@ -33,9 +33,10 @@ def prepare_from_arguments(service: WebService, default_config: str | Path) -> N
 
 
 def print_config(service: Service) -> None:
-    """Print the configuration with the Ops' own arguments and all defaults, and leave the process.
+    """Print the effective configuration as YAML, with defaults and the script's own values, and exit.
 
-    Comments state the choice behind each `auto`, and the measurement.
+    A comment shows the settings chosen for each `op` section with an `auto` key, and the times behind them.
+    Exits with code 2 and the mistakes on stderr if the configuration is invalid.
     """
     try:
         _, _, config = service.resolve()

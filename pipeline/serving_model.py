@@ -1,4 +1,4 @@
-"""A serving model on disk, under the name that apps import it by: see `pipeline.models.serving_model`."""
+"""Loading of a model folder, for user scripts: see `pipeline.models.serving_model`."""
 
 from pipeline.models.serving_model import ServingModel, Variable, load_serving_model
 

@@ -1,4 +1,4 @@
-"""Lines of vocabulary and text files, separated by line feeds only.
+"""Reading of vocabulary and text files, with lines that end at line feeds only.
 
 `str.splitlines` also splits at U+2028, U+0085, U+000B and others, which occur in real vocabularies and texts.
 Line 344 of bert-base-chinese's vocab.txt is U+2028: every word after it would get its neighbour's number.
@@ -11,12 +11,15 @@ from pathlib import Path
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read a UTF-8 file and split it with `split_lines`. Raises OSError and UnicodeDecodeError."""
+    """Return the lines of a UTF-8 file, without line ends. Raises OSError and UnicodeDecodeError."""
     return split_lines(path.read_bytes().decode("utf-8"))
 
 
 def split_lines(text: str) -> list[str]:
-    r"""Split a text into lines without their ends, `\n` or `\r\n`. The last line needs no end."""
+    r"""Split a text at `\n` and `\r\n` only, and return the lines without their ends.
+
+    The last line needs no end.
+    """
     lines = text.split("\n")
     if not lines[-1]:
         del lines[-1]

@@ -1,4 +1,7 @@
-"""App: a user's service and its models as data, passed from the script to the front and the workers."""
+"""The description of a service and its models, passed as JSON from the user's script to the server.
+
+Worker processes receive the same description.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ from pipeline.tuning.choice import Choice
 
 
 class ServedModel(NamedTuple):
-    """A model that clients request by name: a script's DAG, the model of one Op, or an ensemble.
+    """A model that clients request by name: a script's DAG, the model of one step (Op), or a Triton ensemble.
 
-    A step of an ensemble names an Op: models may share the Op's queue, workers and version. A nested ensemble
-    is expanded into its steps.
+    Several models may share an Op, with its queue, workers and model version: a step of an ensemble names its
+    Op. A nested ensemble is expanded into its steps.
     """
 
     name: str
@@ -40,79 +43,82 @@ class ServedModel(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Unique key among all versions: `name:version`, or the name without a version."""
+        """Unique key of the model and its version: `name:version`, or the name without a version."""
         return f"{self.name}:{self.version}" if self.version else self.name
 
     @property
     def op(self) -> str:
-        """The Op of a single model; empty for a DAG."""
+        """The name of the step (Op) whose workers run a single model; empty for a DAG of several steps."""
         return self.graph.ops[0] if self.graph.source == FEED else ""
 
     @property
     def answering_op(self) -> str:
-        """The Op whose output is the answer."""
+        """The name of the step (Op) whose output becomes the response."""
         return self.graph.nodes[self.graph.response].op
 
     @property
     def batching(self) -> ModelBatching:
-        """Batching settings of the model's queue."""
+        """Dynamic batching settings: preferred batch sizes, order of responses and queue limits."""
         return ModelBatching() if self.config is None else parse_dynamic_batching(self.config)
 
     @property
     def is_ensemble(self) -> bool:
-        """Whether the model is an ensemble: errors name the step that has failed."""
+        """Whether the model is a Triton ensemble. Errors of an ensemble name the step that failed."""
         return self.graph.answer is not None
 
     @property
     def load_hint(self) -> str:
-        """Tells clients how an unloaded model is loaded, for errors."""
+        """A phrase for error messages that tells clients how to load the unloaded model."""
         return f"POST /v2/repository/models/{self.name}/load loads it"
 
     def describe_step(self, node: str) -> str:
-        """Return the description of an ensemble's step, for the errors of the step."""
+        """Return a phrase for error messages that names a step of the ensemble, with its model and version.
+
+        `node` is the name of the step.
+        """
         model, _, version = self.graph.nodes[node].op.rpartition(":")
         step = f"('{model}' version {version})" if model else f"('{version}')"
         return f"in ensemble '{self.name}', step {node} {step}"
 
 
 def write_models(models: Iterable[ServedModel]) -> str:
-    """Return models as JSON, for `read_models` in another process."""
+    """Serialize models as JSON, for `read_models` in another process."""
     return json.dumps(msgspec.to_builtins(list(models)))
 
 
 def read_models(text: str) -> list[ServedModel]:
-    """Parse the JSON of `write_models`."""
+    """Parse the JSON of `write_models`, and return the models."""
     return msgspec.convert(json.loads(text), list[ServedModel])
 
 
 def answered_by(models: Iterable[ServedModel], op: str) -> dict[str, ServedModel]:
-    """Return, by key, the models whose answer is this Op's output."""
+    """Return the models whose response is the output of the step (Op) named `op`, by `ServedModel.key`."""
     return {model.key: model for model in models if model.answering_op == op}
 
 
 class ModelSource(Protocol):
-    """A source of the models of a server."""
+    """Interface of an object that lists the models of a server: a service script or a model repository."""
 
     def models(self) -> list[ServedModel]:
-        """List the served models. The first answers requests that name none. Raises ConfigError."""
+        """Return the models to serve. The first answers requests that name no model. Raises ConfigError."""
         ...
 
 
 class ScriptModels:
-    """The models of a service script: the DAG under the service's name, and the model of each Op.
+    """Lists the models of a service script: the DAG under the service's name, and each step's (Op's) model.
 
-    An Op with the service's name is served as `<name>_model`. Requests for an Op's model need an Op whose
-    workers load a model.
+    An Op with the service's name is served as `<name>_model`. Requests for the model of an Op fail if its
+    workers load none.
     """
 
     def __init__(self, name: str, dag: Dag, signature: Signature) -> None:
-        """`name` is the service's name, `signature` that of the whole DAG."""
+        """`name` is the service's name, `signature` has the input and output tensors of the whole DAG."""
         self._name = name
         self._dag = dag
         self._signature = signature
 
     def models(self) -> list[ServedModel]:
-        """List the DAG, then its Ops."""
+        """Return the whole DAG as a model, then the model of each of its steps (Ops)."""
         models = {self._name: ServedModel(self._name, self._dag, self._signature)}
         for op in self._dag.ops:
             if not op.startswith("@"):
@@ -122,7 +128,10 @@ class ScriptModels:
 
 
 def collect_models(source: ModelSource) -> tuple[ServedModel, ...]:
-    """Return the models of a source, with checked edges. Raises ConfigError with all mistakes."""
+    """Return the models of a script or a repository, and check the graph of each.
+
+    Raises ConfigError with all mistakes.
+    """
     models = source.models()
     names = [model.key for model in models]
     flaws = [f"two models are named {name}" for name in sorted({n for n in names if names.count(n) > 1})]
@@ -165,7 +174,7 @@ def _find_edge_errors(graph: Dag) -> list[str]:
 
 
 class RepositoryPlace(NamedTuple):
-    """The folders of a model repository, and the options of its server."""
+    """The folders of a Triton model repository, with the server options for loading models from them."""
 
     folders: tuple[str, ...]
     strict: bool = False  # a model's configuration must be complete
@@ -180,7 +189,10 @@ class RepositoryPlace(NamedTuple):
 
 @dataclass(frozen=True)
 class App:
-    """A service as data, for the front and for the workers that run the script again."""
+    """The description of a service and its models, sent to the server process and its workers.
+
+    Workers run the user's script again, with the same arguments and working directory.
+    """
 
     name: str
     models: tuple[ServedModel, ...]  # the first answers requests that name no model
@@ -203,17 +215,17 @@ class App:
 
     @property
     def default(self) -> ServedModel | None:
-        """The model of requests that name none; None in a repository."""
+        """The model that answers requests without a model name; None if the models come from a repository."""
         return self.models[0] if self.repository is None else None
 
     @cached_property
     def ops(self) -> tuple[str, ...]:
-        """All Ops that run a step of a model, in the order of each DAG."""
+        """Names of all Ops of the service: the steps, each with its workers and queue; inputs come first."""
         return tuple(dict.fromkeys(m.graph.nodes[node].op for m in self.models for node in m.graph.order))
 
     @property
     def requires_all_models(self) -> bool:
-        """Whether the server is ready only while it can serve every model."""
+        """Whether the server is ready only while every model can be served (Triton's --strict-readiness)."""
         return self.repository is None or self.repository.strict_readiness
 
     @property
@@ -225,12 +237,15 @@ class App:
         return any(version for version, _ in self.unavailable.values())
 
     def get_batching(self, op: str) -> ModelBatching:
-        """Return the batching settings of the model that this Op runs."""
+        """Return the dynamic batching settings of the model that is the only step run by the Op named `op`.
+
+        Returns the defaults for an Op without a model configuration.
+        """
         configured = (m for m in self.models if m.op == op and m.config is not None)
         return next((model.batching for model in configured), ModelBatching())
 
     def to_json(self) -> str:
-        """Return the app as JSON, for `from_json`.
+        """Serialize the description as JSON, for `from_json`.
 
         Python's encoder: file names and arguments may hold bytes that are no UTF-8.
         """
@@ -238,14 +253,14 @@ class App:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> App:
-        """Build an app from the JSON of `to_json`."""
+        """Build the description from the JSON of `to_json`."""
         return msgspec.convert(json.loads(text), cls, dec_hook=_decode_config)
 
 
 def _encode_config(config: Any) -> Any:
-    """Return a pydantic model as data.
+    """Convert a pydantic model to plain values, without its defaults.
 
-    Without defaults: a worker's model may set keys that config.yml leaves out.
+    A worker's model may set keys that config.yml leaves out.
     """
     return config.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
@@ -255,7 +270,7 @@ def _decode_config(kind: type[BaseModel], fields: Any) -> BaseModel:
 
 
 def write_app(app: App) -> int:
-    """Write the app to a memfd that survives exec. Returns its descriptor."""
+    """Write the service's description to a memory file that survives exec, and return the file descriptor."""
     fd = os.memfd_create("paddlewheel-app", 0)
     with os.fdopen(os.dup(fd), "wb") as file:
         file.write(app.to_json().encode())
@@ -265,6 +280,6 @@ def write_app(app: App) -> int:
 
 
 def read_app(fd: int) -> App:
-    """Read the app that `write_app` wrote, and close the descriptor."""
+    """Return the service's description from the file descriptor of `write_app`, and close the descriptor."""
     with os.fdopen(fd, "rb") as file:
         return App.from_json(file.read())

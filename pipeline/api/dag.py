@@ -1,4 +1,4 @@
-"""Dag: the steps of a served model and the edges between them, built from a script's Ops."""
+"""The graph of steps (DAG) that a request passes, and its construction from the Ops of a user's script."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Names = str | Sequence[str]
 
 
 class Edge(NamedTuple):
-    """An input of a node: the output of another node, or the request."""
+    """An edge of the graph, stored with the step that it feeds: another step's output, or the request."""
 
     source: str  # name of the other node, or the Dag's source
     tensors: Mapping[str, Names] | None = None
@@ -31,7 +31,11 @@ class Edge(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A step of a Dag. If its edges name tensors, the Op's model runs without the Op's hooks."""
+    """A step of the graph: preprocess, model and postprocess, run by the workers of an Op.
+
+    An Op is a step in user code, with its workers; several nodes may share one. If the edges of the node name
+    tensors, the model runs alone, without the preprocess and postprocess of user code.
+    """
 
     name: str
     op: str  # the Op whose workers run the step; steps of one or several Dags may share an Op
@@ -41,7 +45,7 @@ class Node(NamedTuple):
 
 @dataclass(eq=False)
 class Dag:
-    """The graph of steps that a request passes, from one source to one answer."""
+    """The graph of steps that a request passes. One step's output is the response."""
 
     steps: tuple[Node, ...]
     response: str  # the node whose output is the answer
@@ -56,7 +60,10 @@ class Dag:
     first_arrival: bool = False  # a node runs on its first input alone
 
     def __post_init__(self) -> None:
-        """Derive views of the steps. Another process derives them again."""
+        """Derive lookup tables from the steps.
+
+        They are not serialized: another process derives them again.
+        """
         nodes = self.steps
         self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
         self.packs = RESPONSE_OP in self.nodes  # the app packs the response itself, errors included
@@ -84,12 +91,12 @@ class Dag:
 
     @cached_property
     def order(self) -> tuple[str, ...]:
-        """The nodes in topological order."""
+        """Names of the steps in topological order, inputs first."""
         graph = {name: set(inputs) - {self.source} for name, inputs in self.inputs.items()}
         return tuple(TopologicalSorter(graph).static_order())
 
     def descendants(self, name: str) -> frozenset[str]:
-        """Return all nodes that depend, directly or not, on the output of `name`."""
+        """Return the names of all steps that depend, directly or not, on the output of step `name`."""
         descendants: set[str] = set()
         pending = list(self.consumers[name])
         while pending:
@@ -101,9 +108,10 @@ class Dag:
 
 
 def collect_ops(last: Op) -> dict[str, Op]:
-    """Return all Ops that the last Op needs, inputs first. RequestOp and ResponseOp only if overridden.
+    """Return the service's steps (Ops) by name, inputs first: the last Op and all that it depends on.
 
-    Raises ConfigError for a duplicate name, a cycle, an Op without input_ops, or a jump to an Op outside.
+    RequestOp and ResponseOp are left out unless user code overrides them. Raises ConfigError for a duplicate
+    name, a cycle, an Op without input_ops, or a jump to an Op that is not among them.
     """
     last = answering_op(last)
     ops = _reachable(last)
@@ -130,9 +138,10 @@ def collect_ops(last: Op) -> dict[str, Op]:
 
 
 def answering_op(last: Op) -> Op:
-    """Return the Op whose output is the answer: `last`, or its input for a ResponseOp that is not overridden.
+    """Return the step (Op) whose output is the response: `last`, or the input of a plain ResponseOp.
 
-    Raises ConfigError for a value that is no Op, and for a RequestOp.
+    A plain ResponseOp is not overridden by user code. Raises ConfigError for a value that is no Op, and for a
+    RequestOp.
     """
     if isinstance(last, ResponseOp) and not last.packs:
         (last,) = last.input_ops
@@ -144,16 +153,21 @@ def answering_op(last: Op) -> Op:
 
 
 def build_dag(ops: Mapping[str, Op], last: Op, *, first_arrival: bool = False) -> Dag:
-    """Build the Dag of collected Ops."""
+    """Build the graph of a service from its steps (Ops), as collected by `collect_ops`.
+
+    `last` is the Op whose output is the response. first_arrival: a step with several inputs runs on the first
+    that arrives, not on all.
+    """
     source = MESSAGE if REQUEST_OP in ops else REQUEST_OP
     nodes = tuple(_build_node(op) for op in ops.values())
     return Dag(nodes, answering_op(last).name, source=source, first_arrival=first_arrival)
 
 
 def build_signature(ops: Mapping[str, Op], last: Op, default_rows: int = DEFAULT_KSERVE_ROWS) -> Signature:
-    """Collect the tensors that Ops declare: inputs from Ops that read the request, outputs from the last Op.
+    """Return the service's input and output tensors, as its steps (Ops) declare them for KServe clients.
 
-    default_rows: maximum rows of a request if no Op declares a maximum. Raises ConfigError with all flaws.
+    Inputs come from the Ops that read the request, outputs from the last Op. default_rows: maximum rows of a
+    request if no Op declares a maximum. Raises ConfigError with all mistakes.
     """
     flaws: list[str] = []
     inputs: dict[str, TensorSpec] = {}
@@ -174,12 +188,12 @@ def build_signature(ops: Mapping[str, Op], last: Op, default_rows: int = DEFAULT
 
 
 def get_entry_ops(ops: Mapping[str, Op]) -> list[Op]:
-    """Return the Ops that read the request."""
+    """Return the first steps of a service: the Ops that read the request, with a RequestOp as an input."""
     return [op for op in ops.values() if any(isinstance(input_op, RequestOp) for input_op in op.input_ops)]
 
 
 def get_raw_bodies(ops: Mapping[str, Op]) -> dict[str, str]:
-    """Return, by media type, the input that receives the whole body of an HTTP request."""
+    """Return the name of the input that receives a whole HTTP body, by media type: `{"image/*": "image"}`."""
     return {media.lower(): name for op in get_entry_ops(ops) for media, name in op.raw_bodies.items()}
 
 

@@ -1,4 +1,4 @@
-"""Example requests for docs and error messages: declared by Ops, else generated from their tensors."""
+"""Example requests for docs and error messages: declared by user code, else generated from the tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_ARRAYS: Mapping[str, Any] = {}  # of a model without example feeds
 
 
 class Examples(NamedTuple):
-    """The example inputs that the Ops of a service declare."""
+    """Example inputs that a service's steps (Ops) declare, for docs, curl commands and error messages."""
 
     row: dict[str, Any] = {}  # values of the declared tensors, as an instance of KServe v1
     key_values: dict[str, str] = {}  # for the key/value protocols
@@ -36,19 +36,22 @@ class Examples(NamedTuple):
     parameters: dict[str, Any] = {}  # KServe parameters of the row
 
     def add_parameters(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a KServe body with the example's parameters."""
+        """Return a copy of a KServe request body with the example's `parameters` added, if there are any."""
         return {**body, "parameters": self.parameters} if self.parameters else dict(body)
 
 
 class ExampleRequest(NamedTuple):
-    """A POST request that the service answers."""
+    """An example of an HTTP POST request: path, body and media type."""
 
     path: str
     body: bytes
     media: str = "application/json"
 
     def command(self, address: str, file: str = "") -> str:
-        """Return a curl command. The body is read from `file`, or written into the command without one."""
+        """Return a curl command that sends the request to `address`, such as `http://localhost:9393`.
+
+        The body is read from `file`, or written into the command without one.
+        """
         url = f"{address}{self.path}"
         if not file:
             return f"curl -s {url} -d {shlex.quote(self.body.decode())}"
@@ -57,7 +60,10 @@ class ExampleRequest(NamedTuple):
 
 
 def build_example_requests(name: str, signature: Signature, examples: Examples) -> dict[str, ExampleRequest]:
-    """Return an example request for each protocol, and for each media type of raw bodies."""
+    """Return example HTTP requests to the service `name`, by protocol: "http", "v1-http" and "v2-http".
+
+    Raw bodies (images, CSV) have their media type as key.
+    """
     quoted = quote(name)
     v1, v2 = f"/v1/models/{quoted}:predict", f"/v2/models/{quoted}/infer"
     requests = {
@@ -75,7 +81,10 @@ def build_example_requests(name: str, signature: Signature, examples: Examples) 
 
 
 def collect_examples(ops: Mapping[str, Op], signature: Signature) -> Examples:
-    """Collect the examples of the Ops that read the request. Raises ConfigError with all flaws."""
+    """Collect the example inputs that a service's first steps (the Ops that read the request) declare.
+
+    Raises ConfigError with all mistakes.
+    """
     entry_ops = get_entry_ops(ops)
     names = [spec.name for spec in signature.inputs]
     examples = Examples({}, {}, {}, {})
@@ -106,21 +115,25 @@ def collect_examples(ops: Mapping[str, Op], signature: Signature) -> Examples:
 
 
 def build_message(key_values: Mapping[str, str]) -> str:
-    """Return a key/value message as JSON."""
+    """Return the JSON body of a key/value request: `{"key": [...], "value": [...]}`."""
     message = {"key": list(key_values), "value": list(key_values.values())}
     return json.dumps(message, ensure_ascii=False)
 
 
 def short_message(key_values: Mapping[str, str]) -> str:
-    """Return the declared key/value example for an error message, or a generic one if absent or too long."""
+    """Return the JSON body of the declared key/value example, to quote in an error message.
+
+    Returns a generic body if there is no example or it is too long.
+    """
     text = build_message(key_values) if key_values else KEY_VALUE_EXAMPLE
     return text if len(text) <= MAX_EXAMPLE_CHARS else KEY_VALUE_EXAMPLE
 
 
 def build_row(signature: Signature, examples: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return an instance of KServe v1, with generated values for tensors without an example.
+    """Return an `instances` element of a KServe v1 request: a value for each input tensor.
 
-    None where a generated value would be too large or has no form in JSON.
+    Tensors without an example get generated values. None if such a value would be too large, or has no form
+    in JSON.
     """
     row = {}
     for spec in signature.inputs:
@@ -133,7 +146,10 @@ def build_row(signature: Signature, examples: Mapping[str, Any]) -> dict[str, An
 
 
 def v2_inputs(signature: Signature, row: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    """Return the inputs of a KServe v2 request with this row; None where JSON has no form for a value."""
+    """Return the `inputs` of a KServe v2 request for one row of values.
+
+    None if JSON has no form for a value.
+    """
     if signature.open:  # a text under each key
         return [
             {"name": name, "datatype": "BYTES", "shape": [1], "data": [text]} for name, text in row.items()
@@ -152,12 +168,19 @@ def v2_inputs(signature: Signature, row: Mapping[str, Any]) -> list[dict[str, An
 
 
 def example_body(feeds: Sequence[Variable], arrays: Mapping[str, Any] = NO_ARRAYS) -> str:
-    """Return a key/value message with an array for each feed, of any size. Feeds without one have ones."""
+    """Return the JSON body of a key/value request with an array for each input tensor of a model.
+
+    `feeds` describes the tensors, and `arrays` has example arrays by tensor name. Other tensors are filled
+    with ones. The body may have any size.
+    """
     return build_message({feed.alias: _format_feed(feed, arrays) for feed in feeds})
 
 
 def feed_texts(feeds: Sequence[Variable], arrays: Mapping[str, Any] = NO_ARRAYS) -> dict[str, str] | None:
-    """Return the values of `example_body` by feed; None where a feed has over MAX_ELEMENTS."""
+    """Return the text of each input tensor's array in `example_body`.
+
+    None if an array has over MAX_ELEMENTS elements.
+    """
     shapes = [arrays[f.alias].shape if f.alias in arrays else _get_example_shape(f) for f in feeds]
     if any(math.prod(shape) > MAX_ELEMENTS for shape in shapes):
         return None
@@ -169,20 +192,26 @@ def _format_feed(feed: Variable, arrays: Mapping[str, Any]) -> str:
 
 
 def short_body(feeds: Sequence[Variable]) -> str:
-    """Return `example_body` if it fits an error message, else the dtype and shape of each feed."""
+    """Return the JSON body of `example_body`, to quote in an error message.
+
+    If the body is too long, returns the dtype and shape of each tensor.
+    """
     body = "" if feed_texts(feeds) is None else example_body(feeds)
     description = ", ".join(f"{feed.alias} {_describe_feed(feed)}" for feed in feeds)
     return body if 0 < len(body) <= MAX_EXAMPLE_CHARS else description
 
 
 def short_example(feed: Variable) -> str:
-    """Return the example of one feed if it fits an error message, else its dtype and shape."""
+    """Return a JSON list with ones for one input tensor, to quote in an error message.
+
+    If the list is too long, returns the tensor's dtype and shape.
+    """
     text = "" if feed_texts([feed]) is None else _format_ones(feed)
     return text if 0 < len(text) <= MAX_EXAMPLE_CHARS else _describe_feed(feed)
 
 
 def _format_ones(feed: Variable) -> str:
-    """Return a row of ones as a JSON list."""
+    """Return a JSON list of ones in the shape of an input tensor with one row."""
     return json.dumps(_nested(_get_example_shape(feed), _ONE.get(BY_NAME[feed.dtype].datatype, 1)))
 
 

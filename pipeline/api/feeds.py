@@ -1,4 +1,4 @@
-"""Feeds of a key/value request: parses texts with lists of numbers, and tensors, into arrays."""
+"""Parses the input tensors of a key/value request: texts with lists of numbers become NumPy arrays."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ _WORDS = {"nan": "NaN", "inf": "Infinity", "True": "true", "False": "false"}
 def read_feeds(
     inputs: Mapping[str, Any], variables: Sequence[Variable], *, alike: Sequence[str] = ()
 ) -> dict[str, Array]:
-    """Return an array per variable, from the input of the variable's alias. Other inputs are ignored.
+    """Return the model's input arrays, parsed from the request's values and checked, by tensor name.
 
-    An input is an ndarray, or a text with a JSON list of numbers, `[[1, 2, 3]]`, or an array as NumPy prints
-    it, `array([[1, 2, 3]])`. The arrays have the variables' dtypes, fit their shapes and, where all begin
-    with the batch, have equally many rows. `alike` names feeds that must have equal shapes, such as ids and
-    their mask: padding would hide a difference. Raises InvalidInput that names the feed.
+    `inputs` are a request's values by name; `variables` describe the model's inputs, and values under other
+    names are ignored. A value is an ndarray, or a text with a JSON list of numbers, `[[1, 2, 3]]`, or an
+    array as NumPy prints it, `array([[1, 2, 3]])`. The arrays have the variables' dtypes, fit their shapes
+    and, where all begin with the batch, have equally many rows. `alike` names inputs that must have equal
+    shapes, such as ids and their mask: padding would hide a difference. Raises InvalidInput that names the
+    input.
     """
     feeds: dict[str, Any] = {}
     for variable in variables:
@@ -49,7 +51,10 @@ def read_feeds(
 
 
 def _parse_numbers(text: str, variable: Variable) -> Array:
-    """Parse a JSON list into an array. Floats are rounded; an integer dtype must hold each number exactly."""
+    """Parse a JSON list of numbers into an array of the variable's dtype. Raises InvalidInput.
+
+    Floats are rounded; an integer dtype must hold each number exactly.
+    """
     where = f"feed {variable.alias!r}"
     if variable.dtype == "string":
         return _parse_strings(text, variable)
@@ -76,7 +81,7 @@ def _parse_numbers(text: str, variable: Variable) -> Array:
 
 
 def _parse_strings(text: str, variable: Variable) -> Array:
-    """Parse a JSON list of texts into an array of objects."""
+    """Parse a JSON list of texts into an object array of `str`. Raises InvalidInput."""
     try:
         array = np.array(json.loads(text), object)
     except (ValueError, RecursionError):
@@ -90,7 +95,7 @@ def _parse_strings(text: str, variable: Variable) -> Array:
 
 
 def _to_bfloat16(numbers: Array) -> Array:
-    """Return the numbers' bits, rounded to the nearest bfloat16; ties go to the even one."""
+    """Round numbers to the nearest bfloat16, ties to even, and return their bits as uint16."""
     with np.errstate(over="ignore"):
         bits = numbers.astype(np.float32).view(np.uint32)
     rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
@@ -102,7 +107,10 @@ def _one_sequence(array: Any) -> Any:
 
 
 def _as_json(text: str, where: str) -> str:
-    """Return the JSON of an array in NumPy's repr, as `PipelineClient` sends it; else the text itself."""
+    """Return the JSON list in the text of a printed array, `array([[1, 2]])`; any other text unchanged.
+
+    `PipelineClient` sends printed arrays. Raises InvalidInput for an array that NumPy has shortened.
+    """
     printed = _PRINTED.fullmatch(text)
     if printed is None:
         return text

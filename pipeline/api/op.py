@@ -1,4 +1,7 @@
-"""Op: one step of a service, with the hooks that the user overrides."""
+"""Op: the base class of a service's steps.
+
+User code overrides its hooks: preprocess, process, postprocess.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ _numbers = itertools.count()
 
 
 class OpRequest(msgspec.Struct, eq=False):
-    """One request as the batch-wise hooks see it."""
+    """A request as `preprocess_batch` and `postprocess_batch` receive it: inputs, ids and options."""
 
     input_dicts: dict[str, Any]
     """The output of each input Op by its name; the request itself is {"@DAGExecutor": {key: value}}."""
@@ -49,7 +52,10 @@ class OpRequest(msgspec.Struct, eq=False):
 
     @property
     def inputs(self) -> Any:
-        """The output of the only input Op. Raises InvalidInput when there are several."""
+        """The output of the only preceding step, or the request's values.
+
+        Raises InvalidInput for several steps.
+        """
         if len(self.input_dicts) != 1:
             raise InvalidInput(f"the Op has the inputs {sorted(self.input_dicts)}: read request.input_dicts")
         (only,) = self.input_dicts.values()
@@ -57,28 +63,34 @@ class OpRequest(msgspec.Struct, eq=False):
 
 
 class RequestRunner(Protocol):
-    """Runs a batch of requests without joining their rows, as Triton's Python backend does."""
+    """Interface that runs a batch of requests without joining their rows, as Triton's Python backend does."""
 
     def run(self, requests: Sequence[OpRequest], feeds: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Return a fetch dict or a ServingError for each request. An exception fails all requests."""
+        """Return, for each request, a dict of output tensors or a ServingError.
+
+        An exception fails all requests.
+        """
         ...
 
     def own_metrics(self) -> list[Any] | None:
-        """Return the model's metric families (`messages.OwnFamily`) if one changed since the last call."""
+        """Return the model's own Prometheus metrics, a list of `messages.OwnFamily`.
+
+        None if no metric has changed since the last call.
+        """
         ...
 
     def close(self) -> None:
-        """Called when the worker ends."""
+        """Release the model's resources. Called when the worker ends."""
         ...
 
 
 class Op:
-    """One step of the DAG: preprocess, a model, postprocess; each of them optional.
+    """A step of a service: preprocess, a model, postprocess.
 
-    Arguments win over the Op's section of config.yml. Hooks run in the worker process of the Op's instance,
-    never in the front process: import tokenizers and frameworks in `init_op`. Attributes that a hook sets on
-    `self` belong to its request, those that `process` sets to the requests of its batch. Attributes that
-    `init_op` sets are shared.
+    User code derives from it; each part is optional. Arguments win over the Op's section of config.yml. Hooks
+    run in the worker process of the Op's instance, never in the front process: import tokenizers and
+    frameworks in `init_op`. Attributes that a hook sets on `self` belong to its request, those that `process`
+    sets to the requests of its batch. Attributes that `init_op` sets are shared.
     """
 
     dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]]
@@ -187,14 +199,20 @@ class Op:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return a setting of config.yml, as Paddle Serving's Ops have it, if the app sets none."""
+            """Return a setting of config.yml by its attribute name in Paddle Serving, such as `op._timeout`.
+
+            Called only for attributes that user code has not set.
+            """
             try:
                 return self._settings[name]
             except KeyError:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}") from None
 
     def _log(self, info: Any) -> str:
-        """Prefix a log message with the Op's name. Apps call it: Paddle Serving's Op has it."""
+        """Return a log message prefixed with the step's name.
+
+        User code calls it: Paddle Serving's Op has it.
+        """
         return f"{self.name} {info}"
 
     def _check_input_ops(self, ops: Sequence[Op] | Op | None, argument: str) -> list[Op]:
@@ -205,14 +223,20 @@ class Op:
         return list(ops or ())
 
     def set_input_ops(self, ops: Sequence[Op] | Op | None) -> None:
-        """Set the Ops whose outputs `preprocess` receives: a list, or a single Op."""
+        """Set the preceding steps, whose outputs `preprocess` receives: a list of Ops, or a single Op.
+
+        Raises ConfigError for other values.
+        """
         self.input_ops = self._check_input_ops(ops, "input_ops")
 
     def get_input_ops(self) -> list[Op]:
         return self.input_ops
 
     def set_jump_to_ops(self, ops: Sequence[Op] | Op | None) -> None:
-        """Set the Ops to whose consumers this Op's output goes when `check_jumping` returns true."""
+        """Set the steps (Ops) to jump to: where a request's output goes when `check_jumping` returns true.
+
+        The output goes to the consumers of these Ops, instead of this Op's consumers.
+        """
         self.jump_to_ops = self._check_input_ops(ops, "jump_to_ops")
 
     def get_jump_to_ops(self) -> list[Op]:
@@ -222,27 +246,37 @@ class Op:
         return bool(self.jump_to_ops)
 
     def set_pack_tensor_format(self, is_tensor_format: bool = False) -> None:
-        """Send tensors instead of texts to a remote Pipeline service (`client_type: pipeline_grpc`)."""
+        """Set whether a remote Pipeline service is sent tensors instead of texts.
+
+        Applies to `client_type: pipeline_grpc`.
+        """
         self.packs_tensors = is_tensor_format
 
     def init_op(self) -> Any:
-        """Load tokenizers and other shared objects. Called once per worker process, for all its threads."""
+        """Load tokenizers and other shared objects. User code overrides it.
+
+        Called once per worker process, for all its threads.
+        """
 
     def set_dynamic_shape_info(self) -> None:
-        """Set `self.dynamic_shape_info`. Called at construction. The value:
-        `{"min_input_shape": {tensor: shape}, "max_input_shape": ..., "opt_input_shape": ...}`."""
+        """Set `self.dynamic_shape_info`, the range of input shapes for TensorRT. User code overrides it.
+
+        Called at construction. The value:
+        `{"min_input_shape": {tensor: shape}, "max_input_shape": ..., "opt_input_shape": ...}`.
+        """
 
     def set_model_info(self, model: ServingModel) -> None:
-        """Set attributes that depend on the Op's model, such as `self.input_tensors`.
+        """Set attributes that depend on the loaded model, such as `self.input_tensors`.
 
-        Called before clients see the model, and in each worker before `init_op`. Raises ConfigError.
+        User code overrides it. Called before clients see the model, and in each worker before `init_op`.
+        Raises ConfigError.
         """
 
     def preprocess(self, input_dicts: dict[str, Any], data_id: int = 0, log_id: int = 0) -> Any:
-        """Turn a request into a feed or a list of feeds.
+        """Turn a request into the model's input tensors by name (a feed dict), or into a list of feed dicts.
 
-        Return `(feed, is_skip_process, prod_errcode, prod_errinfo)`, or the feed alone. The default passes
-        the only input on.
+        Return `(feed, is_skip_process, prod_errcode, prod_errinfo)`, or the feed alone. `data_id` is the
+        request's number in this service, `log_id` the client's. The default passes the only input on.
         """
         if len(input_dicts) != 1:
             raise InvalidInput(
@@ -252,7 +286,11 @@ class Op:
         return only, False, None, ""
 
     def process(self, feed_batch: list[dict[str, Any]], typical_logid: int = 0) -> Any:
-        """Turn a merged feed into `(fetch dict, err_code, err_info)`. The default runs the predictor."""
+        """Run the model on a batch and return `(output dict, err_code, err_info)`.
+
+        The default runs the predictor. `feed_batch` has one dict: the input arrays of all requests of the
+        batch, joined.
+        """
         feed = feed_batch[0]
         fetch = feed if self._predictor is None else self._predictor.run(feed)
         return fetch, None, ""
@@ -260,19 +298,23 @@ class Op:
     def postprocess(
         self, input_dicts: dict[str, Any], fetch_dict: Any, data_id: int = 0, log_id: int = 0
     ) -> Any:
-        """Turn a request's rows of the fetch into its output.
+        """Turn a request's rows of the model's output into the step's output.
 
-        Return `(dict, prod_errcode, prod_errinfo)`, or the dict alone. The default returns the fetch.
+        Return `(dict, prod_errcode, prod_errinfo)`, or the dict alone. The default returns the model's
+        output.
         """
         return fetch_dict, None, ""
 
     def check_jumping(self, input_data: Any) -> bool:
-        """Whether this request's output goes to the consumers of `jump_to_ops` instead of its own."""
+        """Whether a request's output jumps to the consumers of `jump_to_ops`, not to the step's own.
+
+        User code overrides it.
+        """
         return False
 
 
 class RequestOp(Op):
-    """The source of the DAG, passed to `get_pipeline_response` as `read_op`.
+    """The start of the DAG: parses the request. `get_pipeline_response` receives it as `read_op`.
 
     An overridden `unpack_request_package` runs in workers, as an Op named @DAGExecutor.
     """
@@ -281,31 +323,34 @@ class RequestOp(Op):
         super().__init__(name=REQUEST_OP, batch_size=_PACKAGE_BATCH_SIZE)
 
     def unpack_request_package(self, request: Request) -> Any:
-        """Turn the message into the input of the first Ops: `(dict, log_id, prod_errcode, prod_errinfo)`.
+        """Turn the request message into the first steps' input: `(dict, log_id, prod_errcode, prod_errinfo)`.
 
-        The default gives value i under key i, and each tensor under its name.
+        The default returns each value under its key, and each tensor under its name.
         """
         from pipeline.paddle_serving.channel_data import unpack_inputs
 
         return unpack_inputs(request), request.logid, None, ""
 
     def proto_tensor_2_numpy(self, tensor: Tensor) -> tuple[Any, Any]:
-        """Return a tensor's array or str, and its lod or None, for an overridden `unpack_request_package`."""
+        """Convert a protobuf tensor to an ndarray or a str. Return it with its level of detail (lod) or None.
+
+        Called by an overridden `unpack_request_package`.
+        """
         from pipeline.paddle_serving.channel_data import unpack_tensor
 
         return unpack_tensor(tensor)
 
     @property
     def unpacks(self) -> bool:
-        """Whether the app overrides `unpack_request_package`."""
+        """Whether user code overrides `unpack_request_package`."""
         return type(self).unpack_request_package is not RequestOp.unpack_request_package
 
 
 class ResponseOp(Op):
-    """The end of the DAG, after its last Op, for `PipelineServer.set_response_op`.
+    """The end of the DAG: builds the response from the last step's output.
 
-    An overridden `pack_response_package` runs in workers, as an Op named @ResponseOp. Otherwise the worker of
-    the last Op packs the response.
+    Passed to `PipelineServer.set_response_op`. An overridden `pack_response_package` runs in workers, as an
+    Op named @ResponseOp. Otherwise the worker of the last Op packs the response.
     """
 
     def __init__(self, input_ops: Sequence[Op]) -> None:
@@ -315,25 +360,28 @@ class ResponseOp(Op):
             raise ConfigError(f"ResponseOp has {len(self.input_ops)} input_ops; give it the last Op alone")
 
     def pack_response_package(self, channeldata: ChannelData) -> Response:
-        """Turn the last Op's output, or an Op's error (`error_code`, `error_info`), into the response.
+        """Turn the last step's output, or an error (`error_code`, `error_info`), into the response message.
 
-        The default answers as the service does without it.
+        The default answers as the service does without a ResponseOp.
         """
         from pipeline.paddle_serving.channel_data import build_response
 
         return build_response(channeldata)
 
     def set_pack_format(self, isTensor: bool = False) -> None:
-        """Set `is_pack_tensor`, for an overridden `pack_response_package`. The default ignores it."""
+        """Set `is_pack_tensor` for user code that overrides `pack_response_package`.
+
+        The default ignores it.
+        """
         self.is_pack_tensor = isTensor
 
     @property
     def packs(self) -> bool:
-        """Whether the app overrides `pack_response_package`."""
+        """Whether user code overrides `pack_response_package`."""
         return type(self).pack_response_package is not ResponseOp.pack_response_package
 
 
 def overrides(op: Op, hook: str) -> bool:
-    """Whether the app overrides a hook, in its class or by `op.process = ...`."""
+    """Whether user code overrides a method (`hook`) of a step, in its class or by `op.process = ...`."""
     method = getattr(op, hook)
     return getattr(method, "__func__", method) is not getattr(Op, hook)

@@ -1,4 +1,4 @@
-"""Batching settings of a model: preferred batch sizes, order of responses, limits of its queue."""
+"""Triton's batching settings of a model: preferred batch sizes, order of responses, limits of its queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class QueuePolicy(NamedTuple):
-    """Queue limits for requests of one priority."""
+    """Limits of a model's queue for the requests of one priority: longest wait, number of requests."""
 
     timeout_s: float = math.inf  # a request that waits longer is refused
     overridable: bool = False  # requests may set a shorter timeout
@@ -16,16 +16,19 @@ class QueuePolicy(NamedTuple):
     delays: bool = False  # expired requests move behind all others, and are not refused
 
     def wait_s(self, timeout_us: int) -> float:
-        """Return how long a request may wait, in seconds. timeout_us: of the request; 0 without one."""
+        """Return the longest time in the queue, in seconds.
+
+        `timeout_us` is the request's own limit; 0 if it sets none.
+        """
         timeout_s = timeout_us / 1e6 if timeout_us and self.overridable else math.inf
         return min(timeout_s, self.timeout_s)
 
 
 class QueuePolicies:
-    """Queue policies of a model by priority level; 0 is for requests without a level."""
+    """The queue limits of a model by priority level; level 0 is for requests without a priority."""
 
     def __init__(self, batching: Mapping[str, Any]) -> None:
-        """batching: `dynamic_batching` of the model configuration."""
+        """`batching` is the `dynamic_batching` section of the model's config.pbtxt."""
         default = _policy(batching.get("default_queue_policy", {}))
         self._by_level = {
             int(level): _policy(policy) for level, policy in batching.get("priority_queue_policy", {}).items()
@@ -34,11 +37,12 @@ class QueuePolicies:
         self._by_level.setdefault(0, self._by_level.get(batching.get("default_priority_level", 0), default))
 
     def get_policy(self, priority: int) -> QueuePolicy:
+        """Return the queue limits of a priority level, or the default limits for a level without its own."""
         return self._by_level.get(priority, self._default)
 
 
 class ModelBatching(NamedTuple):
-    """Batching settings of a model, besides its queue delay."""
+    """Dynamic batching settings of a model: preferred batch sizes, order of responses and queue limits."""
 
     preferred: tuple[int, ...] = ()  # batch sizes, ascending
     in_order: bool = False  # responses have the order of the requests
@@ -46,7 +50,7 @@ class ModelBatching(NamedTuple):
 
 
 def parse_dynamic_batching(config: Mapping[str, Any]) -> ModelBatching:
-    """Return the batching settings of a model configuration (Triton's config.pbtxt)."""
+    """Return the batching settings in the `dynamic_batching` section of a model's config.pbtxt."""
     batching = config.get("dynamic_batching", {})
     policy = batching.get("default_queue_policy") or batching.get("priority_queue_policy")
     preferred = tuple(sorted(map(int, batching.get("preferred_batch_size", ()))))

@@ -1,4 +1,4 @@
-"""RequestOptions: a request's fields besides its inputs, for the hooks."""
+"""A request's fields besides its input tensors, as user code reads them: id, priority, timeout and others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ LogId = int | float | str | None
 
 
 class RequestOptions(NamedTuple):
-    """Options of a KServe v2 request. KServe v1 has `parameters` alone."""
+    """Fields of a KServe v2 request besides its input tensors.
+
+    A KServe v1 request sets `parameters` alone.
+    """
 
     id: str = ""  # the client's name for the request
     priority: int = 0  # 1: highest; 0: none set
@@ -31,22 +34,29 @@ _MAX_KEYS = 20  # that an error message lists
 
 
 class RequestInputs(dict[str, Any]):
-    """The values of a request by key. Reading a missing key is the client's mistake."""
+    """The values of a request by name, as user code receives them.
+
+    Reading a missing name fails with HTTP 400.
+    """
 
     def __missing__(self, key: object) -> Any:
-        """Raise MissingKey, which is also a KeyError."""
+        """Raise MissingKey, a KeyError that becomes HTTP 400 and lists the names that the request has."""
         sent = [repr(name) for name in list(self)[:_MAX_KEYS]]
         if len(self) > _MAX_KEYS:
             sent.append(f"{len(self) - _MAX_KEYS} more")
         raise MissingKey(f"key {key!r} is missing; the request has {', '.join(sent) or 'no key'}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a plain dict: data that an Op passes on is no longer a request."""
+        """Pickle as a plain dict: for the next step, a missing name is no mistake of the client."""
         return dict, (dict(self),)
 
 
 class Answer(dict[str, Any]):
-    """An Op's output in the form of each protocol: tensors by name, as KServe v2 sends them."""
+    """The output of the last step, with a form for each client protocol.
+
+    The dict has the tensors by name, as KServe v2 sends them; attributes have the KServe v1 and key/value
+    forms.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Restrictions: APIs of a server that require a header with a secret value, by Triton's names."""
+"""Restricted APIs (Triton's --http-restricted-api): APIs that require a header with a secret value."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ APIS = (
 
 
 class Restriction(NamedTuple):
-    """An API that answers only requests with this header."""
+    """The header, and its secret value, that requests to one API must have."""
 
     api: str
     header: str  # in lower case
@@ -39,7 +39,7 @@ class Restriction(NamedTuple):
 
 
 class Restrictions(NamedTuple):
-    """The restricted APIs of each protocol."""
+    """The restricted APIs of the HTTP port and of the gRPC port."""
 
     http: tuple[Restriction, ...] = ()
     grpc: tuple[Restriction, ...] = ()
@@ -49,7 +49,7 @@ NO_RESTRICTIONS = Restrictions()
 
 
 def parse_restrictions(flag: str, groups: Iterable[str], prefix: str = "") -> tuple[Restriction, ...]:
-    """Return the restrictions of a flag's values, each `API,API,...:KEY=VALUE`.
+    """Parse the values of a command-line option `--flag`, each `API,API,...:KEY=VALUE`, into restrictions.
 
     `prefix` precedes the key in the header's name. Raises ConfigError for another form, for an unknown API,
     and for an API in two groups.
@@ -79,17 +79,17 @@ def _parse_group(flag: str, group: str, prefix: str) -> Iterator[Restriction]:
 
 
 class RestrictedApis:
-    """The restricted APIs of one protocol, HTTP or gRPC."""
+    """Checks the secret header of requests to restricted APIs, for one protocol: HTTP or gRPC."""
 
     def __init__(self, restrictions: Iterable[Restriction], noun: str) -> None:
-        """noun: name of an API in errors of this protocol, as Triton has it."""
+        """`noun` is the word for an API in this protocol's error messages, as Triton has it."""
         self._restrictions = {each.api: (each.header.encode(), each.value.encode()) for each in restrictions}
         self._noun = noun
 
     def check(self, api: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raise RestrictedApi where the API needs a header that is missing or has another value.
+        """Raise RestrictedApi if the API requires a header that is missing or has another value.
 
-        headers: with names in lower case. The first header of a name counts.
+        `headers` have names in lower case. The first header of a name counts.
         """
         restriction = self._restrictions.get(api)
         if restriction is None:

@@ -1,4 +1,4 @@
-"""WebService and PipelineServer: the service of a user's script."""
+"""WebService and PipelineServer: the classes by which a user's script builds and starts a service."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ _HOOKS = ("preprocess", "process", "postprocess", "preprocess_batch", "postproce
 
 
 def find_missing_models(source: str, ops: Mapping[str, Op], config: ServiceConfig) -> list[str]:
-    """Return a warning for each Op that seems to lack its model. `source` names the configuration."""
+    """Return a warning for each step of a service (Op) that has no model and no user code, as if by mistake.
+
+    `source` names the configuration in the warnings.
+    """
     targets = {target.name for op in ops.values() for target in op.jump_to_ops}  # may pass on what they get
     notes = []
     for name, op in ops.items():
@@ -75,7 +78,7 @@ serve_instead: Callable[[Service], None] | None = None
 
 
 class Service:
-    """Base class of services: a name, the last Op of a DAG, and a configuration."""
+    """Base class of WebService and PipelineServer: a DAG of steps (Ops) with a name and a configuration."""
 
     def __init__(self, name: str = DEFAULT_NAME) -> None:
         end_plainly()
@@ -83,11 +86,14 @@ class Service:
         self._config_source: str | Path | Mapping[str, Any] | None = None
 
     def last_op(self) -> Op:
-        """Return the Op whose output is the answer."""
+        """Build the steps of the service (Ops), and return the one whose output is the response."""
         raise NotImplementedError
 
     def create_op(self, app: App, name: str) -> Op:
-        """Return the Op of this name, in a worker. Raises StartFailed."""
+        """Build the service's steps (Ops) again in a worker process, and return the Op named `name`.
+
+        Raises StartFailed if there is none.
+        """
         ops = collect_ops(self.last_op())
         if name not in ops:
             raise StartFailed(
@@ -99,15 +105,16 @@ class Service:
     def configure(
         self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
     ) -> None:
-        """Set the configuration: a file, or its content as a dict. `serve` reads it."""
+        """Set the configuration: the path of a YAML file, or its content as a dict. `serve` reads it."""
         if (yml_file is None) == (yml_dict is None):
             raise ConfigError(f"service {self.name}: give its configuration as yml_file or as yml_dict")
         self._config_source = yml_file if yml_file is not None else yml_dict
 
     def resolve(self) -> tuple[dict[str, Op], Op, ServiceConfig]:
-        """Return the Ops by name, the last Op, and the configuration merged with the Ops' arguments.
+        """Return the service's steps (Ops) by name, the last step, and the final configuration.
 
-        Raises ConfigError with all mistakes.
+        The Ops' arguments are merged over the file. Raises ConfigError with all mistakes in the Ops, the
+        configuration and the files that it names.
         """
         require_numpy_2(np.__version__)
         if self._config_source is None:
@@ -132,7 +139,7 @@ class Service:
         return ops, last, config
 
     def _drop_unused_sections(self, config: ServiceConfig, ops: Mapping[str, Op]) -> ServiceConfig:
-        """Return the configuration without the sections of Ops that the script does not use.
+        """Return the configuration without the `op.<name>` sections that no step (Op) of the script uses.
 
         Raises ConfigError where an Op lacks its section: an unused section may be the misspelt one.
         """
@@ -148,9 +155,9 @@ class Service:
         return config.model_copy(update={"op": {name: config.op[name] for name in config.op if name in ops}})
 
     def _resolve_files(self, config: ServiceConfig) -> ServiceConfig:
-        """Return the configuration with completed remote Ops and with its files located and checked.
+        """Return the configuration with absolute paths of checked files and completed remote settings.
 
-        Raises ConfigError with all flaws.
+        Raises ConfigError with all mistakes.
         """
         dag = config.dag
         flaws = []
@@ -196,14 +203,14 @@ class Service:
         )
 
     def _locate(self, name: str) -> Path:
-        """Resolve a path relative to the working directory, as Paddle Serving does, or to config.yml."""
+        """Make a path absolute: relative to the working directory, as in Paddle Serving, or to config.yml."""
         path = Path(name)
         if isinstance(self._config_source, str | Path) and not path.exists():
             path = Path(self._config_source).resolve().parent / path
         return path.absolute()
 
     def _list_searched(self, name: str) -> str:
-        """Return the end of a message that lists where a missing relative path was searched."""
+        """Return an end for an error message: the folders where a missing relative path was searched."""
         if Path(name).is_absolute():
             return ""
         places = {str(Path.cwd()): None}
@@ -240,7 +247,10 @@ class Service:
         os.execve(sys.executable, [*python_module(SERVER), str(fd)], {**FRONT_PROCESS, **os.environ})
 
     def as_app(self) -> App:
-        """Return the service as data. Raises ConfigError with all mistakes, and without a script."""
+        """Return a description of the service for the server process and its workers.
+
+        Raises ConfigError with all mistakes, and if the service is not built by a script file.
+        """
         ops, last, config = self.resolve()
         main = sys.modules["__main__"]
         script, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
@@ -277,13 +287,17 @@ class Service:
 
 
 class WebService(Service):
-    """A service over HTTP and gRPC, from an overridden `get_pipeline_response`.
+    """An HTTP and gRPC service whose DAG is built by an overridden `get_pipeline_response`.
 
-    `name` is the first segment of the URL.
+    `name` is the first segment of the URL: `/NAME/prediction`.
     """
 
     def get_pipeline_response(self, read_op: RequestOp) -> Op:
-        """Build the Ops and return the last one; its output is the answer."""
+        """Build the steps of the service (Ops) and return the last one. User code overrides this method.
+
+        The output of the last Op is the response. `read_op` stands for the request: an input of the first
+        Ops.
+        """
         raise ConfigError(f"service {self.name}: get_pipeline_response is not overridden; return its last Op")
 
     def last_op(self) -> Op:
@@ -292,18 +306,21 @@ class WebService(Service):
     def prepare_pipeline_config(
         self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
     ) -> None:
-        """Set the configuration: a file, or its content as a dict. `run_service` reads it."""
+        """Set the configuration: the path of a YAML file, or its content as a dict.
+
+        `run_service` reads it.
+        """
         self.configure(yml_file, yml_dict)
 
     def run_service(self) -> None:
-        """Serves until SIGTERM or SIGINT, see `Service.serve`."""
+        """Serve until SIGTERM or SIGINT. Does not return, see `Service.serve`."""
         self.serve()
 
 
 class PipelineServer(Service):
-    """A service over HTTP and gRPC, from a ResponseOp that the script builds.
+    """An HTTP and gRPC service whose DAG ends in a ResponseOp that the script builds.
 
-    `name` is the first segment of the URL.
+    `name` is the first segment of the URL: `/NAME/prediction`.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -311,7 +328,7 @@ class PipelineServer(Service):
         self._response_op: ResponseOp | None = None
 
     def set_response_op(self, response_op: ResponseOp) -> None:
-        """Set the end of the DAG. Raises ConfigError for a value that is no ResponseOp."""
+        """Set the end of the DAG, a `ResponseOp([last_op])`. Raises ConfigError for any other value."""
         if not isinstance(response_op, ResponseOp):
             raise ConfigError(
                 f"service {self.name}: set_response_op takes a ResponseOp, not {type(response_op).__name__}: "
@@ -329,24 +346,24 @@ class PipelineServer(Service):
     def prepare_server(
         self, yml_file: str | Path | None = None, yml_dict: Mapping[str, Any] | None = None
     ) -> None:
-        """Set the configuration: a file, or its content as a dict. `run_server` reads it."""
+        """Set the configuration: the path of a YAML file, or its content as a dict. `run_server` reads it."""
         self.configure(yml_file, yml_dict)
 
     def run_server(self) -> None:
-        """Serves until SIGTERM or SIGINT, see `Service.serve`."""
+        """Serve until SIGTERM or SIGINT. Does not return, see `Service.serve`."""
         self.serve()
 
 
 def _find_model(conf: LocalServiceConf, folder: Path) -> ServingModel:
-    """Load the version to serve, for the configured engine. Raises ConfigError."""
+    """Load the newest, or the configured, version of the model in a folder. Raises ConfigError."""
     named = None if conf.engine == AUTO else conf.engine
     return load_newest_version(folder, conf.model_version, named)
 
 
 def _describe_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, Any]:
-    """Call `set_model_info` of Ops that override it, and return the description of each such Op's model.
+    """Return descriptions of the models whose Op overrides `set_model_info`, as plain values by Op.
 
-    Raises ConfigError.
+    Calls `set_model_info` of these Ops. Raises ConfigError.
     """
     described = {}
     for name, op in ops.items():
@@ -362,7 +379,7 @@ def _describe_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, 
 
 
 def _check_encryption(name: str, section: OpConfig) -> list[str]:
-    """Reject encrypted models, which this version can't decrypt."""
+    """Return an error message if an Op's section names an encrypted model, which can't be decrypted."""
     if section.use_encryption_model:
         return [
             f"op.{name}.use_encryption_model: encrypted models can't be served, for their format is known to "

@@ -1,4 +1,4 @@
-"""The API key file of `security.api_keys`: client names and digests of their keys.
+"""Reader of the API key file named by `security.api_keys`: client names, key digests and limits.
 
 Each line holds a key: `NAME:KEY`, or `NAME:sha256:DIGEST` with the key's SHA-256 in hexadecimal digits.
 `pending=N` and `rate=N` behind the key override the limits of config.yml for that name. Empty lines and lines
@@ -25,7 +25,7 @@ _KEY = re.compile(rf"[!-~]{{{MIN_KEY_CHARS},512}}")
 
 
 class ApiKey(NamedTuple):
-    """A line of the API key file."""
+    """A client's API key, as its SHA-256 digest, with the client's name and limits."""
 
     name: str  # of the client
     digest: bytes  # SHA-256 of the key
@@ -34,12 +34,15 @@ class ApiKey(NamedTuple):
 
 
 def hash_key(key: bytes) -> bytes:
-    """Return the digest under which a key is stored."""
+    """Return the SHA-256 digest of an API key, the form in which keys are kept and compared."""
     return hashlib.sha256(key).digest()
 
 
 def read_api_keys(security: SecurityConfig) -> list[ApiKey]:
-    """Read the API key file. Raises ConfigError with the numbers of invalid lines, never their contents."""
+    """Return the keys in the API key file.
+
+    Raises ConfigError with numbers, never contents, of invalid lines.
+    """
     path = Path(str(security.api_keys))
     try:
         with path.open("rb") as file:
@@ -70,7 +73,7 @@ def read_api_keys(security: SecurityConfig) -> list[ApiKey]:
 
 
 def check_api_keys(security: SecurityConfig) -> list[str]:
-    """Return the errors of the API key file, for the list of all mistakes at start-up."""
+    """Return error messages for the API key file; empty if the file is valid."""
     try:
         read_api_keys(security)
     except ConfigError as exc:
@@ -79,7 +82,7 @@ def check_api_keys(security: SecurityConfig) -> list[str]:
 
 
 def is_readable_by_others(path: str) -> bool:
-    """Whether other users of the machine can read the file."""
+    """Whether the file's mode gives any permission to other users or to the group."""
     return bool(Path(path).stat().st_mode & 0o077)
 
 

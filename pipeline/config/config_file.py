@@ -1,4 +1,4 @@
-"""The schema of config.yml as frozen models, and its loader. A misspelt key is an error."""
+"""The schema of config.yml as frozen pydantic models, and its loader. A misspelt key is an error."""
 
 from __future__ import annotations
 
@@ -335,13 +335,16 @@ class ServiceConfig(Section):
         return v2
 
     def ports(self) -> dict[str, int]:
-        """Return the ports to open, by their keys."""
+        """Return the numbers of the ports to open, by their keys in config.yml such as "v2.grpc_port"."""
         ports = {"http_port": self.http_port, "rpc_port": self.rpc_port}
         ports |= {f"v2.{name}": getattr(self.v2, name) for name in V2Config.model_fields if "port" in name}
         return {name: port for name, port in (ports | _list_ports(self.dag)).items() if port and port != OFF}
 
     def address(self, port: str) -> str:
-        """Return the address that a port of `ports` listens on; empty for all interfaces."""
+        """Return the IP address that a port listens on; empty for all interfaces.
+
+        `port` is a key of `ports`.
+        """
         if port == "v2.metrics_port" and self.v2.metrics_address:
             return self.v2.metrics_address
         address = self.rpc_address if port in ("rpc_port", "v2.grpc_port") else self.http_address
@@ -353,7 +356,7 @@ def _list_ports(dag: DagConfig) -> dict[str, int | None]:
 
 
 def check_service_name(name: str) -> None:
-    """Raise ConfigError for a name that can't be the first path segment, or that the server reserves."""
+    """Raise ConfigError for a service name that is no URL path segment, or is reserved by the server."""
     if name in RESERVED_SERVICE_NAMES:
         raise ConfigError(
             f"A service can't be named {name!r}: {', '.join(RESERVED_SERVICE_NAMES)} are paths of the "
@@ -372,10 +375,10 @@ def load_config(
     op_overrides: Mapping[str, Mapping[str, Any]] | None = None,
     before_warnings: Callable[[ServiceConfig], None] = lambda config: None,
 ) -> ServiceConfig:
-    """Load config.yml, from a path or from its content as a mapping.
+    """Load and validate config.yml, from a path or from its content as a mapping.
 
-    `op_overrides` are the arguments of the app's Ops by Op name. They win over the file; None counts as
-    absent. Logs a warning for each key that Paddle Serving ignored, after `before_warnings`. Raises one
+    `op_overrides` are the arguments of the script's steps (Ops) by name. They win over the file; None counts
+    as absent. Logs a warning for each key that Paddle Serving ignored, after `before_warnings`. Raises one
     ConfigError with every mistake, one per line.
     """
     notes: list[str] = []
@@ -409,7 +412,7 @@ def load_config(
 def _find_short_timeouts(
     source: str, config: ServiceConfig, overrides: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """Return a warning for each timeout of an Op that may be meant in seconds."""
+    """Return a warning for each Op timeout (milliseconds) so short that seconds may be meant."""
     notes = []
     for name, op in config.op.items():
         if 0 < op.timeout <= SHORT_TIMEOUT_MS:
@@ -427,7 +430,10 @@ def _validate(data: Mapping[str, Any]) -> ServiceConfig:
 
 
 def _merge_overrides(data: dict[str, Any], overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Merge the Ops' arguments over the file. Validation reports a malformed `op`."""
+    """Return the file's data with the arguments of the script's steps (Ops) merged over its `op` sections.
+
+    Validation reports a malformed `op`.
+    """
     ops = data.get("op")
     if not overrides or not (ops is None or isinstance(ops, Mapping)):
         return data

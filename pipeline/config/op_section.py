@@ -1,4 +1,4 @@
-"""The `op.<name>` section of config.yml, and the sections below it."""
+"""The schema of the `op.<name>` section of config.yml: model, engine, batching, padding, remote endpoints."""
 
 from __future__ import annotations
 
@@ -316,13 +316,13 @@ class OpConfig(Section):
 
     @property
     def local_model(self) -> LocalServiceConf | None:
-        """Settings of the model in the Op's own workers; None for an Op without a local model."""
+        """Settings of the model that the Op's own workers load; None without a local model."""
         conf = self.local_service_conf
         return None if conf is None or not conf.model_dir or self.server_endpoints else conf
 
     @property
     def has_model(self) -> bool:
-        """Whether a model is configured, for our workers or on other servers."""
+        """Whether a model is configured, in the Op's workers or on remote servers."""
         return bool(self.server_endpoints) or self.local_model is not None
 
     @field_validator("length_buckets")
@@ -350,7 +350,10 @@ CHOICE = (
 
 
 def find_remote_errors(name: str, section: OpConfig, default: ClientType | None) -> list[str]:
-    """Return the errors of a section, a sentence each. `default` is dag.client_type."""
+    """Return error messages for the settings of a remote model server in the section `op.NAME`.
+
+    `default` is `dag.client_type`, the protocol of sections that name none. Empty for a valid section.
+    """
     if not section.server_endpoints:
         remote = {
             "model_name": "it names a remote model",
@@ -381,7 +384,11 @@ def find_remote_errors(name: str, section: OpConfig, default: ClientType | None)
 def complete_section(
     name: str, section: OpConfig, default: ClientType | None, request_timeout_s: float
 ) -> OpConfig:
-    """Fill in the defaults of a valid remote section. Other sections are returned unchanged."""
+    """Return an `op.NAME` section with the defaults of its remote model server filled in.
+
+    Sections without `server_endpoints` stay unchanged. `default` is `dag.client_type`, the protocol of
+    sections that name none.
+    """
     if not section.server_endpoints:
         return section
     client_type = section.client_type or default
@@ -404,15 +411,18 @@ Metadata = tuple[tuple[str, str], ...]
 
 
 class RemoteKey:
-    """The `metadata` of each call with the API key; empty without a key file."""
+    """The API key for a remote server, as gRPC `metadata` of each call; empty without a key file."""
 
     def __init__(self, path: str) -> None:
-        """Read the key file. Raises ConfigError."""
+        """Read the key file at `path`; an empty path means no key. Raises ConfigError for an invalid file."""
         self._path = path
         self.metadata: Metadata = _build_metadata(path)
 
     def reread(self, refused: Metadata) -> bool:
-        """Read the file again, and return whether its key differs from the refused one."""
+        """Read the key file again, after the server rejected a key. Return whether the key has changed.
+
+        `refused` is the rejected metadata.
+        """
         try:
             self.metadata = _build_metadata(self._path)
         except ConfigError:  # the file is just being written
@@ -421,7 +431,10 @@ class RemoteKey:
 
 
 def check_remote_key(op: str, path: str) -> list[str]:
-    """Return the errors of the key file, for the list of all mistakes at start-up."""
+    """Return error messages for the file with the API key for a remote model server; empty if it is valid.
+
+    `op` is the name of the section in config.yml.
+    """
     try:
         read_remote_key(path)
     except ConfigError as exc:
@@ -434,7 +447,7 @@ def _build_metadata(path: str) -> Metadata:
 
 
 def read_remote_key(path: str) -> str:
-    """Return the key in the file. Raises ConfigError, whose message never quotes the file."""
+    """Return the API key in a file. Raises ConfigError, whose message never quotes the file."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1).strip()

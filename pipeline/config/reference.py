@@ -1,4 +1,4 @@
-"""The reference of config.yml: markdown tables of all keys, from the models that validate them."""
+"""Generates the reference page of config.yml: markdown tables of all keys, from the pydantic models."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ which clients send them, `outputs` by the aliases of the model's fetches. `paddl
 
 @dataclass(frozen=True)
 class Words:
-    """The texts of the reference in one language."""
+    """Texts of the reference page in one language."""
 
     head: str  # first lines of the document
     serving_yml: str  # introduction of the sections of serving.yml
@@ -76,10 +76,10 @@ ENGLISH = Words(
 def config_reference(
     words: Words = ENGLISH, serving_sections: Mapping[str, type[BaseModel]] | None = None
 ) -> str:
-    """Return the reference as markdown, with a table per section, in the order of the models.
+    """Return the reference page of config.yml as markdown, with a table per section.
 
-    `serving_sections` are the sections of serving.yml, by their headings. Raises KeyError for a key without
-    a meaning in that language.
+    `serving_sections` are the sections of serving.yml, by their headings. Raises KeyError for a key without a
+    meaning in that language.
     """
     schema = ServiceConfig.model_json_schema(by_alias=True, mode="serialization")
     parts = [words.head.rstrip("\n")]
@@ -97,7 +97,7 @@ def config_reference(
 
 
 def _walk_sections(path: str, section: Schema, models: Mapping[str, Schema]) -> Iterator[tuple[str, Schema]]:
-    """Yield the dotted path and the schema of this section and of all sections below it."""
+    """Yield dotted path and JSON schema of a section and of all sections below it."""
     yield path, section
     for key, value in section["properties"].items():
         name, is_mapping = _find_section_model(value)
@@ -107,7 +107,10 @@ def _walk_sections(path: str, section: Schema, models: Mapping[str, Schema]) -> 
 
 
 def _find_section_model(value: Schema) -> tuple[str, bool]:
-    """Return the model's name of a section, or "", and whether the value is a mapping of such sections."""
+    """Return the model name of a key that holds a section, and whether it maps names to sections.
+
+    The name is empty for a key with a plain value.
+    """
     if "$ref" in value:
         return value["$ref"].rpartition("/")[2], False
     entries = value.get("additionalProperties")

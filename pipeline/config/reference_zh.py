@@ -1,4 +1,4 @@
-"""The reference of config.yml in Chinese: what stands around the keys, and the meaning of each."""
+"""Chinese texts of the reference page of config.yml: the frame, and the meaning of each key."""
 
 from __future__ import annotations
 

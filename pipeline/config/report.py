@@ -1,4 +1,4 @@
-"""YAML files: reads them, replaces `${NAME}`, and describes mistakes: path, value, allowed values."""
+"""Reads YAML files, replaces `${NAME}` by environment variables, and describes validation errors."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class _InvalidReference(Exception):
 
 
 def replace_variables(root: yaml.Node, loader: Any, environment: Mapping[str, str]) -> list[str]:
-    """Replace the references in all values below `root`, and return an error for each invalid reference.
+    """Replace `${NAME}` in all values of a YAML tree by environment variables, in place.
 
-    An unquoted value gets its YAML type after the replacement: `http_port: ${PORT}` is an integer.
+    Returns an error message for each invalid reference. An unquoted value gets its YAML type after the
+    replacement: `http_port: ${PORT}` is an integer.
     """
     errors: list[str] = []
     visited: set[int] = set()  # an alias shares the node of its anchor
@@ -175,7 +176,7 @@ def read_yaml(path: Path, notes: list[str] | None = None) -> dict[str, Any]:
 
 
 def _no_utf8(content: bytes) -> str:
-    """Describe the first byte that is no UTF-8, with the remedy; empty for valid UTF-8."""
+    """Return an error message for the first invalid UTF-8 byte of a file; empty for valid UTF-8."""
     try:
         content.decode()
     except UnicodeDecodeError as error:
@@ -185,7 +186,7 @@ def _no_utf8(content: bytes) -> str:
 
 
 def _get_yaml_hint(error: yaml.MarkedYAMLError, content: bytes) -> str:
-    """Return the remedy for common mistakes that YAML's own message does not explain."""
+    """Return a hint, as the end of an error message, for common YAML mistakes; empty for others."""
     assert error.problem_mark is not None
     last = error.problem_mark.line
     lines = content.decode(errors="replace").splitlines()
@@ -231,7 +232,7 @@ def _get_section(data: Any, path: Sequence[Any]) -> Mapping[str, Any]:
 
 
 def _remove_key(data: Mapping[str, Any], path: Sequence[Any]) -> dict[str, Any]:
-    """Return a copy without the key at the end of `path`."""
+    """Return a copy of nested mappings without the key at the end of `path`."""
     first, *rest = path
     if not rest:
         return {key: value for key, value in data.items() if key != first}
@@ -260,9 +261,9 @@ def _is_of_other_server(path: Sequence[Any]) -> bool:
 def describe_mistakes(
     source: str, error: ValidationError, root: type[BaseModel], overrides: Mapping[str, Mapping[str, Any]]
 ) -> str:
-    """Describe all mistakes, one per line: `source: key.path: VALUE given; ALLOWED VALUES`.
+    """Return a message with a line per validation error: `source: key.path: VALUE given; ALLOWED VALUES`.
 
-    `overrides` are the values from the app's code, not from the file.
+    `overrides` are the values from the script's code, not from the file.
     """
     lines = []
     for mistake in error.errors(include_url=False):
@@ -302,7 +303,7 @@ def _shorten(value: Any) -> str:
 
 
 def _suggestion(root: type[BaseModel], path: Sequence[Any]) -> str:
-    """Suggest the section or the spelling that was meant by the unknown key at the end of `path`."""
+    """Return a hint for the unknown key at the end of `path`: another section, or a similar key."""
     key = str(path[-1])
     if _is_of_other_server(path):
         return _OTHER_SERVERS[key]
@@ -330,7 +331,10 @@ def _key(name: str, field: FieldInfo) -> str:
 
 
 def _model_at(root: type[BaseModel], path: Sequence[Any]) -> type[BaseModel]:
-    """Return the model that `path` leads to. Keys of mappings (Op and feed names) are arbitrary."""
+    """Return the pydantic model of the section at `path`.
+
+    Keys of mappings (Op and tensor names) are arbitrary.
+    """
     model, inside_mapping = root, False
     for part in path:
         if inside_mapping:
@@ -347,7 +351,7 @@ def _model_at(root: type[BaseModel], path: Sequence[Any]) -> type[BaseModel]:
 
 
 def _child(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
-    """Return the model inside an annotation, or None, and whether the model is a mapping's value."""
+    """Return the pydantic model inside a type annotation, or None, and whether it is a mapping's value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation, False
     origin = get_origin(annotation)
@@ -362,7 +366,7 @@ def _child(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
 
 
 def _all_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted section and the name of every key below `model`."""
+    """Yield (dotted section, key) of every key of a pydantic model and of the models below it."""
     for name, field in model.model_fields.items():
         key = _key(name, field)
         yield prefix, key

@@ -1,4 +1,4 @@
-"""Certificate files of `tls` in config.yml: checks, and SSL contexts for the listeners."""
+"""Certificate files of the `tls` section in config.yml: checks, and SSL contexts for the server's ports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILES = {"cert": b"BEGIN CERTIFICATE", "key": b"PRIVATE KEY", "client_ca": b"BEG
 
 
 class Pem(NamedTuple):
-    """The contents of the certificate files."""
+    """Contents of the server's certificate, private key and client CA files, in PEM format."""
 
     cert: bytes
     key: bytes
@@ -22,7 +22,7 @@ class Pem(NamedTuple):
 
 
 class Certificates:
-    """The certificates of the listeners, as of start-up or of the last `reload`.
+    """The server's certificates, as of start-up or of the last `reload`.
 
     `context` is for HTTP, `pem` for gRPC. A reload replaces both objects.
     """
@@ -32,7 +32,10 @@ class Certificates:
         self._load_files()
 
     def reload(self) -> None:
-        """Read the files again. Raises ConfigError for invalid files, and then keeps the loaded ones."""
+        """Read the certificate files again.
+
+        Raises ConfigError for invalid files, and keeps the loaded ones.
+        """
         flaws = check_tls(self._tls)
         if flaws:
             raise ConfigError("\n".join(flaws))
@@ -46,7 +49,7 @@ class Certificates:
 
 
 def check_tls(tls: TlsConfig) -> list[str]:
-    """Return a sentence for each invalid file, and for a key that does not match the certificate."""
+    """Return an error message for each invalid certificate file, and for a key that does not match."""
     flaws = [flaw for name in FILES if (flaw := _check_file(tls, name))]
     if flaws:
         return flaws
@@ -58,7 +61,10 @@ def check_tls(tls: TlsConfig) -> list[str]:
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
-    """Create a context for TLS 1.2 and 1.3 with HTTP/1.1. Raises ssl.SSLError, see `check_tls`."""
+    """Return an SSL context for serving HTTP/1.1 over TLS 1.2 and 1.3.
+
+    Raises ssl.SSLError, see `check_tls`.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(tls.cert, tls.key, password=_no_passphrase)
     context.set_alpn_protocols(["http/1.1"])

@@ -1,4 +1,4 @@
-"""Base class of config.yml's sections, and the types of their values."""
+"""Base class of config.yml's sections, and pydantic types of their values."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ from pipeline.plugins import ENGINES, find
 
 
 def refuse_bool(value: Any) -> Any:
+    """Raise ValueError for a boolean, which pydantic would take for an integer; return other values."""
     if isinstance(value, bool):
         raise ValueError("expected an integer, not a boolean")
     return value
 
 
 def as_list(value: Any) -> Any:
-    """Split the text `a, b` into a list, as Paddle Serving does."""
+    """Split a text like `a, b` into a list, as Paddle Serving does; return other values unchanged."""
     if isinstance(value, str):
         return [item.strip() for item in value.split(",") if item.strip()]
     return value
 
 
 def lower_case(value: Any) -> Any:
-    """Lower-case a text: Paddle Serving accepts `FP16` for `fp16`."""
+    """Lower-case a text: Paddle Serving accepts `FP16` for `fp16`. Returns other values unchanged."""
     return value.lower() if isinstance(value, str) else value
 
 
 def off_when_not_positive(off: int) -> BeforeValidator:
-    """Return a validator that turns 0 and negative numbers into `off`, as Paddle Serving does."""
+    """Return a pydantic validator that turns 0 and negative numbers into `off`, as Paddle Serving does."""
 
     def normalise(value: Any) -> Any:
         refuse_bool(value)
@@ -72,7 +73,7 @@ def _known_engine(name: str) -> str:
 
 
 def _parse_batch_size(value: Any, parse_number: ValidatorFunctionWrapHandler) -> int:
-    """Parse a number of requests, or `auto`."""
+    """Parse a batch size, in requests; `auto` becomes AUTO_BATCH."""
     if isinstance(value, str) and value.strip().lower() == AUTO:
         return AUTO_BATCH
     try:
@@ -103,7 +104,7 @@ Address = Annotated[str, AfterValidator(_address)]
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only clients on this machine reach an address. An empty address means all interfaces."""
+    """Whether an IP address is reachable from this machine only. An empty address means all interfaces."""
     return bool(address) and ipaddress.ip_address(address).is_loopback
 
 

@@ -1,4 +1,7 @@
-"""`paddlewheel evaluate`: answers against the labels of a file, as figures, a picture and one last line."""
+"""`paddlewheel evaluate`: compares a model's predictions with the labels in a file, and reports metrics.
+
+The report has accuracy, precision, recall and F1 per class, and a picture of the confusion matrix.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +30,18 @@ Things = frozenset[tuple[Any, str]]
 
 
 class Incomparable(ServingError):
-    """An answer or a label that can't be compared."""
+    """Raised for a prediction or a label that can't be compared; becomes a ConfigError that names the row."""
 
 
 class Task(NamedTuple):
-    """The kind of labels to compare."""
+    """The kind of labels to compare (one label, several labels, entities), and the parser of their values."""
 
     kind: str  # LABEL, LABELS or ENTITIES
     things: Callable[[Any], Things]  # parses a value to (thing, class) pairs, see `measures.by_class`
 
 
 def detect_task(answer: Any, gold: Any) -> Task:
-    """Return the task of the first answered row: entities, several labels, or one label."""
+    """Return the kind of labels, as seen in the prediction and the true label (`gold`) of the first row."""
     label = parsed(gold)
     if isinstance(label, list) and label and all(isinstance(entity, dict) for entity in label):
         return Task(ENTITIES, parse_entities)
@@ -53,7 +56,7 @@ def detect_task(answer: Any, gold: Any) -> Task:
 
 
 def select_prediction(task: Task, answer: Any) -> Any:
-    """Return the part of an answer with the task's labels. Raise Incomparable without such a part."""
+    """Return the labels in a model's answer. Raise Incomparable if the answer has none."""
     if not isinstance(answer, dict):
         return answer
     names = {LABEL: (LABEL,), LABELS: (LABELS, LABEL), ENTITIES: (ENTITIES, LABEL)}[task.kind]
@@ -64,7 +67,7 @@ def select_prediction(task: Task, answer: Any) -> Any:
 
 
 def parsed(value: Any) -> Any:
-    """Parse a JSON list in a text, as in a cell of CSV. Return other values unchanged."""
+    """Parse a text that is a JSON list, such as a CSV cell. Return other values unchanged."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             return msgspec.json.decode(value)
@@ -74,12 +77,14 @@ def parsed(value: Any) -> Any:
 
 
 def parse_label(value: Any) -> Things:
+    """Parse a single label, a text or a class number, to a set with one (None, class). Raise Incomparable."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise Incomparable(f"{value!r} is no label: a text, or the number of a class")
     return frozenset([(None, str(value))])
 
 
 def parse_labels(value: Any) -> Things:
+    """Parse a list of labels to a set of (None, class). Raise Incomparable."""
     labels = parsed(value)
     if not isinstance(labels, list) or not all(isinstance(label, str | int) for label in labels):
         raise Incomparable(f"{value!r} is no list of labels")
@@ -87,7 +92,10 @@ def parse_labels(value: Any) -> Things:
 
 
 def parse_entities(value: Any) -> Things:
-    """Parse entities: objects with `start`, `end` and `label`, or a tag for each token (see `parse_tags`)."""
+    """Parse entities to a set of ((start, end), class). Raise Incomparable.
+
+    Entities are objects with `start`, `end` and `label`, or a tag for each token (see `parse_tags`).
+    """
     entities = parsed(value)
     if isinstance(entities, list) and entities and all(isinstance(entity, str) for entity in entities):
         objects = [parsed_object(entity) for entity in entities]
@@ -100,7 +108,7 @@ def parse_entities(value: Any) -> Things:
 
 
 def parsed_object(text: str) -> Mapping[str, Any] | None:
-    """Parse a JSON object. Return None for any other text."""
+    """Parse a text that is a JSON object. Return None for any other text."""
     if not text.startswith("{"):
         return None
     try:
@@ -118,7 +126,7 @@ def _entity(value: Any) -> tuple[Any, str]:
 
 
 def parse_tags(value: Any) -> Things:
-    """Parse tags in BIO, BIOES or BIOUL to entities; start and end count tokens."""
+    """Parse tags of tokens (BIO, BIOES or BIOUL) to entities, ((start, end), class), counted in tokens."""
     tags = parsed(value)
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise Incomparable(f"{value!r} is no list of tags")
@@ -147,7 +155,10 @@ Confusion = Mapping[tuple[str, str], int]
 
 
 def draw(title: str, confusion: Confusion) -> str:
-    """Draw the matrix. Colours are shares of a row, so that rare classes show as well."""
+    """Return the confusion matrix as an SVG picture.
+
+    Colors are shares of a row, so that rare classes show as well.
+    """
     classes, counts = _shown(confusion)
     side = _CELL * len(classes)
     width, height = _LABEL + side + 40, _TOP + side + _FOOT
@@ -164,7 +175,7 @@ def draw(title: str, confusion: Confusion) -> str:
 
 
 def _shown(confusion: Confusion) -> tuple[list[str], Confusion]:
-    """Return the classes of the picture and their counts; beyond MAX_CLASSES rare classes become OTHERS."""
+    """Return the classes and counts to draw; beyond MAX_CLASSES, rare classes are merged to OTHERS."""
     support: dict[str, int] = {}
     for (expected, predicted), count in confusion.items():
         support[expected] = support.get(expected, 0) + count
@@ -211,7 +222,7 @@ def _cells(classes: Sequence[str], counts: Confusion) -> Iterator[str]:
 
 
 class ClassFigures(NamedTuple):
-    """Counts of a class."""
+    """Counts of one class, in the labels and in the predictions, with precision, recall and F1."""
 
     name: str
     support: int  # occurrences in the labels
@@ -228,17 +239,17 @@ class ClassFigures(NamedTuple):
 
     @property
     def f1(self) -> float:
-        """Harmonic mean of precision and recall; 0 without any right answer."""
+        """Harmonic mean of precision and recall; 0 without any right prediction."""
         return 2 * self.right / (self.support + self.predicted) if self.support + self.predicted else 0.0
 
 
 def by_class(
     pairs: Iterable[tuple[Collection[tuple[Hashable, str]], Collection[tuple[Hashable, str]]]],
 ) -> list[ClassFigures]:
-    """Return the counts of each class over pairs of (labels, answers).
+    """Return the counts of each class, from pairs of the labels and the predictions of a row.
 
-    Labels and answers are sets of (thing, class). The thing is the place of an entity in the text. It is None
-    if the classes belong to the whole row.
+    Labels and predictions are sets of (thing, class). The thing is the place of an entity in the text. It is
+    None if the classes belong to the whole row.
     """
     support, predicted, right = Counter[str](), Counter[str](), Counter[str]()
     for row_labels, row_predictions in pairs:
@@ -252,13 +263,13 @@ def by_class(
 
 
 def overall(figures: Sequence[ClassFigures]) -> ClassFigures:
-    """Return the sums over all classes, for the micro average."""
+    """Return the counts summed over all classes, for micro averages."""
     sums = (sum(column) for column in zip(*(row[1:] for row in figures), strict=True))
     return ClassFigures("all", *sums) if figures else ClassFigures("all", 0, 0, 0)
 
 
 def macro_f1(figures: Sequence[ClassFigures]) -> float:
-    """Return the unweighted mean of the classes' F1."""
+    """Return the unweighted mean of the classes' F1 scores."""
     return sum(row.f1 for row in figures) / len(figures) if figures else 0.0
 
 
@@ -268,7 +279,7 @@ _PERCENTILES = (50, 90, 99)
 
 @dataclass
 class Evaluation:
-    """The figures of a scored file against its labels."""
+    """The metrics of predictions in a scored file against the labels in that file."""
 
     kind: str  # kind of the task: label, labels or entities
     rows: int = 0
@@ -284,11 +295,12 @@ class Evaluation:
 
     @property
     def latency(self) -> dict[str, float]:
-        """Percentiles in milliseconds; empty if no requests were sent."""
+        """Percentiles of the request latency in milliseconds, by name; empty if no requests were sent."""
         ordered = sorted(self.latencies_ms)
         return {f"p{p}_ms": round(percentile(ordered, p), 3) for p in _PERCENTILES} if ordered else {}
 
     def document(self) -> dict[str, Any]:
+        """Return all metrics as JSON values, for the report file."""
         micro = overall(self.classes)
         return {
             "task": self.kind,
@@ -315,10 +327,10 @@ def _summarise_class(figures: ClassFigures) -> dict[str, float]:
 def evaluate(
     scored: Path, gold: str, *, answers: str = ANSWER, prefix: str = "", latencies_ms: Sequence[float] = ()
 ) -> Evaluation:
-    """Compare a scored file with its own column `gold`.
+    """Compare the predictions in a file written by `score` with the file's column of labels, `gold`.
 
-    answers: field of the answers. prefix: text that is removed from the start of the file's labels.
-    Raise ConfigError, with the row, for a row that can't be compared.
+    answers: name of the column with the predictions. prefix: text that is removed from the start of the
+    labels. Raise ConfigError, with the row, for a row that can't be compared.
     """
     rows = RowFile(scored)
     task: Task | None = None
@@ -356,7 +368,10 @@ def evaluate(
 def _compared(
     task: Task | None, columns: dict[str, Any], gold: str, answers: str, prefix: str
 ) -> tuple[Task | None, tuple[Things, Things]]:
-    """Return the task, and the pair (label, prediction) of a row. The first row determines the task."""
+    """Return the kind of labels, and the pair (labels, predictions) of a row.
+
+    The first row determines the kind.
+    """
     label, answer = columns[gold], columns.get(answers)
     task = task or detect_task(answer, label)
     predicted = frozenset() if answer is None else task.things(select_prediction(task, answer))
@@ -373,7 +388,7 @@ def _only(pair: tuple[Things, Things]) -> tuple[str, str]:
 
 
 def _unflattened(row: Row, answers: str) -> dict[str, Any]:
-    """Return the columns of a table's row, with `answer.label` and the like joined to one answer."""
+    """Return the columns of a CSV or Parquet row, with `answer.label` and the like joined to one answer."""
     lead = f"{answers}."
     columns = {name: value for name, value in row.columns.items() if not name.startswith(lead)}
     answer = {
@@ -385,7 +400,10 @@ def _unflattened(row: Row, answers: str) -> dict[str, Any]:
 
 
 def write_report(evaluation: Evaluation, title: str, path: Path) -> list[Path]:
-    """Write PATH.json, and PATH.svg where there is a confusion matrix. Raises ConfigError."""
+    """Write the metrics to PATH.json, and the confusion matrix, if there is one, to PATH.svg.
+
+    Return the written paths. Raise ConfigError.
+    """
     written = [path.with_name(f"{path.name}.json")]
     try:
         written[0].write_bytes(msgspec.json.format(msgspec.json.encode(evaluation.document()), indent=1))
@@ -398,7 +416,7 @@ def write_report(evaluation: Evaluation, title: str, path: Path) -> list[Path]:
 
 
 def show(evaluation: Evaluation, console: Console) -> None:
-    """Print the figures, and the accuracy in the last line."""
+    """Print a table of the metrics to the console, with the accuracy in the last line."""
     console.print(_build_class_table(evaluation.classes))
     micro = overall(evaluation.classes)
     summary = f"{evaluation.rows:,} rows"

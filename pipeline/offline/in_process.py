@@ -1,4 +1,4 @@
-"""A model or a service's script as a target in this process: its Op answers as in a worker."""
+"""Loads a model, or the Op of a service's script, into this process, to score rows without a server."""
 
 from __future__ import annotations
 
@@ -46,10 +46,13 @@ _JSON = msgspec.json
 
 
 class InProcess:
-    """The only Op of a service. Rows and answers are JSON objects, as over KServe v1."""
+    """A model in this process that scores rows: runs the only step (Op) of a service, as a worker would.
+
+    Rows and answers are JSON objects, as over KServe v1.
+    """
 
     def __init__(self, model: Path) -> None:
-        """Load the model. Raise ConfigError if it can't be served, or if the service has several Ops.
+        """Load the model. Raise ConfigError if it can't be served, or if the service has several steps (Ops).
 
         model: folder of a model, whose serving.yml describes the rows, or a service's script or folder.
         """
@@ -79,6 +82,7 @@ class InProcess:
         self.callers = count
 
     def request_answers(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
+        """Return the answer to each row, run as one request with these KServe parameters. Raise Refused."""
         body = _JSON.encode({"instances": rows, "parameters": parameters})
         try:
             request = parse_instances(body, self._signature, self._limits)
@@ -95,7 +99,10 @@ class InProcess:
     def _run_request(
         self, inputs: dict[str, Any], response_options: V1ResponseOptions, options: RequestOptions | None
     ) -> bytes:
-        """Run the request, and return the body of the answer. Raise its ServingError."""
+        """Run a request, and return the body of its KServe v1 response.
+
+        Raise the ServingError of a failed request.
+        """
         tail: list[Part] = []
         stowed = stow(encode(inputs, allow_pickle=False), tail)
         call = Call(
@@ -120,7 +127,7 @@ class InProcess:
 
 
 class _Reply:
-    """Collects the messages of an executor for a single request."""
+    """Collects the messages that the executor sends for a single request."""
 
     def __init__(self) -> None:
         self._settled: list[Settled] = []
@@ -131,7 +138,7 @@ class _Reply:
         self._tail += tail
 
     def body(self) -> bytes:
-        """Return the body of the answer. Raise the ServingError of a refused request."""
+        """Return the body of the response. Raise the ServingError of a failed request."""
         (settled,) = self._settled
         if settled.refusal is not None:
             raise settled.refusal.error()
@@ -140,7 +147,10 @@ class _Reply:
 
 
 class ModelService(WebService):
-    """A service around a model: described by serving.yml, else of texts if it has a tokenizer."""
+    """A service built around a model folder without a script.
+
+    The Op is a DescribedOp, or a TextOp for a text model that serving.yml does not describe.
+    """
 
     def __init__(self, model: Path) -> None:
         super().__init__(_NAME)
@@ -162,7 +172,7 @@ class ModelService(WebService):
 
 
 def _load_service(model: Path) -> Service:
-    """Load a model or a service's script. Raise ConfigError for other paths."""
+    """Build the service of a model folder or of a service's script. Raise ConfigError for other paths."""
     if not model.exists():
         raise ConfigError(f"--model {model} is not there; name the folder of a model, or a service's script")
     script = script_in(model)
@@ -172,7 +182,7 @@ def _load_service(model: Path) -> Service:
 
 
 def _build_app(service: Service, model: Path) -> tuple[App, str]:
-    """Return the service as data, and its only Op. Raise ConfigError if it has several Ops."""
+    """Return the service's description and the name of its only step (Op). Raise ConfigError for several."""
     app = service.as_app()
     if len(app.ops) != 1:
         raise ConfigError(
@@ -183,7 +193,7 @@ def _build_app(service: Service, model: Path) -> tuple[App, str]:
 
 
 def _with_threads(app: App, op: str, threads: int) -> App:
-    """Return the app with `threads` threads for each run, because its engine runs one batch at a time."""
+    """Return the description with `threads` engine threads per run: the engine runs one batch at a time."""
     section = app.config.op[op]
     conf = section.local_service_conf
     assert conf is not None

@@ -1,4 +1,4 @@
-"""Reads a file of rows, one after another: JSON lines, CSV or Parquet."""
+"""Reads the rows of an input file for offline scoring, one by one: JSON lines, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _FORMATS = {".jsonl": JSONL, ".ndjson": JSONL, ".json": JSONL, ".csv": CSV, ".ts
 
 
 def detect_format(path: Path) -> str:
-    """Return the format of a file by its suffix. Raise ConfigError for other suffixes."""
+    """Return the format of a file by its suffix: JSONL, CSV or PARQUET.
+
+    Raise ConfigError for other suffixes.
+    """
     file_format = _FORMATS.get(path.suffix.lower())
     if file_format is None:
         raise ConfigError(f"{path}: its rows can't be told by its name; it ends with {', '.join(_FORMATS)}")
@@ -25,12 +28,12 @@ def detect_format(path: Path) -> str:
 
 
 def get_separator(path: Path) -> str:
-    """Return the separator of cells: a tab for .tsv, else a comma."""
+    """Return the cell separator of a CSV file by its suffix: a tab for .tsv, else a comma."""
     return "\t" if path.suffix.lower() == ".tsv" else ","
 
 
 def pyarrow() -> Any:
-    """Import pyarrow. Raise ConfigError, with the line for pip, if it is not installed."""
+    """Import and return pyarrow. Raise ConfigError, with the pip command, if it is not installed."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -49,7 +52,7 @@ _decode = msgspec.json.decode
 
 
 class Row(NamedTuple):
-    """A row of the file."""
+    """A row of the input file: its columns, and its place for error messages."""
 
     number: int  # counted from 1
     where: str  # line or row, for messages
@@ -58,10 +61,10 @@ class Row(NamedTuple):
 
 
 class RowFile:
-    """A file of rows."""
+    """An input file of rows to score: iterate over it to read the rows, broken rows included."""
 
     def __init__(self, path: Path) -> None:
-        """Raise ConfigError for a missing file and for an unknown format."""
+        """Open the file. Raise ConfigError for a missing file and for an unknown format."""
         self.path = path
         self.format = detect_format(path)
         self.done = 0  # progress in bytes, with Parquet in rows
@@ -74,13 +77,13 @@ class RowFile:
             self.total = self._parquet.metadata.num_rows
 
     def __iter__(self) -> Iterator[Row]:
-        """Raise ConfigError if the file becomes unreadable."""
+        """Iterate over the rows. Raise ConfigError if the file becomes unreadable."""
         if self._parquet is not None:
             return self._rows_of_parquet()
         return self._json_lines() if self.format == JSONL else self._rows_of_csv()
 
     def _lines(self, file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-        """Yield each line that is not blank, and whether it is complete: long lines are cut."""
+        """Yield each line that is not blank, and whether it is complete: overlong lines are cut."""
         while line := file.readline(MAX_ROW_BYTES):
             part = line
             while len(part) == MAX_ROW_BYTES and not part.endswith(b"\n"):

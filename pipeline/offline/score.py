@@ -1,4 +1,4 @@
-"""`paddlewheel score`: the answers of a service or a model to all rows of a file."""
+"""`paddlewheel score`: sends all rows of a file to a service or a model, and writes the answers to a file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ REQUEST_CHARS = 8192  # rows x the longest of them: as many characters as a work
 
 
 def windows(rows: Iterable[Row], most_rows: int) -> Iterator[list[Row]]:
-    """Yield windows of at most `most_rows` rows, and of fewer rows if these are long."""
+    """Group rows into windows of at most `most_rows` rows, and of fewer rows if these are long.
+
+    A window is the unit that is sorted by length, sent and written.
+    """
     window: list[Row] = []
     chars = 0
     for row in rows:
@@ -38,9 +41,9 @@ def windows(rows: Iterable[Row], most_rows: int) -> Iterator[list[Row]]:
 
 
 def split_window(inputs: Sequence[Mapping[str, Any]], most_rows: int) -> list[list[int]]:
-    """Return the requests of a window as indices of rows: similar lengths together, the longest rows first.
+    """Split the rows of a window into requests of similar length. Return the row indexes of each request.
 
-    Long rows go first, so that no connection is left alone with them at the end.
+    The longest rows come first, so that no connection is left alone with them at the end.
     """
     lengths = [estimate_length(columns) for columns in inputs]
     order = sorted(range(len(inputs)), key=lambda at: -lengths[at])
@@ -55,7 +58,7 @@ def split_window(inputs: Sequence[Mapping[str, Any]], most_rows: int) -> list[li
 
 
 def estimate_length(columns: Mapping[str, Any]) -> int:
-    """Return the length of a row: the characters of its texts and the elements of its lists."""
+    """Return a row's length for sorting: the characters of its texts and the elements of its lists."""
     return sum(len(value) for value in columns.values() if isinstance(value, str | list))
 
 
@@ -70,7 +73,7 @@ RequestHook = Callable[[float, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A file to score, and the options of the run."""
+    """A scoring job: input file, output file and options."""
 
     source: Path
     out: Path
@@ -84,7 +87,10 @@ class Job:
     on_request: RequestHook = lambda took_s, rows: None  # called after each request
 
     def settings(self, target: Target) -> dict[str, Any]:
-        """Return the settings that a continued run must share with the earlier run."""
+        """Return the settings that must be unchanged when an interrupted job is continued.
+
+        `target` is the service or model that scores the rows.
+        """
         return {
             "target": target.described,
             "parameters": dict(self.parameters),
@@ -94,14 +100,14 @@ class Job:
 
 
 class BadRow(ServingError):
-    """A row that can't be answered, and that ends the run."""
+    """Raised for a row that can't be scored, when such rows stop the job. The command exits with code 1."""
 
     exit_code = 1
 
 
 @dataclass
 class Scored:
-    """The result of a run."""
+    """The result of a scoring job: numbers of rows, and seconds taken."""
 
     before: int  # rows of earlier runs
     rows: int = 0
@@ -109,6 +115,7 @@ class Scored:
     took_s: float = 0.0
 
     def format_summary(self, out: Path) -> str:
+        """Return a one-line summary of the job for the console."""
         rate = self.rows / self.took_s if self.took_s else 0.0
         parts = [f"{self.before + self.rows:,} rows in {out}"]
         if self.before:
@@ -120,7 +127,10 @@ class Scored:
 
 
 def score(job: Job, target: Target, console: Console) -> Scored:
-    """Score all rows that are not done yet. Raise ConfigError, BadRow or Unanswered."""
+    """Score all rows that an earlier run has not done, and write them to the output file.
+
+    `target` is the service or model that scores the rows. Raise ConfigError, BadRow or Unanswered.
+    """
     rows = RowFile(job.source)
     with ScoredFile(job.out, job.settings(target), restart=job.restart) as out:
         scored = Scored(out.done)
@@ -137,7 +147,10 @@ def score(job: Job, target: Target, console: Console) -> Scored:
 
 
 def _write_all(job: Job, target: Target, rows: RowFile, out: ScoredFile) -> Iterator[list[dict[str, Any]]]:
-    """Write the windows in the order of the input, and yield the written lines of each."""
+    """Score the remaining rows and write them in the order of the input.
+
+    Yield the written lines of each window.
+    """
     remaining, cells = iter(rows), rows.format == CSV
     out.pass_by(remaining)
     with ThreadPoolExecutor(target.callers) as pool:
@@ -154,7 +167,10 @@ def _write_all(job: Job, target: Target, rows: RowFile, out: ScoredFile) -> Iter
 
 
 def _written(window: _Window, job: Job, out: ScoredFile) -> Iterator[list[dict[str, Any]]]:
-    """Write the rows of a window. With STOP write only the rows before a refused row, and raise BadRow."""
+    """Write the scored rows of a window, and yield them.
+
+    If bad rows stop the job, write only the rows before the first bad row, and raise BadRow.
+    """
     results = window.results()
     bad = next((at for at, result in enumerate(results) if isinstance(result, ServingError)), None)
     if job.errors == STOP and bad is not None:
@@ -170,12 +186,15 @@ def _written(window: _Window, job: Job, out: ScoredFile) -> Iterator[list[dict[s
 
 
 class _Window:
-    """Rows that are sent in requests of similar length."""
+    """A group of rows that is being scored, in concurrent requests of rows of similar length."""
 
     def __init__(
         self, job: Job, target: Target, rows: Sequence[Row], pool: ThreadPoolExecutor, *, cells: bool
     ) -> None:
-        """cells: whether columns are texts, to be parsed if the target expects numbers."""
+        """Send the rows.
+
+        `cells` says whether columns are CSV texts, to be parsed if the model expects numbers.
+        """
         self.rows = rows
         self._job = job
         self._target = target
@@ -188,7 +207,7 @@ class _Window:
         ]
 
     def results(self) -> list[Any]:
-        """Return the answer or the error of each row. Raise Unanswered."""
+        """Wait, and return the answer or the error of each row. Raise Unanswered."""
         results: list[Any] = list(self._inputs)
         for places, answers in self._requests:
             for at, answer in zip(places, answers.result(), strict=True):
@@ -196,7 +215,10 @@ class _Window:
         return results
 
     def line(self, at: int, result: Any) -> dict[str, Any]:
-        """Return the line to write for a row."""
+        """Return the columns to write for a row: its input columns, and the model's answer or the error.
+
+        `at` is the row's index in the window.
+        """
         columns = dict(self.rows[at].columns)
         if isinstance(result, ServingError):
             return {**columns, ERROR: f"{self.rows[at].where}: {result.message}"}
@@ -214,7 +236,10 @@ class _Window:
         return inputs
 
     def _build_input(self, row: Row, cells: bool) -> dict[str, Any] | Refused:
-        """Return the inputs of a row, or its error. Raise ConfigError for a column that would be lost."""
+        """Return the model inputs of a row, or its error.
+
+        Raise ConfigError if the answer would replace a column.
+        """
         if row.fault:
             return Refused(row.fault)
         if self._job.answers in row.columns:
@@ -242,9 +267,9 @@ class _Window:
 
 
 def _of_cell(cell: str, datatype: str) -> Any:
-    """Parse a cell for an input of this datatype. Other texts stay, for the target to refuse.
+    """Parse a CSV cell as a value of a KServe datatype.
 
-    An empty cell of a number is missing: None.
+    Return unparsable texts unchanged, for the model to reject. An empty cell of a number is missing: None.
     """
     if not cell.strip() and datatype[:1] in _NUMBERS:
         return None

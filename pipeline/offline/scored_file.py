@@ -1,4 +1,4 @@
-"""The output file of `score`. A killed run continues after the last written row.
+"""The output file of `paddlewheel score`. A killed run continues after the last written row.
 
 Rows are written in order to `OUT.part`, a line of JSON for each row of the input. Its complete lines are the
 finished rows. A line that a kill has cut off is removed, and its row is scored again. `OUT` itself appears
@@ -28,10 +28,13 @@ Columns = dict[str, Any]
 
 
 class ScoredFile:
-    """The output of `score`. done: number of rows that it already has."""
+    """The output file of a scoring job, which may continue an earlier run.
+
+    `done` is the number of rows it has.
+    """
 
     def __init__(self, path: Path, settings: Mapping[str, Any], *, restart: bool) -> None:
-        """Open the output, and continue an earlier run.
+        """Open the output file, and continue an earlier run if there is one.
 
         settings: options that a continued run shares with the earlier run. restart: discard the earlier run.
         Raise ConfigError if the file exists, another process writes it, or the earlier settings differ.
@@ -56,7 +59,7 @@ class ScoredFile:
             raise
 
     def _adopt_earlier_run(self, settings: Mapping[str, Any], restart: bool) -> None:
-        """Lock the partial file of an earlier run and continue it, or begin anew."""
+        """Lock the partial file and continue the earlier run, or start anew."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as exc:
@@ -67,7 +70,7 @@ class ScoredFile:
         self._agree(settings)
 
     def pass_by(self, rows: Iterator[Row]) -> None:
-        """Skip the rows of the input that are done.
+        """Skip the input rows that the earlier run has written.
 
         Raise ConfigError if they differ: the input may be mended from a broken row on, but not before it.
         """
@@ -89,9 +92,10 @@ class ScoredFile:
             raise ConfigError(f"{self._part} can't be written on: {exc.strerror}") from exc
 
     def finish(self) -> None:
-        """Convert the complete file to its format and give it its name. May be repeated after a failure.
+        """Convert the complete partial file to the output format, and rename it.
 
-        Raise ConfigError for rows that do not fit the format, and if the file can't be written.
+        May be repeated after a failure. Raise ConfigError for rows that do not fit the format, and if the
+        file can't be written.
         """
         try:
             if self.format == JSONL:
@@ -113,7 +117,7 @@ class ScoredFile:
         self._file.close()
 
     def _resume(self) -> int:
-        """Cut a broken line off the end, and count the complete lines."""
+        """Remove an incomplete last line of the partial file, and return the number of complete lines."""
         self._file.seek(0)
         count = end = 0
         for line in self._file:
@@ -141,18 +145,19 @@ class ScoredFile:
 
 
 def _matches_row(written: Columns, row: Row) -> bool:
-    """Return whether a line was written for this row."""
+    """Whether a written line belongs to this input row: it has the same columns."""
     columns = _json.decode(_json.encode(row.columns))  # of Parquet there are dates, say
     return all(written.get(name) == value for name, value in columns.items() if name != ERROR)
 
 
 def read_scored_lines(path: Path) -> Iterator[Columns]:
+    """Yield the rows of a JSON lines file written by `score`."""
     with path.open("rb") as file:
         yield from map(_json.decode, file)
 
 
 def flat(row: Columns) -> Columns:
-    """Return a row for a table: each member of the answer becomes a column like `answer.label`."""
+    """Return a row for CSV or Parquet: members of the answer become columns like `answer.label`."""
     columns: Columns = {}
     for name, value in row.items():
         if isinstance(value, dict):
@@ -195,7 +200,7 @@ def _write_parquet(path: Path, rows: Callable[[], Iterable[Columns]]) -> None:
 
 
 def _infer_schema(arrow: Any, batch: list[Columns]) -> Any:
-    """Return a schema with the columns of all rows. from_pylist uses the first row only."""
+    """Return an Arrow schema with the columns of all rows. `from_pylist` uses the first row only."""
     names = dict.fromkeys(name for row in batch for name in row)
     return arrow.schema([(name, arrow.array([row.get(name) for row in batch]).type) for name in names])
 

@@ -1,4 +1,4 @@
-"""The service of a script, without serving it: the script runs up to its `run_service`."""
+"""Loads the service of a user's script without serving it: runs the script up to `run_service`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ SCRIPT = "web_service.py"
 
 
 class _Loaded(BaseException):
-    """Leaves a script at its `run_service`. A BaseException, so that no `except` of the script catches it."""
+    """Stops a script at its `run_service`. A BaseException, so that no `except` of the script catches it."""
 
     def __init__(self, loaded: Service) -> None:
         self.service = loaded
 
 
 def script_in(path: Path) -> Path | None:
-    """Return the script of a path, a file or its folder. Return None without a script."""
+    """Return the service script at a path, which is a file or its folder. Return None without a script."""
     script = path / SCRIPT if path.is_dir() else path
     return script.resolve() if script.suffix == ".py" and script.is_file() else None
 
 
 def service_of_script(script: Path) -> Service:
-    """Return the service of a script, which runs up to its `run_service` as in workers."""
+    """Run a script up to its `run_service`, and return the service. Raise ConfigError if it calls none."""
 
     def leave(loaded: Service) -> NoReturn:
         raise _Loaded(loaded)

@@ -1,4 +1,4 @@
-"""A running service as a target, over several connections of KServe v1."""
+"""Client of a running server that scores rows, over several KServe v1 connections."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _UNKNOWN = 404
 
 
 class Server:
-    """A service of this project, or another server of KServe v1."""
+    """A model on a running KServe v1 server (this project's or another), as the target of offline scoring."""
 
     def __init__(
         self, address: str, *, connections: int, timeout_s: float, api_key: str | None = None
     ) -> None:
-        """address: host:port or a URL, with the model's name as its path if there are several models.
+        """Connect to a server: host:port or a URL, whose path names the model if there are several.
 
-        Raise ConfigError if no model answers there.
+        `timeout_s` limits each request. Raise ConfigError if no model answers there.
         """
         url, model = _split(address)
         try:
@@ -36,6 +36,10 @@ class Server:
         self.inputs = self._inputs()
 
     def request_answers(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
+        """Return the answer to each row, sent as one request with these KServe parameters.
+
+        Raise Refused or Unanswered.
+        """
         try:
             return self._client.predict(self._model, rows, parameters)
         except _NOT_THE_ROWS as exc:
@@ -54,7 +58,7 @@ class Server:
         self._client.close()
 
     def _only(self, address: str) -> str:
-        """Return the name of the only service at the address."""
+        """Return the name of the only service at the address. Raise ConfigError if there are several."""
         try:
             services = self._client.services()
         except ClientError as exc:
@@ -79,6 +83,6 @@ class Server:
 
 
 def _split(address: str) -> tuple[str, str]:
-    """Return the URL of the server and the model in its path; the model is empty without a path."""
+    """Split an address into the URL of the server and the model's name, which may be empty."""
     parts = urlsplit(address if "//" in address else f"http://{address}")
     return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")

@@ -1,4 +1,4 @@
-"""Target: a service, or a model in this process, that answers rows."""
+"""Target: interface of the model that offline commands send rows to, on a server or in this process."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ REQUEST_ROWS = 128  # four batches: a request costs as much as a tenth of 32 sho
 
 
 class Refused(ServingError):
-    """The rows of a request are refused. Some of them may be answered in a request of their own."""
+    """Raised when the model rejects a request. Some of its rows may be accepted in a request of their own."""
 
 
 class Unanswered(ServingError):
-    """The target does not answer: nothing listens, or the request timed out. The rows may be valid."""
+    """Raised when the server does not answer: nothing listens, or the request timed out.
+
+    The rows may be valid. The command exits with code 1.
+    """
 
     exit_code = 1
 
 
 class Target(Protocol):
-    """Answers rows, from several threads."""
+    """Interface of a model that scores rows, on a server or in this process. Several threads may call it."""
 
     @property
     def inputs(self) -> Mapping[str, str]:
@@ -29,22 +32,25 @@ class Target(Protocol):
 
     @property
     def callers(self) -> int:
-        """Useful number of concurrent calls."""
+        """Useful number of concurrent calls of `request_answers`."""
 
     @property
     def described(self) -> str:
-        """Description for messages, unique for the target."""
+        """The model's name or address for messages; unique for the model."""
 
     def request_answers(self, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]) -> list[Any]:
-        """Return the answer to each row. Raise Refused or Unanswered."""
+        """Return the answer to each row, sent as one request with these parameters.
+
+        Raise Refused or Unanswered.
+        """
 
 
 def answer_rows(
     target: Target, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
 ) -> list[Any]:
-    """Return the answer or the Refused of each row: a refused request is bisected to find its refused rows.
+    """Return the answer of each row, or the Refused exception of a rejected row. Raise Unanswered.
 
-    Raise Unanswered if the target does not answer.
+    A rejected request is bisected to find the rejected rows.
     """
     try:
         return target.request_answers(rows, parameters)

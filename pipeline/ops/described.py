@@ -1,7 +1,7 @@
-"""DescribedOp: serves a model as the serving.yml beside it describes its inputs and outputs.
+"""DescribedOp: an Op without user code. It serves a model by the inputs and outputs described in serving.yml.
 
-Images, texts and rows of tables go in, labels come out, and no code is to be written. `paddlewheel new`
-writes a script with such an Op; its hooks may be overridden as those of any other.
+It decodes images, texts and table rows, and answers with labels. `paddlewheel new` writes a script with a
+DescribedOp; its hooks may be overridden like those of any Op.
 """
 
 from __future__ import annotations
@@ -42,10 +42,13 @@ from pipeline.ops.tokenizer import load_tokenizer, tokenizer_file
 
 
 class TextReader:
-    """Reads one input of a request: a text, or several."""
+    """Turns the texts of one request input into input tensors of the model, by its tokenizer."""
 
     def __init__(self, name: str, settings: TextInput, model: ServingModel) -> None:
-        """Raises ConfigError where the tokenizer is missing or can't be read."""
+        """`name` is the input's name in requests.
+
+        Raises ConfigError if the tokenizer is missing or can't be read.
+        """
         self._name = name
         self._given = settings
         self._alone = len(model.description.inputs) == 1
@@ -56,7 +59,10 @@ class TextReader:
         self._pads = {alias: rule.value for alias, rule in padding.items()}
 
     def read_texts(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """The feeds, a row for each text. Raises InvalidInput with the text's number."""
+        """Return the model's input arrays, by tensor name, with a row for each text of the request.
+
+        Raises InvalidInput with the text's number.
+        """
         max_chars = Reading(self._max_tokens).most_chars
         cuts = self._given.too_long == "truncate"
         texts = named_texts(inputs, self._name, None if cuts else max_chars, alone=self._alone)
@@ -113,7 +119,7 @@ _CELLS = {"number": "1.0", "integer": "1", "text": "text"}
 
 
 class Declared(NamedTuple):
-    """Declaration of one input, with examples."""
+    """The declaration of one service input for clients: tensors, media types of raw bodies, and examples."""
 
     tensors: Mapping[str, str]  # as KServe declares them
     row: Mapping[str, Any]  # an example as KServe v1 has it; empty: a row of ones
@@ -123,7 +129,7 @@ class Declared(NamedTuple):
 
 
 class DescribedFetch(NamedTuple):
-    """A fetch that is part of the answer."""
+    """An output tensor of the model that is part of the response, and its description in serving.yml."""
 
     fetch: Variable
     output: Output
@@ -131,6 +137,10 @@ class DescribedFetch(NamedTuple):
 
 
 def declared_input(name: str, section: Input, model: ServingModel) -> Declared:
+    """Return how clients send one input of a model: its tensors, raw bodies and examples.
+
+    `section` is the description of the input in serving.yml.
+    """
     if isinstance(section, ImageInput):
         text = {name: base64.b64encode(EXAMPLE_IMAGE).decode()}
         return Declared({name: "BYTES [-1]"}, text, text, {"image/*": name}, {"image/png": EXAMPLE_IMAGE})
@@ -155,7 +165,7 @@ def declared_input(name: str, section: Input, model: ServingModel) -> Declared:
 
 
 def declared_outputs(model: ServingModel) -> Iterator[tuple[str, str]]:
-    """Names and declarations of the outputs, those with labels first."""
+    """Yield name and declaration ("FP32 [-1, 3]") of each response output, outputs with labels first."""
     for fetch, output, prefix in described_fetches(model):
         for name, (datatype, shape) in answer_shapes(fetch, output, prefix).items():
             if row_by_row(model):
@@ -164,7 +174,7 @@ def declared_outputs(model: ServingModel) -> Iterator[tuple[str, str]]:
 
 
 def described_fetches(model: ServingModel) -> list[DescribedFetch]:
-    """Return the fetches of an answer, those with labels first."""
+    """Return the model's output tensors that are part of the response, those with labels first."""
     outputs = model.description.outputs
     fetches = [fetch for fetch in model.fetches if fetch.alias in outputs]
     fetches.sort(key=lambda fetch: isinstance(outputs[fetch.alias], TensorOutput))
@@ -177,7 +187,7 @@ def described_fetches(model: ServingModel) -> list[DescribedFetch]:
 
 
 def _list_answer_names(fetch: Variable, output: Output) -> Iterator[str]:
-    """The names that a fetch has in the answer, without a prefix; one twice where two things have it."""
+    """Yield the response names that one output tensor fills, without a prefix. A name may occur twice."""
     if isinstance(output, TensorOutput) or getattr(output, "raw", False):
         yield fetch.alias
     if not isinstance(output, TensorOutput):
@@ -185,7 +195,7 @@ def _list_answer_names(fetch: Variable, output: Output) -> Iterator[str]:
 
 
 def row_by_row(model: ServingModel) -> bool:
-    """Whether the rows of a request are run one by one, for the model was exported for one row alone."""
+    """Whether the rows of a request must be run one by one: the model was exported for a batch of one row."""
     is_single_row = bool(model.feeds) and all(feed.shape[:1] == (1,) for feed in model.feeds)
     return is_single_row and model.description.kinds != {"tensor"}
 
@@ -215,7 +225,7 @@ Feed = dict[str, Array]
 
 
 class DescribedOp(Op):
-    """Takes and gives what `inputs` and `outputs` in the model's serving.yml say."""
+    """A service step (Op) without user code: serves a model by its `inputs` and `outputs` in serving.yml."""
 
     takes_rows = True
     _description: Path | None = None
@@ -230,13 +240,18 @@ class DescribedOp(Op):
         description: Path | str = "",
         **options: Any,
     ) -> None:
-        """description: a file with `inputs`, `outputs` and `labels`, which go before those of the model's
-        serving.yml. options: those of Op."""
+        """`description` is a file with `inputs`, `outputs` and `labels`, which replace those of serving.yml.
+
+        `options` are the arguments of Op.
+        """
         super().__init__(name, input_ops, **options)
         self._description = Path(description) if description else None
 
     def described(self, model: ServingModel) -> ServingModel:
-        """Return the model as this service describes it, else as its serving.yml does. Raises ConfigError."""
+        """Return a copy of the model with the service's own description; the model itself if there is none.
+
+        Raises ConfigError.
+        """
         return model if self._description is None else described_by(model, self._description)
 
     def set_model_info(self, model: ServingModel) -> None:
@@ -276,7 +291,7 @@ class DescribedOp(Op):
         self.request_parameters = {parameter.name: parameter.meaning for parameter in task.parameters}
 
     def init_op(self) -> None:
-        """Makes what reads the inputs and prints the outputs: tokenizers and decoders are loaded here."""
+        """Load tokenizers and image decoders, and prepare the readers of inputs and builders of outputs."""
         model = self.model
         if model is None:
             raise ConfigError(f"Op {self.name} has no model: set local_service_conf.model_config")
@@ -302,9 +317,10 @@ class DescribedOp(Op):
         return self.answer_of(fetch_dict)
 
     def feeds_of(self, inputs: Mapping[str, Any]) -> Feed | list[Feed]:
-        """The model's feeds of a request: {name: value}. Raises InvalidInput that names the input.
+        """Return the model's input arrays for a request, by tensor name.
 
-        A list of feeds, one for each row, where the model takes one row at once, or reads texts.
+        Raises InvalidInput that names the input. Returns a list of dicts, one for each row, if the model
+        takes one row per run, or texts.
         """
         if self._task is not None:
             self._request = self._task.read_request(inputs, self.request_options.parameters)
@@ -324,7 +340,10 @@ class DescribedOp(Op):
         return [{name: array[at : at + 1] for name, array in feed.items()} for at in range(count)]
 
     def answer_of(self, fetches: Mapping[str, Array] | Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-        """The answer to a request of the model's fetches for it."""
+        """Return the response outputs by name, built from the model's output arrays for one request.
+
+        `fetches` has the arrays by tensor name, or is a list with such a dict for each row.
+        """
         if self._task is not None:
             if self._request is None:
                 raise ServingError(
@@ -341,7 +360,7 @@ class DescribedOp(Op):
 
 
 def _refuse_fixed_batch(model: ServingModel) -> None:
-    """Raises ConfigError where a request of one row can't be run."""
+    """Raise ConfigError if the model's fixed batch size is above 1: a request of one row can't be run."""
     if model.description.kinds == {"tensor"}:
         return
     fixed = next((feed for feed in model.feeds if feed.shape and feed.shape[0] > 1), None)
@@ -353,7 +372,7 @@ def _refuse_fixed_batch(model: ServingModel) -> None:
 
 
 def _reader(name: str, section: Input, model: ServingModel) -> Any:
-    """A function of the inputs of a request that returns the feeds of one of them."""
+    """Return a function that turns a request's values into the model's input arrays for the input `name`."""
     if isinstance(section, ImageInput):
         (feed,) = (variable for variable in model.feeds if variable.alias == section.feed)
         images = ImageReader(name, section, feed)
@@ -365,7 +384,7 @@ def _reader(name: str, section: Input, model: ServingModel) -> Any:
 
 
 def _padded_alike(model: ServingModel) -> list[str]:
-    """The tensors that have equal shapes in a request, for they are padded together."""
+    """Return the input tensors that must have equal shapes in a request, since they are padded together."""
     padded = [feed for feed in model.feeds if model.padding and feed.alias in model.padding.feeds]
     if len(padded) < 2 or len({feed.shape for feed in padded}) > 1:
         return []

@@ -1,6 +1,6 @@
-"""Image files of a request, decoded and made a model's input as its training made them.
+"""Image preprocessing: decodes the images of a request, resizes, crops and normalizes them for the model.
 
-The arithmetic is that of the library that a preset names: torchvision's resize, crop and normalise over
+The arithmetic is that of the library that a preset names: torchvision's resize, crop and normalize over
 Pillow, PaddleClas's over OpenCV. Pillow is imported when a reader is made: in a worker.
 """
 
@@ -27,7 +27,7 @@ _WEIGHT_BITS = 11
 
 
 def opencv_resize(pixels: Array, height: int, width: int) -> Array:
-    """uint8 [height, width, channels] of another such array."""
+    """Resize an image like OpenCV's bilinear `resize`: uint8 [height, width, channels] to the given size."""
     left_column, right_column, of_left, of_right = _neighbours(pixels.shape[1], width, cut=True)
     upper, lower, of_upper, of_lower = _neighbours(pixels.shape[0], height, cut=False)
 
@@ -45,9 +45,9 @@ def opencv_resize(pixels: Array, height: int, width: int) -> Array:
 
 
 def _neighbours(source: int, target: int, *, cut: bool) -> tuple[Array, Array, Array, Array]:
-    """For each target the two source places that it lies between, and the weight of each.
+    """Return, for each target pixel along an axis, its two source pixels and their weights (fixed point).
 
-    cut: beyond the first and the last place the nearer one has all weight.
+    cut: pixels beyond the first and the last source pixel give the nearer one all weight.
     """
     at = ((np.arange(target) + 0.5) * (source / target) - 0.5).astype(np.float32)
     first = np.floor(at).astype(np.int64)
@@ -69,10 +69,13 @@ _MODES = {"rgb": "RGB", "bgr": "RGB", "grey": "L"}
 
 
 class ImageReader:
-    """Reads one input of a request: one image, or several."""
+    """Turns the images of one request input into an input tensor of the model."""
 
     def __init__(self, name: str, settings: ImageInput, feed: Variable) -> None:
-        """Raises ConfigError where Pillow is not installed."""
+        """`name` is the input's name in requests, `feed` the model's input.
+
+        Raises ConfigError without Pillow.
+        """
         try:
             from PIL import Image
         except ImportError as exc:
@@ -84,7 +87,10 @@ class ImageReader:
         self._dtype = feed.numpy_dtype
 
     def read_images(self, inputs: Mapping[str, Any]) -> Array:
-        """The feed, a row for each image. Raises InvalidInput and TooLarge, with the image's number."""
+        """Return the model's input array, with a row for each image of the request.
+
+        Raises InvalidInput and TooLarge with the image's number.
+        """
         if self._name not in inputs:
             raise InvalidInput(
                 f"{self._name!r} is missing: send an image ({', '.join(FORMATS)}) as base64, or its bytes as "
@@ -118,7 +124,11 @@ class ImageReader:
 
 
 def decoded(data: bytes, where: str, settings: ImageInput) -> Image:
-    """The image in its colours, upright. Raises InvalidInput for bytes that are none, and TooLarge."""
+    """Decode an image file into a Pillow image of the model's color mode.
+
+    `where` names the image in errors. The image is turned upright by its EXIF data if `orientation` is
+    "exif". Raises InvalidInput for broken files and unknown formats, and TooLarge.
+    """
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -136,8 +146,10 @@ def decoded(data: bytes, where: str, settings: ImageInput) -> Image:
 
 
 def _refuse_large(width: int, height: int, where: str, settings: ImageInput) -> None:
-    """Raises TooLarge for more pixels than are allowed, in the file or once its shorter side is resized: one
-    of 1 x 100000 would become one of 256 x 25600000."""
+    """Raise TooLarge for an image with more than `max_pixels` pixels, before or after resizing.
+
+    With the shorter side resized, an image of 1 x 100000 would become one of 256 x 25600000.
+    """
     limit = f"{settings.max_pixels} are allowed (max_pixels in serving.yml): send a smaller one"
     if width * height > settings.max_pixels:
         raise TooLarge(f"{where} has {width} x {height} pixels; {limit}")
@@ -152,7 +164,7 @@ def _refuse_large(width: int, height: int, where: str, settings: ImageInput) -> 
 
 
 def resized(image: Image, settings: ImageInput) -> Array:
-    """uint8 [height, width, channels]: the shorter side, or both, as the input's `resize` says."""
+    """Resize an image by its shorter side or both, as `resize` says: uint8 [height, width, channels]."""
     width, height = image.size
     if settings.resize is not None:
         height, width = _target(height, width, settings)
@@ -167,7 +179,7 @@ def resized(image: Image, settings: ImageInput) -> Array:
 
 
 def cropped(pixels: Array, settings: ImageInput) -> Array:
-    """The middle of [height, width]; black around what is smaller."""
+    """Crop the center of an image as the `crop` setting says. A smaller image gets a black border."""
     crop = settings.crop
     if crop is None:
         return pixels
@@ -196,7 +208,7 @@ def _pixels(image: Image) -> Array:
 
 
 def _upright(image: Image) -> Image:
-    """Turned as the file's EXIF says; as it lies where that is broken."""
+    """Rotate an image as its EXIF data says; unchanged if the EXIF data is broken."""
     from PIL import ImageOps
 
     try:
@@ -206,7 +218,7 @@ def _upright(image: Image) -> Image:
 
 
 def _files(value: Any, name: str) -> list[tuple[bytes, str]]:
-    """The bytes of each image, and how a sentence calls it."""
+    """Return the file content of each image of a request value, with the image's name for errors."""
     if isinstance(value, np.ndarray):
         values = value.ravel().tolist()
     elif isinstance(value, str) and value.lstrip().startswith("["):
@@ -229,7 +241,7 @@ def _of_json(text: str, name: str) -> list[Any]:
 
 
 def _bytes(value: Any, where: str) -> bytes:
-    """A file's bytes as they are, or of base64, also after `data:image/png;base64,`."""
+    """Return the file content of an image sent as bytes, base64, or a data URL (`data:image/png;base64,`)."""
     if isinstance(value, str):
         value = value.encode()
     if not isinstance(value, bytes | bytearray | memoryview):

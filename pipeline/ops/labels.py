@@ -1,4 +1,4 @@
-"""Scores of a model made labels: the best, the best few, all over a threshold, one for each token."""
+"""Postprocessing of class scores: the best label, the top k, labels over a threshold, a label per token."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ _SUM_ERROR = 1e-3  # of probabilities in float16
 
 
 class OutputPrinter:
-    """Makes the part of an answer that comes of one fetch."""
+    """Turns one output tensor of the model into outputs of the response, such as labels and scores."""
 
     def __init__(self, fetch: Variable, output: Output, prefix: str, labels: Sequence[str]) -> None:
-        """prefix: of the names of its labels, see `DescribedFetch`. labels: the model's."""
+        """`output` describes the tensor, `prefix` precedes the response names, `labels` are the class names.
+
+        `DescribedFetch` says when a prefix is needed.
+        """
         self._alias = fetch.alias
         self._output = output
         self._prefix = prefix
@@ -37,7 +40,10 @@ class OutputPrinter:
         self._labels = np.array(names) if names else None
 
     def answer(self, fetches: Mapping[str, Array]) -> Answer:
-        """Raises ServingError where the model gives another number of classes than there are labels."""
+        """Return the response outputs by name, from the model's output arrays by tensor name.
+
+        Raises ServingError if the number of classes differs from the number of labels.
+        """
         output, fetch = self._output, fetches[self._alias]
         if isinstance(output, TensorOutput):
             return {self._alias: fetch}
@@ -82,7 +88,10 @@ class OutputPrinter:
 
 
 def answer_shapes(fetch: Variable, output: Output, prefix: str) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    """Datatype and shape of what `OutputPrinter` makes of a fetch; empty datatype: the fetch's own."""
+    """Return datatype and shape of each response output that `OutputPrinter` makes of an output tensor.
+
+    An empty datatype means the datatype of the tensor.
+    """
     raw = {fetch.alias: ("", fetch.shape)}
     if isinstance(output, TensorOutput):
         return raw
@@ -91,7 +100,7 @@ def answer_shapes(fetch: Variable, output: Output, prefix: str) -> Mapping[str, 
 
 
 def label_shapes(fetch: Variable, output: Output) -> Mapping[str, tuple[str, tuple[int, ...]]]:
-    """Return datatype and shape of the labels that are made of a fetch, without a prefix."""
+    """Return datatype and shape of the labels and scores made of an output tensor, by name without prefix."""
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {"label": ("BYTES", (-1,))}
     if isinstance(output, MultiLabelOutput):
         shapes = {"labels": ("BYTES", (-1, -1)), "scores": ("FP32", (-1, -1))}
@@ -106,8 +115,11 @@ def label_shapes(fetch: Variable, output: Output) -> Mapping[str, tuple[str, tup
 
 
 def best(scores: Array, labels: Array, count: int, threshold: float = 0.0) -> Answer:
-    """The best label of each row and its score, and so many of the best. Where a score is below the threshold
-    the label is empty."""
+    """Return the best label and score of each row, and the `count` best labels and scores.
+
+    The outputs are `label`, `score`, `labels` and `scores`. Labels whose score is below the threshold are
+    empty.
+    """
     order = np.argsort(-scores, axis=1, kind="stable")[:, :count]
     top, names = np.take_along_axis(scores, order, 1), labels[order]
     if threshold > 0:
@@ -117,7 +129,10 @@ def best(scores: Array, labels: Array, count: int, threshold: float = 0.0) -> An
 
 
 def over_threshold(scores: Array, labels: Array, threshold: float, top_k: int | None = None) -> Answer:
-    """The labels of each row, the best first; rows with fewer than the longest end with empty ones."""
+    """Return `labels` and `scores` over the threshold for each row, the best first.
+
+    Rows with fewer labels than the longest are padded with empty labels.
+    """
     order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
     sorted_scores = np.take_along_axis(scores, order, 1)
     passes = sorted_scores >= threshold
@@ -128,7 +143,10 @@ def over_threshold(scores: Array, labels: Array, threshold: float, top_k: int | 
 
 
 def probabilities(scores: Array, activation: str) -> Array:
-    """Return the probabilities in each row of scores, as the output's `activation` says."""
+    """Turn scores [rows, classes] into probabilities over the classes, by softmax if `activation` says so.
+
+    "none" keeps the scores; "auto" keeps the rows that are probabilities already.
+    """
     if activation == "none":
         return scores
     with np.errstate(over="ignore", invalid="ignore"):  # of infinite logits
@@ -142,7 +160,10 @@ def probabilities(scores: Array, activation: str) -> Array:
 
 
 def sigmoids(scores: Array, activation: str) -> Array:
-    """The probability of each class by itself, as the output's `activation` says."""
+    """Turn scores into an independent probability for each class by sigmoid.
+
+    `activation` "none" keeps the scores.
+    """
     if activation == "none":
         return scores
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""Rows of a table in a request: JSON values by column, or CSV, made the feeds of a model."""
+"""Table preprocessing: turns rows of a request, as JSON columns or CSV, into input tensors of the model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_ROWS = 100_000  # of one request: each cell is an object of Python's
 
 
 class TableReader:
-    """Reads the rows of a request into the feeds that its columns are for."""
+    """Parses the table rows of a request, and stacks the columns into input tensors of the model."""
 
     def __init__(self, table: TableInput, feeds: Sequence[Variable]) -> None:
         self._columns = table.columns
@@ -33,7 +33,10 @@ class TableReader:
         self._bounds = {column.name: of_feeds[column.feed] for column in table.columns}
 
     def read_rows(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
-        """A row of each feed for each row of the table. Raises InvalidInput with row and column."""
+        """Return the model's input arrays by tensor name, with a row for each row of the table.
+
+        Raises InvalidInput with row and column.
+        """
         body = inputs.get(CSV)  # no bytes under this name: a column that is called so
         is_csv = isinstance(body, bytes | bytearray | memoryview)
         cells = _of_csv(body, self._columns) if is_csv else self._of_values(inputs)
@@ -65,7 +68,7 @@ class TableReader:
 
 
 def _list_cells(value: Any, column: Column) -> list[Any]:
-    """The cells of a column: of a tensor, or of a text with one of them or a JSON list."""
+    """Return the cells of one column from a tensor, a list, a JSON list in a text, or a single value."""
     if isinstance(value, np.ndarray):
         return value.ravel().tolist()
     if isinstance(value, list):
@@ -83,7 +86,7 @@ def _list_cells(value: Any, column: Column) -> list[Any]:
 
 
 def _of_csv(data: Any, columns: Sequence[Column]) -> dict[str, list[Any]]:
-    """The cells by column, in whatever order the first line names them; other columns are left out."""
+    """Parse a CSV body with a header line into cells by column. Unknown columns are ignored."""
     try:
         text = bytes(data).decode("utf-8-sig")
     except UnicodeDecodeError as exc:
@@ -120,7 +123,7 @@ def _place(name: str, header: Sequence[str]) -> int:
 
 
 def _bounds(dtype: np.dtype[Any]) -> Bounds:
-    """The least and the greatest number that a feed takes, integers of one that takes no others."""
+    """Return the smallest and the largest value of a dtype, as `int` for integer dtypes."""
     if dtype.kind in "iu":
         return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
     of = np.finfo(dtype if dtype.kind == "f" else np.float32)

@@ -1,7 +1,7 @@
-"""Description of a text service from the model's own files: its task, its labels, the output with the scores.
+"""Finds a text model's task, labels and output tensor from its own files, to serve it without a script.
 
-The files are serving.yml, config.json and files of labels, in the folder of the model and in the one around
-it. An error about a missing setting names the option for it.
+The files are serving.yml, config.json and files of labels, in the folder of the model and in its parent
+folder. An error about a missing setting names the command-line option for it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ _KINDS_OF_OLD = {"tokens": LABELLING, **{kind: task for task, kind in KINDS.item
 
 @dataclass(frozen=True)
 class TextSettings:
-    """Settings of a text service that go before those in the model's files; empty ones do not."""
+    """Settings of a text service that override those in the model's files.
+
+    Empty settings override nothing.
+    """
 
     task: str = ""
     labels: tuple[str, ...] = ()
@@ -70,8 +73,10 @@ class TextSettings:
 
 
 def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel:
-    """The model as a service of texts. Raises ConfigError, a sentence that names the option, for what is not
-    known of it or does not fit."""
+    """Return a copy of the model with a full description for serving texts: task, labels, inputs, outputs.
+
+    Raises ConfigError, which names the option for a setting that is missing or does not fit.
+    """
     folders = [model.directory, model.directory.parent]
     config = _config(folders)
     labels = settings.labels or model.labels or get_labels(config) or labels_beside(folders)
@@ -112,7 +117,10 @@ def described_texts(model: ServingModel, settings: TextSettings) -> ServingModel
 
 
 def _input(model: ServingModel, settings: TextSettings, longest: int) -> tuple[str, dict[str, Any]]:
-    """The name of the input, and what is said of it. longest: most tokens by the configuration, 0: untold."""
+    """Return the name and the settings of the text input.
+
+    longest: maximum tokens by config.json; 0: unknown.
+    """
     described = [item for item in model.description.inputs.items() if item[1].kind == "text"]
     name = described[0][0] if len(described) == 1 else INPUT
     section = {**((model.additions.get(INPUTS_KEY) or {}).get(name) or {"kind": "text"})}
@@ -155,7 +163,10 @@ def _output(
 
 
 def _get_output_settings(kind: str, settings: TextSettings) -> dict[str, Any]:
-    """Return the settings of the output. Raises ConfigError for a setting that this kind of output lacks."""
+    """Return the options that belong in the `outputs` section of serving.yml for this `kind` of output.
+
+    Raises ConfigError for an option that this kind of output lacks.
+    """
     options = {
         "top_k": (settings.top_k, ("classes", "multilabel", "zero-shot")),
         "threshold": (settings.threshold, ("classes", "multilabel", "entities", "zero-shot")),
@@ -171,14 +182,17 @@ def _get_output_settings(kind: str, settings: TextSettings) -> dict[str, Any]:
 
 
 def task_in_files(model: ServingModel) -> str:
-    """Return the task that the model's own files name; empty where they name none."""
+    """Return the task that the model's own files imply, such as "classification".
+
+    Empty if they imply none.
+    """
     folders = [model.directory, model.directory.parent]
     config = _config(folders)
     return _task(model, config, model.labels or get_labels(config) or labels_beside(folders))
 
 
 def _task(model: ServingModel, config: Mapping[str, Any], labels: Sequence[str]) -> str:
-    """Return the task that the files name; empty where they name none."""
+    """Return the task that serving.yml, config.json and the output shapes imply; empty if they imply none."""
     described = [output.get("kind") for output in (model.additions.get(OUTPUTS_KEY) or {}).values()]
     kinds = [_KINDS_OF_OLD[kind] for kind in described if kind in _KINDS_OF_OLD]
     if kinds:
@@ -225,7 +239,10 @@ def _scores(model: ServingModel, task: str, labels: Sequence[str]) -> Variable:
 
 
 def _vectors(model: ServingModel) -> Variable:
-    """The fetch with a vector for each token, else the one with a vector for each text."""
+    """Return the output tensor with a vector for each token, else the one with a vector for each text.
+
+    Raises ConfigError if there are several.
+    """
     floats = [fetch for fetch in model.fetches if fetch.dtype.startswith(("float", "bfloat"))]
     for rank in (3, 2, 0):
         candidates = [fetch for fetch in floats if len(fetch.shape) == rank]
@@ -239,13 +256,16 @@ def _vectors(model: ServingModel) -> Variable:
 
 
 def _is_head(config: Mapping[str, Any], model: ServingModel) -> bool:
-    """Whether something says that the model classifies, though its classes have no names."""
+    """Whether the model's files say that it classifies, so that classes without names are acceptable."""
     architecture = str(next(iter(config.get("architectures") or []), ""))
     return str(model.additions.get("task", "") or get_task(architecture)) in _OF_NOTES
 
 
 def _config(folders: Sequence[Path]) -> dict[str, Any]:
-    """The configuration of transformers or PaddleNLP beside the model; empty without one."""
+    """Return the config.json of transformers or PaddleNLP in the first folder that has one.
+
+    Empty without one.
+    """
     for folder in folders:
         for name in CONFIGS:
             if (folder / name).is_file():

@@ -1,9 +1,9 @@
-"""Ops of texts that need no code: classes, entities, the caller's own labels, vectors or ranks come out.
+"""Ops for text tasks, without user code: classification, entities, zero-shot labels, embeddings, reranking.
 
     ClassificationOp(name="news", input_ops=[read_op], top_k=3)
 
-Task, labels and tokenizer are found in the model's files; arguments say what they don't, or say it otherwise:
-those of `TextSettings`. Hooks may be overridden as those of any other Op.
+Task, labels and tokenizer are found in the model's files. Arguments, which are those of `TextSettings`, add
+to or replace these settings. Hooks may be overridden like those of any other Op.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SETTINGS = tuple(field.name for field in fields(TextSettings))
 
 
 class TextOp(DescribedOp):
-    """Does with texts what the model is for."""
+    """A service step (Op) without user code: serves a text model by the task found in the model's files."""
 
     task: ClassVar[str] = ""
     """The task where no argument says one; empty: the model's own."""
@@ -42,7 +42,7 @@ class TextOp(DescribedOp):
     def __init__(
         self, name: str | None = None, input_ops: Sequence[Op] | Op | None = None, **options: Any
     ) -> None:
-        """options: those of `TextSettings`, and those of Op."""
+        """`options` are the fields of `TextSettings` and the arguments of Op."""
         settings = {key: options.pop(key) for key in _SETTINGS if key in options}
         for key in ("labels", "candidates"):
             settings[key] = tuple(settings.get(key, ()))
@@ -54,37 +54,43 @@ class TextOp(DescribedOp):
 
 
 class ClassificationOp(TextOp):
-    """Texts, or pairs of texts, to the best of the model's classes; `task="multi-label"`: to any number."""
+    """Classifies texts or pairs of texts: the best classes.
+
+    With `task="multi-label"`, all over a threshold.
+    """
 
     task = CLASSIFICATION
 
 
 class LabellingOp(TextOp):
-    """Texts to the entities in them."""
+    """Finds the named entities in texts (token classification)."""
 
     task = LABELLING
 
 
 class ZeroShotOp(TextOp):
-    """Texts to labels of the caller's own, by a model of natural language inference."""
+    """Classifies texts by labels that the request names, with a language inference (NLI) model."""
 
     task = ZERO_SHOT
 
 
 class EmbeddingOp(TextOp):
-    """Texts to vectors; OpenAI's `/v1/embeddings` and TEI's `/embed` answer with them, too."""
+    """Computes the embedding vectors of texts.
+
+    OpenAI's `/v1/embeddings` and TEI's `/embed` serve them, too.
+    """
 
     task = EMBEDDINGS
 
 
 class RerankingOp(TextOp):
-    """Pairs of a query and a text to their relevance, by a cross-encoder; TEI's `/rerank`, too."""
+    """Scores the relevance of texts to a query, with a cross-encoder. TEI's `/rerank` serves it, too."""
 
     task = RERANKING
 
 
 class TextService(WebService):
-    """Serves one model; nothing of it is in files."""
+    """A service of one text model, started from command-line options without a script or config.yml."""
 
     def __init__(self, name: str, settings: TextSettings) -> None:
         super().__init__(name)
@@ -102,7 +108,7 @@ class TextService(WebService):
 def service_config(
     name: str, model: Path, *, http_port: int, rpc_port: int, engine: str
 ) -> Mapping[str, Any]:
-    """Return the configuration of the service, as config.yml would have it."""
+    """Return the configuration of a service with a single text model, in the form of config.yml."""
     return {
         "http_port": http_port,
         "rpc_port": rpc_port,

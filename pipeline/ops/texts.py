@@ -1,4 +1,4 @@
-"""Texts of a request, and the feed of a BERT: what every text Op needs before its tokenizer and after it."""
+"""Request parsing for Ops that read texts: extracts the texts, and builds the inputs of a BERT model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ EXAMPLE = '{"key": ["0"], "value": ["a text"]}'
 
 
 def each(function: Callable[[T], R], items: Iterable[T]) -> list[R | ServingError]:
-    """The function's result for each item, or what it raised: a batch-wise hook refuses one request alone."""
+    """Return the function's result for each item, or the ServingError that it raised for the item.
+
+    In a batch-wise hook, one bad request must not fail the others.
+    """
     results: list[R | ServingError] = []
     for item in items:
         try:
@@ -33,10 +36,11 @@ def each(function: Callable[[T], R], items: Iterable[T]) -> list[R | ServingErro
 def named_texts(
     inputs: Mapping[str, Any], name: str, max_chars: int | None, *, alone: bool = True
 ) -> list[str]:
-    """The texts under a name: one, a list, or the elements of a tensor; else those under "0", "1", ...
+    """Return the texts of a request under the name `name`: a single text, a list, or a tensor's elements.
 
-    max_chars: the most of one; None: any number. alone: no other input takes texts, so that numbers for keys
-    can mean this one alone. Raises InvalidInput for what is no text, with its number.
+    If the name is missing, the texts under the keys "0", "1", ... count. max_chars: maximum length of a text;
+    None: unlimited. alone: whether this is the only input with texts, so that numbered keys are unambiguous.
+    Raises InvalidInput with the text's number.
     """
     value = inputs.get(name)
     if value is None:
@@ -58,7 +62,7 @@ def named_texts(
 
 
 def numbered_texts(inputs: Mapping[str, Any], max_chars: int) -> list[str]:
-    """The texts under the keys "0", "1", ..., in order, or the elements of a tensor `text`.
+    """Return the texts of a request under the keys "0", "1", ..., in order, or of a tensor named `text`.
 
     Raises InvalidInput for no text, a missing number, another type, an empty text, or one over `max_chars`.
     These checks come before the tokenizer's work. Errors about keys show an example of a message.
@@ -96,7 +100,7 @@ def _decoded(element: Any, number: int, name: str) -> Any:
 
 
 def _fault(text: Any, max_chars: int | None) -> str:
-    """Return the error of a text; empty for a good one."""
+    """Return why a text is rejected, as the end of an error message; empty for a valid text."""
     if not isinstance(text, str):
         return f"is no text but {type(text).__name__}"
     if not text.strip():
@@ -109,9 +113,10 @@ def _fault(text: Any, max_chars: int | None) -> str:
 
 
 def bert_feed(token_ids: Sequence[Sequence[int]], max_tokens: int) -> Feed:
-    """Token ids of a request as `input_ids`, `token_type_ids`, `attention_mask`: int64 [texts, longest].
+    """Build BERT's input tensors from the token ids of each text: int64 [texts, longest].
 
-    0 is [PAD]. Raises InvalidInput for a text over `max_tokens`, special tokens included.
+    The tensors are `input_ids`, `token_type_ids` and `attention_mask`. Rows are padded with 0, the id of
+    [PAD]. Raises InvalidInput for a text over `max_tokens`, special tokens included.
     """
     longest = max(map(len, token_ids))
     if longest > max_tokens:

@@ -1,4 +1,4 @@
-"""Tokenizer of a model's folder: finds its file, loads it, and turns texts into token ids."""
+"""Text tokenization: finds and loads the tokenizer in a model's folder, and turns texts into token ids."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _REPEATED = ("pieces",)
 
 
 def sentence_piece_tokenizer(path: Path, *, lowercase: bool = True, keep_accents: bool = False) -> Any:
-    """The tokenizer of a file of one of the two names. Raises ConfigError for one that can't be used.
+    """Build a `tokenizers.Tokenizer` from a SentencePiece file of XLM-R or ALBERT, told apart by file name.
 
-    lowercase, keep_accents: of ALBERT, as its tokenizer_config.json says.
+    `lowercase` and `keep_accents` apply to ALBERT. Raises ConfigError for a file that can't be used.
     """
     model = _parse_model(path)
     if (model.trainer_spec.model_type or _UNIGRAM) != _UNIGRAM:
@@ -181,8 +181,10 @@ _REMEDY = (
 
 
 def tokenizer_file(settings: TextInput, folders: Sequence[Path]) -> Path:
-    """The tokenizer in the first folder that has one. Raises ConfigError where none has, or one of a kind
-    that can't be read."""
+    """Return the path of the tokenizer file in the first folder that has one.
+
+    Raises ConfigError if no folder has one, or if the file is of a kind that can't be read.
+    """
     names = (settings.tokenizer,) if settings.tokenizer else TOKENIZERS
     paths = (folder / name for folder in folders for name in names)
     file = next((path for path in paths if path.is_file()), None)
@@ -196,12 +198,15 @@ def tokenizer_file(settings: TextInput, folders: Sequence[Path]) -> Path:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether one is beside the model, or around it."""
+    """Whether a model's folder, or its parent folder, has a tokenizer file."""
     return any((place / name).is_file() for place in (folder, folder.parent) for name in TOKENIZERS)
 
 
 def load_tokenizer(text_input: TextInput, path: Path) -> Any:
-    """A `Tokenizer` that neither pads nor truncates. Raises ConfigError."""
+    """Load a tokenizer file as a `tokenizers.Tokenizer` that neither pads nor truncates.
+
+    Raises ConfigError.
+    """
     try:
         from tokenizers import BertWordPieceTokenizer, Regex, Tokenizer, pre_tokenizers
     except ImportError as exc:
@@ -239,7 +244,7 @@ def load_tokenizer(text_input: TextInput, path: Path) -> Any:
 
 
 def _refuse_others(path: Path) -> None:
-    """Raises ConfigError where the folder says that its tokenizer is another than this file alone is."""
+    """Raise ConfigError if tokenizer_config.json names a tokenizer class that this file can't rebuild."""
     name = _tokenizer_class(_settings(path))
     families = _FAMILIES.get(path.name)
     if families is None:
@@ -257,7 +262,7 @@ def _tokenizer_class(settings: Mapping[str, Any]) -> str:
 
 
 def _settings(path: Path) -> dict[str, Any]:
-    """Return tokenizer_config.json beside the file; empty where it can't be read."""
+    """Return the content of tokenizer_config.json beside the tokenizer file; empty if it can't be read."""
     try:
         with (path.parent / SETTINGS).open("rb") as file:
             settings = json.loads(file.read(_MAX_BYTES))
@@ -267,7 +272,7 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 class Tokens(NamedTuple):
-    """A tokenized text."""
+    """The tokens of one text, without special tokens: ids and, where requested, their places in the text."""
 
     ids: list[int]
     offsets: list[tuple[int, int]] = []  # characters of each piece, in the text or in its word
@@ -275,7 +280,7 @@ class Tokens(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A row of the model's feeds: token ids and segments."""
+    """One row of the model's input: token ids and segment ids (token types), special tokens included."""
 
     ids: list[int]
     types: list[int]
@@ -283,7 +288,7 @@ class Row(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Special tokens in front of a text, and the segment of the text; of the last part no text follows."""
+    """A run of special tokens, and the segment id of the text that follows. No text follows the last run."""
 
     ids: list[int]
     types: list[int]
@@ -291,7 +296,10 @@ class _Part(NamedTuple):
 
 
 class TextTokenizer:
-    """Wraps a `Tokenizer` of the library `tokenizers`; used by several threads at once."""
+    """Tokenizes texts and adds special tokens, with a `tokenizers.Tokenizer`.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -301,11 +309,11 @@ class TextTokenizer:
 
     @property
     def vocabulary_size(self) -> int:
-        """How many tokens there are."""
+        """Number of token ids in the vocabulary."""
         return int(self._tokenizer.get_vocab_size())
 
     def tokens(self, texts: Sequence[str], *, places: bool = False) -> list[Tokens]:
-        """Return the tokens of each text. places: with their offsets."""
+        """Return the tokens of each text, without special tokens. `places` adds the offsets of the tokens."""
         if len(texts) == 1:  # without the threads of the library
             encoding = self._tokenizer.encode(texts[0], add_special_tokens=False)
             return [Tokens(encoding.ids, encoding.offsets if places else [])]
@@ -316,24 +324,27 @@ class TextTokenizer:
         return [Tokens(encoding.ids, encoding.offsets) for encoding in encoded]
 
     def tokens_of_split(self, texts: Sequence[Sequence[str]]) -> list[Tokens]:
-        """Return the tokens of texts that clients have split into words."""
+        """Return the tokens of texts that clients have already split into words, with each token's word."""
         split = [list(tokens) for tokens in texts]
         encoded = self._tokenizer.encode_batch(split, is_pretokenized=True, add_special_tokens=False)
         return [Tokens(encoding.ids, encoding.offsets, encoding.word_ids) for encoding in encoded]
 
     def encode(self, text: str, *, special: bool) -> Any:
-        """Return the encoding of a text: `ids`, `tokens`, `offsets`, `special_tokens_mask`.
+        """Return the library's encoding of a text: `ids`, `tokens`, `offsets`, `special_tokens_mask`.
 
-        special: whether special tokens stand around the text.
+        `special` adds special tokens around the text.
         """
         return self._tokenizer.encode(text, add_special_tokens=special)
 
     def special(self, *, paired: bool) -> int:
-        """How many special tokens a row has."""
+        """Return how many special tokens a row has around one text, or around a pair (`paired`)."""
         return sum(len(part.ids) for part in (self._paired if paired else self._single))
 
     def row(self, first: Sequence[int], second: Sequence[int] | None = None) -> Row:
-        """A text, or a pair, with the special tokens around it."""
+        """Return the model's input row for the token ids of a text or a pair.
+
+        Adds special tokens and segment ids.
+        """
         texts = (first,) if second is None else (first, second)
         layout = self._single if second is None else self._paired
         ids: list[int] = []
@@ -348,7 +359,7 @@ class TextTokenizer:
         return Row(ids, types, len(layout[0].ids))
 
     def _layout(self, *, paired: bool) -> list[_Part]:
-        """Where the special tokens stand, read off a text that is known."""
+        """Find where the tokenizer puts special tokens, by encoding a known text or pair."""
         encoding = self._tokenizer.encode("a", "a" if paired else None)
         parts: list[_Part] = []
         ids: list[int] = []
@@ -368,7 +379,7 @@ class TextTokenizer:
 
 
 def shortened(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
-    """A pair cut to `room` tokens in all: of the longer text until both are equally long, then of both."""
+    """Truncate two token lists to `room` tokens in all: the longer list first, then both equally."""
     if len(first) + len(second) <= room:
         return first, second
     half = min(len(first), len(second), room // 2)

@@ -1,7 +1,7 @@
-"""Imports of an app: modules of its folder, also under the names of our packages, and Paddle Serving's names.
+"""Import paths of user code: the script's folder, modules named like this project's, Paddle Serving's names.
 
-The app's files import the client.py beside their script, or the pipeline.py beside their model.py. Our own
-files, and other packages, still import ours.
+User code imports the client.py beside its script, or the pipeline.py beside its model.py. The project's own
+files, and other packages, still import `client` and `pipeline` of this project.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _OURS = tuple(f"{ROOT / package}{os.sep}" for package in PACKAGES)
 
 
 def lead_import_path(*folders: Path, serves: bool = False) -> None:
-    """Put an app's folders first on `sys.path`, in this order.
+    """Put the folders of user code first on `sys.path`, in this order.
 
-    serves: a service's script lies there. It imports WebService from our `pipeline`, whatever lies beside it.
+    serves: a service's script is there. It imports WebService from this package, even beside a pipeline.py.
     """
     for folder in reversed(folders):
         if str(folder) not in sys.path:
@@ -45,9 +45,9 @@ def _holds_module(folder: Path, name: str) -> bool:
 
 
 def _import_for_files_below(folders: Sequence[Path], names: frozenset[str]) -> None:
-    """Have `import NAME` in a file of these folders import the module there, under a package of their own.
+    """Make `import NAME` in files of these folders import the user's module instead of this package's.
 
-    `sys.modules` has our package under the plain name.
+    `sys.modules` keeps this package under the plain name; the user's module has a parent package of its own.
     """
     parent = ModuleType(f"paddlewheel_app_{next(_numbers)}")
     parent.__path__ = [str(folder) for folder in folders]
@@ -77,7 +77,10 @@ def _is_below(places: tuple[str, ...], importer: Mapping[str, Any] | None) -> bo
 
 
 def offer_paddle_serving_names() -> None:
-    """Put compat/ last on `sys.path`, with its finder of `paddlenlp`, unless it is installed."""
+    """Make `import paddle_serving_server` work through the compat/ folder, unless the package is installed.
+
+    Also adds an import finder for `paddlenlp`.
+    """
     if COMPAT.is_dir() and importlib.util.find_spec("paddle_serving_server") is None:
         sys.path.append(str(COMPAT))
         importlib.import_module("paddlenlp_shims.finder")

@@ -1,4 +1,4 @@
-"""Environment of a process: cores, memory limits, variables of native libraries, and the version of NumPy."""
+"""The environment of a process: CPU cores, memory limits, variables of native libraries, NumPy's version."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ MODEL_PROCESS = {
 
 
 def set_variables() -> None:
-    """Set a model process's variables; without effect on a library that is loaded already."""
+    """Set the environment variables of a process that runs models, unless the user has set them.
+
+    A library that is loaded already ignores them.
+    """
     for name, value in MODEL_PROCESS.items():
         os.environ.setdefault(name, value)
 
@@ -47,14 +50,17 @@ YOUNG_OBJECTS = 50_000  # allocations between two collections; Python's 700 woul
 
 
 def settle_memory() -> None:
-    """Leave everything that start-up made out of later collections, and collect less often."""
+    """Exclude all objects made so far from garbage collection, and make collections rarer.
+
+    For the end of start-up.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, 20, 20)
 
 
 def trim_heap() -> None:
-    """Return the free pages of glibc's heaps to the system (malloc_trim(3)).
+    """Return free pages of glibc's heaps to the operating system (malloc_trim(3)).
 
     By itself glibc shortens its heaps at their ends alone.
     """
@@ -62,7 +68,10 @@ def trim_heap() -> None:
 
 
 def release_memory() -> None:
-    """Free reference cycles, such as the traceback of a refused request, and trim the heap."""
+    """Run the garbage collector, and return free memory to the operating system.
+
+    Frees reference cycles, such as the traceback of a rejected request.
+    """
     gc.collect()
     trim_heap()
 
@@ -77,18 +86,18 @@ OOM_COUNTERS = (
 
 
 def usable_cores() -> int:
-    """Cores that this process can keep busy, 1 at least: its affinity, and the control group's limit."""
+    """Return how many cores this process can keep busy, at least 1, by CPU affinity and cgroup quota."""
     quota = cpu_quota()
     return cores() if quota is None else max(1, min(cores(), math.ceil(quota)))
 
 
 def cores() -> int:
-    """The cores this process may run on."""
+    """Return the number of cores in this process's CPU affinity."""
     return len(os.sched_getaffinity(0))
 
 
 def cpu_quota() -> float | None:
-    """Cores that the control group grants, versions 2 and 1; None without a limit."""
+    """Return the CPU quota of the cgroup (version 2 or 1), in cores; None without a limit."""
     for text in limits("cpu.max", "cpu"):
         quota, _, period = text.partition(" ")
         if quota.isdigit() and period.isdigit():
@@ -99,7 +108,10 @@ def cpu_quota() -> float | None:
 
 
 def limits(file: str, controller: str) -> Iterator[str]:
-    """The content of a control file: of this process's group, then of the root as a container sees it."""
+    """Yield the text of a cgroup control file: of this process's group, then of the root group.
+
+    `controller` is the cgroup v1 controller. Missing files are skipped.
+    """
     for mount, group in _groups(controller):
         path = CGROUP / mount / group.strip("/") / file
         try:
@@ -124,7 +136,7 @@ def _groups(controller: str) -> list[tuple[str, str]]:
 
 
 def available_memory() -> int:
-    """Return the bytes that this process can still allocate, by the machine and by the control groups."""
+    """Return how many bytes this process can still allocate, by the machine's and the cgroups' limits."""
     available = [_find_field(Path("/proc/meminfo").read_text("ascii"), "MemAvailable:") << 10]
     for limit_file, used_file, cache_field in (
         ("memory.max", "memory.current", "inactive_file"),
@@ -138,12 +150,12 @@ def available_memory() -> int:
 
 
 def _find_field(text: str, name: str) -> int:
-    """Return the number of a line `NAME NUMBER`; 0 without this line."""
+    """Return the number in the line `NAME NUMBER` of a text; 0 without such a line."""
     return next((int(line.split()[1]) for line in text.splitlines() if line.split()[:1] == [name]), 0)
 
 
 def oom_kills(counters: Sequence[Path] = OOM_COUNTERS) -> int:
-    """Return how many processes the OOM killer has ended; 0 where the kernel has no counter."""
+    """Return how many processes the kernel's OOM killer has killed so far; 0 without a counter."""
     kills = 0
     for counter in counters:
         with contextlib.suppress(OSError):
@@ -159,7 +171,7 @@ REMEDY = (
 
 
 def flaw_of_numpy(version: str) -> str:
-    """Why no service can run with this version of NumPy; empty from 2 on."""
+    """Return an error message if NumPy is older than version 2, which a service needs; else empty."""
     return (
         ""
         if int(version.partition(".")[0]) >= 2
@@ -168,6 +180,6 @@ def flaw_of_numpy(version: str) -> str:
 
 
 def require_numpy_2(version: str) -> None:
-    """Raise ConfigError, with the remedy, for a version of NumPy that can't run a service."""
+    """Raise ConfigError, with the command to install NumPy 2, for an older version of NumPy."""
     if flaw := flaw_of_numpy(version):
         raise ConfigError(f"{flaw}. {REMEDY}.")

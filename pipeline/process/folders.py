@@ -1,4 +1,4 @@
-"""Folders of processes: the cache, and leftovers of killed processes, which the next process removes.
+"""The cache folder, and temporary files of killed processes, which the next process removes.
 
 The owner of a temporary file or folder locks it (flock). The kernel lifts the lock when the owner dies.
 """
@@ -14,7 +14,10 @@ from pathlib import Path
 
 
 def make_held(make: Callable[[], str]) -> tuple[Path, int]:
-    """Make a file or folder and lock it. Return its path and the descriptor that holds the lock."""
+    """Create a temporary file or folder by `make` (which returns the path), and lock it.
+
+    Returns its path and the file descriptor that holds the lock.
+    """
     while True:
         path = Path(make())
         with contextlib.suppress(OSError):  # another process took it for a leftover before it was locked
@@ -25,7 +28,7 @@ def make_held(make: Callable[[], str]) -> tuple[Path, int]:
 
 
 def remove_leftovers(folder: Path, pattern: str) -> None:
-    """Remove all paths that match the pattern, belong to this user and have no lock."""
+    """Remove the files and folders of killed processes: this user's, matching the pattern, without a lock."""
     for path in folder.glob(pattern):
         with contextlib.suppress(OSError):
             descriptor = _lock(path)
@@ -38,7 +41,10 @@ def remove_leftovers(folder: Path, pattern: str) -> None:
 
 @contextlib.contextmanager
 def open_to_lock(path: Path, flags: int) -> Iterator[int]:
-    """Open a file or folder; its descriptor stays open unless the block raises. Raises OSError for a link."""
+    """Open a file or folder for locking; the descriptor stays open after the block, unless the block raises.
+
+    Raises OSError for a symbolic link.
+    """
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -48,7 +54,10 @@ def open_to_lock(path: Path, flags: int) -> Iterator[int]:
 
 
 def _lock(path: Path) -> int:
-    """Open and lock a file or folder. Raises OSError where another process holds the lock."""
+    """Open and lock a file or folder, and return its descriptor.
+
+    Raises OSError if another process holds the lock.
+    """
     with open_to_lock(path, os.O_RDONLY) as descriptor:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
@@ -65,8 +74,7 @@ _NOWHERE = Path("/proc/no-home-folder")  # can't be written, as nobody's home
 
 
 def cache_folder(name: str) -> Path:
-    """Return the folder of this name in `$XDG_CACHE_HOME/paddlewheel`, or in `~/.cache/paddlewheel` without
-    that.
+    """Return the path of this project's cache folder `name`, below $XDG_CACHE_HOME or ~/.cache.
 
     A container may have a user without a home folder: the returned folder then can't be written.
     """

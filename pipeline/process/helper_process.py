@@ -1,8 +1,8 @@
-"""Helper processes: run a program in a child process and return its bounded output.
+"""Helper processes: run a module or a command in a child process, with limits on its time and output.
 
-Model code, converters, pip and engines run in helpers, because they may hang, crash or write without end.
-Three things end a helper early: its time limit, its output limit, and `cancel_helpers` when the service
-stops. The kernel kills a helper whose parent dies.
+Model code, converters, pip and engines run in helper processes, because they may hang, crash or write without
+end. Three things end a helper process early: its time limit, its output limit, and `cancel_helpers` when the
+service stops. The kernel kills a helper process whose parent dies.
 """
 
 from __future__ import annotations
@@ -33,25 +33,31 @@ _cancelled = threading.Event()
 
 
 class HelperFailed(ServingError):
-    """A helper was ended early. The message continues a sentence that begins with the helper's name."""
+    """Raised when a helper process is killed early: it exceeded its time or output limit.
+
+    The message continues a sentence that begins with the helper's name: "took over 5 s".
+    """
 
 
 class HelperCancelled(HelperFailed):
-    """The service stops, and no helper runs any more."""
+    """Raised when a helper process is killed, or not started, because the service stops."""
 
     def __init__(self) -> None:
         super().__init__("was ended, because the service stops")
 
 
 class HelperResult(NamedTuple):
-    """The exit status of a helper, negative for a signal, and its output."""
+    """The exit status (negative: the number of the signal that killed it) and output of a helper process."""
 
     status: int
     stdout: str
     stderr: str
 
     def last_line(self) -> str:
-        """Return the last line of standard output: frameworks print before it. Raises IndexError."""
+        """Return the last line of standard output, which has the result: frameworks print before it.
+
+        Raises IndexError without output.
+        """
         return self.stdout.splitlines()[-1]
 
 
@@ -65,10 +71,10 @@ def run_helper(
     cwd: str | None = None,
     pass_fds: Sequence[int] = (),
 ) -> HelperResult:
-    """Run `python -m module arguments`, and wait for its end. Any thread may call it.
+    """Run `python -m module arguments` in a helper process, and return its status and output when it ends.
 
-    Raises HelperFailed for a helper over a limit, HelperCancelled after `cancel_helpers`, and OSError when no
-    process can be started.
+    Any thread may call it. Raises HelperFailed for a process over a limit, HelperCancelled after
+    `cancel_helpers`, and OSError when no process can be started.
     """
     command = [*python_module(module, parent=os.getpid()), *arguments]
     return run_program(
@@ -92,7 +98,10 @@ def run_program(
     cwd: str | None = None,
     pass_fds: Sequence[int] = (),
 ) -> HelperResult:
-    """Run any program as `run_helper` runs a module. The program outlives a parent that is killed."""
+    """Run a command like `run_helper` runs a module.
+
+    The command's process outlives a parent that is killed.
+    """
     deadline = time.monotonic() + timeout_s
     outputs = bytearray(), bytearray()
     with start_program(command, stdin=stdin, env=env, cwd=cwd, pass_fds=pass_fds) as process:
@@ -118,7 +127,10 @@ def start_program(
     cwd: str | None = None,
     pass_fds: Sequence[int] = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program whose output is read with `read_outputs`. Kill it with its children at the end."""
+    """Start a child process whose output is read with `read_outputs`.
+
+    Kills it with its children at the block's end.
+    """
     # In memory: a container may have no folder that can be written.
     with os.fdopen(os.memfd_create("paddlewheel-stdin"), "r+b") as file:
         file.write(stdin)
@@ -152,7 +164,7 @@ def read_outputs(
     deadline: float,
     is_complete: Callable[[], bool] = lambda: False,
 ) -> bool:
-    """Pass the bytes of each descriptor to its sink until the process ends or `is_complete()` is true.
+    """Pass a child process's output to `sinks` by file descriptor, until it ends or `is_complete()` is true.
 
     Returns False when the deadline (of `time.monotonic`) passes first.
     """
@@ -179,7 +191,7 @@ def read_outputs(
 
 
 def cancel_helpers() -> None:
-    """Kill the helpers of this process, and refuse new ones."""
+    """Kill all helper processes of this process, and reject new ones. For the end of the service."""
     with _lock:
         _cancelled.set()
         for process in _running:
@@ -187,13 +199,13 @@ def cancel_helpers() -> None:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its children. Nobody has waited for it yet, so its number is still its own."""
+    """Kill a child process and its children. It has not been waited for, so that its PID is still its own."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def _drain(source: int, sink: Sink) -> None:
-    """Read the rest of a pipe, within a limit: a grandchild may hold the other end and write on."""
+    """Pass the rest of a pipe to a sink, within a limit: a grandchild may hold the other end and write on."""
     with contextlib.suppress(BlockingIOError):
         for _ in range(_DRAINED_CHUNKS):
             if not (data := os.read(source, _CHUNK_BYTES)):
@@ -202,7 +214,7 @@ def _drain(source: int, sink: Sink) -> None:
 
 
 def _read_chunk(source: int, sink: Sink) -> bool:
-    """Pass one chunk to the sink. Returns False at the end of the pipe."""
+    """Pass one chunk of a pipe to a sink. Returns False at the end of the pipe."""
     data = os.read(source, _CHUNK_BYTES)
     if data:
         sink(data)
@@ -210,7 +222,7 @@ def _read_chunk(source: int, sink: Sink) -> bool:
 
 
 def _append(output: bytearray, max_bytes: int, data: bytes) -> None:
-    """Add a chunk to the output. Raises HelperFailed above the limit."""
+    """Append output of a child process to a buffer. Raises HelperFailed above the limit."""
     output += data
     if len(output) > max_bytes:
         raise HelperFailed(f"wrote over {max_bytes} bytes")

@@ -1,4 +1,4 @@
-"""Isolation of callbacks and telemetry: an exception in one step is logged, and later steps still run."""
+"""Isolation of callbacks and telemetry: logs an exception in one step, so that later steps still run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ _logged_at: dict[str, float] = {}  # by the name of the step, time.monotonic
 
 
 def run_isolated(step: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
-    """Run a step of a callback, and log the exception that it raises. Returns whether it raised none.
+    """Call `step`, and log an exception instead of raising it. Return whether the call succeeded.
 
-    For callbacks of the event loop that change several objects: each object must be told, whatever becomes
-    of the others.
+    For callbacks of the event loop that change several objects: a failure in one must not skip the others.
     """
     try:
         step(*args, **kwargs)
@@ -36,9 +35,9 @@ def run_isolated(step: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -
 
 
 def isolated(default: D) -> Callable[[Callable[P, T]], Callable[P, T | D]]:
-    """Decorate a function whose result no request needs: where it raises, its callers get `default`.
+    """Decorate a function so that it logs exceptions and returns `default` instead of raising.
 
-    For run costs, metrics, traces and log lines: these must not fail the requests that they are about.
+    For run costs, metrics, traces and log lines: these must not fail the requests that they describe.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T | D]:
@@ -56,7 +55,7 @@ def isolated(default: D) -> Callable[[Callable[P, T]], Callable[P, T | D]]:
 
 
 def log_fault(step: Callable[..., object]) -> None:
-    """Log the exception that is being handled, at most once in `QUIET_S` for each step. Never raises."""
+    """Log the exception that is being handled, at most once in `QUIET_S` seconds per step. Never raises."""
     name = getattr(step, "__qualname__", repr(type(step)))
     fault_counts[name] += 1
     now = time.monotonic()

@@ -1,6 +1,7 @@
-"""Logging: one line per event on standard output, as text or JSON, from all processes alike.
+"""Logging of all processes of a service: one line per event, as text or JSON, to standard output and files.
 
-A record may have an `origin` of its own, the process that it is told for, and how that is `shown` as text.
+A record may have an `origin`, the process that it is logged for, and `shown`, the origin as text lines show
+it.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ _RECORD_CHARS = 1000  # what a record takes besides its text
 
 
 class LogQueue(QueueHandler):
-    """Formats lines where they are logged, for a thread to write by the handler that `make_output` makes.
+    """A logging handler that formats records and hands them to a writer thread: logging rarely blocks.
 
-    Lines over MAX_CHARS are dropped, with all that follow until the thread has caught up. The thread then
-    logs their number.
+    The thread writes by the handler that `make_output` makes. When over MAX_CHARS characters wait, lines are
+    dropped until the thread has caught up; the thread then logs their number.
 
-    patience_s: time that each line is waited for, unless the line before is still waited for. The code behind
-    a line may crash in native code, or hold Python's lock and so keep the thread from writing. 0: no wait.
+    patience_s: seconds to wait for each line to be written, unless an earlier line is still waited for. Code
+    after the line may crash in native code, or hold Python's lock and so keep the thread from writing. 0: no
+    wait.
     """
 
     def __init__(self, make_output: Callable[[], logging.Handler], patience_s: float) -> None:
@@ -72,7 +74,7 @@ class LogQueue(QueueHandler):
             self._awaited.wait(self._patience_s)
 
     def mark(self) -> threading.Event:
-        """Return an event that is set as soon as all lines so far are written."""
+        """Return an event that is set once all lines logged so far are written."""
         mark = threading.Event()
         if self._is_fork:
             mark.set()
@@ -81,7 +83,10 @@ class LogQueue(QueueHandler):
         return mark
 
     def told_dropped(self) -> logging.LogRecord | None:
-        """Once all before is written: a line about what was dropped, if anything was. New ones are taken."""
+        """Return a log line with the number of dropped lines, and accept lines again.
+
+        None if nothing was dropped. Also None while lines still wait to be written.
+        """
         if not self._untold or not self._waiting.empty():
             return None
         self.acquire()
@@ -90,21 +95,21 @@ class LogQueue(QueueHandler):
         return self.build_loss(count, "nobody read them, or the disk stood still")
 
     def build_loss(self, count: int, reason: str) -> logging.LogRecord:
-        """Return a formatted line about the number of lines that the output lacks."""
+        """Return a formatted log line that says how many lines are missing, and why."""
         text = "%d log lines are missing here: %s"
         record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, (count, reason), None)
         record.msg, record.args = self.format(record), None
         return record
 
     def _do_without_thread(self) -> None:
-        """Write lines at once from now on: a child that a hook has forked is without the thread."""
+        """Write lines synchronously in a forked child process, which lacks the writer thread."""
         self._is_fork = True
         self._parents = self._writer  # not let go of: to close its file needs a lock that its thread may have
         self._writer = _Writer(self, self._make_output())
 
 
 class StandardOutput(logging.Handler):
-    """Writes to a service's standard output, whatever an app makes of `sys.stdout`.
+    """A logging handler for the service's standard output, whatever user code does to `sys.stdout`.
 
     Unbuffered: a thread that waits for a reader in here holds no lock of a stream that is flushed at the end.
     """
@@ -129,10 +134,10 @@ class StandardOutput(logging.Handler):
 
 
 class LineFile(io.FileIO):
-    """A log file that holds whole lines: a line that the disk has no room for is taken back."""
+    """A log file without partial lines: if the disk is full, the line that does not fit is removed again."""
 
     def write(self, data: Any) -> int:
-        """Write all of the data or nothing. Raises OSError."""
+        """Write all of the data or nothing, and return its length. Raises OSError."""
         start, rest = self.seek(0, os.SEEK_END) if self.seekable() else 0, memoryview(data)
         try:
             while rest:
@@ -145,9 +150,10 @@ class LineFile(io.FileIO):
 
 
 class _Writer(QueueListener):
-    """Thread that writes the lines. On a full disk it drops them, reports that once, and goes on trying.
+    """The thread that writes log lines.
 
-    chars: number of characters that it has written.
+    If writing fails, it drops lines, reports that once, and keeps trying. chars: number of characters that it
+    has written.
     """
 
     def __init__(self, lines: LogQueue, output: logging.Handler) -> None:
@@ -183,7 +189,7 @@ class _Writer(QueueListener):
         return self._error is None
 
     def _handle_error(self, record: logging.LogRecord) -> None:
-        """Note that the disk takes no line; report other errors as logging does."""
+        """Remember that a line could not be written; report other errors as logging does."""
         error = sys.exception()
         if isinstance(error, OSError):
             self._error = error
@@ -191,7 +197,7 @@ class _Writer(QueueListener):
             logging.Handler.handleError(self._output, record)
 
     def _report(self) -> None:
-        """Say once on standard error that lines are dropped: the log itself can't say it."""
+        """Report once on standard error that the log can't be written, and that lines are dropped."""
         name = getattr(self._output, "baseFilename", "standard output")
         text = f"The log can't be written to {name}, and its lines are dropped until it can: {self._error}\n"
         with contextlib.suppress(OSError):
@@ -210,9 +216,9 @@ _handlers: list[LogQueue] = []  # what set_up_logging made for this process: one
 
 
 class _TextLines(logging.Formatter):
-    """Formats a record as a line with a header. Further lines of its text are indented.
+    """Formats a record as a text line with a header. Further lines of its text are indented.
 
-    Only the log itself can begin a line: texts of clients are in messages and in tracebacks.
+    Clients can't forge log lines: their texts, in messages and in tracebacks, never begin a line.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -223,6 +229,8 @@ class _TextLines(logging.Formatter):
 
 
 class _JsonLines(logging.Formatter):
+    """Formats a record as a JSON object on one line."""
+
     def __init__(self, service: str, process: str) -> None:
         super().__init__()
         self._service, self._process = service, process
@@ -243,7 +251,7 @@ class _JsonLines(logging.Formatter):
 
 
 class _WholeLines(logging.FileHandler):
-    """Base of log files that are written line by line."""
+    """Base of log file handlers that write each line at once and in full."""
 
     def _open(self) -> io.TextIOWrapper:
         file = LineFile(self.baseFilename, "ab")
@@ -251,11 +259,11 @@ class _WholeLines(logging.FileHandler):
 
 
 class _RotatingFile(_WholeLines, RotatingFileHandler):
-    """A log file that is renamed when it is large."""
+    """A log file that is renamed and started anew above `max_bytes`."""
 
 
 class _WatchedFile(_WholeLines, WatchedFileHandler):
-    """A log file; where it can't be opened anew, for its folder is gone, a line is lost and no more."""
+    """A log file that an external tool may rotate. If it can't be reopened, the line is lost."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -273,15 +281,16 @@ def set_up_logging(
     log_fd: int = 1,
     late: bool = False,
 ) -> None:
-    """Log to the service's standard output, and to a file of this process where `logging.directory` is set.
+    """Configure the logging of this process: to standard output, and to a file if `logging.directory` is set.
 
-    beside_app: configure only our loggers, because the app's stay its own. Printed text is then written line
-    by line. Our lines are written before the app's code goes on, unless nobody reads them. Without an app the
-    loggers of asyncio, gRPC and the like are configured the same way, and no line is waited for.
+    beside_app: configure only this package's loggers, and leave the root logger to user code. Printed text is
+    then written line by line. The package's lines are written before user code goes on, unless nobody reads
+    them. Without user code the loggers of asyncio, gRPC and others are configured the same way, and no line
+    is waited for.
 
-    log_fd: standard output; 1 where lines that others write there do not go through the output reader.
+    log_fd: file descriptor of standard output; 1 if printed lines do not pass through the output reader.
 
-    late: there is a file from the first line on.
+    late: create the file at the first line, not now.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
@@ -313,9 +322,10 @@ def set_up_logging(
 
 
 def log_first_lines(config: LoggingConfig, service: str) -> None:
-    """Log warnings to standard error as JSON until the front starts, if `logging.format` is json.
+    """Log a script's warnings to standard error as JSON until the server starts, if `logging.format` is json.
 
-    Standard output may carry the output of `--print-config`. Without JSON the app's handlers get the lines.
+    Standard output may carry the output of `--print-config`. Without JSON, user code's handlers get the
+    lines.
     """
     if config.format != "json" or sys.stderr is None:
         return
@@ -327,24 +337,24 @@ def log_first_lines(config: LoggingConfig, service: str) -> None:
 
 
 def logs_json() -> bool:
-    """Whether this process logs as JSON."""
+    """Whether this process logs JSON lines."""
     return any(isinstance(handler.formatter, _JsonLines) for handler in logging.getLogger(NAME).handlers)
 
 
 def lines_written(timeout_s: float = PATIENCE_S) -> bool:
-    """Whether all lines are where they belong; waits for those that are on their way."""
+    """Wait until all lines logged so far are written, up to the timeout. Return whether they are."""
     over = time.monotonic() + timeout_s
     marks = [handler.mark() for handler in _handlers]
     return all(mark.wait(max(0.0, over - time.monotonic())) for mark in marks)
 
 
 def lines_dropped() -> int:
-    """Lines of this process that some output lacks, for it took none meanwhile."""
+    """Return how many log lines of this process were dropped, because an output did not accept them."""
     return max((handler.dropped for handler in _handlers), default=0)
 
 
 def keep_our_loggers() -> None:
-    """Undo what an app did to our loggers: dictConfig disables them all, a reload of logging forgets them."""
+    """Restore this package's loggers after user code has configured logging: dictConfig disables them."""
     for name, logger in logging.root.manager.loggerDict.items():
         if isinstance(logger, logging.Logger) and name.partition(".")[0] == NAME:
             logger.disabled = False
@@ -354,7 +364,7 @@ def keep_our_loggers() -> None:
 
 
 def flaw_of_directory(directory: str) -> str | None:
-    """Return why no log file can be written in a folder; None where it can.
+    """Return an error message if no log file can be written in a folder; None if it can.
 
     The message is for an operator. The folder itself may not exist yet.
     """
@@ -369,13 +379,13 @@ def flaw_of_directory(directory: str) -> str | None:
 
 
 def one_line(text: str, max_chars: int = 300) -> str:
-    """Text of a client's as it may stand in a log: it can't begin a line of its own."""
+    """Return a client's text made safe for a log line: cut to `max_chars`, control characters escaped."""
     shown = text if len(text) <= max_chars else text[:max_chars] + "..."
     return shown if shown.isprintable() else _escaped(shown)
 
 
 def _escaped(text: str, allowed: str = "") -> str:
-    """Return the text with controls, bidirectional marks and the like escaped: a terminal may obey them."""
+    """Return a text with control characters and bidirectional marks escaped, which a terminal might obey."""
     return "".join(char if char.isprintable() or char in allowed else repr(char)[1:-1] for char in text)
 
 
@@ -390,7 +400,10 @@ def _attach(logger: logging.Logger) -> None:
 
 
 def _create_file_handler(config: LoggingConfig, service: str, process: str, late: bool) -> logging.Handler:
-    """The log file of this process: two processes that rotate one file lose lines."""
+    """Return the handler of this process's log file.
+
+    Each process has a file: a shared file would lose lines.
+    """
     assert config.directory is not None
     Path(config.directory).mkdir(parents=True, exist_ok=True)
     path = Path(config.directory, f"{service}.{process}.log".replace("/", "_"))

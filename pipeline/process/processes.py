@@ -1,4 +1,4 @@
-"""Processes of this project: the command that starts one, and how /proc shows those that run."""
+"""Processes of this project: the commands that start them, and how to find running services in /proc."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _KILL_PASSES = 3
 
 
 def python_module(module: str, python: str = sys.executable, *, parent: int = 0) -> list[str]:
-    """Return the command that runs a module of ours, whatever an app's own folder holds.
+    """Return the command line that runs a module of this package, even where user code has one of that name.
 
-    -P keeps the folder of the started file off sys.path. parent: the process with which the new one dies. 0:
-    none.
+    -P keeps the folder of the started file off sys.path. parent: PID of the process with which the new one
+    dies; 0: none.
     """
     return [python, "-P", run_module.__file__, str(parent), module]
 
 
 def open_standard_files() -> None:
-    """Give the numbers 0, 1 and 2 to /dev/null where nothing has them that the next program would inherit.
+    """Open /dev/null as file descriptor 0, 1 or 2 if that is closed, before exec replaces this process.
 
-    Files that the program opens would get these numbers otherwise, and libuv aborts a process that closes
+    Files that the new program opens would get these numbers otherwise, and libuv aborts a process that closes
     one.
     """
     for number in range(3):
@@ -53,12 +53,12 @@ def open_standard_files() -> None:
 
 
 def runs_module(pid: int, module: str) -> bool:
-    """Return whether `python_module(module)` started the process; false for a process that has ended."""
+    """Whether a process was started with `python_module(module)`; false if it has ended."""
     return _runs(command_line(pid), module)
 
 
 def module_arguments(pid: int, module: str) -> list[str]:
-    """Return the arguments of a process that runs a module of this very package; empty for any other."""
+    """Return the arguments of a process that runs a module of this very installation; empty for any other."""
     arguments = command_line(pid)
     is_ours = _runs(arguments, module) and arguments[2] == run_module.__file__
     return arguments[5:] if is_ours else []
@@ -71,16 +71,17 @@ def _runs(arguments: list[str], module: str) -> bool:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, also inside a native call."""
+    """Make the kernel kill this process when its parent dies, even inside a native call."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def kill_groups(groups: Collection[int]) -> None:
-    """Kill all processes of some process groups, among them those that a model's code has started.
+    """Kill all processes of some process groups, also those that a model's code has started.
 
-    The resource tracker of multiprocessing ends by itself, after it has removed what the others left behind.
+    The resource tracker of multiprocessing ends by itself, after it has removed shared memory that others
+    left.
     """
     for _ in range(_KILL_PASSES):  # a process may fork in the moment in which it is killed
         alive = [pid for pid in pids() if _live_group(pid) in groups and not _is_resource_tracker(pid)]
@@ -92,7 +93,7 @@ def kill_groups(groups: Collection[int]) -> None:
 
 
 def _live_group(pid: int) -> int:
-    """Return the group of a process; 0 for one that has ended."""
+    """Return the process group of a process; 0 if it has ended."""
     fields = _stat_fields(str(pid))
     return 0 if not fields or fields[0] == "Z" else int(fields[2])
 
@@ -102,7 +103,7 @@ def _is_resource_tracker(pid: int) -> bool:
 
 
 def _stat_fields(task: str) -> list[str]:
-    """Return the fields of /proc/TASK/stat behind the name (proc(5)); none when the task has ended."""
+    """Return the fields of /proc/TASK/stat after the process name (proc(5)); empty if the task has ended."""
     try:
         return Path(f"/proc/{task}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     except OSError:
@@ -110,12 +111,12 @@ def _stat_fields(task: str) -> list[str]:
 
 
 def cpu_ticks(pid: int) -> int:
-    """Return the CPU time of a process, in ticks of the clock; 0 once it has ended."""
+    """Return the CPU time that a process has used, in clock ticks; 0 if it has ended."""
     return sum(map(int, _stat_fields(str(pid))[11:13]))
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal; Python has none for most real-time signals (signal(7))."""
+    """Return the name of a signal number, also of real-time signals, for which Python has no names."""
     with contextlib.suppress(ValueError):
         return signal.Signals(number).name
     if signal.SIGRTMIN < number < signal.SIGRTMAX:
@@ -125,13 +126,13 @@ def signal_name(number: int) -> str:
 
 
 def name_process(name: str) -> None:
-    """Have `top` and `ps -o comm` call this process so, by 15 bytes at most (proc(5), /proc/PID/comm)."""
+    """Set the name by which `top` and `ps -o comm` show this process, cut to 15 bytes."""
     with contextlib.suppress(OSError):  # a sandbox may forbid it
         Path("/proc/self/comm").write_text(name.encode()[:15].decode(errors="ignore"), "utf-8")
 
 
 def command_line(pid: int) -> list[str]:
-    """The arguments of a process; none when it has ended."""
+    """Return the command line of a process as a list of arguments; empty if the process has ended."""
     try:
         content = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -140,26 +141,26 @@ def command_line(pid: int) -> list[str]:
 
 
 class Activity(NamedTuple):
-    """The activity of a process, or of one of its threads."""
+    """The state and the CPU time of a process, or of one of its threads."""
 
     state: str  # of the thread, or of the main thread; see proc(5)
     cpu_s: float  # CPU time of the thread, or of all threads
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped the process (SIGSTOP), not a debugger."""
+        """Whether the process is stopped by a signal (SIGSTOP), not by a debugger."""
         return self.state == "T"
 
 
 def read_activity(pid: int, thread_id: int = 0) -> Activity | None:
-    """Return the activity of a process, or of one of its threads; None when it has ended."""
+    """Return the state and CPU time of a process, or of one of its threads; None if it has ended."""
     fields = _stat_fields(f"{pid}/task/{thread_id}" if thread_id else str(pid))
     return Activity(fields[0], sum(map(int, fields[11:13])) / _TICKS_PER_S) if fields else None
 
 
 @dataclass(frozen=True)
 class RunningService:
-    """The front process of a service."""
+    """A service running on this machine, found in /proc: PID of its server process, folder and ports."""
 
     pid: int
     folder: Path | None  # None when this user may not see it
@@ -170,12 +171,12 @@ class RunningService:
         return f"process {self.pid}{ports}"
 
     def worker_pids(self) -> list[int]:
-        """Its workers; a process that a hook started is none."""
+        """Return the PIDs of the service's worker processes, without processes that user code has started."""
         return [pid for pid in pids() if _parent(pid) == self.pid and runs_module(pid, WORKER)]
 
 
 def running_services() -> list[RunningService]:
-    """Every service on this machine whose process this user sees, the oldest first."""
+    """Return all services running on this machine that this user can see, by process number."""
     sockets = listening_sockets()
     return [
         RunningService(pid, _home(pid), find_ports(pid, sockets))
@@ -185,12 +186,12 @@ def running_services() -> list[RunningService]:
 
 
 def home(environment: Mapping[str, str] = os.environ, folder: Path | None = None) -> Path:
-    """The folder whose services `stop` and `kill` mean."""
+    """Return the folder by which `stop` and `kill` find a service: $SERVING_HOME, else the working folder."""
     return Path(environment.get(HOME) or folder or Path.cwd()).resolve()
 
 
 def listeners(port: int) -> Iterator[tuple[int, str]]:
-    """(process, its command line) of what listens on the port, as far as this user may see."""
+    """Yield PID and command line of each process that listens on a TCP port, if this user may see it."""
     sockets = {name: number for name, number in listening_sockets().items() if number == port}
     for pid in pids() if sockets else ():
         if find_ports(pid, sockets):
@@ -198,7 +199,7 @@ def listeners(port: int) -> Iterator[tuple[int, str]]:
 
 
 def listening_sockets() -> dict[str, int]:
-    """The TCP port by socket, named as in /proc/PID/fd."""
+    """Return the TCP port of each listening socket, by the socket's name in /proc/PID/fd."""
     ports: dict[str, int] = {}
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         with contextlib.suppress(OSError):  # no IPv6
@@ -210,7 +211,7 @@ def listening_sockets() -> dict[str, int]:
 
 
 def find_ports(pid: int, sockets: Mapping[str, int]) -> tuple[int, ...]:
-    """Return the listening ports whose sockets the process has open."""
+    """Return the listening TCP ports of a process, from the table of `listening_sockets`."""
     ports = set()
     with contextlib.suppress(OSError):  # the process ended, or is another user's
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
@@ -220,6 +221,7 @@ def find_ports(pid: int, sockets: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def pids() -> list[int]:
+    """Return the PIDs of all processes, in ascending order."""
     return sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 

@@ -1,7 +1,8 @@
-"""Recording: files in which a running service records requests for `paddlewheel tune --record`.
+"""The file in which a running service records request bodies, for `paddlewheel tune --record`.
 
 The command makes an empty file that only the service's user may read, and sends SIGUSR2, which begins and
-ends the recording. The service appends the body of a request a line, and holds a lock on the file meanwhile.
+ends the recording. The service appends a line with the body of each request, and holds a lock on the file
+meanwhile.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ _FLOCK = struct.Struct("hh4xqqi4x")  # of fcntl(2): type, whence, start, length,
 
 
 def get_recording_path(pid: int) -> Path:
-    """Return the file to which the service of this process writes."""
+    """Return the path of the file in which the service with this PID records requests."""
     return Path(tempfile.gettempdir(), f"paddlewheel-record-{pid}.jsonl")
 
 
 def create(pid: int) -> int:
-    """Create the empty file for the user of the service. Returns its descriptor. Raises OSError."""
+    """Create the empty recording file for the user of the service with this PID, and return its descriptor.
+
+    Raises OSError, also if the file exists.
+    """
     descriptor = os.open(get_recording_path(pid), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     owner = Path(f"/proc/{pid}").stat()
     if owner.st_uid != os.geteuid():
@@ -38,9 +42,9 @@ def create(pid: int) -> int:
 
 
 def open_locked(pid: int) -> int:
-    """Open and lock, in the service, the file that the command has made.
+    """Open and lock the recording file, in the service with this PID. Returns the descriptor.
 
-    Raises OSError where it is missing, or is not this user's alone: another user could have put it there.
+    Raises OSError if the file is missing, or is not this user's alone: another user could have put it there.
     """
     with open_to_lock(get_recording_path(pid), os.O_WRONLY | os.O_APPEND) as descriptor:
         status = os.fstat(descriptor)
@@ -56,7 +60,7 @@ def open_locked(pid: int) -> int:
 
 
 def is_written(descriptor: int) -> bool:
-    """Return whether a service holds the lock of this descriptor's file.
+    """Whether a service is recording to the file: holds the lock of the file of this descriptor.
 
     The lock is queried, not tried: a try would disturb a service that begins.
     """
@@ -66,7 +70,7 @@ def is_written(descriptor: int) -> bool:
 
 
 def takes_signal(pid: int) -> bool:
-    """Whether the process has a handler for the signal, which would end it otherwise."""
+    """Whether a process handles the recording signal (SIGUSR2), which would kill it otherwise."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text("utf-8").splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""Runs a module of ours from where our packages are installed, whatever the working folder holds.
+"""Runs a module of this package from where the package is installed, whatever the working folder holds.
 
 pipeline/process/processes.py writes the command: `python -P .../run_module.py PARENT MODULE ARGUMENT ...`.
-The file imports nothing of ours before `import pipeline` is sure to find our package.
+This file imports no other file of the package before `import pipeline` is sure to find the right package.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class InstalledPackages:
-    """A finder of our packages, which asks no entry of `sys.path`."""
+    """An import finder for this project's packages, which ignores `sys.path`."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return the place of one of our packages; None for every other module."""
+        """Return the location of one of this project's packages; None for every other module."""
         return PathFinder.find_spec(name, [str(ROOT)]) if path is None and name in PACKAGES else None
 
 
 def import_installed_packages() -> None:
-    """Import our packages from where they are installed from now on, also where others were imported."""
+    """Make imports of this project's packages find the installed ones from now on.
+
+    Modules of the same name that were imported from elsewhere are forgotten.
+    """
     if _imports_installed_packages():
         return
     sys.meta_path.insert(0, InstalledPackages)
@@ -39,7 +42,7 @@ def import_installed_packages() -> None:
 
 
 def isolate_command() -> None:
-    """Import nothing from the folder that Python put first on `sys.path`: the working folder, with -m."""
+    """Make imports ignore the working folder, which `python -m` puts first on `sys.path`."""
     if not sys.flags.safe_path and not _imports_installed_packages():
         del sys.path[0]
     import_installed_packages()

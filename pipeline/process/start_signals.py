@@ -1,4 +1,4 @@
-"""Signals during the start of a service: SIGHUP does not end it, Ctrl-C ends it with one line.
+"""Signal handling during the start of a service: SIGHUP does not kill it, Ctrl-C ends it with one line.
 
 The handlers are installed by the first service that a script makes, or by `paddlewheel run` before the
 script's first line. Imports of the script before run under Python's own handlers: importing changes nothing.
@@ -19,8 +19,7 @@ TOLD = "Interrupted before the service was ready"
 
 
 def end_plainly() -> None:
-    """Have Ctrl-C end this script with one line from now on, unless the script has a hook of its own for
-    that.
+    """Make Ctrl-C end this script with a one-line message, unless the script has its own `sys.excepthook`.
 
     SIGTERM ends it in a container, too, where process 1 would ignore it.
     """
@@ -42,7 +41,7 @@ def _log_uncaught(kind: type[BaseException], exc: BaseException, trace: Tracebac
 
 
 def _came_of_interrupt(exc: BaseException | None) -> bool:
-    """Whether a library of C has made the error of a KeyboardInterrupt, and says so."""
+    """Whether an error was caused by a KeyboardInterrupt inside a C library, by its chain of causes."""
     while exc is not None and not isinstance(exc, KeyboardInterrupt):
         exc = exc.__cause__
     return exc is not None
@@ -50,7 +49,10 @@ def _came_of_interrupt(exc: BaseException | None) -> bool:
 
 @contextlib.contextmanager
 def left_at_once() -> Iterator[None]:
-    """Here Ctrl-C ends the process where it is: libraries of C make another error of a KeyboardInterrupt."""
+    """Make Ctrl-C end the process at once inside this block, without a KeyboardInterrupt.
+
+    C libraries turn a KeyboardInterrupt into other errors.
+    """
     in_thread = threading.current_thread() is not threading.main_thread()
     if in_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -69,9 +71,10 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 
 def survive_hangups() -> None:
-    """From now on SIGHUP asks this process for nothing: it is about to read all files anyway.
+    """Ignore SIGHUP from now on, unless it says that the terminal is gone.
 
-    Where it tells that the terminal is gone it ends the process, as it would without us.
+    Then it ends the process, as usual. A running service reads its files again at SIGHUP; a starting service
+    is about to read them anyway.
     """
     in_thread = threading.current_thread() is not threading.main_thread()
     if in_thread or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
@@ -87,20 +90,20 @@ def survive_hangups() -> None:
 
 
 def hold() -> None:
-    """Have these signals wait for `release` in the program that takes over this process, and all its threads.
+    """Block SIGHUP, SIGINT and SIGTERM until `release`, also in the program that replaces this one by exec.
 
-    Before, a thread of a library's may still take them: masks are a thread's own.
+    Before exec, a thread of a library may still receive them: signal masks are per thread.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
 
 
 def release() -> None:
-    """Let those come that were held: there are handlers for them now."""
+    """Unblock the signals that `hold` blocked, now that there are handlers for them."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
 
 
 def has_terminal() -> bool:
-    """Whether there is a terminal whose end the kernel would tell this process."""
+    """Whether this process has a controlling terminal, whose end the kernel would report by SIGHUP."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:

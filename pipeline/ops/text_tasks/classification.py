@@ -1,4 +1,4 @@
-"""Text classification, zero-shot classification and relevance scores, of texts or pairs of texts."""
+"""The text tasks of classification, zero-shot classification and relevance, for texts or pairs of texts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ THRESHOLD = Parameter("threshold", share, "Least score of a label that is told."
 
 
 class ClassesTask(TextTask):
-    """The best class, and the best few."""
+    """Single-label classification: the best class of each text, and the `top_k` best."""
 
     parameters: ClassVar[tuple[Parameter, ...]] = (TOP_K, THRESHOLD, TRUNCATE)
 
@@ -50,7 +50,7 @@ class ClassesTask(TextTask):
 
 
 class MultiLabelTask(ClassesTask):
-    """All classes over a threshold."""
+    """Multi-label classification: all classes of each text whose score is over a threshold."""
 
     def declared(self) -> dict[str, str]:
         return {"labels": "BYTES [-1, -1]", "scores": "FP32 [-1, -1]"}
@@ -67,7 +67,7 @@ class MultiLabelTask(ClassesTask):
 
 
 def joined(scores: list[Array]) -> Array:
-    """The scores of all rows: float32 [rows, classes]."""
+    """Concatenate the scores of all rows of a request: float32 [rows, classes]."""
     rows = scores[0] if len(scores) == 1 else np.concatenate(scores)
     return rows.reshape(-1, rows.shape[-1]).astype(np.float32, copy=False)
 
@@ -76,7 +76,10 @@ RAW_SCORES = Parameter("raw_scores", parameters.flag, "Whether scores are the mo
 
 
 class RelevanceTask(TextTask):
-    """How well the second text of each pair answers the first; one first text may stand for all pairs."""
+    """Scores how well the second text of each pair answers the first.
+
+    A single first text may pair with all.
+    """
 
     parameters: ClassVar[tuple[Parameter, ...]] = (RAW_SCORES, TRUNCATE)
     one_for_all: ClassVar[bool] = True
@@ -93,7 +96,10 @@ class RelevanceTask(TextTask):
 
 
 def scored(logits: Array, activation: str) -> Array:
-    """A score of each row. Raises ServingError for what is neither one class nor two."""
+    """Return a relevance score for each row of logits, [rows, 1] or [rows, 2].
+
+    Raises ServingError otherwise.
+    """
     classes = logits.shape[1]
     if classes not in (1, 2):
         raise ServingError(f"the model gives {classes} scores of each pair; relevance is told by one or two")
@@ -110,7 +116,10 @@ _EXAMPLE = ("sports", "finance")
 
 
 class ZeroShotTask(TextTask):
-    """The labels of each text, the best first. Each row of the model is a window with a hypothesis."""
+    """Zero-shot classification: ranks the request's labels for each text, with an inference (NLI) model.
+
+    Each row of the model's input is a window of the text and a hypothesis with one label.
+    """
 
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter(LABELS, labels_sent, "The labels to choose from."),
@@ -185,7 +194,10 @@ class ZeroShotTask(TextTask):
         return best(of_texts, names, top_k, request.parameters.get("threshold", self.output.threshold))
 
     def _likely(self, logits: Array, *, alone: bool) -> Array:
-        """Return the probability of each label, [windows, labels], from [windows, labels, classes]."""
+        """Return the probability of each label, [windows, labels], from logits [windows, labels, classes].
+
+        `alone` judges each label by itself, by its logits of entailment and contradiction.
+        """
         entailed = logits[:, :, self._entailment]
         if not alone:
             return probabilities(entailed, "softmax")

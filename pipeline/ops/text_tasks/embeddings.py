@@ -1,4 +1,4 @@
-"""Texts to vectors, and how alike two texts are by their vectors."""
+"""The text tasks of embeddings, and of the similarity of two texts by their embeddings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ERF = np.vectorize(math.erf, otypes=[np.float32])
 
 
 class Layer(NamedTuple):
-    """A Dense layer with its activation; without a weight, a layer that gives vectors the length 1."""
+    """A Dense layer after the pooling, with its activation; without a weight, a normalization to length 1."""
 
     weight: Array | None = None  # [numbers of a result, numbers of a vector]
     bias: Array | None = None
@@ -44,10 +44,11 @@ class Layer(NamedTuple):
 
 
 def pool_tokens(fetch: Array, tokens: int, poolings: Sequence[str], skip: int = 0) -> Array:
-    """Return one text's vector: float32, the results of the poolings after each other.
+    """Pool the token vectors of one text into its vector, float32.
 
-    fetch: a vector for each token, or the text's own vector where no pooling is named. tokens: how many the
-    text has, without padding. skip: how many tokens at its start belong to a prompt and are not pooled.
+    Results of several poolings are concatenated. fetch: a vector for each token, or the text's own vector if
+    `poolings` is empty. tokens: number of the text's tokens, without padding. skip: number of prompt tokens
+    at its start, which are not pooled.
     """
     if not poolings:
         return np.asarray(fetch, np.float32)
@@ -57,7 +58,10 @@ def pool_tokens(fetch: Array, tokens: int, poolings: Sequence[str], skip: int = 
 
 
 def _pool(vectors: Array, pooling: str, first: int) -> Array:
-    """Return the vector of one pooling. first: the place of the first token in its text."""
+    """Return the vector of one pooling, such as "mean".
+
+    `first` is the place of the first token in its text.
+    """
     if pooling == "cls":
         return np.asarray(vectors[0])
     if pooling == "lasttoken":
@@ -73,7 +77,7 @@ def _pool(vectors: Array, pooling: str, first: int) -> Array:
 
 
 def apply_layers(vectors: Array, layers: Sequence[Layer]) -> Array:
-    """Return what the layers make of sentence vectors, float32 [texts, size]."""
+    """Return sentence vectors passed through the layers after the pooling: float32 [texts, size]."""
     for layer in layers:
         if layer.weight is None:
             vectors = normalized(vectors)
@@ -100,13 +104,13 @@ def _activate(numbers: Array, activation: str) -> Array:
 
 
 def normalized(vectors: Array) -> Array:
-    """Return the vectors with the length 1."""
+    """Scale vectors to length 1."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, _TINY))
 
 
 def load_layers(entries: Sequence[Mapping[str, Any]], file: Path, size: int) -> list[Layer]:
-    """Return the layers of `sentence.layers` in serving.yml, with their weights.
+    """Load the layers that follow the pooling, as `sentence.layers` in serving.yml lists them.
 
     file: an .npz file with the arrays `N.weight`, `N.bias` and `N.residual` of layer N, from 0. size: numbers
     of a vector before the layers; below 0 where unknown. Raises ConfigError for weights that do not fit.
@@ -160,7 +164,7 @@ NORMALIZE = Parameter("normalize", parameters.flag, "Whether vectors have the le
 
 
 class EmbeddingTask(TextTask):
-    """A vector for each text."""
+    """Computes an embedding vector for each text; on request, token vectors or the tokens themselves."""
 
     parameters: ClassVar[tuple[Parameter, ...]] = (DIMENSIONS, NORMALIZE, PROMPT, RESULT, TRUNCATE)
     pairs: ClassVar[bool] = False
@@ -185,9 +189,9 @@ class EmbeddingTask(TextTask):
 
     @property
     def poolings(self) -> tuple[str, ...]:
-        """The poolings of the fetch, in the order of their vectors; none where it has one vector a text.
+        """Names of the poolings that turn token vectors into a text's vector.
 
-        Raises ConfigError for a pooling that does not fit the fetch.
+        Empty if the model pools itself. Raises ConfigError for a pooling that does not fit the output tensor.
         """
         pooling, alias = self.output.pooling, self.fetch.alias
         of_tokens = len(self.fetch.shape) != 2
@@ -202,7 +206,7 @@ class EmbeddingTask(TextTask):
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """The layers after the pooling; none for a fetch whose vectors have passed them in the model."""
+        """The layers after the pooling; none if the model itself pools and applies them."""
         return [layer.model_dump() for layer in self.sentence.layers] if self.poolings else []
 
     def rows(self, inputs: Mapping[str, Any], options: dict[str, Any]) -> TextRequest:
@@ -217,7 +221,7 @@ class EmbeddingTask(TextTask):
         return self._skip_prompt(request, prompt)
 
     def _check_result(self, result: str | None, has_ids: bool) -> None:
-        """Raise InvalidInput for a result that the request or the model does not have."""
+        """Raise InvalidInput for an unknown `result` parameter, or a result that the model can't give."""
         if result not in (None, TOKEN_VECTORS, TOKENS, PLAIN_TOKENS):
             raise InvalidInput(
                 f"'result' is {str(result)[:40]!r}; it is {TOKEN_VECTORS}, {TOKENS} or {PLAIN_TOKENS}"
@@ -231,18 +235,18 @@ class EmbeddingTask(TextTask):
         return with_prompt(prompt, texts, lowercase=self.sentence.lowercase)
 
     def _skip_prompt(self, request: TextRequest, prompt: str) -> TextRequest:
-        """Leave the prompt's tokens of a request out of the pooling, where the model wants that."""
+        """Exclude the prompt's tokens from the pooling, if the model's settings say so."""
         if prompt and not self.sentence.include_prompt:
             (tokens,) = self.tokenizer.tokens(self._with_prompt(prompt, [""]))
             request.skips = prompt_tokens(len(tokens.ids), request.rows, request.cuts)
         return request
 
     def _prompt(self, options: Mapping[str, Any]) -> str:
-        """Return what goes before each text of a request."""
+        """Return the prompt (a prefix) of a request's texts."""
         return find_prompt(self.sentence.prompts, options.get("prompt_name", self.sentence.default_prompt))
 
     def rows_of_ids(self, many: list[list[int]], options: dict[str, Any]) -> TextRequest:
-        """The rows of texts that a client has tokenized, special tokens included."""
+        """Build model rows from token ids sent in place of texts, special tokens included."""
         vocabulary = self.tokenizer.vocabulary_size
         rows = []
         for number, ids in enumerate(many):
@@ -278,7 +282,7 @@ class EmbeddingTask(TextTask):
         return {"embedding": vectors, "tokens": counts, TRUNCATED: truncations(request)}
 
     def vectors(self, request: TextRequest, fetches: list[Array]) -> Array:
-        """Return the vectors of the texts, float32 [texts, dimensions]."""
+        """Return the embedding vectors of a request's texts: float32 [texts, dimensions]."""
         rows = zip(fetches, request.rows, request.skips or [0] * len(request.rows), strict=True)
         of_rows = np.stack(
             [pool_tokens(fetch[0], len(row.ids), self._poolings, skip) for fetch, row, skip in rows]
@@ -292,7 +296,10 @@ class EmbeddingTask(TextTask):
 
 
 class SimilarityTask(EmbeddingTask):
-    """The cosine of the vectors of two texts, which the model reads one by one."""
+    """Computes the cosine similarity of two texts by their embeddings.
+
+    The model reads each text by itself.
+    """
 
     parameters: ClassVar[tuple[Parameter, ...]] = (DIMENSIONS, NORMALIZE, PROMPT, TRUNCATE)
     pairs: ClassVar[bool] = True
@@ -323,7 +330,7 @@ class SimilarityTask(EmbeddingTask):
 
 
 def _describe_tokens(encodings: Sequence[Any]) -> dict[str, Any]:
-    """Return ids, names and places of all tokens, and the number of tokens of each text."""
+    """Return, for all texts in one array each, token ids, token names, offsets, and the tokens per text."""
     names = np.array([name for encoding in encodings for name in encoding.tokens], object)
     places = [place for encoding in encodings for place in encoding.offsets]
     return {
@@ -336,16 +343,16 @@ def _describe_tokens(encodings: Sequence[Any]) -> dict[str, Any]:
 
 
 def truncations(request: TextRequest) -> Array:
-    """Return for each text whether its end was left out."""
+    """Return, for each text of a request, whether its end was left out: bool [texts]."""
     return np.array([part.truncated for part in request.cuts])
 
 
 def token_ids(value: Any) -> list[list[int]]:
-    """The lists of token ids that a client has sent in place of texts; none for texts."""
+    """Return the lists of token ids that a client sends in place of texts; empty for texts."""
     return value if isinstance(value, list) and value and isinstance(value[0], list) else []
 
 
 def shortened(vectors: Array, dimensions: int | None, normalize: bool) -> Array:
-    """The first numbers of each vector, then made as long as 1."""
+    """Truncate vectors to their first `dimensions` numbers, and scale them to length 1 if `normalize`."""
     first = vectors[:, :dimensions]
     return normalized(first) if normalize else first

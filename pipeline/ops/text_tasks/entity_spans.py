@@ -1,4 +1,4 @@
-"""Entities in a text, from the labels of its words: kinds, beginnings and ends.
+"""Named entities from token labels: parses label schemes (BIO, BIOES, BIOUL) and finds the spans in the text.
 
 Labels tell a word's place in an entity. B-PER begins an entity, I-PER or M-PER continues it, E-PER or L-PER
 ends it. S-PER or U-PER is an entity by itself. PER-B means the same as B-PER. A label that continues an
@@ -39,14 +39,14 @@ _WITHOUT_SPACES = (
 
 
 class Tag(NamedTuple):
-    """A parsed label."""
+    """A parsed label such as B-PER: the kind of entity (PER) and the place in it (B)."""
 
     kind: str  # of the entity; empty: no entity
     place: str = ""  # of the word in its entity: B, I, M, E, L, S or U; empty: the label does not tell
 
 
 class Entity(NamedTuple):
-    """Words `first` to `last`, both of them its own."""
+    """A span of words: an entity from word `first` to word `last`, inclusive."""
 
     first: int
     last: int
@@ -54,7 +54,11 @@ class Entity(NamedTuple):
 
 
 def parse_labels(labels: Sequence[str], scheme: str, outside: str) -> list[Tag]:
-    """Return the parsed labels. Raises ConfigError for a label that is not of the scheme."""
+    """Parse the model's class labels by a scheme: "bio", "bioes", "bioul", "none" or "auto".
+
+    `outside` is the label of words outside entities. Raises ConfigError for a label that does not follow the
+    scheme.
+    """
     named = [label for label in labels if label != outside]
     if scheme == "none":
         return [Tag("" if label == outside else label) for label in labels]
@@ -76,7 +80,7 @@ def parse_labels(labels: Sequence[str], scheme: str, outside: str) -> list[Tag]:
 
 
 def entities(tags: Sequence[Tag]) -> Iterator[Entity]:
-    """The entities of words with these tags, in order."""
+    """Yield the entities, in order, of a sequence of words with these parsed labels."""
     begun: int | None = None
     for at, tag in enumerate(tags):
         before = tags[at - 1] if at else Tag("")
@@ -91,9 +95,10 @@ def entities(tags: Sequence[Tag]) -> Iterator[Entity]:
 
 
 def group_words(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """The pieces of each word, by their offsets in the text: those that touch in a run of letters are one.
+    """Group token indexes into words: tokens that touch within a run of letters form one word.
 
-    In scripts without spaces each piece is a word. A piece without characters of its own is left out.
+    `offsets` has the character span of each token. In scripts without spaces each token is a word. A token
+    without characters of its own is left out.
     """
     words: list[list[int]] = []
     end = -1
@@ -111,7 +116,7 @@ def group_words(text: str, offsets: Sequence[tuple[int, int]]) -> list[list[int]
 
 
 def trim_span(text: str, first: int, last: int) -> tuple[int, int]:
-    """The characters of an entity without spaces at its ends, and with all that its last sign is made of."""
+    """Strip spaces from a character span, and extend it over combining characters behind its end."""
     while first < last and text[first].isspace():
         first += 1
     while last < len(text) and _belongs_to_last(text, last):
@@ -122,7 +127,7 @@ def trim_span(text: str, first: int, last: int) -> tuple[int, int]:
 
 
 def joined_tokens(tokens: Sequence[str]) -> tuple[str, list[tuple[int, int]]]:
-    """The text that tokens make, and the characters of each: with a space between words that have one."""
+    """Join tokens into a text, with spaces between words that need one; return it with each token's span."""
     text, spans = "", list[tuple[int, int]]()
     for token in tokens:
         if text and token and _is_word(text[-1]) and _is_word(token[0]):
@@ -144,7 +149,7 @@ def _is_word(char: str) -> bool:
 
 
 def _belongs_to_last(text: str, at: int) -> bool:
-    """Whether a character is part of the sign before it: an accent, a skin tone, what a joiner binds."""
+    """Whether a character combines with the one before it: an accent, a skin tone, a zero-width joiner."""
     char = text[at]
     if unicodedata.category(char) in _MARKS or ord(char) in _SKIN_TONES or char == _JOINER:
         return True
@@ -176,8 +181,10 @@ _DTYPES: dict[str, Any] = {"score": np.float32, "start": np.int64, "end": np.int
 
 
 class TextEntity(NamedTuple):
-    """An entity: its text, its characters in the whole text from `start` to before `end`, and likewise its
-    tokens where the text came in tokens."""
+    """An entity found in a text: its label, score and character span, `start` to before `end`.
+
+    `tokens` is the span of tokens, for texts that were sent in tokens.
+    """
 
     text: str
     label: str
@@ -187,18 +194,22 @@ class TextEntity(NamedTuple):
     tokens: tuple[int, int] | None = None
 
     def document(self) -> dict[str, Any]:
+        """Return the entity as JSON values, for KServe v1."""
         fields = {name: getattr(self, name) for name in _PADDING}
         return fields if self.tokens is None else {**fields, "tokens": list(self.tokens)}
 
     def as_paddlenlp(self) -> dict[str, Any]:
-        """`pos` has the first and the last character, or token."""
+        """Return the entity as JSON values in PaddleNLP's form.
+
+        `pos` has the first and the last character, or the first and the last token of a text sent in tokens.
+        """
         first, end = self.tokens or (self.start, self.end)
         score = round(self.score, 6)
         return {"pos": [first, end - 1], "entity": self.text, "label": self.label, "score": score}
 
 
 def build_entity_tensors(entities: Sequence[Sequence[TextEntity]]) -> dict[str, Any]:
-    """A row for each text. Rows with fewer entities end with empty ones."""
+    """Return the entities as arrays [texts, entities] by name. Rows with fewer entities are padded."""
     longest = max(map(len, entities), default=0)
     tensors: dict[str, Any] = {}
     for name, missing in _PADDING.items():
@@ -210,7 +221,10 @@ def build_entity_tensors(entities: Sequence[Sequence[TextEntity]]) -> dict[str, 
 
 
 def build_entity_answer(entities: Sequence[Sequence[TextEntity]], classes: Sequence[Sequence[int]]) -> Answer:
-    """The entities of each text. classes: of its tokens."""
+    """Build the response, in the form of each protocol, from the entities of each text.
+
+    `classes` has the class index of each token, by text.
+    """
     value = [[entity.as_paddlenlp() for entity in row] for row in entities]
     return Answer(
         build_entity_tensors(entities),
@@ -226,10 +240,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def get_token_probabilities(spans: Sequence[Span], begins: Sequence[int], scores: Sequence[Array]) -> Array:
-    """The probabilities of the tokens of a text that are read: [tokens, classes].
+    """Join the windows of a long text, and return the class probabilities of its tokens: [tokens, classes].
 
-    spans: first and last token of each window. begins: where the text begins in the row of each. scores: of
-    each row, [places, classes].
+    spans: first token, and token behind the last, of each window. begins: where the text begins in the row of
+    each window. scores: of each row, [places, classes].
     """
     read = spans[-1][1]
     chosen = nearest_window(read, spans)
@@ -241,8 +255,11 @@ def get_token_probabilities(spans: Sequence[Span], begins: Sequence[int], scores
 
 
 def entities_in(text: str, offsets: Sequence[Span], likely: Array, tags: Sequence[Tag]) -> list[TextEntity]:
-    """The entities of a text. offsets: of each token that is read its characters; (0, 0) of a space alone,
-    to which SentencePiece gives those behind it. tags: of each class."""
+    """Return the entities of a text, from the class probabilities of its tokens.
+
+    offsets: character span of each token; (0, 0) for a lone space of SentencePiece. likely: probabilities,
+    [tokens, classes]. tags: parsed label of each class.
+    """
     words = group_words(text, offsets)
     many = []
     for first, last, kind, score in named_words(words, likely, tags):
@@ -254,7 +271,11 @@ def entities_in(text: str, offsets: Sequence[Span], likely: Array, tags: Sequenc
 def named_words(
     words: Sequence[Sequence[int]], likely: Array, tags: Sequence[Tag]
 ) -> list[tuple[int, int, str, float]]:
-    """First and last word, kind and score of each entity. The first piece of a word tells its label."""
+    """Return first word, last word, kind and score of each entity. A word's first token decides its label.
+
+    words: token indexes of each word. likely: class probabilities of the tokens. tags: parsed label of each
+    class.
+    """
     best = [int(likely[word[0]].argmax()) if word else None for word in words]
     sure = [float(likely[word[0]].max()) if word else 0.0 for word in words]
     word_tags = [Tag("") if at is None else tags[at] for at in best]

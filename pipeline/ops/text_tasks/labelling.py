@@ -1,4 +1,4 @@
-"""Texts to the entities in them, from a model that gives scores for each token."""
+"""The text task of named entity recognition, for models that give scores for each token."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ TOKENS = "tokens"
 
 
 class EntitiesTask(TextTask):
-    """The entities of each text, in its order. A text may come in tokens, with `pre_split`."""
+    """Finds the named entities of each text.
+
+    With `pre_split`, requests have texts already split into tokens.
+    """
 
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter("threshold", share, "Least score of an entity that is told."),
@@ -55,7 +58,7 @@ class EntitiesTask(TextTask):
         return TextRequest(options, rows, cuts, texts, tokens)
 
     def _sent(self, inputs: Mapping[str, Any], *, split: bool) -> list[Any]:
-        """The texts, or their tokens: all of one kind."""
+        """Return the texts of a request, or the token list of each text: all of one kind."""
         max_chars = self.reading.most_chars
         if TOKENS in inputs and self.name not in inputs:
             sent = printed_texts(inputs[TOKENS], TOKENS)

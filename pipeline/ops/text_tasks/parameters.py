@@ -1,7 +1,7 @@
-"""Parameters of a request beside its texts: `top_k`, `threshold`, the client's own labels.
+"""Parses the parameters of text requests, such as `top_k`, `threshold` and the client's own labels.
 
-Clients of KServe send `parameters`, clients of key/value a key of the same name. A parameter holds for its
-own request alone.
+KServe clients send `parameters`, key/value clients a key of the same name. A parameter holds for its own
+request alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORDS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class Parameter(NamedTuple):
-    """A parameter that requests may have."""
+    """A parameter that requests of a text task may have: its name, its parser and its documentation."""
 
     name: str
     read: Callable[[str, Any], Any]  # parses the value that was sent under a name; raises InvalidInput
@@ -33,7 +33,7 @@ class Parameter(NamedTuple):
 def read_parameters(
     accepted: Sequence[Parameter], inputs: Mapping[str, Any], sent_parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the values of a request's parameters, by name.
+    """Return the parsed parameters of a request, by name.
 
     accepted: parameters of the task. inputs: inputs of the request. sent_parameters: its `parameters`. Raises
     InvalidInput for a value that can't be used, and for a misspelt name.
@@ -55,7 +55,7 @@ def read_parameters(
 
 
 def _of_array(tensor: np.ndarray[Any, Any]) -> Any:
-    """The values of a tensor, the only one by itself; texts are texts."""
+    """Return a tensor's values as a list, or the value alone if there is only one; bytes become texts."""
     values = [
         value.decode(errors="replace") if isinstance(value, bytes) else value
         for value in tensor.ravel().tolist()
@@ -64,16 +64,20 @@ def _of_array(tensor: np.ndarray[Any, Any]) -> Any:
 
 
 def count(name: str, value: Any) -> int:
-    """How many labels are told."""
+    """Parse a number of labels, 1 to MAX_TOP_K. `name` is the parameter's. Raises InvalidInput."""
     return _whole(name, value, MAX_TOP_K)
 
 
 def size(name: str, value: Any) -> int:
-    """How many numbers a vector has."""
+    """Parse a number of vector dimensions, 1 to MAX_DIMENSIONS. `name` is the parameter's.
+
+    Raises InvalidInput.
+    """
     return _whole(name, value, MAX_DIMENSIONS)
 
 
 def share(name: str, value: Any) -> float:
+    """Parse a number from 0 to 1. `name` is the parameter's. Raises InvalidInput."""
     number = _number(name, value, "a number from 0 to 1")
     if not 0 <= number <= 1:
         raise InvalidInput(f"{name!r} is {_shown(value)}: send a number from 0 to 1")
@@ -81,6 +85,7 @@ def share(name: str, value: Any) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
+    """Parse a boolean: true, false, 1 or 0. `name` is the parameter's. Raises InvalidInput."""
     if isinstance(value, bool):
         return value
     switch = _WORDS.get(str(value).strip().lower())
@@ -90,7 +95,10 @@ def flag(name: str, value: Any) -> bool:
 
 
 def labels_sent(name: str, value: Any) -> tuple[str, ...]:
-    """Labels as a list of texts, as such a list in JSON, or separated by commas."""
+    """Parse labels from a list, a JSON list, or a text with commas. Raises InvalidInput for duplicates.
+
+    `name` is the parameter's.
+    """
     many = _listed(name, value)
     if not many:
         raise InvalidInput(f"{name!r} is empty: send one label or more")
@@ -111,14 +119,17 @@ def labels_sent(name: str, value: Any) -> tuple[str, ...]:
 
 
 def name_sent(name: str, value: Any) -> str:
-    """Return the name of something that the model has."""
+    """Return a parameter's value that must be a name, such as a prompt's.
+
+    Raises InvalidInput for other types.
+    """
     if not isinstance(value, str):
         raise InvalidInput(f"{name!r} is {_shown(value)}: send a name")
     return value
 
 
 def template(name: str, value: Any) -> str:
-    """A hypothesis with one slot for a label."""
+    """Return a zero-shot hypothesis, a text with `{}` once for the label. Raises InvalidInput."""
     if not isinstance(value, str):
         raise InvalidInput(f"{name!r} is {_shown(value)}: send a text with {SLOT} where a label goes")
     if len(value) > MAX_TEMPLATE_LENGTH:

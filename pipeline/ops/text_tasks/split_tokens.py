@@ -1,4 +1,4 @@
-"""Texts that come in tokens of the caller's own: as JSON, or as clients of Paddle Serving print them."""
+"""Parses texts that clients send split into tokens: as JSON, or as Paddle Serving's clients print lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CALLS = ("array", "list")  # what the repr of an array looks like, of one of li
 
 
 def tokens_of_json(text: str, where: str, most_chars: int) -> list[str]:
-    """The tokens in a JSON list. where: how a sentence calls the text. Raises InvalidInput."""
+    """Parse a JSON list of tokens. `where` names the text in errors. Raises InvalidInput."""
     try:
         tokens = json.loads(text)
     except (ValueError, RecursionError):
@@ -25,7 +25,10 @@ def tokens_of_json(text: str, where: str, most_chars: int) -> list[str]:
 
 
 def checked_tokens(tokens: Any, where: str, most_chars: int) -> list[str]:
-    """The tokens as they are. Raises InvalidInput for what is no list of texts, or too many, or too long."""
+    """Return the token list of a text unchanged. `where` names the text in errors.
+
+    Raises InvalidInput for another type, for too many tokens, or for a token over `most_chars`.
+    """
     if not isinstance(tokens, list):
         raise InvalidInput(f'{where} is no list of tokens in JSON: send one like ["a", "b"]')
     if not tokens:
@@ -41,9 +44,9 @@ def checked_tokens(tokens: Any, where: str, most_chars: int) -> list[str]:
 
 
 def printed_texts(value: Any, name: str) -> list[Any]:
-    """Texts, or lists of tokens: of a tensor, or of a text that has a list or the repr of an array.
+    """Parse a request value into texts or token lists: a tensor, a list, JSON, or a printed NumPy array.
 
-    Raises InvalidInput.
+    `name` is the value's name in errors. Raises InvalidInput.
     """
     if isinstance(value, np.ndarray):
         value = value.tolist()
@@ -71,7 +74,7 @@ def _of_repr(text: str, name: str) -> list[Any]:
 
 
 def _parse_node(node: ast.expr) -> Any:
-    """Return the value of a list, a text, or the repr of an array. Raises ValueError for anything else."""
+    """Return the value of a parsed list, text or NumPy array. Raises ValueError for any other expression."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _CALLS:
         if not node.args:
             raise ValueError

@@ -1,4 +1,4 @@
-"""The tasks of texts by the kind of output that asks for each, and which one a model is described for."""
+"""The registry of text tasks, by the `kind` of output in serving.yml, and the choice of a model's task."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _OF_PAIRS_ALONE = ("similarity", "relevance")
 
 
 def text_task(model: ServingModel) -> TextTask | None:
-    """Return the task of a model that takes texts alone and has one output; None for other models.
+    """Return the text task of a model whose only input is text and that has one output.
 
-    Raises ConfigError for a setting that only such models can have.
+    None for other models. Raises ConfigError for a setting in serving.yml that only such models can have.
     """
     description = model.description
     texts = [item for item in description.inputs.items() if isinstance(item[1], TextInput)]

@@ -1,7 +1,7 @@
-"""TextTask: turns the texts of a request into rows of token ids, and the model's scores into the answer.
+"""TextTask: base class of text tasks, which tokenize a request's texts and turn model scores into a response.
 
-Each kind of task is a class of its own; `tasks.py` lists them. A row is a text, a window of a long one,
-or a text with a label. Rows of all callers share batches, sorted by their lengths.
+`tasks.py` lists the subclasses. A row of the model's input is a text, a window of a long text, or a text with
+a label. Rows of all requests share batches, sorted by their lengths.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pipeline.ops.tokenizer import Row, TextTokenizer, Tokens, load_tokenizer, s
 
 
 class TextRows:
-    """Makes the rows of a request, and tells which parts of each text these are.
+    """Tokenizes the texts of a request into rows of the model's input, cutting long texts into windows.
 
-    names: of its inputs, one, or two of pairs.
+    `names` are the names of the input, or of the two inputs of pairs, for errors.
     """
 
     def __init__(self, tokenizer: TextTokenizer, names: Sequence[str], reading: Reading) -> None:
@@ -36,7 +36,11 @@ class TextRows:
         self._reading = reading
 
     def build_rows(self, texts: Sequence[Sequence[str]]) -> tuple[list[Row], list[Cut]]:
-        """The rows of the texts of each input; of pairs one first text may stand for all of them."""
+        """Tokenize the texts of each input.
+
+        Return the model's input rows, and the tokens that are read of each text. Of pairs, a single first
+        text may stand for all.
+        """
         tokens = [self._tokens(many) for many in texts]
         if len(texts) == 2 and len(texts[0]) < len(texts[1]):
             texts, tokens[0] = [list(texts[0]) * len(texts[1]), texts[1]], tokens[0] * len(texts[1])
@@ -44,7 +48,10 @@ class TextRows:
         return rows, self._find_cuts(cuts, *texts)
 
     def build_rows_with_places(self, texts: Sequence[str]) -> tuple[list[Tokens], list[Row], list[Cut]]:
-        """The tokens of texts with their offsets, and what `of` returns."""
+        """Tokenize texts.
+
+        Return their tokens with offsets, the model's input rows, and the tokens that are read.
+        """
         tokens = self._tokens(texts, places=True)
         rows, cuts = self.build_text_rows(tokens)
         return tokens, rows, self._find_cuts(cuts, texts)
@@ -54,12 +61,13 @@ class TextRows:
         return self._tokenizer.tokens([text[:max_chars] for text in texts], places=places)
 
     def _find_cuts(self, cuts: Sequence[Cut], *texts: Sequence[str]) -> list[Cut]:
-        """Texts whose last characters were not even tokenized are truncated, too."""
+        """Mark texts as truncated whose last characters were dropped before the tokenizer."""
         max_chars = self._reading.most_chars
         over = [any(len(text) > max_chars for text in pair) for pair in zip(*texts, strict=True)]
         return [part._replace(truncated=part.truncated or cut) for part, cut in zip(cuts, over, strict=True)]
 
     def build_text_rows(self, tokens: Sequence[Tokens]) -> tuple[list[Row], list[Cut]]:
+        """Return the model's input rows for tokenized texts, and the spans of tokens read of each text."""
         room, rows, cuts = self._room(paired=False), list[Row](), list[Cut]()
         for number, text in enumerate(tokens):
             part = cut(len(text.ids), room, self._reading, where(self._names[0], number, len(tokens)))
@@ -70,6 +78,7 @@ class TextRows:
     def build_pair_rows(
         self, first: Sequence[Tokens], second: Sequence[Tokens]
     ) -> tuple[list[Row], list[Cut]]:
+        """Return the model's input rows for tokenized pairs, and the token spans read of each first text."""
         room, rows, cuts = self._room(paired=True), list[Row](), list[Cut]()
         for number, (first_text, second_text) in enumerate(zip(first, second, strict=True)):
             if self._reading.too_long == "truncate":
@@ -86,9 +95,10 @@ class TextRows:
         return rows, cuts
 
     def room_beside(self, second: int, place: str) -> int:
-        """The room of a first text beside a second one with so many tokens. place: how a sentence calls that.
+        """Return how many tokens of a first text fit into a row beside a second text of `second` tokens.
 
-        Raises InvalidInput for one that leaves less than half of it.
+        `place` names the second text in errors. Raises InvalidInput if the second text leaves too little
+        room.
         """
         room = self._room(paired=True)
         if 2 * second > room and (self._reading.too_long == "windows" or second >= room):
@@ -98,12 +108,15 @@ class TextRows:
         return room - second
 
     def _room(self, *, paired: bool) -> int:
-        """How many tokens of texts a row has."""
+        """Return how many text tokens fit into a row, without special tokens."""
         return self._reading.max_tokens - self._tokenizer.special(paired=paired)
 
 
 def find_prompt(prompts: Mapping[str, str], name: str) -> str:
-    """Return what goes before each text. Raises InvalidInput for a name that the model doesn't have."""
+    """Return the model's prompt (a prefix for texts) of this name.
+
+    Raises InvalidInput for an unknown name.
+    """
     if name and name not in prompts:
         names = ", ".join(prompts)
         raise InvalidInput(
@@ -115,22 +128,22 @@ def find_prompt(prompts: Mapping[str, str], name: str) -> str:
 
 
 def with_prompt(prompt: str, texts: Sequence[str], *, lowercase: bool) -> list[str]:
-    """Return the texts after a prompt, in lower case where the model reads them so."""
+    """Return the texts with a prompt in front, in lower case if the model reads them so."""
     joined = [prompt + text for text in texts]
     return [text.lower() for text in joined] if lowercase else joined
 
 
 def prompt_tokens(count: int, rows: Sequence[Row], cuts: Sequence[Cut]) -> list[int]:
-    """Count the tokens at the start of each row that belong to a prompt, special tokens included.
+    """Return, for each row, how many tokens at its start belong to a prompt, special tokens included.
 
-    count: how many tokens the prompt has, which stands before each text.
+    `count` is the prompt's number of tokens.
     """
     firsts = [first for part in cuts for first, _ in part.spans]
     return [row.at + count - first if first < count else 0 for row, first in zip(rows, firsts, strict=True)]
 
 
 def where(name: str, number: int, of: int) -> str:
-    """How a sentence calls one of so many texts."""
+    """Return the name of a text in error messages: "text 3 of 'NAME'". `of` is the number of texts."""
     return f"text {number} of {name!r}" if of > 1 else f"the text of {name!r}"
 
 
@@ -145,7 +158,7 @@ TRUNCATE = Parameter("truncate", flag, "Whether the end of a long text is left o
 
 @dataclass
 class TextRequest:
-    """A request as its task has read it."""
+    """A parsed request of a text task: its parameters and the model's input rows."""
 
     parameters: dict[str, Any]  # by name, parsed
     rows: list[Row]  # for the model
@@ -156,12 +169,12 @@ class TextRequest:
 
     @property
     def windows(self) -> list[int]:
-        """How many windows each text has."""
+        """The number of windows (rows) of each text."""
         return [len(part.spans) for part in self.cuts]
 
 
 class TextTask:
-    """Base of the tasks: reads texts or pairs, one row for each window. A subclass makes the answer."""
+    """Base class of text tasks: tokenizes texts or pairs into model rows. A subclass builds the response."""
 
     parameters: ClassVar[tuple[Parameter, ...]] = ()
     """What a request may say beside its texts."""
@@ -176,7 +189,7 @@ class TextTask:
     def __init__(
         self, name: str, text_input: TextInput, output: Any, fetch: Variable, model: ServingModel
     ) -> None:
-        """name: of the input. output: what is said of the fetch."""
+        """`name` is the input's name in requests; `output` describes the output tensor `fetch`."""
         self.name = name
         self.input = text_input
         self.output = output
@@ -188,43 +201,47 @@ class TextTask:
 
     @property
     def names(self) -> list[str]:
-        """Names of the inputs."""
+        """Names of the request's inputs: the text, and the second text of pairs."""
         return [self.name, *([self.input.pair] if self.input.pair else [])]
 
     def declared(self) -> dict[str, str]:
-        """The outputs as KServe declares them; those of long texts are added to these."""
+        """Return the task's outputs, "FP32 [-1]" by name, as KServe metadata declares them."""
         raise NotImplementedError
 
     def declared_all(self) -> dict[str, str]:
+        """Return the outputs of `declared`, with the lengths that are reported if long texts are accepted."""
         lengths = {} if self.input.too_long == "refuse" else {TRUNCATED: "BOOL [-1]", WINDOWS: "INT64 [-1]"}
         return self.declared() | lengths
 
     def describe_text(self) -> dict[str, Any]:
-        """Return facts of the model for clients: the maximum tokens of a text."""
+        """Return facts about the model for clients: `max_tokens`, the maximum tokens of a text."""
         return {"max_tokens": self.max_tokens}
 
     def example(self) -> dict[str, Any]:
-        """Parameters without which a request is refused."""
+        """Return example values of the parameters that a request must have."""
         return {}
 
     def load(self) -> None:
-        """Loads the tokenizer, in a worker. Raises ConfigError."""
+        """Load the tokenizer, in a worker. Raises ConfigError."""
         self.tokenizer = TextTokenizer(self.library_tokenizer())
 
     def library_tokenizer(self) -> Any:
-        """The tokenizer in the model's folder, as `tokenizers` has it. Raises ConfigError."""
+        """Load the `tokenizers.Tokenizer` in the model's folder or its parent. Raises ConfigError."""
         folders = (self.model.directory, self.model.directory.parent)
         return load_tokenizer(self.input, tokenizer_file(self.input, folders))
 
     def read_request(self, inputs: Mapping[str, Any], parameters: Mapping[str, Any]) -> TextRequest:
-        """Return the parsed request. parameters: those beside its inputs. Raises InvalidInput, TooLarge."""
+        """Parse a request, and tokenize its texts into model rows. Raises InvalidInput and TooLarge.
+
+        `parameters` are the KServe parameters beside the inputs.
+        """
         options = read_parameters(self.parameters, inputs, parameters)
         request = self._truncating(options).rows(inputs, options)
         refuse_many(len(request.rows))
         return request
 
     def _truncating(self, options: Mapping[str, Any]) -> Self:
-        """The task as the request's `truncate` says, where it has one: a long text is cut, or refused."""
+        """Return the task as changed by the request's `truncate`: long texts are truncated, or rejected."""
         truncate = options.get(TRUNCATE.name)
         if truncate is None or (not truncate and self.input.too_long != "truncate"):
             return self
@@ -233,11 +250,14 @@ class TextTask:
         return other
 
     def rows(self, inputs: Mapping[str, Any], options: dict[str, Any]) -> TextRequest:
-        """The rows of a request's texts."""
+        """Tokenize the texts of a request into model rows. `options` are its parsed parameters."""
         return TextRequest(options, *self.maker.build_rows(self.get_texts(inputs)))
 
     def get_texts(self, inputs: Mapping[str, Any]) -> list[list[str]]:
-        """The texts of each input, as many of each; of pairs one first text may stand for all of them."""
+        """Return the texts of each input. Raises InvalidInput if the texts of pairs differ in number.
+
+        Of pairs, a single first text may stand for all if the task allows that.
+        """
         texts = [self.texts(inputs, name) for name in self.names]
         if len({len(many) for many in texts}) > 1 and not (self.one_for_all and len(texts[0]) == 1):
             counts = ", ".join(f"{name} {len(many)}" for name, many in zip(self.names, texts, strict=True))
@@ -245,8 +265,10 @@ class TextTask:
         return texts
 
     def texts(self, inputs: Mapping[str, Any], name: str) -> list[str]:
-        """The texts under a name. Raises InvalidInput for one that is surely too long, before a tokenizer has
-        any work with it."""
+        """Return the texts of one input of a request. Raises InvalidInput for a text that is surely too long.
+
+        The check is on characters, so that it costs no tokenizer time.
+        """
         max_chars = None if self.input.too_long == "truncate" else self.reading.most_chars
         texts = named_texts(inputs, name, max_chars, alone=not self.input.pair)
         refuse_many(len(texts))
@@ -254,17 +276,17 @@ class TextTask:
 
     @property
     def reading(self) -> Reading:
-        """How much of a text is read."""
+        """Settings for long texts: maximum tokens, and whether to truncate, reject, or read in windows."""
         text_input = self.input
         return Reading(self.max_tokens, text_input.too_long, text_input.stride, text_input.max_windows)
 
     @property
     def maker(self) -> TextRows:
-        """Maker of the rows of texts."""
+        """A builder of model rows with the task's tokenizer and settings."""
         return TextRows(self.tokenizer, self.names, self.reading)
 
     def feeds(self, request: TextRequest) -> list[Feed]:
-        """The model's feeds, a list with one row each."""
+        """Return the model's input arrays by tensor name, in a list with one row each."""
         text_input, dtypes = self.input, self._dtypes
         feeds = []
         for row in request.rows:
@@ -277,18 +299,21 @@ class TextTask:
         return feeds
 
     def answer(self, request: TextRequest, fetches: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-        """The answer of the fetches of each row."""
+        """Build the response outputs from the model's output arrays of each row."""
         answer = self.build_answer(request, [fetch[self.fetch.alias] for fetch in fetches])
         if self.input.too_long != "refuse":
             _add_lengths(answer, [part.truncated for part in request.cuts], request.windows)
         return answer
 
     def build_answer(self, request: TextRequest, scores: list[Array]) -> dict[str, Any]:
+        """Build the task's response outputs from the scores of each row. Subclasses override it."""
         raise NotImplementedError
 
     def get_class_names(self, classes: int) -> Array:
-        """The names of so many classes, their numbers where they have none. Raises ServingError where there
-        are as many names as there are no classes."""
+        """Return the names of the model's classes; their numbers if there are no labels.
+
+        Raises ServingError if the number of labels differs from `classes`.
+        """
         if not len(self.labels):
             return np.array([str(number) for number in range(classes)])
         if len(self.labels) != classes:
@@ -300,7 +325,7 @@ class TextTask:
 
 
 def refuse_many(rows: int) -> None:
-    """Raises TooLarge for more rows than a request may come to."""
+    """Raise TooLarge if a request needs more than MAX_ROWS rows of the model's input."""
     if rows > MAX_ROWS:
         raise TooLarge(
             f"the request comes to {rows} rows for the model, {MAX_ROWS} are allowed: send fewer texts in "
@@ -309,7 +334,7 @@ def refuse_many(rows: int) -> None:
 
 
 def _add_lengths(answer: dict[str, Any], truncated: list[bool], windows: list[int]) -> None:
-    """Add to an answer what was read of each text."""
+    """Add to a response whether each text was truncated, and its number of windows."""
     answer[TRUNCATED], answer[WINDOWS] = np.array(truncated), np.array(windows)
     if not isinstance(answer, Answer):
         return
@@ -325,11 +350,14 @@ def _add_lengths(answer: dict[str, Any], truncated: list[bool], windows: list[in
 
 
 def is_task_output(output: Output) -> bool:
-    """Whether nothing but the task's own answer is wanted of a fetch."""
+    """Whether the response needs only the task's result of an output tensor, not the raw tensor as well."""
     return not getattr(output, "raw", False) and not getattr(output, "chosen", "")
 
 
 def longest_text(text_input: TextInput, feeds: Sequence[Variable]) -> int:
-    """Most tokens of a text, special ones included."""
+    """Return the maximum tokens of a text, special tokens included.
+
+    The limit comes from serving.yml, else from the shape of the input tensor.
+    """
     lengths = (feed.longest[1] for feed in feeds if feed.alias == text_input.ids and feed.longest)
     return text_input.max_tokens or next(lengths, USUAL_LENGTH)

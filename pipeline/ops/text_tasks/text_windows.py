@@ -1,4 +1,4 @@
-"""Long texts: which tokens of one are read, at once or in windows, and how the windows' scores are joined."""
+"""Long texts: splits the tokens of a text into windows that fit the model, and joins the windows' scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHARS_PER_TOKEN = 20  # a longer text has surely more tokens than the model read
 
 
 class Reading(NamedTuple):
-    """How much of a text the model reads."""
+    """Limits for long texts: maximum tokens per row, and whether to refuse, truncate or use windows."""
 
     max_tokens: int  # in one row, special tokens included
     too_long: str = "refuse"  # or "truncate", or "windows"
@@ -24,21 +24,21 @@ class Reading(NamedTuple):
 
     @property
     def most_chars(self) -> int:
-        """Characters of a text; a longer text has more tokens than are read."""
+        """Maximum characters of a text. A longer text surely exceeds the limit on tokens."""
         return CHARS_PER_TOKEN * self.max_tokens * (self.max_windows if self.too_long == "windows" else 1)
 
 
 class Cut(NamedTuple):
-    """The parts of a text that are read."""
+    """The spans of a text's tokens that the model reads: one span, or several windows of a long text."""
 
     spans: list[Span]  # the first token of each part, and the token behind its last
     truncated: bool = False  # whether tokens are left out
 
 
 def cut(tokens: int, room: int, reading: Reading, where: str) -> Cut:
-    """Return the parts that are read of a text with so many tokens, `room` at once.
+    """Split a text of `tokens` tokens into the spans that the model reads, each of at most `room` tokens.
 
-    where: the text's name in errors. Raises InvalidInput where the service refuses so long a text.
+    `where` names the text in errors. Raises InvalidInput if the settings refuse a text of this length.
     """
     if tokens <= room:
         return Cut([(0, tokens)])
@@ -61,7 +61,7 @@ def cut(tokens: int, room: int, reading: Reading, where: str) -> Cut:
 
 
 def nearest_window(tokens: int, spans: Sequence[Span]) -> Array:
-    """For each token the window in which it is the farthest from an end that is not the text's own."""
+    """Return, for each token, the index of the window that gives it the most context on both sides."""
     place = np.arange(tokens)
     first, last = np.array(spans).reshape(-1, 2, 1).transpose(1, 0, 2)
     to_left = np.where(first > 0, place - first, tokens)
@@ -70,7 +70,10 @@ def nearest_window(tokens: int, spans: Sequence[Span]) -> Array:
 
 
 def pooled(scores: Array, counts: Sequence[int], pooling: str) -> Array:
-    """The scores of texts, of those of their windows. counts: the windows of each text."""
+    """Combine the scores of windows into scores of texts, by maximum (`pooling` "max") or mean.
+
+    `counts` has the number of windows of each text.
+    """
     if len(counts) == len(scores):
         return scores
     starts = np.cumsum([0, *counts[:-1]])
