@@ -1,1 +1,4 @@
-"""Clients of the service over HTTP and gRPC, the original PipelineClient, and a load test; stands alone."""
+"""Clients of a running service over HTTP and gRPC, Paddle Serving's PipelineClient, and a load test.
+
+The package needs nothing of the server's code.
+"""

@@ -1,4 +1,4 @@
-"""`python -m client` lists the commands of the client package."""
+"""`python -m client` prints the commands of the client package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line that both clients share: texts in, a table or JSON out."""
+"""The command line of `http_client.py` and `rpc_client.py`: sends texts, prints the answer."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ EXAMPLES = """examples:
 def parse_arguments(
     name: str, address_option: str, default: str, arguments: Sequence[str] | None
 ) -> argparse.Namespace:
+    """Parse the command line of a client script; exit with a message if it is wrong.
+
+    name: file name of the script. address_option: "--url" or "--address", with its default. arguments: None
+    for those of the process.
+    """
     parser = argparse.ArgumentParser(
         prog=name,
         description="Send texts to a running service and print its answer.",
@@ -67,7 +72,7 @@ def parse_arguments(
 
 
 def plain_console(*, stderr: bool = False) -> Console:
-    """A console that prints texts as they are: "[red]" and ":car:" are no commands in a headline."""
+    """Return a rich console that prints texts verbatim: "[red]" and ":car:" in a headline are no markup."""
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
@@ -78,7 +83,11 @@ def run(
     default: str,
     arguments: Sequence[str] | None,
 ) -> int:
-    """Asks and prints; returns the exit code, 1 when there was no answer."""
+    """Run a client script: send the texts of the command line, print the answer, return the exit code.
+
+    client_class: HttpClient or RpcClient. The other arguments are those of `parse_arguments`. The code is 1
+    if there was no answer.
+    """
     options = parse_arguments(name, address_option, default, arguments)
     try:
         with client_class(
@@ -107,7 +116,10 @@ def run(
 
 
 def answer_table(texts: Sequence[str], answer: Answer) -> Table:
-    """A row for each text when every output has one element for each text, else a row for each output."""
+    """Return the table that shows an answer: a row for each text, with its outputs as columns.
+
+    If an output does not have one element for each text, the table has a row for each output instead.
+    """
     values = {key: parse_value(text) for key, text in answer.texts.items()}
     columns = {
         key: value for key, value in values.items() if isinstance(value, list) and len(value) == len(texts)
@@ -119,7 +131,7 @@ def answer_table(texts: Sequence[str], answer: Answer) -> Table:
         for key, value in values.items():
             table.add_row(key, _format_table_cell(value))
         return table
-    # The class first, its number is of less interest to a reader.
+    # The label comes first: readers care less about the other outputs.
     names = sorted(columns, key=lambda key: {"label": 0, "confidence": 1}.get(key, 2))
     table.add_column("text")
     for name in names:

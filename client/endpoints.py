@@ -1,4 +1,4 @@
-"""The protocols of a service for the load test: a body in, an answer or a ClientError out."""
+"""The protocols that the load test can speak: how to build request bodies, send them and check answers."""
 
 from __future__ import annotations
 
@@ -24,29 +24,38 @@ V2_METHOD_PATH = "/inference.GRPCInferenceService/ModelInfer"
 
 
 class RequestNames(NamedTuple):
-    """The names in a request: of the service or model, and of the key/value method."""
+    """Names in a request of the load test: the service or model, and the method of the key/value protocol."""
 
     service: str
     method: str
 
 
 class Endpoint(NamedTuple):
-    """A protocol: its request bodies and its answers."""
+    """A protocol that the load test speaks, as functions that build requests and check answers.
 
-    keys: Callable[[int], Sequence[str]]  # default names for a number of texts
-    body: Callable[[RequestNames, Mapping[str, Sequence[str]]], bytes]  # of texts by name
-    from_json: Callable[[str], bytes]  # body of a line of JSON
-    path: Callable[[RequestNames], str] = lambda request_names: ""  # over HTTP
-    read: Callable[[Any], object] = lambda answer: None  # raises a ClientError for an error answer
-    method: str = ""  # over gRPC
+    `ENDPOINTS` has an instance for each: key/value and KServe, over HTTP and gRPC.
+    """
+
+    keys: Callable[[int], Sequence[str]]  # default input names for a number of texts
+    body: Callable[[RequestNames, Mapping[str, Sequence[str]]], bytes]  # request body of texts by input name
+    from_json: Callable[[str], bytes]  # request body of a line of a .jsonl file
+    path: Callable[[RequestNames], str] = lambda request_names: ""  # URL path, over HTTP
+    read: Callable[[Any], object] = lambda answer: None  # raises a ClientError if it is an error
+    method: str = ""  # full method name, over gRPC
 
 
 class Connection(ABC):
-    """A connection for one protocol, without retries."""
+    """Client side of a connection to the service under load test; sends bytes and does not retry.
+
+    Each thread of the load test has its own.
+    """
 
     @abstractmethod
     def ask(self, body: bytes, timeout_s: float) -> None:
-        """Send a request; raise a ClientError for an error or no answer."""
+        """Send a request, and wait for its answer, which is checked and dropped.
+
+        Raises a ClientError for an error answer, or for none within `timeout_s`.
+        """
 
     @abstractmethod
     def close(self) -> None: ...
@@ -59,7 +68,7 @@ class Connection(ABC):
 
 
 class HttpConnection(Connection):
-    """A connection over HTTP."""
+    """A client's HTTP connection to the service, over which the load test POSTs request bodies."""
 
     def __init__(
         self,
@@ -83,7 +92,10 @@ class HttpConnection(Connection):
 
 
 class RpcConnection(Connection):
-    """A connection over gRPC; headers are sent as metadata."""
+    """A client's gRPC connection to the service, over which the load test sends serialized messages.
+
+    headers: sent as gRPC metadata.
+    """
 
     def __init__(
         self,
@@ -149,7 +161,10 @@ def _as_it_is(line: str) -> bytes:
 
 
 def _as_message(kind: type[Message]) -> Callable[[str], bytes]:
-    """Return a function from a JSON line to message bytes; it raises ValueError for another line."""
+    """Return a function that converts JSON to a serialized protobuf message of type `kind`.
+
+    The function raises ValueError for JSON that is no such message.
+    """
 
     def serialized(line: str) -> bytes:
         try:

@@ -1,10 +1,10 @@
-"""The errors of a call of the service, as its caller sees them.
+"""The exceptions that the clients raise when a request gets no result.
 
 ClientError
 |-- ServiceUnreachable       no connection, or it broke off before the answer.
 |-- RequestTimedOut          the call's `timeout_s`, or the service's own deadline, passed.
-|-- BadAnswer                what answered does not speak the service's protocol.
-`-- RequestRefused           an answer with an `err_no`.
+|-- BadAnswer                another kind of server answered.
+`-- RequestRefused           the service answered with an error.
     |-- TooManyRequests      overloaded: HTTP 429, gRPC RESOURCE_EXHAUSTED.
     `-- ServiceUnavailable   not ready, or stopping: HTTP 502 and 503, gRPC UNAVAILABLE.
 """
@@ -19,7 +19,10 @@ TIMED_OUT_ERR_NO = 6000  # of an answer that says the deadline has passed
 
 
 class ClientError(Exception):
-    """A call that has no answer. `retry_after_s` is the wait the service asked for, if it did."""
+    """Base of the exceptions that a client raises when a request gets no result.
+
+    `retry_after_s`: seconds after which the service asks the client to try again; None if it does not say.
+    """
 
     retryable = False
     """Whether the same call may succeed when it is sent again."""
@@ -28,22 +31,26 @@ class ClientError(Exception):
 
 
 class ServiceUnreachable(ClientError):
-    """No connection: no server listens at the address, or the connection broke before the answer."""
+    """Raised if no server listens at the address, or the connection breaks before the answer."""
 
     retryable = True
 
 
 class RequestTimedOut(ClientError):
-    """No answer in time; the message says whose limit it was."""
+    """Raised if no answer comes in time; the message says whether client or service set the limit."""
 
 
 class BadAnswer(ClientError):
-    """The answer is not one of this service: another program has the port, or a proxy answered."""
+    """Raised for an answer that is not in the service's protocol, such as a proxy's error page.
+
+    Another server may have the port.
+    """
 
 
 class RequestRefused(ClientError):
-    """The service answered with an error: `err_no` (None when it named none), `err_msg`, and the HTTP status.
+    """Raised if the service answers with an error, such as HTTP 400.
 
+    `err_no` is the error number of Paddle Serving, None if the answer has none; `err_msg` is the message.
     `http_status` is None over gRPC.
     """
 
@@ -64,20 +71,20 @@ class RequestRefused(ClientError):
 
 
 class TooManyRequests(RequestRefused):
-    """The service is overloaded; `retry_after_s` says when to come back."""
+    """Raised if the service is overloaded (HTTP 429); retry after `retry_after_s`."""
 
     retryable = True
 
 
 class ServiceUnavailable(RequestRefused):
-    """The service is starting, stopping, or has lost its workers."""
+    """Raised if the service is starting, stopping, or without workers (HTTP 502 and 503)."""
 
     retryable = True
 
 
 @contextlib.contextmanager
 def numpy_required() -> Iterator[None]:
-    """Inside, an import that fails for want of NumPy says how to install it."""
+    """Context manager for an import of NumPy; if NumPy is missing, the error says how to install it."""
     try:
         yield
     except ModuleNotFoundError as exc:

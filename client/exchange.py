@@ -1,4 +1,4 @@
-"""A request and its answer, the same for both protocols."""
+"""The base of the HTTP and the gRPC client: `Client.predict` sends texts and returns an `Answer`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Reply = tuple[str, dict[str, str]]
 
 @dataclass(frozen=True)
 class Answer:
-    """An answered request."""
+    """The successful answer to a request: output texts, which may be decoded to arrays."""
 
     err_no: int
     err_msg: str
@@ -33,14 +33,15 @@ class Answer:
 
     @cached_property
     def outputs(self) -> dict[str, NDArray[Any] | str]:
-        """The array under each key, or the text where it is none."""
+        """The outputs by name: printed arrays are parsed to NumPy arrays, other outputs stay texts."""
         return {key: parse_array(text) for key, text in self.texts.items()}
 
 
 class Client(ABC):
-    """Asks one method of one service; may be shared by threads.
+    """Base of the clients that send requests to one method of one service; threads may share a client.
 
-    `timeout_s` bounds a whole `predict`, its retries and their waits included.
+    timeout_s: seconds for a whole `predict`, with all retries and the waits between them. retries: tries
+    after the first.
     """
 
     def __init__(self, timeout_s: float, retries: int) -> None:
@@ -48,7 +49,10 @@ class Client(ABC):
         self._retries = retries
 
     def predict(self, inputs: Inputs) -> Answer:
-        """Sends a text, a list of texts or `{key: text}`. Raises a ClientError, see `client.errors`."""
+        """Send a text, a list of texts or {name: text} as one request, and return the service's answer.
+
+        Retries while the service is busy or unreachable. Raises a ClientError, see `client.errors`.
+        """
         started = time.monotonic()
         send = self._sender(as_feed(inputs))
         err_msg, texts = call_with_retries(send, timeout_s=self._timeout_s, retries=self._retries)
@@ -56,11 +60,14 @@ class Client(ABC):
 
     @abstractmethod
     def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
-        """One try, given the seconds it has. It raises a ClientError."""
+        """Return a function that sends the texts `feed` once, within the seconds that it is called with.
+
+        It returns the answer's message and outputs, or raises a ClientError.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections to the service."""
 
     def __enter__(self) -> Self:
         return self
@@ -70,9 +77,9 @@ class Client(ABC):
 
 
 def as_feed(inputs: Inputs) -> dict[str, str]:
-    """One text is key "0", several are "0", "1", ... in order; a mapping is sent as it is.
+    """Return the texts of a request by name: a lone text gets the name "0", a list "0", "1", ...
 
-    Raises TypeError when a key or a value is not a str, ValueError when there is none.
+    A mapping keeps its names. Raises TypeError if a name or a text is not a str, ValueError without a text.
     """
     if isinstance(inputs, str):
         feed = {"0": inputs}

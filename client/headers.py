@@ -1,4 +1,4 @@
-"""Headers that a client sends besides its own, with its API key; over gRPC they are metadata."""
+"""Extra HTTP headers and the API key of a client's requests; gRPC clients send them as metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ _VALUE = re.compile(r"[\t -~]*")
 
 
 def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers. Raises ValueError for one that could not be sent, or would begin a line of its own."""
+    """Return a copy of HTTP headers after validation.
+
+    Raises ValueError for a header with a line feed or other invalid characters, and for Host, Content-Length
+    and Transfer-Encoding, which the client sets.
+    """
     for name, value in headers.items():
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise ValueError(
@@ -24,7 +28,10 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def add_header_option(parser: argparse.ArgumentParser) -> None:
-    """--header, which may be repeated; the option holds pairs."""
+    """Add the command-line option --header 'NAME: VALUE', which may be repeated.
+
+    The parsed value `headers` is a list of (name, value).
+    """
     parser.add_argument(
         "--header",
         dest="headers",
@@ -50,7 +57,10 @@ HEADER = "x-api-key"  # over gRPC metadata, too
 
 
 def find_api_key(option: str | None) -> str | None:
-    """Return the key or the environment's; None without either. Raise ValueError for an invalid header."""
+    """Return the API key to send: `option`, else PADDLEWHEEL_API_KEY of the environment, else None.
+
+    Raises ValueError for a key that can't be a header's value.
+    """
     key = option or os.environ.get(VARIABLE) or None
     if key is not None and not re.fullmatch(r"[!-~]+", key):
         raise ValueError("the API key holds something else than printable ASCII characters")
@@ -58,7 +68,10 @@ def find_api_key(option: str | None) -> str | None:
 
 
 def add_api_key_option(parser: argparse.ArgumentParser) -> None:
-    """Add --api-key. The environment is safer: other users can see a command line."""
+    """Add the command-line option --api-key, the key that the client sends to the service.
+
+    The environment variable is safer: other users of the machine can see a command line.
+    """
     parser.add_argument(
         "--api-key", metavar="KEY", help=f"to show to the service (default: {VARIABLE} in the environment)"
     )

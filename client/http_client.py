@@ -1,4 +1,4 @@
-"""Asks the service over HTTP; as a script, classifies the texts it is given."""
+"""The HTTP client of a service; as a script, sends the texts of its command line and prints the answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ REFUSALS: dict[int, type[RequestRefused]] = {
 
 
 class HttpClient(Client):
-    """`POST {url}/{service}/{method}` over kept-alive connections."""
+    """Client of a service's key/value protocol over HTTP: `POST {url}/{service}/{method}`.
+
+    Connections are kept open between requests. Raises ValueError for an invalid `url`, `tls` or header.
+    """
 
     def __init__(
         self,
@@ -64,7 +67,10 @@ class HttpClient(Client):
 
 
 def read_key_value(reply: HttpReply) -> Reply:
-    """Return the content of an answer; raise the error of an error answer."""
+    """Return the message and the outputs by name from an HTTP answer of the key/value protocol.
+
+    Raises the ClientError that an error answer stands for.
+    """
     try:
         answer = json.loads(reply.body)
     except ValueError:
@@ -85,13 +91,14 @@ def _error(reply: HttpReply, answer: object) -> ClientError:
     if kind is RequestRefused and not named:
         start = reply.body[:200].decode("utf-8", "replace")
         return BadAnswer(f"HTTP {reply.status}, not a JSON object: {start!r}. Does the URL name the service?")
-    # The original's gateway calls it `message` when it could not read the request.
+    # Paddle Serving's gateway calls the message `message` if it could not read the request.
     text = (answer.get("err_msg") or answer.get("message")) if isinstance(answer, dict) else None
     retry_after_s = parse_retry_after(reply.retry_after)
     return kind(err_no, str(text or reply.reason), reply.status, retry_after_s=retry_after_s)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the script: send the texts of its command line over HTTP, and return the exit code."""
     from client.client_command import run
 
     return run(HttpClient, "http_client.py", "--url", DEFAULT_URL, arguments)

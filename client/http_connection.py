@@ -1,4 +1,4 @@
-"""Kept-alive HTTP connections, each exchange under one deadline."""
+"""A pool of keep-alive HTTP client connections to one server, with one deadline for each request."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ MAX_BODY_BYTES = 512 * 1024 * 1024  # what the gRPC client takes at most, too
 
 @dataclass(frozen=True)
 class HttpReply:
+    """An HTTP response as the client received it; `retry_after` is the header Retry-After or None."""
+
     status: int
     reason: str
     body: bytes
@@ -28,7 +30,10 @@ class HttpReply:
 
 
 class _Deadline:
-    """A deadline for all reads: a slow server never exceeds a socket's timeout, which bounds each read."""
+    """Mixin for sockets that limits all reads of a response together to one deadline.
+
+    A socket's own timeout limits each read alone, so that a slow server could go on for ever.
+    """
 
     deadline = 0.0
 
@@ -49,7 +54,7 @@ class _TlsSocket(_Deadline, ssl.SSLSocket):
 
 
 class ConnectionPool:
-    """The connections to one server; each serves one exchange at a time, for any thread."""
+    """Keep-alive HTTP connections of a client to one server, opened on demand; threads may share the pool."""
 
     def __init__(
         self,
@@ -58,10 +63,10 @@ class ConnectionPool:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """headers: sent with each request; they replace default headers of the same name.
+        """Prepare a pool without connecting. headers: sent with each request, in place of default headers.
 
-        Raises ValueError when `url` is not http(s)://host[:port][/prefix], for a bad file of `tls`, and for
-        an invalid header.
+        Raises ValueError unless `url` is http(s)://host[:port][/prefix], for an unusable file of `tls`, and
+        for an invalid header.
         """
         key = find_api_key(api_key)
         defaults = {"Accept": "application/json", "Content-Type": "application/json"}
@@ -90,11 +95,14 @@ class ConnectionPool:
         self._closed = False
 
     def post(self, path: str, body: bytes, timeout_s: float) -> HttpReply:
-        """Send a POST request. Raise RequestTimedOut, ServiceUnreachable or BadAnswer; never retry."""
+        """Send a POST request once, without retries, and return the response with any status.
+
+        Raises RequestTimedOut, ServiceUnreachable or BadAnswer.
+        """
         return self._ask("POST", path, body, timeout_s)
 
     def get(self, path: str, timeout_s: float) -> HttpReply:
-        """Send a GET request, with the errors of `post`."""
+        """Send a GET request once, and return the response with any status; raises the errors of `post`."""
         return self._ask("GET", path, b"", timeout_s)
 
     def _ask(self, method: str, path: str, body: bytes, timeout_s: float) -> HttpReply:
@@ -109,9 +117,9 @@ class ConnectionPool:
             reply, keep = self._exchange(connection, method, path, body, deadline)
         except BaseException as error:
             if connection is not None:
-                connection.close()  # the next exchange would read this answer
+                connection.close()  # a reused connection would deliver this answer to the next request
             client_error = self._client_error(error, timeout_s)
-            if client_error is None:  # a BadAnswer of our own, or not the connection's fault
+            if client_error is None:  # raised here (BadAnswer), or not a connection error
                 raise
             if reused and isinstance(client_error, ServiceUnreachable):
                 # The server has closed idle connections: the next try opens a new one.
@@ -125,6 +133,7 @@ class ConnectionPool:
         return reply
 
     def close(self) -> None:
+        """Close the idle connections; connections in use close after their response."""
         self._closed = True
         self._close_idle()
 
@@ -134,7 +143,7 @@ class ConnectionPool:
 
     def _take_idle(self) -> _Socket | _TlsSocket | None:
         try:
-            return self._idle.pop()  # used last: the least likely to be closed as idle
+            return self._idle.pop()  # the last used connection is least likely to have timed out
         except IndexError:
             return None
 
@@ -151,7 +160,10 @@ class ConnectionPool:
     def _exchange(
         self, connection: _Socket | _TlsSocket, method: str, path: str, body: bytes, deadline: float
     ) -> tuple[HttpReply, bool]:
-        """Return the reply, and whether the connection may serve another exchange."""
+        """Send a request and read the response; also return whether the connection stays open.
+
+        deadline: `time.monotonic()` instant.
+        """
         connection.deadline = deadline
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         head = (

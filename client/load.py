@@ -1,4 +1,4 @@
-"""The load test: threads that send requests to a service over any of its protocols.
+"""The load test: threads send requests to a running service, over any of its protocols, and time them.
 
 The generator is Python and sends at most some thousand requests/s, even if the service could answer more.
 """
@@ -31,15 +31,16 @@ from client.load_report import Sample, print_report
 from client.rpc_client import DEFAULT_ADDRESS
 from client.tls import add_tls_options, build_tls
 
-LINES = (".jsonl", ".ndjson")  # a body a line; any other file is a body as it is
+LINES = (".jsonl", ".ndjson")  # files with a body on each line; any other file is one body
 
 
 def make_text_bodies(
     endpoint: Endpoint, request_names: RequestNames, texts: Sequence[str], keys: Sequence[str], rows: int
 ) -> list[bytes]:
-    """Make a body for each text; further rows of a request are the texts that follow.
+    """Build request bodies from texts: as many bodies as texts, each with `rows` texts.
 
-    keys: names of the texts of a request, one for all or one for each. Raises ValueError for another number.
+    Body i has text i and the texts that follow. keys: name of the input in the request, one for all texts of
+    a request or one for each. Raises ValueError for another number of keys.
     """
     names = list(keys) or list(endpoint.keys(rows))
     if len(names) not in (1, rows):
@@ -59,8 +60,9 @@ def make_text_bodies(
 
 
 def read_bodies(endpoint: Endpoint, path: Path) -> list[bytes]:
-    """Read the bodies: each line of a JSON lines file, any other file, or each file of a folder.
+    """Read request bodies from a file or folder, to be sent as they are.
 
+    A .jsonl file has a body on each line, any other file is one body, and a folder has a body in each file.
     Raises OSError, and ValueError without a body or for a line that is no body of this protocol.
     """
     if path.is_dir():
@@ -80,7 +82,10 @@ def read_bodies(endpoint: Endpoint, path: Path) -> list[bytes]:
 
 
 def read_texts(path: Path) -> list[str]:
-    """Read the non-empty lines of a UTF-8 file; only a line feed ends a line: texts may hold U+2028."""
+    """Read the non-empty lines of a UTF-8 file.
+
+    Only a line feed ends a line, because texts may hold U+2028.
+    """
     lines = path.read_bytes().decode("utf-8").split("\n")
     return [line.strip() for line in lines if line.strip()]
 
@@ -107,10 +112,11 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 class LoadTest:
-    """Runs `threads` clients, each with its own connection, until `loops`, `seconds` or `stop`.
+    """A load test: `threads` clients, each with its own connection, send requests and record latencies.
 
-    rate: requests per second of all threads. A request starts when it is due, whether others are answered or
-    not, and its latency counts from then. None: each thread sends its next request after an answer.
+    It ends after `loops` requests of each thread, after `seconds`, or at `stop`. rate: requests per second of
+    all threads together. A request starts when it is due, whether others are answered or not, and its latency
+    counts from then. None: each thread sends its next request after an answer.
     """
 
     def __init__(
@@ -141,28 +147,32 @@ class LoadTest:
         ]
 
     def start(self) -> None:
+        """Start the threads, and return at once."""
         self._started = time.monotonic()
         for thread in self._threads:
             thread.start()
 
     def running(self, wait_s: float) -> bool:
-        """Return whether a thread is still running, after at most `wait_s`."""
+        """Wait at most `wait_s` seconds, and return whether the test was still running before the wait."""
         alive = next((thread for thread in self._threads if thread.is_alive()), None)
         if alive is not None:
             alive.join(wait_s)
         return alive is not None
 
     def stop(self) -> None:
-        """Stop sending; requests in flight are neither awaited nor counted."""
+        """Stop sending requests; requests in flight are neither awaited nor counted."""
         self._stop.set()
 
     def done(self) -> int:
+        """Return the number of requests that were answered or failed so far."""
         return sum(len(samples) for samples in self._samples)
 
     def elapsed_s(self) -> float:
+        """Return the seconds since the start of the test."""
         return time.monotonic() - self._started
 
     def samples(self) -> list[Sample]:
+        """Return a record of each request that was answered or failed so far."""
         return [sample for samples in self._samples for sample in list(samples)]
 
     def _ask(self, number: int) -> None:
@@ -178,14 +188,17 @@ class LoadTest:
                 samples.append(Sample(now - self._started, (now - began) * 1000, error, late_ms > LATE_MS))
 
     def _turns(self) -> Iterator[float]:
-        """Yield the start times of a thread's requests, one after the other."""
+        """Yield the start of each request of a thread, the current time; each follows the last answer."""
         for _ in itertools.count() if self._loops is None else range(self._loops):
             if self._stop.is_set() or (self._seconds is not None and self.elapsed_s() >= self._seconds):
                 return
             yield time.monotonic()
 
     def _due(self, rate: float) -> Iterator[float]:
-        """Yield the due times of the requests that a thread sends, when each is due."""
+        """Yield the scheduled start of each request that this thread sends, after waiting until then.
+
+        rate: requests per second of all threads. Starts are `time.monotonic()` instants.
+        """
         for number in self._requests:
             after_s = number / rate
             over = self._seconds is not None and after_s >= self._seconds
@@ -198,7 +211,7 @@ class LoadTest:
 
 
 def _outcome(connection: Connection, body: bytes, timeout_s: float) -> str | None:
-    """Send a request; return the kind of its error, None for an answer."""
+    """Send a request; return None for an answer, else the kind of its error, such as "RequestTimedOut"."""
     try:
         connection.ask(body, timeout_s)
     except RequestRefused as error:
@@ -210,6 +223,10 @@ def _outcome(connection: Connection, body: bytes, timeout_s: float) -> str | Non
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the load test of the command line, print its report, and return the exit code.
+
+    The code is 1 if any request failed, or the first request failed and nothing was measured.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
     _check_options(parser, options)
@@ -247,7 +264,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Exit with an error for conflicting options; fill in defaults of the others."""
+    """Fill in the defaults of the load test's options; exit with a message if options conflict."""
     if options.plot is not None and options.plot.suffix != ".svg":
         parser.error(f"--plot {options.plot}: the plot is an SVG, name it *.svg")
     if options.endpoint is None:
@@ -266,7 +283,10 @@ def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace)
 
 
 def _bodies(options: argparse.Namespace) -> list[bytes]:
-    """Return the request bodies. Raise OSError, and ValueError for invalid bodies."""
+    """Return the request bodies that the options ask for: read from files, or built from texts.
+
+    Raises OSError, and ValueError for invalid bodies.
+    """
     endpoint = ENDPOINTS[options.endpoint]
     if options.bodies is not None:
         return read_bodies(endpoint, options.bodies)
@@ -277,7 +297,7 @@ def _bodies(options: argparse.Namespace) -> list[bytes]:
 
 
 def _connector(options: argparse.Namespace) -> Callable[[], Connection]:
-    """Return a function that opens a connection."""
+    """Return a function that creates a client connection to the service of the options."""
     endpoint = ENDPOINTS[options.endpoint]
 
     def connect() -> Connection:
@@ -304,7 +324,10 @@ def _title(options: argparse.Namespace) -> str:
 
 
 def _watch(test: LoadTest, total: int | None, seconds: float | None) -> bool:
-    """Show the progress until the test ends; return whether Ctrl-C ended it."""
+    """Run the load test with a progress bar until it ends; return whether Ctrl-C ended it.
+
+    total: expected requests. seconds: expected duration.
+    """
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=plain_console(stderr=True), transient=True) as progress:
         task = progress.add_task("requests", total=total)

@@ -1,4 +1,4 @@
-"""Draws a load test as an SVG: latency over time, and its distribution beside it."""
+"""Draws a load test as an SVG: latency of each request over time, with a histogram beside it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ LINE = 14  # from one label to the next, at least
 
 
 class _Scale:
-    """Logarithmic milliseconds to pixels, the least at the bottom."""
+    """The plot's vertical axis: converts latencies to pixels on a logarithmic scale, lowest at the bottom."""
 
     def __init__(self, low_ms: float, high_ms: float) -> None:
         self.low = math.log10(max(low_ms, 0.001)) - 0.05
         self.high = max(math.log10(max(high_ms, 0.001)) + 0.05, self.low + 0.3)
 
     def y(self, ms: float) -> float:
+        """Return the y coordinate in pixels of a latency."""
         part = (math.log10(max(ms, 0.001)) - self.low) / (self.high - self.low)
         return BOTTOM - part * (BOTTOM - TOP)
 
     def ticks(self) -> Iterator[float]:
+        """Yield the latencies, in ms, that get a line and a label: 1, 2, 5, 10, 20, ..."""
         for power in range(math.floor(self.low), math.ceil(self.high) + 1):
             for digit in (1, 2, 5):
                 if self.low <= math.log10(tick := digit * 10.0**power) <= self.high:
@@ -38,11 +40,12 @@ class _Scale:
 
 
 def write_plot(path: Path, title: str, samples: Sequence[Sample]) -> None:
-    """Writes the picture; `samples` holds at least one."""
+    """Write the SVG plot of a load test's requests to a file. `samples` must not be empty."""
     path.write_text(draw(title, samples), encoding="utf-8")
 
 
 def draw(title: str, samples: Sequence[Sample]) -> str:
+    """Return the SVG text of the plot of a load test's requests. `samples` must not be empty."""
     latencies = [sample.latency_ms for sample in samples]
     answered = sorted(sample.latency_ms for sample in samples if sample.error is None)
     scale = _Scale(min(latencies), max(latencies))
@@ -85,7 +88,7 @@ def _points(samples: Sequence[Sample], scale: _Scale) -> Iterator[str]:
 
 
 def _thinned(samples: Sequence[Sample]) -> list[Sample]:
-    """Every n-th of them, and all that failed or were slowest: those are what one looks for."""
+    """Return every n-th request, and all failed and slowest requests, so that the plot stays small."""
     if len(samples) <= MAX_POINTS:
         return list(samples)
     stride = math.ceil(len(samples) / MAX_POINTS)
@@ -120,7 +123,7 @@ def _marks(answered: Sequence[float], scale: _Scale) -> Iterator[str]:
 
 
 def _round_step(step: float) -> float:
-    """The next of 1, 2, 5, 10, ... (times a power of ten) that is at least `step`."""
+    """Return the smallest of 1, 2, 5, 10, 20, ... (and 0.1, 0.2, ...) that is at least `step`."""
     power: float = 10.0 ** math.floor(math.log10(step))
     return next(digit * power for digit in (1, 2, 5, 10) if digit * power >= step * 0.999)
 

@@ -1,4 +1,4 @@
-"""The report of a load test: numbers and a histogram in text."""
+"""The text report of a load test: throughput, latency percentiles, errors and a histogram."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 class Sample(NamedTuple):
-    """One request of a load test."""
+    """The record of one request of a load test: its time, latency and error."""
 
     at_s: float  # end of the request, since the start of the test
     latency_ms: float
@@ -24,7 +24,7 @@ class Sample(NamedTuple):
 
 
 class Bin(NamedTuple):
-    """The latencies from `low_ms` up to `high_ms`."""
+    """A bar of the latency histogram: `size` requests between `low_ms` and `high_ms`."""
 
     low_ms: float
     high_ms: float
@@ -32,12 +32,12 @@ class Bin(NamedTuple):
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Return the smallest sorted value that `percent` of the values do not exceed (nearest rank)."""
+    """Return a percentile of sorted values by nearest rank, without interpolation. percent: 0 to 100."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]
 
 
 def histogram(latencies_ms: Sequence[float], bins: int = 16) -> list[Bin]:
-    """Count latencies in equal steps of a logarithmic scale, for their long tails."""
+    """Count latencies in `bins` intervals of equal width on a logarithmic scale, which suits long tails."""
     low, high = max(min(latencies_ms), 0.001), max(latencies_ms)
     if high <= low:
         return [Bin(low, high, len(latencies_ms))]
@@ -48,7 +48,7 @@ def histogram(latencies_ms: Sequence[float], bins: int = 16) -> list[Bin]:
 
 
 def print_report(console: Console, title: str, samples: Sequence[Sample], elapsed_s: float) -> int:
-    """Prints the summary and returns the number of failed requests."""
+    """Print throughput, percentiles, errors and a histogram; return the number of failed requests."""
     answered = sorted(sample.latency_ms for sample in samples if sample.error is None)
     errors = Counter(sample.error for sample in samples if sample.error is not None)
     table = Table(show_header=False)
@@ -73,7 +73,7 @@ def print_report(console: Console, title: str, samples: Sequence[Sample], elapse
 
 
 def histogram_lines(bins: Sequence[Bin]) -> list[str]:
-    """Draw a bar for each bin, to an eighth of a character."""
+    """Return a text line with interval, bar and count for each bin of a histogram."""
     largest = max(bin.size for bin in bins)
     lines = []
     for bin in bins:

@@ -1,4 +1,4 @@
-"""The client of Paddle Serving's Pipeline: same calls, same bytes."""
+"""`PipelineClient`, the gRPC client of Paddle Serving's Pipeline: the same calls and the same messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ with numpy_required():
 
 PROFILE_KEY = "pipeline.profile"
 STRING, BYTES = 12, 13
-LOD_SUFFIX = ".lod"  # the offsets of a feed's sequences, in the feed beside it
+LOD_SUFFIX = ".lod"  # "x.lod" has the offsets of the sequences in the input "x"
 # numpy dtype: (elem_type, field). NumPy has no bfloat16: its bits travel as uint16. The service has the same
 # table (pipeline/models/tensor_spec.py), which a client, being without the service, does not import.
 ENCODINGS = {
@@ -40,10 +40,10 @@ NUMPY_1 = "1.25" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else False
 
 
 class PipelineClient:
-    """Paddle Serving's `PipelineClient`. A call without answer raises `grpc.RpcError`, as there.
+    """Drop-in replacement for Paddle Serving's `PipelineClient`, which sends arrays and texts over gRPC.
 
-    `timeout_s` bounds one `predict`, retries of an unreachable or busy service included; None waits for ever,
-    as the original did. A future is not tried again.
+    timeout_s: seconds for one `predict`, with retries of an unreachable or busy service; None waits for ever,
+    as the original did. Asynchronous calls are not retried. A call without answer raises `grpc.RpcError`.
     """
 
     def __init__(
@@ -60,7 +60,10 @@ class PipelineClient:
         self._channel: RpcChannel | None = None
 
     def connect(self, endpoints: Sequence[str]) -> None:
-        """Uses the services at `["host:port", ...]` in turn; nothing is sent yet."""
+        """Set the addresses of the services, `["host:port", ...]`, to be used in turn. Sends nothing yet.
+
+        Raises ValueError for an invalid address.
+        """
         self.close()
         self._channel = RpcChannel(*endpoints, tls=self._tls, api_key=self._api_key)
 
@@ -97,11 +100,12 @@ class PipelineClient:
         profile: bool = False,
         log_id: int = 0,
     ) -> Response | grpc.CallFuture[Response]:
-        """Sends `{key: str, ndarray or list}`; `Response.err_no` says how it went.
+        """Send the inputs {name: str, ndarray or list}, and return the response, or a future if `asyn`.
 
-        The keys "logid" and "clientip" fill the fields of that name; `log_id` wins over "logid". With
-        `pack_tensor_format`, "x.lod" (offsets) becomes the lod of the tensor "x". `fetch` is checked and has
-        no effect, as in 0.9. Raises TypeError for what can't be sent, RuntimeError before `connect`.
+        `Response.err_no` is 0 for success. The keys "logid" and "clientip" fill the fields of that name;
+        `log_id` wins over "logid". pack_tensor_format: send Tensor messages; "x.lod" (offsets) becomes the
+        lod of the tensor "x". `fetch` is checked and has no effect, as in 0.9. Raises TypeError for a value
+        that can't be sent, RuntimeError before `connect`, and grpc.RpcError without an answer.
         """
         if self._channel is None:
             raise RuntimeError('not connected; call connect(["127.0.0.1:8088"]) first')
@@ -119,6 +123,7 @@ class PipelineClient:
         return self._call(self._channel, request)
 
     def close(self) -> None:
+        """Close the connection; `connect` opens a new one."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -151,7 +156,11 @@ def pack_request(
     profile: bool = False,
     log_id: int = 0,
 ) -> Request:
-    """The message for a feed; `feed_dict` is left as it is."""
+    """Return the protobuf Request for the inputs {name: str, ndarray or list}, which stay unchanged.
+
+    pack_tensor_format: as Tensor messages instead of printed arrays; use_tensor_bytes: in .npy format.
+    profile: ask for timings.
+    """
     if not isinstance(feed_dict, dict):
         raise TypeError("feed must be a dict {key: str, ndarray or list}")
     feed = dict(feed_dict)
@@ -172,7 +181,7 @@ def pack_request(
 
 
 def pack_tensors(feed: dict[str, Any], *, as_bytes: bool = False) -> list[Tensor]:
-    """A tensor for each feed; offsets ("x.lod") go with the tensor they belong to."""
+    """Return a Tensor message for each input; "x.lod" (sequence offsets) becomes a field of tensor "x"."""
     offsets = {f"{name}{LOD_SUFFIX}" for name in feed}
     tensors = []
     for name, value in feed.items():
@@ -185,9 +194,10 @@ def pack_tensors(feed: dict[str, Any], *, as_bytes: bool = False) -> list[Tensor
 
 
 def pack_tensor(name: str, value: Any, *, as_bytes: bool = False) -> Tensor:
-    """A str or a list of str as STRING, an array by its dtype, or as BYTES (the .npy format).
+    """Return the Tensor message for a str, a list of str, or an array. as_bytes: arrays in .npy format.
 
-    A service joins the texts of a list; those of an array of str have a shape and stay apart.
+    A service joins the texts of a list; an array of str has a shape, and its texts stay apart. Raises
+    TypeError for other values and dtypes.
     """
     texts = [value] if isinstance(value, str) else value
     if isinstance(texts, list) and texts and all(isinstance(text, str) for text in texts):
@@ -208,17 +218,18 @@ def pack_tensor(name: str, value: Any, *, as_bytes: bool = False) -> Tensor:
 
 
 def as_array(key: str, value: Any) -> NDArray[Any]:
+    """Return an array, or the array of a list. Raise TypeError for other values; `key` is their name."""
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, list):
         try:
             return np.array(value)
-        except ValueError:  # lists of several lengths, which NumPy 1 took for objects
+        except ValueError:  # ragged lists, which NumPy 1 made arrays of objects
             return np.array(value, object)
     raise TypeError(f"{key!r}: {type(value).__name__} can't be sent, only str, ndarray and list")
 
 
 def print_array(array: NDArray[Any]) -> str:
-    """The repr of all elements, as NumPy 1 printed it: the form in which key/value requests carry arrays."""
+    """Return the full repr of an array in NumPy 1's format, as key/value requests carry arrays."""
     with np.printoptions(threshold=sys.maxsize, legacy=NUMPY_1):  # type: ignore[arg-type]
         return repr(array)

@@ -1,4 +1,4 @@
-"""Finds the project's own interpreter when a script was started with one that lacks its dependencies."""
+"""Restarts a client script in the project's virtual environment if packages are missing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def use_project_environment(*modules: str) -> None:
-    """Goes on as it is when `modules` can be imported, in the project's .venv when that exists, else exits.
+    """Restart this script in the project's .venv if a module can't be imported; return if all can.
 
-    So `python3 client/rpc_client.py` works beside `make serve` without activating anything.
+    Exits with a message if there is no .venv. `python3 client/rpc_client.py` thus works without activation.
     """
     missing = [module for module in modules if importlib.util.find_spec(module) is None]
     if not missing:

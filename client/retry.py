@@ -1,4 +1,4 @@
-"""Retries of failed calls and the waits before them."""
+"""Retries of a client's failed requests, and the waits before them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 
 def pause_s(tries: int, retry_after_s: float | None, jitter: float) -> float:
-    """Return the seconds to wait after `tries` failed tries; `jitter` in [0, 1) spreads clients.
+    """Return the seconds to wait after `tries` failed tries, with exponential backoff.
 
-    The service's `retry_after_s` is a lower bound: the jitter only adds to it.
+    retry_after_s: wait that the service asked for, a lower bound. jitter: random number in [0, 1), which
+    spreads the retries of many clients.
     """
     if retry_after_s is not None:
         return retry_after_s * (1 + 0.1 * jitter)
@@ -29,10 +30,10 @@ def pause_s(tries: int, retry_after_s: float | None, jitter: float) -> float:
 
 
 def call_with_retries(send: Callable[[float], T], *, timeout_s: float, retries: int) -> T:
-    """Call `send(remaining_s)` until it answers, with at most `retries` retries, within `timeout_s`.
+    """Call `send(remaining_s)` until it returns, with at most `retries` retries, within `timeout_s`.
 
-    Raises the error of the last `send`. A wait beyond `timeout_s` is not started: the caller gets the error
-    at once.
+    Only a ClientError that is `retryable` is retried; the last error is raised. A wait beyond `timeout_s` is
+    not started: the caller gets the error at once.
     """
     deadline = time.monotonic() + timeout_s
     tries = 0
@@ -53,7 +54,7 @@ def call_with_retries(send: Callable[[float], T], *, timeout_s: float, retries: 
 
 
 def parse_retry_after(header: str | None, now: datetime | None = None) -> float | None:
-    """Parse a Retry-After header, seconds or a date (RFC 9110, 10.2.3), to seconds; None if invalid."""
+    """Parse the HTTP header Retry-After, seconds or a date, to seconds from now; None if invalid."""
     if header is None:
         return None
     text = header.strip()

@@ -1,4 +1,4 @@
-"""A client for rows: JSON objects in and out, by `:predict` of KServe v1."""
+"""A client for rows of data: JSON objects in and out, by `:predict` of the KServe v1 protocol."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from client.http_connection import ConnectionPool, HttpReply
 from client.retry import call_with_retries, parse_retry_after
 from client.tls import Tls
 
-SERVICE = "paddlewheel_service"  # the platform of a model that is a whole service, in KServe v2's metadata
+SERVICE = "paddlewheel_service"  # `platform` in the KServe v2 metadata of a whole service
 
 
 class RowsClient:
-    """`POST {url}/v1/models/{model}:predict` over kept-alive connections; may be shared by threads.
+    """Client that sends rows to `POST {url}/v1/models/{model}:predict`; threads may share a client.
 
-    `timeout_s` bounds a whole call, its retries and their waits included.
+    timeout_s: seconds for a whole call, with all retries and the waits between them.
     """
 
     def __init__(
@@ -33,7 +33,11 @@ class RowsClient:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Raises ValueError for a url that is not of the form http://host:port."""
+        """Prepare a client without connecting. retries: tries of `predict` after the first.
+
+        Raises ValueError for a `url` that is not of the form http://host:port, and for invalid `tls` or
+        headers.
+        """
         self._pool = ConnectionPool(url, tls, api_key, headers)
         self._timeout_s = timeout_s
         self._retries = retries
@@ -41,7 +45,11 @@ class RowsClient:
     def predict(
         self, model: str, rows: Sequence[Mapping[str, Any]], parameters: Mapping[str, Any]
     ) -> list[Any]:
-        """Return the answer to each row. Raise a ClientError, RequestRefused for rejected rows."""
+        """Send rows as one request, and return an answer for each row.
+
+        parameters: of the request, such as {"top_k": 3}. Raises RequestRefused if the service rejects the
+        rows, or another ClientError.
+        """
         request: dict[str, Any] = {"instances": rows}
         if parameters:
             request["parameters"] = parameters
@@ -54,7 +62,10 @@ class RowsClient:
         return answers
 
     def services(self) -> list[str]:
-        """Return the names of the services at the URL. Raise a ClientError."""
+        """Return the names of the services that the server at the URL serves, without single models.
+
+        Raises a ClientError.
+        """
         names = _member(
             self._send_with_retries(partial(self._pool.get, f"{self._pool.prefix}/v1/models")), "models"
         )
@@ -79,6 +90,7 @@ class RowsClient:
         return call_with_retries(once, timeout_s=self._timeout_s, retries=retries)
 
     def close(self) -> None:
+        """Close the connections to the service."""
         self._pool.close()
 
     def __enter__(self) -> Self:
@@ -89,7 +101,7 @@ class RowsClient:
 
 
 def kserve_error(reply: HttpReply) -> ClientError:
-    """Return the error of a KServe error answer."""
+    """Return the exception that a KServe error response stands for, to be raised by the caller."""
     try:
         message = json.loads(reply.body)["error"]
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A gRPC connection to the service, and what its statuses mean to a caller."""
+"""A gRPC channel to the service, and the exceptions for gRPC statuses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OPTIONS = [
     ("grpc.enable_http_proxy", 0),
 ]
 TOO_LARGE_ERR_NO = 5000
-# What gRPC itself puts into an UNAVAILABLE, lower case.
+# Phrases, in lower case, of UNAVAILABLE statuses that the local gRPC library makes.
 TRANSPORT_PHRASES = (
     "failed to connect",
     "connections to all backends failing",
@@ -51,7 +51,7 @@ TRANSPORT_PHRASES = (
     "empty address list",
     "keepalive",
 )
-# What a service's own refusal means, by Paddle Serving's numbers; a gRPC status carries no err_no.
+# Paddle Serving's err_no for a service's error, because a gRPC status carries none.
 ERR_NO_OF_STATUS = {
     grpc.StatusCode.UNAUTHENTICATED: 3004,
     grpc.StatusCode.UNIMPLEMENTED: 3000,
@@ -64,7 +64,7 @@ ERR_NO_OF_STATUS = {
 
 
 class RpcChannel:
-    """The connection to one address, or to several in turn."""
+    """A client's gRPC channel to a service at one address, or at several addresses in turn."""
 
     def __init__(
         self,
@@ -73,9 +73,10 @@ class RpcChannel:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Open a channel, unencrypted without `tls`. headers: sent as metadata with each call.
+        """Create a channel to `host:port` addresses, unencrypted without `tls`. Connects at the first call.
 
-        Raises ValueError for a bad address, a bad file of `tls`, or an invalid header.
+        headers: sent as metadata with each call. Raises ValueError for a bad address, an unusable file of
+        `tls`, or an invalid header.
         """
         key = find_api_key(api_key)
         metadata = checked_headers(headers or {}) | ({} if key is None else {HEADER: key})
@@ -92,7 +93,10 @@ class RpcChannel:
         )
 
     def call(self, request: Request, timeout_s: float | None) -> Response:
-        """Call once, without retries. Raise a ClientError whose `__cause__` is gRPC's own error."""
+        """Call PipelineService/inference once, without retries, and return the response.
+
+        timeout_s: None waits for ever. Raises a ClientError whose `__cause__` is the grpc.RpcError.
+        """
         try:
             response: Response = self._inference(request, timeout=timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
@@ -100,7 +104,10 @@ class RpcChannel:
         return response
 
     def call_bytes(self, method: str, message: bytes, timeout_s: float | None) -> bytes:
-        """Call any method once. Raise a ClientError whose `__cause__` is gRPC's own error."""
+        """Call the gRPC method of this path with a serialized message, once; return the serialized response.
+
+        Raises a ClientError whose `__cause__` is the grpc.RpcError.
+        """
         call = self._channel.unary_unary(method, request_serializer=None, response_deserializer=None)
         try:
             answer: bytes = call(message, timeout=timeout_s, metadata=self._metadata)
@@ -109,18 +116,26 @@ class RpcChannel:
         return answer
 
     def call_later(self, request: Request, timeout_s: float | None) -> grpc.CallFuture[Response]:
-        """Send a request and return gRPC's future."""
+        """Call PipelineService/inference without waiting, and return gRPC's future of the response.
+
+        The future raises grpc.RpcError.
+        """
         future: grpc.CallFuture[Response] = self._inference.future(
             request, timeout=timeout_s, metadata=self._metadata
         )
         return future
 
     def close(self) -> None:
+        """Close the channel; calls in flight are cancelled."""
         self._channel.close()
 
 
 def build_target(addresses: Sequence[str]) -> str:
-    """Return gRPC's target for `host:port`; several hosts are resolved here, as gRPC needs numbers."""
+    """Return the target string of a gRPC channel for one or more `host:port`.
+
+    Several host names are resolved here, because gRPC needs IPv4 addresses for them. Raises ValueError for an
+    invalid address or none.
+    """
     if not addresses:
         raise ValueError("no address to connect to; give ['127.0.0.1:8088']")
     for address in addresses:
@@ -133,7 +148,10 @@ def build_target(addresses: Sequence[str]) -> str:
 
 
 def client_error(error: grpc.RpcError, target: str) -> ClientError:
-    """Return the ClientError for a failed call, with the pushback in its trailing metadata."""
+    """Return the ClientError that a gRPC error stands for, to be raised by the caller.
+
+    A retry pushback in the trailing metadata becomes its `retry_after_s`. target: address, for the message.
+    """
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestTimedOut(f"no answer from {target} in time: {details}")
@@ -159,7 +177,10 @@ def client_error(error: grpc.RpcError, target: str) -> ClientError:
 
 
 def _heed_pushback(error: ClientError, pushback_ms: str | bytes | None) -> None:
-    """gRFC A6: milliseconds to wait; a negative or unreadable value forbids the retry."""
+    """Apply gRPC's retry pushback (gRFC A6), milliseconds to wait before a retry, to an error.
+
+    A negative or unreadable value forbids the retry.
+    """
     if pushback_ms is None:
         return
     text = pushback_ms.decode("ascii", "replace") if isinstance(pushback_ms, bytes) else pushback_ms
@@ -170,5 +191,8 @@ def _heed_pushback(error: ClientError, pushback_ms: str | bytes | None) -> None:
 
 
 def _is_local_status(details: str) -> bool:
-    """Return whether the local gRPC made the status, by its text: the code does not tell."""
+    """Return whether this client's gRPC library, not the service, made an UNAVAILABLE status.
+
+    details: text of the status, the only thing that tells.
+    """
     return any(phrase in details.lower() for phrase in TRANSPORT_PHRASES)

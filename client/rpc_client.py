@@ -1,4 +1,4 @@
-"""Asks the service over gRPC; as a script, classifies the texts it is given."""
+"""The gRPC client of a service; as a script, sends the texts of its command line and prints the answer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ DEFAULT_ADDRESS = "127.0.0.1:8088"
 
 
 class RpcClient(Client):
-    """`PipelineService/inference` over one connection of its own."""
+    """Client of a service's key/value protocol over gRPC: `PipelineService/inference`.
+
+    It has a connection of its own. Raises ValueError for an invalid `address`, `tls` or header.
+    """
 
     def __init__(
         self,
@@ -50,7 +53,10 @@ class RpcClient(Client):
 
 
 def read_key_value_message(response: Response) -> Reply:
-    """Return the content of an answer; raise the error of an error answer."""
+    """Return the message and the outputs by name from a gRPC response of the key/value protocol.
+
+    Raises RequestTimedOut or RequestRefused for an error response.
+    """
     if response.err_no == TIMED_OUT_ERR_NO:
         raise RequestTimedOut(f"the service gave up: {response.err_msg}")
     if response.err_no != 0:
@@ -59,6 +65,7 @@ def read_key_value_message(response: Response) -> Reply:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the script: send the texts of its command line over gRPC, and return the exit code."""
     from client.client_command import run
 
     return run(RpcClient, "rpc_client.py", "--address", DEFAULT_ADDRESS, arguments)

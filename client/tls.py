@@ -1,4 +1,4 @@
-"""TLS files of a client: trusted authorities, and its own certificate."""
+"""TLS settings of a client: trusted authorities, and the client's own certificate."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tls:
-    """PEM files; a client raises ValueError for an unusable file."""
+    """Paths of the PEM files with which a client uses TLS; clients raise ValueError for an unusable file."""
 
     ca_file: str | Path | None = None  # trusted authorities, None for the system's
     cert_file: str | Path | None = None  # the client's own certificate
     key_file: str | Path | None = None  # its private key
 
     def context(self) -> ssl.SSLContext:
-        """For HTTP. Raises ValueError."""
+        """Return the SSL context of an HTTP client. Raise ValueError for an unusable file."""
         try:
             context = ssl.create_default_context(cafile=self.ca_file)
             if self.cert_file is not None:
@@ -31,7 +31,10 @@ class Tls:
         return context
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """For gRPC, which has its own list of authorities in place of the system's. Raises ValueError."""
+        """Return the channel credentials of a gRPC client. Raise ValueError for an unusable file.
+
+        Without `ca_file` gRPC trusts its own list of authorities, not the system's.
+        """
         import grpc
 
         self.context()  # gRPC itself tells of a bad file only in its log
@@ -46,7 +49,7 @@ class Tls:
 
 
 def add_tls_options(parser: argparse.ArgumentParser) -> None:
-    """--ca, --cert and --key; `build_tls` reads them."""
+    """Add the command-line options --ca, --cert and --key; `build_tls` makes a `Tls` of them."""
     parser.add_argument(
         "--ca", metavar="FILE", help="PEM file of the authority that signed the service's certificate"
     )
@@ -55,7 +58,10 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
 
 
 def build_tls(options: argparse.Namespace) -> Tls | None:
-    """Return None without a file: then the URL decides for HTTP, and gRPC uses no TLS."""
+    """Return the TLS settings of the command-line options, or None without --ca and --cert.
+
+    With None, HTTP uses TLS if the URL is https, and gRPC uses no TLS.
+    """
     if options.ca is None and options.cert is None:
         return None
     return Tls(options.ca, options.cert, options.key)

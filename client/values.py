@@ -1,4 +1,4 @@
-"""The parser of printed arrays: NumPy reprs become arrays or lists, without eval."""
+"""A parser of arrays in NumPy's printed form, as key/value answers carry them; it does not use eval."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from client.errors import numpy_required
 
-if TYPE_CHECKING:  # it is imported when there is an array
+if TYPE_CHECKING:  # NumPy is imported when the first array is parsed
     from numpy.typing import NDArray
 
 Scalar = str | bytes | bool | int | float | complex | None
@@ -22,9 +22,9 @@ class _NotAnArray(Exception):
 
 
 def parse_value(text: str) -> Value:
-    """`array([[1, 2]], dtype=int32)` becomes `[[1, 2]]`; what is not an array's repr comes back as it is.
+    """Parse a printed array, such as "array([[1, 2]], dtype=int32)", to a list; return other text unchanged.
 
-    An array of no axes becomes its only element. A repr that NumPy shortened with `...` stays text.
+    An array without axes becomes its only element. A repr that NumPy shortened with `...` stays text.
     """
     call = _call(text)
     try:
@@ -34,7 +34,7 @@ def parse_value(text: str) -> Value:
 
 
 def parse_array(text: str) -> NDArray[Any] | str:
-    """The array that was printed, with its dtype and shape; what is not an array's repr as it is."""
+    """Parse a printed array to a NumPy array with its dtype and shape; return other text unchanged."""
     value, call = parse_value(text), _call(text)
     if call is None or value is text:
         return text
@@ -51,7 +51,7 @@ def parse_array(text: str) -> NDArray[Any] | str:
 
 
 def _call(text: str) -> ast.Call | None:
-    """The call that an array's repr looks like. Its keywords are the dtype and the shape."""
+    """Return the syntax tree of a text of the form array(..., dtype=..., shape=...), else None."""
     if not text.startswith("array("):
         return None
     try:
@@ -63,7 +63,7 @@ def _call(text: str) -> ast.Call | None:
 
 
 def _dtype(node: ast.expr) -> str:
-    """The name of one, as NumPy prints it: float32, or '<U6'. Arrays of objects are none that are printed."""
+    """Return the dtype name of a syntax node, such as float32 or '<U6'. Raise _NotAnArray for object."""
     name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
     if not isinstance(name, str) or name == "object":
         raise _NotAnArray

@@ -1,11 +1,13 @@
-"""Has an editable installation take the .pth file along, too; all else is in pyproject.toml."""
+"""Makes an editable installation install the .pth file too; the other settings are in pyproject.toml."""
 
 from setuptools import Distribution, setup
 
 
 class DistributionWithData(Distribution):
-    """setuptools' editable_wheel installs data files where `has_data()` says so, which no distribution
-    has."""
+    """A setuptools distribution whose `has_data()` is true if it has data files.
+
+    setuptools' editable_wheel installs data files only then, and no other distribution has the method.
+    """
 
     def has_data(self) -> bool:
         return self.has_data_files()

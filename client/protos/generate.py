@@ -1,8 +1,8 @@
-"""Writes `<name>_pb2.py` and `.pyi` from every .proto in this folder; needs grpcio-tools.
+"""Generates `<name>_pb2.py` and `.pyi` from every .proto in this folder; needs grpcio-tools.
 
 protoc's own Python output uses the process-wide default descriptor pool. A second copy of the same messages
-under another file name, such as the original client, is a TypeError at import there. Our modules have a
-pool of their own, and do not tie the runtime to one version of protobuf.
+under another file name, such as the original client, is a TypeError at import there. The modules generated
+here have a pool of their own, and do not tie the runtime to one version of protobuf.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _pool = DescriptorPool()
 
 
 def generate(proto: Path) -> None:
+    """Run protoc on a .proto file, and write the Python module and the type stub beside it."""
     with tempfile.TemporaryDirectory() as temp:
         out = Path(temp)
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{proto.parent}", "--include_imports"]

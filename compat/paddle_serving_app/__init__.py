@@ -1,4 +1,4 @@
-"""Paddle Serving's names for what apps read their inputs with."""
+"""The package `paddle_serving_app` of Paddle Serving, reimplemented: readers and `LocalPredictor`."""
 
 from paddle_serving_app import version
 from paddle_serving_server.ours import claim, refuse_originals

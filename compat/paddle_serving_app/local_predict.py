@@ -1,4 +1,4 @@
-"""`LocalPredictor`: a serving model run in this process."""
+"""`LocalPredictor` of Paddle Serving: runs a model in the caller's process, without a server."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ CPU, GPU, TENSORRT = 0, 1, 2
 
 
 class LocalPredictor:
-    """`load_model_config(folder)`, then `predict(feed, fetch)`.
+    """Runs a model in this process: call `load_model_config(folder)`, then `predict(feed, fetch)`.
 
-    feed_names_, fetch_names_: the model's aliases. feed_shapes_: their shapes without the batch axis.
+    feed_names_, fetch_names_: names of the model's input and output tensors. feed_shapes_: shapes of the
+    inputs without the batch dimension.
     """
 
     def __init__(self) -> None:
@@ -52,9 +53,10 @@ class LocalPredictor:
         dynamic_shape_info: Mapping[str, Mapping[str, Sequence[int]]] | None = None,
         use_calib: bool = False,
     ) -> None:
-        """Load the model. `use_profile` and `use_feed_fetch_ops` have no effect.
+        """Load the model of a folder on the CPU, or on a GPU with `use_gpu`.
 
-        Raises ConfigError, also for Paddle Lite, XPU and Ascend, which are not served.
+        `use_profile` and `use_feed_fetch_ops` have no effect. Raises ConfigError, also for Paddle Lite, XPU
+        and Ascend, which are not served.
         """
         for name, requested in (
             ("use_lite", use_lite),
@@ -94,7 +96,12 @@ class LocalPredictor:
         batch: bool = False,
         log_id: int = 0,
     ) -> dict[str, Any]:
-        """The fetches by alias, see LocalClient. Raises InvalidInput, also before a model is loaded."""
+        """Run the model once on input tensors by name, and return the output tensors by name.
+
+        feed: a dict, or a list of dicts, a row each. fetch: names of outputs; None for all. batch: the inputs
+        have a batch dimension already; otherwise rows are stacked. Raises InvalidInput, also before a model
+        is loaded.
+        """
         if self._client is None:
             raise InvalidInput("no model is loaded; call load_model_config('serving_server') first")
         with self._running:

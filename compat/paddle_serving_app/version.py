@@ -1,3 +1,3 @@
-"""The version of Paddle Serving whose behaviour this package has."""
+"""The version of Paddle Serving with whose behaviour this package is compatible."""
 
 version_tag = "0.9.0"

@@ -1,4 +1,4 @@
-"""Paddle Serving's client and conversion names for Paddlewheel's own."""
+"""The package `paddle_serving_client` of Paddle Serving: model conversion, and errors for the C++ clients."""
 
 from paddle_serving_server.ours import claim, refuse_originals
 

@@ -10,13 +10,13 @@ __all__ = ["Client", "HttpClient"]
 
 
 class NoCppServer(ServingError):
-    """An error for features of the C++ server, which is no part of this project."""
+    """Raised for features of Paddle Serving's C++ server, which is no part of this project (err_no 3000)."""
 
     err_no = 3000
 
 
 class Client:
-    """brpc's client."""
+    """Stand-in for the brpc client of Paddle Serving's C++ server; the constructor raises NoCppServer."""
 
     def __init__(self, *_: Any, **__: Any) -> NoReturn:
         raise NoCppServer(
@@ -27,7 +27,7 @@ class Client:
 
 
 class HttpClient:
-    """The C++ server's client over HTTP and gRPC."""
+    """Stand-in for the HTTP client of Paddle Serving's C++ server; the constructor raises NoCppServer."""
 
     def __init__(self, *_: Any, **__: Any) -> NoReturn:
         raise NoCppServer(

@@ -1,4 +1,4 @@
-"""`from paddle_serving_client.httpclient import HttpClient`."""
+"""Import path of the C++ server's `HttpClient`, whose constructor raises an error."""
 
 from paddle_serving_client.client import HttpClient
 

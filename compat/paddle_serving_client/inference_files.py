@@ -1,4 +1,4 @@
-"""An exported program's files, whatever they are called, in a folder that the conversion reads."""
+"""Finds the files of an exported Paddle model, whatever their names, and collects them for the conversion."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ OLD_PROGRAM, OLD_PARAMS = "__model__", "__params__"
 
 
 def file_of_paddle_3(directory: Path, model: str | None) -> str | None:
-    """x.json where a script names x.pdmodel, Paddle 2's file, and there is Paddle 3's instead; else None."""
+    """Return x.json if x.pdmodel is named but only x.json, written by Paddle 3, exists; else None.
+
+    model: file name in `directory`.
+    """
     if model is None or not model.endswith(".pdmodel") or (directory / model).is_file():
         return None
     renamed = model.removesuffix(".pdmodel") + ".json"
@@ -19,9 +22,10 @@ def file_of_paddle_3(directory: Path, model: str | None) -> str | None:
 
 
 def chosen_files(directory: Path, work: Path, model: str | None, params: str | None) -> Path:
-    """`directory` itself, or a folder in `work` with the two named files alone.
+    """Return a folder with one exported model: `directory`, or a new folder in `work` with the named files.
 
-    A program whose weights are in a file each gets them in one. Raises ConversionError.
+    model, params: file names of the graph and the weights; None for the usual names. Weights in a file each
+    are joined to one. Raises ConversionError.
     """
     if not directory.is_dir():
         raise ConversionError(f"{directory} is not a folder; name the one that holds the exported program.")
@@ -51,13 +55,16 @@ def chosen_files(directory: Path, work: Path, model: str | None, params: str | N
 
 
 def _beside(directory: Path, model: str) -> str | None:
-    """The file of all weights that belongs to this program, as far as names tell."""
+    """Return the name of the file with all weights that belongs to a model's file; None without one."""
     names = [OLD_PARAMS] if model == OLD_PROGRAM else [f"{Path(model).stem}.pdiparams"]
     return next((name for name in names if (directory / name).is_file()), None)
 
 
 def _with_one_params_file(directory: Path, model: str, work: Path) -> Path:
-    """The program with all its weights in one file, which is theirs one after another, by name."""
+    """Copy a model whose weights are in a file each to `work`, with one file of all weights.
+
+    The file has the weights one after the other, by name. Returns the folder. Raises ConversionError.
+    """
     import pipeline.engines.paddle.paddle_import  # noqa: F401  Paddle is first imported without its chatter
     from pipeline.engines.paddle.program import parameter_names
 

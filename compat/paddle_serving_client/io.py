@@ -1,4 +1,4 @@
-"""Serving models from an exported program, from a static program in memory and from a dynamic layer."""
+"""Conversion to serving models: from exported Paddle files, a static program, or a `paddle.nn.Layer`."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ def inference_model_to_serving(
     feed_alias_names: str | None = None,
     fetch_alias_names: str | None = None,
 ) -> tuple[list[str], list[str]]:
-    """Write both folders and return the names of the feeds and of the fetches, as the program calls them.
+    """Convert an exported Paddle model to a serving model; return its input and its output names.
 
+    Writes the folders `serving_server` (model and description) and `serving_client` (description).
     `model_filename` and `params_filename` choose among the files of `dirname`. If x.pdmodel is named and
     Paddle 3 has written x.json, x.json is converted, with a line on standard error. Without
-    `fetch_alias_names` its fetches then have the names of Paddle 2: `save_infer_model/scale_0.tmp_0`, ...
-    The outputs of the serving model are first compared with the program's. Alias names are comma-separated,
-    in the program's order. `show_proto` prints the description and writes nothing. Raises ConversionError
-    for an unusable model and for a target with other content.
+    `fetch_alias_names` its outputs then have the names of Paddle 2: `save_infer_model/scale_0.tmp_0`, ... The
+    outputs of the serving model are first compared with those of the exported model. Alias names are
+    comma-separated, in the model's order. `show_proto` prints the description and writes nothing. Raises
+    ConversionError for an unusable model and for a folder with other content.
     """
     _refuse_encryption(encryption)
     targets = _targets(serving_server, serving_client)
@@ -74,11 +75,11 @@ def inference_model_to_serving_multi(
     *args: Any,
     **options: Any,
 ) -> list[tuple[list[str], list[str]]]:
-    """`inference_model_to_serving` for several programs: a folder of each kind for every one of them.
+    """Convert several exported Paddle models, each to a `serving_server` and a `serving_client` folder.
 
-    The other arguments are those of `inference_model_to_serving`, and hold for all. No published version of
-    the original has this function; the lists are how several models are named here. Raises ConversionError,
-    before anything is written, for lists of unequal length.
+    The lists have equal length. The other arguments are those of `inference_model_to_serving`, and hold for
+    all. No published version of the original has this function; the lists are how several models are named
+    here. Raises ConversionError, before anything is written, for lists of unequal length.
     """
     if not len(dirname) == len(serving_server) == len(serving_client):
         raise ConversionError(
@@ -106,12 +107,13 @@ def save_model(
     feed_alias_names: str | None = None,
     fetch_alias_names: str | None = None,
 ) -> None:
-    """Write the part of a static program that leads from the feeds to the fetches, with its weights.
+    """Write a static Paddle program (a model's graph) with its weights as a serving model.
 
-    `feed_var_dict` and `fetch_var_dict` give the program's variables by the alias they are served under;
-    fetches are stored in the order of their aliases. `main_program` is `paddle.static.default_main_program()`
-    unless given; its weights are those of the current scope. `model_filename` names the files: its suffix
-    follows from the program. Raises ConversionError.
+    Only the part from the inputs to the outputs is written. `feed_var_dict` and `fetch_var_dict` give the
+    program's variables by the names under which clients know them; outputs are stored in the order of their
+    names. `main_program` is `paddle.static.default_main_program()` unless given; its weights are those of the
+    current scope. `model_filename` names the files: its suffix follows from the program. Raises
+    ConversionError.
     """
     _refuse_encryption(encryption)
     targets = _targets(server_model_folder, client_config_folder)
@@ -144,9 +146,10 @@ def save_model(
 def save_dygraph_model(
     serving_model_folder: str | Path, client_config_folder: str | Path, model: Any
 ) -> None:
-    """Write a `paddle.nn.Layer` that `paddle.jit.to_static(..., input_spec=...)` has been told the inputs of.
+    """Write a `paddle.nn.Layer` as a serving model.
 
-    It is exported in evaluation mode and left in the mode it was in. Raises ConversionError.
+    `paddle.jit.to_static(layer, input_spec=...)` must have declared its inputs. The layer is exported in
+    evaluation mode and left in the mode it was in. Raises ConversionError.
     """
     targets = _targets(serving_model_folder, client_config_folder)
     with _paddle_as_it_was() as paddle, tempfile.TemporaryDirectory(prefix="converting-") as work:
@@ -173,7 +176,10 @@ def _refuse_encryption(encryption: bool) -> None:
 
 @contextmanager
 def _paddle_as_it_was() -> Iterator[Any]:
-    """Paddle, whose mode and device are the script's own again afterwards: a conversion sets both."""
+    """Yield the module paddle, and restore the script's mode and device at the end.
+
+    A conversion changes both.
+    """
     claim("convert")
     from pipeline.engines.paddle.paddle_import import paddle
 
@@ -189,9 +195,10 @@ def _paddle_as_it_was() -> Iterator[Any]:
 def _converted(
     source: Path, work: Path, feeds: Sequence[str], fetches: Sequence[str], *, old_names: bool = False
 ) -> ServingModel:
-    """The serving model of the exported program, made in `work`, with these aliases where any are given.
+    """Convert the exported model in `source` to a serving model in `work`, and return it.
 
-    old_names: whether fetches without an alias are called as Paddle 2 called them.
+    feeds, fetches: names for its inputs and outputs; empty for the model's own. old_names: outputs without a
+    name are called as Paddle 2 called them.
     """
     from convert import convert_serving
     from convert.programs.inference_program import read_program
@@ -214,7 +221,7 @@ def _converted(
 
 
 def _deliver(model: ServingModel, targets: Mapping[str, Path], *, show_proto: bool = False) -> None:
-    """Put both folders into place, or print their description."""
+    """Move the converted model to the target folders, or only print its description with `show_proto`."""
     if show_proto:
         print((model.directory / CONF["serving_server"]).read_text("utf-8"))  # noqa: T201
         return
@@ -226,7 +233,7 @@ def _deliver(model: ServingModel, targets: Mapping[str, Path], *, show_proto: bo
 
 
 def _targets(server: str | Path, client: str | Path) -> dict[str, Path]:
-    """Both folders by their part. Raises ConversionError for one that holds something else than its part."""
+    """Return the folders of the serving model by part. Raise ConversionError if one has other content."""
     targets = {"serving_server": Path(server), "serving_client": Path(client)}
     for part, target in targets.items():
         foreign = target.exists() and not (target / CONF[part]).is_file()

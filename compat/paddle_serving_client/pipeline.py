@@ -1,4 +1,4 @@
-"""`from paddle_serving_client.pipeline import PipelineClient`, as up to 0.5."""
+"""Import path of `PipelineClient` in Paddle Serving up to 0.5."""
 
 from client.pipeline_client import PipelineClient
 

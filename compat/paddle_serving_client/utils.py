@@ -1,4 +1,4 @@
-"""The imports of Paddle Serving's benchmark scripts: options, parallel clients, report."""
+"""Utilities that Paddle Serving's benchmark scripts import: options, parallel clients, report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from client.errors import numpy_required
 
 
 def benchmark_args() -> argparse.Namespace:
-    """The script's options: thread, model, endpoint, request ("rpc" or "http") and batch_size."""
+    """Parse the command line of a benchmark script.
+
+    Returns thread, model, endpoint, request ("rpc" or "http") and batch_size.
+    """
     parser = argparse.ArgumentParser("benchmark")
     parser.add_argument("--thread", type=int, default=10, help="clients at once")
     parser.add_argument("--model", default="", help="model to ask")
@@ -25,7 +28,7 @@ def benchmark_args() -> argparse.Namespace:
 
 
 def show_latency(latency_list: Sequence[float]) -> None:
-    """Write mean, median and upper percentiles of latencies in ms to stderr."""
+    """Write mean, median and upper percentiles of latencies in ms to standard error."""
     with numpy_required():
         import numpy as np
     latencies = np.asarray(latency_list)
@@ -35,15 +38,16 @@ def show_latency(latency_list: Sequence[float]) -> None:
 
 
 class MultiThreadRunner:
-    """Runs a benchmark's function in several processes at once; the name is the original's."""
+    """Runs a benchmark function in several processes at once, in spite of the original's name."""
 
     def run(
         self, thread_func: Callable[[int, Any], Any], thread_num: int, global_resource: Any
     ) -> list[list[Any]] | None:
-        """Call `thread_func(number, global_resource)` in each process, numbers from 1.
+        """Call `thread_func(number, global_resource)` in `thread_num` processes; numbers begin with 1.
 
-        Each returns a list of lists, which are joined one by one; None where the function returns nothing.
-        Raises what a call raised. Proxies are taken out of the environment, as in the original.
+        Each call returns a list of lists, which are joined one by one to the result; None if the function
+        returns nothing. Raises what a call raised. Proxies are removed from the environment, as in the
+        original.
         """
         for name in ("http_proxy", "https_proxy"):
             os.environ[name] = ""

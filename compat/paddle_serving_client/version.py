@@ -1,4 +1,4 @@
-"""The version of Paddle Serving whose behaviour this package has."""
+"""The version of Paddle Serving with whose behaviour this package is compatible."""
 
 version_tag = "0.9.0"
 module_proto_version = "0.0.0"

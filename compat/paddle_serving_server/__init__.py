@@ -1,4 +1,7 @@
-"""Paddle Serving's server names for Paddlewheel's classes; with them come the names of NumPy 1."""
+"""The package `paddle_serving_server` of Paddle Serving, with Paddlewheel's classes.
+
+Importing it also restores NumPy 1's names, which old service scripts use.
+"""
 
 from paddle_serving_server import version
 from paddle_serving_server.cpp_server import refuse_server_names

@@ -1,4 +1,4 @@
-"""The error for names of Paddle Serving's C++ server, which is not part of this project."""
+"""Import errors for names of Paddle Serving's C++ server, which is not part of this project."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ SERVER_NAMES = ("GrpcServer", "MultiLangServer", "OpGraphMaker", "OpMaker", "OpS
 
 
 def refuse_names(module: str, names: tuple[str, ...], reason: str) -> Callable[[str], NoReturn]:
-    """Return a module's `__getattr__` that raises ImportError with the reason for these names."""
+    """Return a module's `__getattr__` that raises ImportError with a reason for the given names."""
 
     def refuse(name: str) -> NoReturn:
         if name in names:
@@ -20,7 +20,7 @@ def refuse_names(module: str, names: tuple[str, ...], reason: str) -> Callable[[
 
 
 def refuse_server_names(module: str) -> Callable[[str], NoReturn]:
-    """Return the `__getattr__` of a module that had the builders of the C++ server."""
+    """Return a module's `__getattr__` that raises ImportError for the C++ server's builder classes."""
     return refuse_names(
         module,
         SERVER_NAMES,

@@ -1,4 +1,4 @@
-"""The builders of the C++ server's graph, whose import raises an error with the alternative."""
+"""Import path of the C++ server's graph builders; importing a name raises an error with the alternative."""
 
 from paddle_serving_server.cpp_server import refuse_server_names
 

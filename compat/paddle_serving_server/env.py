@@ -1,4 +1,4 @@
-"""The folders of Paddle Serving's command line: SERVING_HOME, by default the working folder."""
+"""The folder in which Paddle Serving's commands look for services: SERVING_HOME or the working folder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def _get_serving_home() -> str:
-    """Return the folder. Raises RuntimeError when SERVING_HOME is a file."""
+    """Return SERVING_HOME, by default the working folder. Raise RuntimeError if SERVING_HOME is a file."""
     home = os.environ.get("SERVING_HOME") or str(Path.cwd())
     if Path(home).exists() and not Path(home).is_dir():
         raise RuntimeError(f"The environment variable SERVING_HOME {home} is not a directory.")

@@ -1,4 +1,4 @@
-"""The monitors that fetched models for the C++ server; their import raises an error with the alternative."""
+"""Import path of the C++ server's model monitors; importing a name raises an error with the alternative."""
 
 from paddle_serving_server.cpp_server import refuse_names
 

@@ -1,4 +1,4 @@
-"""Finds Paddlewheel's own packages, whatever modules of the same names an app's folder holds."""
+"""Imports Paddlewheel's packages even if the app's folder has modules of the same names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MARKS = {
 
 
 def refuse_originals() -> None:
-    """Raises ImportError when a distribution of Paddle Serving is installed, too: the names would mix."""
+    """Raise ImportError if Paddle Serving itself is installed, since its packages have the same names."""
     for name in (f"paddle-serving-{part}" for part in ORIGINALS):
         try:
             version = metadata.version(name)
@@ -30,9 +30,9 @@ def refuse_originals() -> None:
 
 
 def claim(*names: str) -> None:
-    """Import our packages of these names, also where the app's folder, first on sys.path, has its own.
+    """Import Paddlewheel's packages of these names, even if the app's folder on sys.path has its own.
 
-    Raises ImportError when the app has already imported a module of its own under such a name.
+    Raises ImportError if the app has already imported a module of its own under such a name.
     """
     for name in names:
         path = sys.path
@@ -50,7 +50,7 @@ def claim(*names: str) -> None:
 
 
 def _hides(folder: Path, name: str) -> bool:
-    """Whether `import name` would find something else than ours in this folder."""
+    """Return whether `folder` on sys.path has another module of this name, which `import` would find."""
     return (folder / f"{name}.py").is_file() or (
         (folder / name).is_dir() and not (folder / name / MARKS[name]).is_file()
     )

@@ -1,4 +1,4 @@
-"""`python3 -m paddle_serving_server.serve stop|kill|check`: Paddle Serving's commands for what runs."""
+"""`python3 -m paddle_serving_server.serve stop|kill|check`: Paddle Serving's commands for services."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_CPP_SERVER = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Exit codes: those of `paddlewheel stop|kill|doctor`, 2 for other commands."""
+    """Run a command; return the exit code of `paddlewheel stop|kill|doctor`, or 2 for other commands."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not {*COMMANDS, "-h", "--help"}.intersection(arguments):
         sys.stderr.write(NO_CPP_SERVER)

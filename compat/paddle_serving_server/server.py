@@ -1,4 +1,4 @@
-"""The C++ server, whose import raises an error with the alternative."""
+"""Import path of the C++ server; importing a name raises an error with the alternative."""
 
 from paddle_serving_server.cpp_server import refuse_server_names
 

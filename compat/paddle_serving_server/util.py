@@ -22,7 +22,7 @@ _SIGNALS = {"stop": signal.SIGINT, "kill": signal.SIGKILL}
 
 
 def pid_is_exist(pid: int) -> bool:
-    """Return whether this user can signal the process."""
+    """Return whether the process exists and this user can signal it."""
     try:
         os.kill(pid, 0)
     except OSError:
@@ -31,7 +31,7 @@ def pid_is_exist(pid: int) -> bool:
 
 
 def kill_stop_process_by_pid(command: str, pid: int) -> None:
-    """Send SIGINT ("stop") or SIGKILL ("kill") to the group of a process, or to the process alone."""
+    """Send SIGINT ("stop") or SIGKILL ("kill") to a process group, or to the process alone."""
     if not pid_is_exist(pid):
         sys.stdout.write(f"Process [{pid}]  has been stopped.\n")
         return
@@ -44,7 +44,7 @@ def kill_stop_process_by_pid(command: str, pid: int) -> None:
 
 
 def dump_pid_file(portList: Sequence[int], model: Any) -> None:
-    """Write the group, ports and model of this process to ProcessInfo.json.
+    """Add process group, ports and model of this process to ProcessInfo.json.
 
     Earlier entries with one of the ports are removed.
     """
@@ -57,9 +57,9 @@ def dump_pid_file(portList: Sequence[int], model: Any) -> None:
 
 
 def load_pid_file(filepath: str) -> list[dict[str, Any]] | Literal[False]:
-    """Return the entries of a ProcessInfo.json. Raises ValueError when the file is missing.
+    """Return the entries of a ProcessInfo.json, which describe started services.
 
-    An empty file is removed.
+    An empty file is removed, and False returned. Raises ValueError if the file is missing.
     """
     file = Path(filepath)
     if not file.exists():
@@ -73,7 +73,10 @@ def load_pid_file(filepath: str) -> list[dict[str, Any]] | Literal[False]:
 
 
 class ArgsParser(ArgumentParser):
-    """Parses `--config config.yml --opt op.det.concurrency=2`; `conf_dict` is the merged configuration."""
+    """Command-line parser of service scripts: `--config config.yml --opt op.det.concurrency=2`.
+
+    The parsed namespace has the configuration, with the options merged in, as `conf_dict`.
+    """
 
     def __init__(self) -> None:
         super().__init__(formatter_class=RawDescriptionHelpFormatter)
@@ -81,7 +84,7 @@ class ArgsParser(ArgumentParser):
         self.add_argument("-o", "--opt", nargs="+", help="set configuration options")
 
     def parse_args(self, argv: Sequence[str] | None = None) -> Namespace:  # type: ignore[override]
-        """Parse the arguments. Raises AssertionError without `--config`."""
+        """Parse the arguments and load the configuration. Raise AssertionError without `--config`."""
         args = super().parse_args(argv)
         if args.config is None:
             raise AssertionError("Please specify --config=configure_file_path.")
@@ -94,7 +97,7 @@ class ArgsParser(ArgumentParser):
         return v == "True" if v in ("True", "False") else v
 
     def _parse_opt(self, opts: Sequence[str] | None, conf_path: str) -> Any:
-        """Load the file and set the options; the value of an option may contain no "="."""
+        """Load the configuration file, and set the options KEY=VALUE; a value may contain no "="."""
         config = yaml.safe_load(Path(conf_path).read_text("utf-8"))
         for opt in opts or ():
             name, value = opt.strip().split("=")

@@ -1,4 +1,4 @@
-"""`from paddle_serving_server.web_service import WebService, Op`."""
+"""Paddle Serving's import path of `WebService` and `Op`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ FLASK_ENDPOINT = frozenset(
 
 
 class WebService(pipeline.WebService):
-    """The Pipeline's WebService; what belonged to the C++ server behind Flask says what to do instead."""
+    """Base class of a service script; its methods for Paddle Serving's C++ server raise ConfigError.
+
+    The error says what to do instead.
+    """
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in FLASK_ENDPOINT:

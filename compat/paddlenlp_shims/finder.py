@@ -1,4 +1,4 @@
-"""Finds `paddlenlp` in this folder where nobody else finds it.
+"""The import hook that finds `paddlenlp` in this folder if PaddleNLP itself is not installed.
 
 paddlenlp_shims.pth imports this module at every start of Python, so that it imports next to nothing itself.
 """
@@ -21,14 +21,15 @@ if TYPE_CHECKING:  # the module is imported by every Python of the environment, 
 
 
 class PaddleNLPFinder:
-    """A finder of `sys.meta_path`; who comes before it finds the real packages."""
+    """An import finder for `sys.meta_path`; it comes last, so that an installed PaddleNLP is found first."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """The package of this name; None unless it is one of PaddleNLP's.
+        """Return the module spec of a module of PaddleNLP; None for other modules.
 
-        Raises ModuleNotFoundError, which tells what there is, for what our `paddlenlp` lacks.
+        Raises ModuleNotFoundError for a module that our `paddlenlp` lacks; the message names the modules
+        there are.
         """
         top, _, rest = name.partition(".")
         if top not in FOLDERS:
@@ -39,7 +40,7 @@ class PaddleNLPFinder:
 
 
 def install() -> None:
-    """Put the finder last on `sys.meta_path`, once."""
+    """Append the finder to `sys.meta_path`, unless it is there already."""
     if not any(type(finder).__name__ == PaddleNLPFinder.__name__ for finder in sys.meta_path):
         sys.meta_path.append(PaddleNLPFinder())
 

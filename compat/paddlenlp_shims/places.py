@@ -1,4 +1,4 @@
-"""Where each of PaddleNLP's modules lies in this folder, and the sentence for those that do not."""
+"""Finds PaddleNLP's modules in this folder, and explains missing modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ SUBMODULES = ("", "tokenizer", "fast_tokenizer", "faster_tokenizer")
 
 
 def spec_on_top(name: str, folder: str, finder: object) -> ModuleSpec | None:
-    """Our package of this name; None where PaddleNLP itself is there, which then finds its own others."""
+    """Return the spec of our package of this top-level name, in `folder`.
+
+    None for a tokenizer package if PaddleNLP itself is installed, which uses the original packages. finder:
+    our import finder, which is left out of the search for PaddleNLP.
+    """
     if name != "paddlenlp" and _found_by_others("paddlenlp", finder):
         return None
     package = HERE / folder
@@ -26,9 +30,10 @@ def spec_on_top(name: str, folder: str, finder: object) -> ModuleSpec | None:
 
 
 def spec_inside(name: str, rest: str) -> ModuleSpec | None:
-    """The module of a family of models; None inside of PaddleNLP itself.
+    """Return the spec of the module of a model family, such as `paddlenlp.transformers.bert`.
 
-    Raises ModuleNotFoundError, with what there is, for any other.
+    None for a module of an installed PaddleNLP. Raises ModuleNotFoundError for a module that we do not have.
+    name: of the module; rest: the part after the package.
     """
     top = sys.modules.get(name.partition(".")[0])
     if getattr(top, "__file__", None) is None or HERE not in Path(str(top.__file__)).parents:  # type: ignore[union-attr]
@@ -44,7 +49,10 @@ def spec_inside(name: str, rest: str) -> ModuleSpec | None:
 
 
 class FamilyLoader(Loader):
-    """Makes the module of one family, `paddlenlp.transformers.bert.tokenizer` say, of names there are."""
+    """Import loader that fills the module of a model family with our tokenizer classes.
+
+    For example, `paddlenlp.transformers.bert.tokenizer` gets BertTokenizer.
+    """
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self._names = names
@@ -60,7 +68,7 @@ class FamilyLoader(Loader):
 
 
 def missing(name: str) -> ModuleNotFoundError:
-    """The error for a module or a name of PaddleNLP's that is not here; its message tells what is.
+    """Return the error for a module or name of PaddleNLP that we do not have, to be raised by the caller.
 
     Its `name` is the name of the package. Python replaces an error whose `name` is the requested name of
     `from package import name` by one without our message.
@@ -88,6 +96,6 @@ def sentence(name: str) -> str:
 
 
 def _found_by_others(name: str, finder: object) -> bool:
-    """Whether a finder before ours finds this package."""
+    """Return whether another import finder than ours finds this package."""
     finders = (other for other in sys.meta_path if other is not finder and hasattr(other, "find_spec"))
     return any(other.find_spec(name, None) is not None for other in finders)

@@ -39,7 +39,11 @@ CONVERSION_COMMANDS = {"convert": "convert", "convert-env": "convert.steps.new_e
 
 
 def run_conversion(argv: Sequence[str]) -> int:
-    """Run such a command by its module's name, for serving imports no conversion. Return its exit code."""
+    """Run `paddlewheel convert` or `convert-env` by its module's name, and return the exit code.
+
+    argv: the command and its arguments. The module is named and not imported, because serving needs no
+    converter.
+    """
     command, *arguments = argv
     sys.argv = [f"paddlewheel {command}", *arguments]
     try:
@@ -52,7 +56,10 @@ def run_conversion(argv: Sequence[str]) -> int:
 
 
 def add_conversion(commands: Commands) -> None:
-    """Add the commands to the list that --help prints; `run_conversion` runs them."""
+    """List the commands `convert` and `convert-env` in the output of `paddlewheel --help`.
+
+    They are listed only: `run_conversion` runs them, and their modules parse the arguments.
+    """
     add_command(
         commands,
         "convert",
@@ -73,10 +80,11 @@ EXIT_MISS = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command, and return its exit code.
+    """Run a `paddlewheel` command, and return the exit code of the process.
 
-    0: done. 1: the doctor misses something, or there is nothing to stop. 2: the command can't be done. `run`
-    returns the exit code of the script.
+    argv: the command and its arguments, by default those of the process. 0: done. 1: the doctor found
+    something missing, no service could be stopped, or a row got no answer. 2: the command can't be done.
+    `run` returns the exit code of the script.
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in CONVERSION_COMMANDS:
@@ -94,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _meant(options: argparse.Namespace, unknown: str) -> str:
-    """Return the hint for a message about an unknown option."""
+    """Return "; did you mean --FLAG?" for an unknown flag of `paddlewheel serve`, else an empty text."""
     return hint(unknown) if options.command is _serve_repository else ""
 
 
@@ -238,7 +246,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 class _Command(NamedTuple):
-    """A command and the dataclass of its options."""
+    """A `paddlewheel` command: its name, its function, and the dataclass that declares its options."""
 
     name: str
     run: Callable[[Any], int | None]
@@ -247,13 +255,17 @@ class _Command(NamedTuple):
     example: str
 
     def add_to(self, commands: Commands) -> None:
+        """Add the command and its options to the parser of `paddlewheel`."""
         parser = add_command(commands, self.name, self.call, self.help_text, self.example)
         add_options(parser, self.options)
         if self.name == "text":
             parser.epilog, parser.formatter_class = TEXT_EXAMPLES, argparse.RawDescriptionHelpFormatter
 
     def call(self, values: argparse.Namespace) -> int | None:
-        """Run the command. Raises ServingError."""
+        """Run the command with the parsed values, and return its exit code; None means 0.
+
+        Raises ServingError for a command that fails; `main` prints the message.
+        """
         return self.run(parse_options(self.options, values))
 
 

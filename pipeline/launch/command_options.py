@@ -1,4 +1,7 @@
-"""The options of each command of `paddlewheel`. Those of `serve` are Triton's: `serve_options`."""
+"""The command-line options of each `paddlewheel` command, declared as dataclasses.
+
+The options of `serve` are Triton's flags, in `serve_options`.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +87,7 @@ def _parse_pair(text: str) -> tuple[str, str]:
 
 
 def _parse_parameter(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE. The value is JSON, else a text."""
+    """Parse NAME=VALUE to a name and a value, which is decoded JSON, or the text if it is no JSON."""
     name, value = _parse_pair(text)
     try:
         return name, json.loads(value)
@@ -93,7 +96,10 @@ def _parse_parameter(text: str) -> tuple[str, Any]:
 
 
 def parse_duration(flag: str, text: str) -> float:
-    """Parse a time like "50ms", "90s", "5m" or "1h" to seconds. Raise ConfigError for other texts."""
+    """Parse a duration like "50ms", "90s", "5m" or "1h", and return seconds.
+
+    flag: the command-line option, for the message. Raises ConfigError for other texts and for 0.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", text.strip())
     if match is None or not float(match[1]):
         raise ConfigError(f"{flag} {text!r} is no time; write it as 50ms, 90s, 5m or 1h")
@@ -102,6 +108,8 @@ def parse_duration(flag: str, text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
+    """The options of `paddlewheel run`, which runs the script of a service."""
+
     config: Path | None = option(metavar="PATH", help="in place of the script's own configuration")
     print_config: bool = switch(help="print the resolved configuration and leave")
     script: Path = argument(
@@ -114,6 +122,8 @@ class RunOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
+    """The options of `paddlewheel text`, which serves a text model without a script."""
+
     model: Path = argument(metavar="MODEL", help="folder of a serving model, or with an ONNX model")
     task: str = option(default="", choices=TASKS, help="what it does (as its files say)")
     labels: str = option(
@@ -149,6 +159,8 @@ class TextOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
+    """The options of `paddlewheel explain`, which reports on a Triton model repository."""
+
     model_repository: tuple[Path, ...] = argument(
         type=repository_folder, nargs="+", metavar="DIR", help="model repository"
     )
@@ -157,7 +169,10 @@ class ExplainOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """The options of `new` that describe a model's inputs and outputs, for its serving.yml."""
+    """The options of `paddlewheel new` that describe the model's inputs and outputs.
+
+    They are written to the serving.yml of the new service. Empty values are derived from the model's files.
+    """
 
     input: str = option(
         default="",
@@ -192,6 +207,8 @@ NO_OPTIONS = ModelOptions()
 
 @dataclass(frozen=True, kw_only=True)
 class NewOptions(ModelOptions):
+    """The options of `paddlewheel new`, which writes the folder of a new service for a model."""
+
     directory: Path = argument(metavar="DIR", help="folder to write; it may not hold anything")
     model: Path = option(
         required=True,
@@ -206,18 +223,22 @@ class NewOptions(ModelOptions):
 
     @property
     def model_options(self) -> ModelOptions:
-        """The options that describe the model."""
+        """The command-line options that describe the model's inputs and outputs, without the others."""
         names = [field.name for field in dataclasses.fields(ModelOptions)]
         return ModelOptions(**{name: getattr(self, name) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigOptions:
+    """The options of `paddlewheel config`, which prints the reference of config.yml and serving.yml."""
+
     language: str = option(choices=("en", "zh"), default="en", help="English or Chinese (%(default)s)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
+    """The options of `paddlewheel doctor`, which checks whether this machine can serve."""
+
     config: Path | None = option(
         metavar="PATH", help="whose ports and devices are looked at (config.yml, where there is one)"
     )
@@ -226,7 +247,10 @@ class DoctorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOptions:
-    """The options of `tune`. Raises ConfigError for a time in another form."""
+    """The options of `paddlewheel tune`, which measures a service to find its fastest settings.
+
+    The constructor raises ConfigError if `budget` or `p99` is not of the form 50ms, 90s, 5m or 1h.
+    """
 
     service: Path = argument(metavar="SERVICE", help="folder of a service, or its script")
     p99: str | None = option(metavar="TIME", help="greatest p99, e.g. 50ms (absent: the frontier's knee)")
@@ -258,17 +282,17 @@ class TuneOptions:
     )
 
     def __post_init__(self) -> None:
-        """Parse both times before the work starts."""
+        """Raise ConfigError for a malformed `budget` or `p99`, before the measurements start."""
         _ = self.budget_s, self.p99_ms
 
     @property
     def budget_s(self) -> float:
-        """The maximum time of all measurements."""
+        """The time limit of all measurements together, in seconds."""
         return parse_duration("--budget", self.budget)
 
     @property
     def p99_ms(self) -> float | None:
-        """The maximum p99; None without a maximum."""
+        """The highest acceptable p99 latency of a request in milliseconds; None without a limit."""
         return parse_duration("--p99", self.p99) * 1e3 if self.p99 else None
 
 
@@ -286,7 +310,10 @@ _ROWS_SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ScoringOptions:
-    """The options of the requests that answer the rows of a file."""
+    """The options that `score` and `evaluate` share: the model to ask, and how rows become requests.
+
+    Rows are the lines of a data file. `service` is a running service, `model` a model run in this process.
+    """
 
     service: str | None = option(**_SERVICE_SETTINGS)
     model: Path | None = option(
@@ -329,6 +356,8 @@ class ScoringOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreOptions(ScoringOptions):
+    """The options of `paddlewheel score`, which writes the rows of a file with a service's answers."""
+
     source: Path = argument(metavar="IN", help=_ROWS)
     out: Path = argument(metavar="OUT", help="rows with their answers, in the same order")
     service: str | None = option(required=True, **_SERVICE_SETTINGS)
@@ -343,6 +372,8 @@ class ScoreOptions(ScoringOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(ScoringOptions):
+    """The options of `paddlewheel evaluate`, which compares answers with the labels of a data file."""
+
     source: Path = argument(metavar="FILE", help=f"{_ROWS}; scored, where nothing is asked")
     gold: str = option(required=True, metavar="COLUMN", help="the column with what is right")
     prefix: str = option(
@@ -354,6 +385,8 @@ class EvaluateOptions(ScoringOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
+    """The options of `paddlewheel export`, which writes a text service as a Triton model repository."""
+
     format: str = argument(choices=("triton",), help="a model repository of Triton's")
     service: Path | None = option(
         group="source", required=True, metavar="PATH", help="of a service, or its script"
@@ -367,12 +400,19 @@ class ExportOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class KillOptions:
+    """The options of `paddlewheel kill`, which select the running services to end.
+
+    Without `port` and `pid` the services that were started in this folder are selected.
+    """
+
     port: int | None = option(group="service", help="the service that listens there, wherever it was started")
     pid: int | None = option(group="service", help="the service of this process")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopOptions(KillOptions):
+    """The options of `paddlewheel stop`: the options of `kill`, and how long to wait for the end."""
+
     timeout: float = option(
         default=60.0, metavar="SECONDS", help="how long their end is waited for (%(default)g)"
     )

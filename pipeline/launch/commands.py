@@ -1,4 +1,8 @@
-"""Helpers for a command line with several commands, as of `paddlewheel` and `paddlewheel convert`."""
+"""Command-line parsing for `paddlewheel` and `paddlewheel convert`: options are declared as dataclass fields.
+
+`argument`, `option` and `switch` declare a field, `add_options` adds the fields to a parser of argparse, and
+`parse_options` builds the dataclass from the parsed values.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports a mistake in one sentence, without the usage."""
+    """An argparse parser that reports a wrong command line in one sentence, and exits with code 2."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(EXIT_MISTAKE, f"{self.prog}: {message}; --help shows an example.\n")
@@ -32,7 +36,11 @@ class OneLineParser(argparse.ArgumentParser):
 def add_command(
     commands: Commands, name: str, command: object, help_text: str, example: str
 ) -> argparse.ArgumentParser:
-    """Add a command. Its parsed options have the function that runs it as `command`."""
+    """Add a subcommand to a command line, and return its parser.
+
+    command: the function that runs it; the parsed namespace has it as `command`. help_text: its line in
+    --help. example: a command line that --help of the subcommand shows.
+    """
     description = f"{help_text[0].upper()}{help_text[1:]}."
     parser = commands.add_parser(name, help=help_text, description=description, epilog=f"Example: {example}")
     parser.set_defaults(command=command)
@@ -44,28 +52,37 @@ _CONVERTED = (Path, int, float)  # types of values that argparse converts
 
 
 def argument(**settings: Any) -> Any:
-    """Declare a positional argument as a field of a dataclass. settings: of argparse's `add_argument`."""
+    """Declare a positional command-line argument as a field of a dataclass.
+
+    settings: keyword arguments of argparse's `add_argument`.
+    """
     return dataclasses.field(metadata={_FLAGS: (), _GROUP: "", _SETTINGS: settings})
 
 
 def option(*flags: str, default: Any = None, group: str = "", **settings: Any) -> Any:
-    """Declare an option as a field of a dataclass. Without `flags` the name of the field is the flag.
+    """Declare a command-line option as a field of a dataclass. Without `flags`, the flag is the field's name.
 
-    The annotation determines the conversion: tuple[X, ...] may be repeated; Path, int and float are
-    converted. settings: of argparse's `add_argument`, instead of these. group: name of options that exclude
-    each other.
+    The field's annotation determines the conversion: tuple[X, ...] is an option that may be repeated; Path,
+    int and float are converted. settings: keyword arguments of argparse's `add_argument`, which override
+    these. group: name of a group of options that exclude each other.
     """
     metadata = {_FLAGS: flags, _GROUP: group, _SETTINGS: settings}
     return dataclasses.field(default=default, metadata=metadata)
 
 
 def switch(**settings: Any) -> Any:
-    """Declare an option without a value as a field of a dataclass."""
+    """Declare a command-line option without a value, which is False by default, as a dataclass field.
+
+    settings: keyword arguments of argparse's `add_argument`.
+    """
     return option(default=False, action="store_true", **settings)
 
 
 def add_options(parser: argparse.ArgumentParser, options: type, *, omit: Collection[str] = ()) -> None:
-    """Add the arguments and options that a dataclass declares, in the order of its fields."""
+    """Add the arguments and options that a dataclass declares to a parser, in the order of the fields.
+
+    omit: names of fields to leave out.
+    """
     types = get_type_hints(options)
     groups: dict[str, argparse._MutuallyExclusiveGroup] = {}
     for field in _list_options(options):
@@ -84,7 +101,10 @@ def add_options(parser: argparse.ArgumentParser, options: type, *, omit: Collect
 
 
 def parse_options(options: type[T], values: argparse.Namespace, **more: Any) -> T:
-    """Build the dataclass from parsed values; fields that are omitted there have their default."""
+    """Build a dataclass of options from the namespace that argparse returned.
+
+    Fields that the namespace lacks get their default. more: values of fields that are no options.
+    """
     fields = {
         field.name: getattr(values, field.name)
         for field in _list_options(options)
@@ -95,7 +115,7 @@ def parse_options(options: type[T], values: argparse.Namespace, **more: Any) -> 
 
 
 def list_flags(options: type) -> list[str]:
-    """Return the first flag of each option that a dataclass declares, in the order of its fields."""
+    """Return the first flag, such as "--port", of each option that a dataclass declares."""
     return [
         (field.metadata[_FLAGS] or (f"--{field.name.replace('_', '-')}",))[0]
         for field in _list_options(options)
@@ -108,7 +128,10 @@ def _list_options(options: type) -> list[dataclasses.Field[Any]]:
 
 
 def _get_settings(field: dataclasses.Field[Any], kind: Any) -> dict[str, Any]:
-    """Return the settings of argparse: the declared settings, and those that follow from the type."""
+    """Return the keyword arguments for argparse's `add_argument`.
+
+    Declared settings override those inferred from the field's default and its type `kind`.
+    """
     declared = field.metadata[_SETTINGS]
     inferred: dict[str, Any] = {}
     if field.default is not dataclasses.MISSING:
@@ -124,7 +147,10 @@ def _get_settings(field: dataclasses.Field[Any], kind: Any) -> dict[str, Any]:
 
 
 def require_place(option: str, file: Path) -> None:
-    """Raise ConfigError if an option's file can't be written, before the work starts."""
+    """Raise ConfigError if `file` can't be created because its folder is missing or not writable.
+
+    Called before long work. option: the command-line option that named the file, for the message.
+    """
     folder = file.absolute().parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         why = "can't be written" if folder.is_dir() else "is no folder"
@@ -132,7 +158,7 @@ def require_place(option: str, file: Path) -> None:
 
 
 def interpreter() -> str:
-    """Return the command for this Python: `python3` if its environment is active, else its path."""
+    """Return the shell command for the running Python: `python3` if that is first on PATH, else its path."""
     this_python, path_python = Path(sys.executable), shutil.which("python3")
     if path_python is not None and Path(path_python).parent == this_python.parent:
         return "python3"
@@ -145,7 +171,10 @@ def _typed(program: Path) -> str:
 
 
 def paddlewheel() -> str:
-    """Return what a user types here to run the command `paddlewheel`."""
+    """Return the shell command that runs `paddlewheel` in this environment, for printed instructions.
+
+    It is `paddlewheel`, a path to it, or `PYTHON -m pipeline`.
+    """
     python = interpreter()
     if python == "python3":
         return "paddlewheel"

@@ -1,4 +1,4 @@
-"""A new service for a serving model: a folder with web_service.py and config.yml that starts and answers."""
+"""`paddlewheel new`: writes the folder of a new service for a model, with web_service.py and config.yml."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ $padding
 
 
 class EngineComments(NamedTuple):
-    """Comments of config.yml that depend on the engine of the model's files."""
+    """The comments of a new config.yml that depend on the inference engine of the model."""
 
     instances: str
     devices: str
@@ -147,9 +147,10 @@ _TYPES = {"string": "text", "float16": "number", "float32": "number", "float64":
 
 
 def with_description(model: ServingModel, options: ModelOptions) -> ServingModel:
-    """Return the model with the description of its new serving.yml.
+    """Return the model with the description of inputs and outputs that the options of `new` ask for.
 
-    Raise ConfigError for options that do not fit the model.
+    The description becomes the serving.yml of the new service. Without options the model is returned
+    unchanged. Raises ConfigError for options that do not fit the model.
     """
     if options == NO_OPTIONS:
         return model
@@ -176,7 +177,10 @@ def with_description(model: ServingModel, options: ModelOptions) -> ServingModel
 
 
 def describe_reading(description: Description) -> str:
-    """Describe the preprocessing of the inputs, to compare it with the training. Empty for tensors."""
+    """Return sentences on how the service preprocesses its inputs, such as resize and mean of images.
+
+    Users compare them with the training. Empty for models that take plain tensors.
+    """
     remarks = [_REMARKS[item.kind](item) for item in description.inputs.values() if item.kind in _REMARKS]
     return " ".join(remarks)
 
@@ -244,7 +248,10 @@ OUTPUT_KINDS = ("classes", "multilabel", "tokens", *OF_TEXTS, "tensor")
 
 
 def _outputs(model: ServingModel, labels: Sequence[str], options: ModelOptions) -> dict[str, Any]:
-    """Return the output keys: labels if the model has scores of classes, else tensors."""
+    """Return the `outputs` section of serving.yml: labels with scores for a classifier, else tensors.
+
+    labels: names of the classes. Raises ConfigError if the model has no scores for the requested kind.
+    """
     scores = find_score_fetch(model.fetches, labels)
     kind = options.output or _guess_kind(model, scores, options.input)
     if kind == "tensor" or (scores is None and not options.output):
@@ -328,7 +335,7 @@ MAX_COMMAND_LENGTH = 400  # characters of a body in a command; a longer body get
 
 @dataclass(frozen=True)
 class NewApp:
-    """The files of a new service."""
+    """A new service that `paddlewheel new` is about to write: texts of its files, and instructions."""
 
     directory: Path
     name: str
@@ -351,9 +358,10 @@ class NewApp:
         http_port: int,
         rpc_port: int,
     ) -> NewApp:
-        """Check everything before a file is written. Raise ConfigError in one sentence.
+        """Validate the name, model, options and folder, and return the new service. Writes nothing.
 
-        copies: the new folder gets a copy of the model, unless the model is in that folder.
+        model: folder of the model. copies: copy the model to the new folder, unless it is there already.
+        Raises ConfigError.
         """
         folder = directory.resolve()
         name = name or folder.name
@@ -409,7 +417,7 @@ class NewApp:
 
     @cached_property
     def example(self) -> ExampleRequest:
-        """Example request for the user. Raises ConfigError if the model can't be served this way."""
+        """An example request for the user to send. Raises ConfigError if the model can't be served."""
         ops: dict[str, Op] = {self.name: self._op}
         signature = build_signature(ops, self._op)
         requests = build_example_requests(self.name, signature, collect_examples(ops, signature))
@@ -423,22 +431,29 @@ class NewApp:
 
     @property
     def example_file(self) -> str:
-        """Name of the file with the example's body; empty if the body is in the command."""
+        """File name for the body of the example request; empty if the body fits into the command."""
         if self.example.media == "image/png":
             return "example.png"
         return "example.json" if len(self.example.body) > MAX_COMMAND_LENGTH else ""
 
     def question(self) -> str:
-        """Return a command that sends the example to the running service, from the folder of `new`."""
+        """Return a shell command that sends the example request to the running service.
+
+        It is typed in the folder in which `paddlewheel new` was run.
+        """
         file = str(self.directory / self.example_file) if self.example_file else ""
         return self.example.command(f"localhost:{self.http_port}", file)
 
     @property
     def script_path(self) -> Path:
+        """Path of the new web_service.py."""
         return self.directory / SCRIPT_NAME
 
     def next_steps(self, *, starts: bool = False) -> str:
-        """Return the instructions for the terminal. starts: whether this command starts the service."""
+        """Return the text that tells the user how to start the service and send a request.
+
+        starts: this command starts the service itself, so that only the request is explained.
+        """
         described = ADDITIONS if self.describes else ""
         copied = f"{MODEL_NAME}/" if self.copies else ""
         files = [SCRIPT_NAME, CONFIG_NAME, *filter(None, [described, self.example_file, copied])]
@@ -456,7 +471,10 @@ class NewApp:
 
 
 def padding_remark(model: ServingModel) -> str:
-    """Return a sentence about batching requests of different length."""
+    """Return a sentence on which requests to this model can share a batch.
+
+    It depends on the batch dimension, and on inputs that may be padded to one length.
+    """
     closed = [feed for feed in model.feeds if not feed.has_rows]
     if closed:
         return (
@@ -478,7 +496,10 @@ def padding_remark(model: ServingModel) -> str:
 
 
 def write_app(app: NewApp) -> None:
-    """Write the files. Raise ConfigError if the folder can't be written or already has such a file."""
+    """Write the files of a new service to its folder.
+
+    Raises ConfigError if the folder can't be written, or already has such a file.
+    """
     contents = {CONFIG_NAME: app.config().encode(), SCRIPT_NAME: app.script().encode()}
     if app.example_file:
         contents[app.example_file] = app.example.body
@@ -500,7 +521,7 @@ def write_app(app: NewApp) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError for an invalid service name."""
+    """Raise ConfigError if `name` can't be the name of a service, which is part of its URLs."""
     if not re.fullmatch(r"[^\W\d][\w.-]*", name):
         raise ConfigError(
             f"a service can't be named {name!r}; give it a name that starts with a letter and holds letters, "
@@ -510,7 +531,7 @@ def check_name(name: str) -> None:
 
 
 def _check_aliases(model: ServingModel) -> None:
-    """Refuse aliases that would end the string or comment into which they are written."""
+    """Raise ConfigError for tensor names that would break the generated script or config.yml."""
     for variable in (*model.feeds, *model.fetches):
         if not re.fullmatch(r"[\w.:/@-]+", variable.alias):
             raise ConfigError(
@@ -520,7 +541,7 @@ def _check_aliases(model: ServingModel) -> None:
 
 
 def _check_room(folder: Path, model_path: Path) -> None:
-    """Refuse a folder with files other than the model."""
+    """Raise ConfigError if `folder` exists and has other files than the model."""
     if not folder.exists():
         return
     if not folder.is_dir():
@@ -538,7 +559,7 @@ def _in_docstring(text: str) -> str:
 
 
 def _yaml(text: str) -> str:
-    """Return a text as a YAML scalar, quoted if necessary."""
+    """Return a text as a YAML scalar on one line, quoted if necessary."""
     return yaml.safe_dump(text, allow_unicode=True, width=10_000).removesuffix("...\n").strip()
 
 

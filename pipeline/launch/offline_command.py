@@ -1,4 +1,4 @@
-"""`paddlewheel score` and `paddlewheel evaluate`: from their options to what they print."""
+"""The commands `paddlewheel score` and `paddlewheel evaluate`: run a data file through a model or service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from pipeline.offline.target import Target
 
 
 def run_score(options: ScoreOptions) -> None:
-    """Score a file. Raise ConfigError, BadRow or Unanswered."""
+    """Write the rows of a data file with the answers of a service, and print a summary.
+
+    Raises ConfigError, BadRow for a row that is refused, and Unanswered if the service does not answer.
+    """
     progress_console = Console(stderr=True, markup=False, highlight=False)
     job = replace(
         _build_job(options, options.source, options.out), errors=options.errors, restart=options.restart
@@ -41,7 +44,11 @@ def _build_job(options: ScoringOptions, source: Path, out: Path) -> Job:
 
 
 def run_evaluate(options: EvaluateOptions) -> None:
-    """Evaluate a file, scored first if a target is named. Raise ConfigError, BadRow or Unanswered."""
+    """Compare answers with the labels of a data file, and print accuracy and the other metrics.
+
+    The file holds the answers already, or a service or model of the options answers the rows first. Raises
+    ConfigError, BadRow for a row that is refused, and Unanswered if the service does not answer.
+    """
     with tempfile.TemporaryDirectory(prefix="evaluate-") as folder, _target(options) as target:
         if target is None:
             evaluation = evaluate(options.source, options.gold, answers=options.field, prefix=options.prefix)
@@ -56,7 +63,10 @@ def run_evaluate(options: EvaluateOptions) -> None:
 
 
 def _score_and_evaluate(options: EvaluateOptions, target: Target, out: Path) -> Evaluation:
-    """Score the file, and evaluate it with the latencies of the requests."""
+    """Have `target`, a service or model, answer the rows of the file, and evaluate the answers.
+
+    out: file for the answers. The evaluation includes the latencies of the requests.
+    """
     took_ms: list[float] = []
     job = replace(
         _build_job(options, options.source, out),
@@ -69,7 +79,10 @@ def _score_and_evaluate(options: EvaluateOptions, target: Target, out: Path) -> 
 
 @contextlib.contextmanager
 def _target(options: ScoringOptions) -> Iterator[Target | None]:
-    """Open the target of the options; None without a target. Raise ConfigError."""
+    """Yield the service or in-process model that the options name; None if they name neither.
+
+    Raises ConfigError.
+    """
     if options.service:
         from pipeline.offline.server import Server
 

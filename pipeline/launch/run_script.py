@@ -1,4 +1,4 @@
-"""Runs a service script as `python3 SCRIPT` does, optionally with another configuration."""
+"""`paddlewheel run`: runs a service script as `python3 SCRIPT` does, with another configuration if wanted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from pipeline.script import print_config
 def run_script(
     script: Path, arguments: Sequence[str] = (), *, config: Path | None = None, show_config: bool = False
 ) -> None:
-    """Run `script` with `sys.argv = [script, *arguments]` and its folder first on `sys.path`.
+    """Run the Python script of a service, as `python3 SCRIPT ARGUMENTS` does, in this process.
 
-    If `script` is a folder, its web_service.py runs with that folder as the working directory.
-    `config` replaces what the script gives to `prepare_pipeline_config` or `prepare_server`; `show_config`
-    prints the resolved configuration and leaves. Does not return when the script serves: the server takes
-    over this process. Raises ConfigError for a missing file and for a script that serves nothing.
+    If `script` is a folder, its web_service.py runs with that folder as the working directory. config: file
+    that replaces the configuration which the script gives to `prepare_pipeline_config` or `prepare_server`.
+    show_config: print the resolved configuration and exit. Does not return when the script serves: the server
+    takes over this process. Raises ConfigError for a missing file and for a script that serves nothing.
     """
     folder = script if script.is_dir() else None
     script = script / SCRIPT if folder else script

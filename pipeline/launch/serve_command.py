@@ -1,4 +1,4 @@
-"""`paddlewheel serve`: replaces this process by a server of a Triton model repository."""
+"""`paddlewheel serve`: serves a Triton model repository, with Triton's flags."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from pipeline.triton.service import Options, RepositoryService
 
 
 def serve(values: argparse.Namespace) -> None:
-    """Replace this process by the server. Raise ConfigError for wrong flags, which gives exit code 2."""
+    """Replace this process by a server of the Triton model repository that the flags name.
+
+    values: parsed by `serve_options.add_flags`. Raises ConfigError for wrong flags, which gives exit code 2.
+    """
     options = parse_options(ServeOptions, values)
     defaults, warnings = parse_defaults(options.backend_config)
     if options.log_file is not None:
@@ -74,7 +77,10 @@ def serve(values: argparse.Namespace) -> None:
 
 
 def _config(options: ServeOptions) -> dict[str, Any]:
-    """Return the flags as keys of config.yml."""
+    """Return the configuration of the server, in the form of a config.yml, from Triton's flags.
+
+    Raises ConfigError for TLS without a certificate or key.
+    """
     config: dict[str, Any] = {
         "dag": {"drain_timeout": options.exit_timeout_secs},
         "logging": {"level": _level(options)},
@@ -99,7 +105,10 @@ def _config(options: ServeOptions) -> dict[str, Any]:
 
 
 def _log_to(path: Path) -> None:
-    """Redirect standard output and error to a file, for this process and the server."""
+    """Append standard output and error of this process, and of the server after it, to a file.
+
+    Raises ConfigError if the file can't be opened.
+    """
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as exc:
@@ -110,7 +119,7 @@ def _log_to(path: Path) -> None:
 
 
 def _level(options: ServeOptions) -> str:
-    """Return the lowest level that is logged."""
+    """Return the log level of the server ("DEBUG", "INFO", "WARNING" or "ERROR") from Triton's flags."""
     if options.log_verbose > 0:
         return "DEBUG"
     levels = {"INFO": options.log_info, "WARNING": options.log_warning}

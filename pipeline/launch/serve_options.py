@@ -1,4 +1,4 @@
-"""The options of `paddlewheel serve`: Triton's flags, including flags without effect here."""
+"""The command-line flags of `paddlewheel serve`, which are Triton's, including flags without effect here."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ WITHOUT_EFFECT = {
 RESTRICTIONS = {"http-restricted-api": "", "grpc-restricted-protocol": "triton-grpc-protocol-"}
 # These flags limit or protect something. Ignoring them would be unsafe, so they are refused.
 REFUSED = {"model-load-gpu-limit": "bounds the GPU memory that a load may take, which this server can't"}
-GRPC_ARGUMENTS = {  # by gRPC's names
+GRPC_ARGUMENTS = {  # gRPC's channel argument by flag
     "grpc-keepalive-time": "grpc.keepalive_time_ms",
     "grpc-keepalive-timeout": "grpc.keepalive_timeout_ms",
     "grpc-keepalive-permit-without-calls": "grpc.keepalive_permit_without_calls",
@@ -81,11 +81,11 @@ GRPC_ARGUMENTS = {  # by gRPC's names
     "grpc-max-connection-age-grace": "grpc.max_connection_age_grace_ms",
 }
 _BUCKETS = {"s3": "aws s3 sync", "gs": "gcloud storage rsync", "as": "az storage blob download-batch"}
-_ALONE = ("enable-peer-access", "reuse-grpc-port", "reuse-http-port")  # may be given without a value
+_ALONE = ("enable-peer-access", "reuse-grpc-port", "reuse-http-port")  # flags that may have no value
 
 
 def repository_folder(text: str) -> Path:
-    """Parse the path of a model repository. A repository in a bucket is refused."""
+    """Parse the path of a Triton model repository. Raise argparse's error for a bucket such as s3://."""
     scheme, separator, _ = text.partition("://")
     if separator and scheme in _BUCKETS:
         raise argparse.ArgumentTypeError(
@@ -96,7 +96,7 @@ def repository_folder(text: str) -> Path:
 
 
 def yes_or_no(text: str) -> bool:
-    """Parse a bool of Triton's flags."""
+    """Parse a boolean flag as Triton does: true, false, 1, 0, on or off. Raise argparse's error else."""
     lowered = text.lower()
     if lowered not in ("true", "false", "1", "0", "on", "off"):
         raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
@@ -104,14 +104,14 @@ def yes_or_no(text: str) -> bool:
 
 
 def positive(text: str) -> int:
-    """Parse a number from 1 on."""
+    """Parse a whole number of at least 1. Raise argparse's error else."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
     return int(text)
 
 
 def _flag(help_text: str, default: bool | None = False) -> Any:
-    """Declare a flag with a bool as its value; without a value the flag is true."""
+    """Declare a boolean command-line flag as a dataclass field; `--flag` alone means true."""
     shown = help_text if default is None else f"{help_text} ({str(default).lower()})"
     return option(default=default, type=yes_or_no, nargs="?", const=True, metavar="BOOL", help=shown)
 
@@ -139,7 +139,7 @@ def _grpc_argument(flag: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """Triton's flags that have an effect here."""
+    """The flags of Triton that have an effect in `paddlewheel serve`, with Triton's names."""
 
     model_repository: tuple[Path, ...] = option(
         "--model-repository",
@@ -229,7 +229,10 @@ class ServeOptions:
 
 
 def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:
-    """Add the command, which `command` runs."""
+    """Add the subcommand `serve` to the command line of `paddlewheel`.
+
+    command: the function that runs it with the parsed namespace.
+    """
     parser = add_command(
         commands,
         "serve",
@@ -237,12 +240,12 @@ def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None])
         "serve a Triton model repository, with Triton's flags",
         "paddlewheel serve --model-repository models",
     )
-    parser.allow_abbrev = False  # half a flag may be another's
+    parser.allow_abbrev = False  # Triton has flags that begin with other flags
     add_flags(parser)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all flags to a parser, also flags that are refused or have no effect."""
+    """Add all flags of Triton to a parser, also flags that are refused or have no effect."""
     add_options(parser, ServeOptions)
     for flag in REFUSED:
         parser.add_argument(f"--{flag}", action="append", help=argparse.SUPPRESS)
@@ -252,19 +255,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def notes(values: argparse.Namespace) -> Iterator[str]:
-    """Yield a line for each used flag that has no effect here."""
+    """Yield a line for the user about each given flag of Triton that has no effect here."""
     for flag, why in WITHOUT_EFFECT.items():
         if get_option(values, flag) is not None:
             yield f"--{flag} has no effect: in Triton it {why}"
 
 
 def get_option(values: object, flag: str) -> Any:
-    """Return the value of a flag; None where it is missing."""
+    """Return the value of a flag, written with hyphens, from a namespace or `ServeOptions`."""
     return getattr(values, flag.replace("-", "_"))
 
 
 def hint(unknown: str) -> str:
-    """Return the end of a message about an unknown flag: the most similar flag, or an empty text."""
+    """Return "; did you mean --FLAG?" with the flag most similar to an unknown flag, else an empty text."""
     near = difflib.get_close_matches(unknown.partition("=")[0], _known(), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 

@@ -1,4 +1,4 @@
-"""`stop` and `kill`: select running services, and end them."""
+"""`paddlewheel stop` and `kill`: select running services on this machine, and end them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ COMMAND_CHARS = 120
 
 
 class NotStopped(ServingError):
-    """A service does not exist, may not be signalled, or has not ended in time."""
+    """Raised if no service matches, may not be signalled, or ends in time; the exit code is 1."""
 
     exit_code = 1
 
 
 def choose_services(port: int | None = None, pid: int | None = None) -> list[RunningService]:
-    """Return the services of this folder, or the service of a port or process. Raise NotStopped for none."""
+    """Return the running services to stop: by port, by process id, or all of this folder.
+
+    Raises NotStopped if there is none; the message names services elsewhere.
+    """
     services = running_services()
     if port is not None:
         chosen = [service for service in services if port in service.ports]
@@ -52,7 +55,11 @@ def choose_services(port: int | None = None, pid: int | None = None) -> list[Run
 
 
 def stop(services: Sequence[RunningService], timeout_s: float) -> None:
-    """Stop the services after their admitted requests. Raise NotStopped for services that take longer."""
+    """Stop services gracefully (SIGTERM), and wait until they have answered their admitted requests.
+
+    timeout_s: for all services together. Raises NotStopped for services that still run then; they go on
+    ending.
+    """
     with contextlib.ExitStack() as stack:
         handles = {service.pid: stack.enter_context(_handle(service.pid)) for service in services}
         for service in services:
@@ -71,14 +78,17 @@ def stop(services: Sequence[RunningService], timeout_s: float) -> None:
 
 
 def kill(services: Sequence[RunningService]) -> None:
-    """Kill the services and their workers; requests under way get no answer."""
+    """End services and their workers at once (SIGKILL); requests under way get no answer.
+
+    Raises NotStopped for processes that still run seconds later.
+    """
     with contextlib.ExitStack() as stack:
         workers = {service.pid: service.worker_pids() for service in services}
         every = [*workers, *(pid for pids in workers.values() for pid in pids)]
         handles = {pid: stack.enter_context(_handle(pid)) for pid in every}
         for service in services:
             _signal(service, handles[service.pid], signal.SIGKILL)
-            for pid in workers[service.pid]:  # the kernel does it too, except for workers of another user
+            for pid in workers[service.pid]:  # they die with their parent, except workers of another user
                 _send(handles[pid], signal.SIGKILL)
         running = _wait(handles, KILL_TIMEOUT_S, "Waiting for killed processes to end")
     for service in services:
@@ -93,7 +103,10 @@ def kill(services: Sequence[RunningService]) -> None:
 
 @contextlib.contextmanager
 def _handle(pid: int) -> Iterator[int]:
-    """Open a pidfd, because the number of an ended process may be used again. -1 for an ended process."""
+    """Open a pidfd of a process, since the kernel may reuse the id of an ended process; close it at the end.
+
+    Yields -1 for a process that has ended.
+    """
     try:
         descriptor = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -123,7 +136,10 @@ def _send(handle: int, number: signal.Signals) -> None:
 
 
 def _wait(handles: dict[int, int], timeout_s: float, doing: str) -> list[int]:
-    """Wait for the end of the processes, with the seconds shown. Return the processes that still run."""
+    """Wait until processes end, and return the ids of the processes that still run after `timeout_s`.
+
+    handles: pidfd by process id. doing: text that a terminal shows with the seconds.
+    """
     poll = select.poll()
     running = {handle: pid for pid, handle in handles.items() if handle >= 0}
     for handle in running:

@@ -1,4 +1,4 @@
-"""`paddlewheel text` and `export triton`: serve a text model without a script, or export it for Triton."""
+"""`paddlewheel text` and `paddlewheel export triton`: serve or export a text model without writing code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pipeline.ops.text_files import TextSettings
 
 
-_INNER = ("serving_server", "onnx")  # folders that are named after what they hold
+_INNER = ("serving_server", "onnx")  # folder names that do not name a model
 TEXT_EXAMPLES = """\
 Examples:
   paddlewheel text models/ernie-news
@@ -29,7 +29,11 @@ Examples:
 
 
 def serve(options: TextOptions) -> None:
-    """Replace this process by the server. Raise ConfigError if the model's files leave something open."""
+    """Serve a text model: replace this process by the server, after printing an example request.
+
+    Raises ConfigError if neither the model's files nor the options tell the task, the labels or the
+    tokenizer.
+    """
     from pipeline.launch.new_service import check_name
     from pipeline.ops.text_ops import TextService, service_config
 
@@ -52,7 +56,7 @@ def serve(options: TextOptions) -> None:
 
 
 def find_model_folder(model: Path) -> Path:
-    """Return the folder of the model's files. Exports of optimum have a subfolder `onnx`."""
+    """Return the folder with the model's files: `model`, or its subfolder `onnx` as optimum writes it."""
     from pipeline.models.serving_model import is_serving_model
 
     inner = model / "onnx"
@@ -72,7 +76,10 @@ def _settings(options: TextOptions) -> TextSettings:
 
 
 def _print_summary(folder: Path, name: str, settings: TextSettings, options: TextOptions) -> None:
-    """Print the task, the labels and an example request."""
+    """Print the task and labels of the text model in `folder`, an example request, and a remark on batches.
+
+    name: of the service.
+    """
     from pipeline.api.dag import build_signature
     from pipeline.api.examples import ExampleRequest, build_example_requests, collect_examples
     from pipeline.api.op import RequestOp
@@ -104,7 +111,7 @@ def _print_summary(folder: Path, name: str, settings: TextSettings, options: Tex
 
 
 def get_service_name(folder: Path) -> str:
-    """Return a service name made from the folder's name."""
+    """Return a valid service name that is made from the name of the model's folder."""
     folder = folder.resolve()
     if folder.name in _INNER:
         folder = folder.parent
@@ -113,7 +120,10 @@ def get_service_name(folder: Path) -> str:
 
 
 def export(options: ExportOptions) -> None:
-    """Write the model repository. Raise ConfigError for a service that can't be expressed as one."""
+    """Write a text service or text model as a Triton model repository, and print how to serve it.
+
+    Raises ConfigError for a service that a repository can't express.
+    """
     from pipeline.triton.export.repository import export_repository
 
     if options.service is not None:
@@ -129,7 +139,11 @@ def export(options: ExportOptions) -> None:
 
 
 def _of_service(place: Path) -> tuple[str, ServingModel]:
-    """Return the name of a script's service, and the model of its only Op with the Op's description."""
+    """Load a service's script; return the service's name, and its model with inputs and outputs described.
+
+    Raises ConfigError unless the service has a single step (Op), and that Op is one of
+    `pipeline.ops.text_ops`.
+    """
     from pipeline.models.serving_model import choose_version, load_serving_model
     from pipeline.offline.script_service import script_in, service_of_script
     from pipeline.ops.described import DescribedOp
@@ -153,7 +167,7 @@ def _of_service(place: Path) -> tuple[str, ServingModel]:
 
 
 def _of_model(folder: Path) -> tuple[str, ServingModel]:
-    """Return a service name for a model, and the model as its files describe it."""
+    """Return a service name for the model in `folder`, and the model with inputs and outputs described."""
     from pipeline.launch.text_command import find_model_folder, get_service_name
     from pipeline.models.serving_model import choose_version, load_serving_model
     from pipeline.ops.text_files import TextSettings, described_texts

@@ -1,6 +1,7 @@
-"""`tune`: finds the fastest settings of a service's Op by real requests, and writes them into config.yml.
+"""`paddlewheel tune`: measures a service with real requests to find the fastest settings of its model.
 
-`tune --record` first records requests of the running service.
+The settings (engine, instances, batch, threads) are written into config.yml. `tune --record` records requests
+of the running service to measure with.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ _POLL_S = 0.05
 
 
 def record_requests(config: Path, to: Path, max_s: float, console: Console) -> int:
-    """Record the answered requests of the service on the configuration's HTTP port. Return their number.
+    """Record the requests that a running service answers to a .jsonl file; return their number.
 
-    The recording ends at the limits of `recording`, after `max_s`, or at Ctrl-C. Raise ConfigError, and
-    NotStopped if no such service runs.
+    config: config.yml whose HTTP port selects the service. to: the new file. The recording ends after `max_s`
+    seconds, 1,000 requests or 16 MiB, or at Ctrl-C. Raises ConfigError, and NotStopped if no such service
+    runs.
     """
     if to.suffix != ".jsonl" or to.exists():
         why = "is there already" if to.exists() else "has another ending"
@@ -102,9 +104,9 @@ def _http_port(config: Path) -> int:
 
 @contextlib.contextmanager
 def _stop_on_signals() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C or SIGTERM set.
+    """Yield an event that Ctrl-C or SIGTERM sets, instead of ending the process.
 
-    The signals do not end the process, because the service must not be left recording.
+    The process must live on to end the recording in the service.
     """
     stop_requested = threading.Event()
     numbers = signal.SIGINT, signal.SIGTERM
@@ -119,7 +121,11 @@ def _stop_on_signals() -> Iterator[threading.Event]:
 def _wait(
     service: RunningService, descriptor: int, max_s: float, stop_requested: threading.Event, console: Console
 ) -> None:
-    """Wait until the service ends the recording, by itself or at the end of the time."""
+    """Signal the service to record, and return when the recording has ended.
+
+    descriptor: the open file to which the service writes. max_s: seconds after which the recording is ended.
+    Raises ConfigError if the service does not begin.
+    """
     _signal(service)
     over = time.monotonic() + _BEGINS_WITHIN_S
     while not recording.is_written(descriptor) and not os.fstat(descriptor).st_size:
@@ -147,13 +153,17 @@ def _signal(service: RunningService) -> None:
 SHORTEST_S, MAX_S = 5.0, 24 * 3600.0
 _FIRST_START_S = 120.0  # for the first start, even with a shorter budget
 _CHECKED = 100  # requests of a sample that are checked before the measurements
-_MIN_ANSWERS, _SLOW_S = 20, 10.0  # of a connection in a round; limit of such a longer round
+_MIN_ANSWERS, _SLOW_S = 20, 10.0  # answers per connection in a round; limit of a round that waits for them
 _MAX_FAILED = 0.01  # share of failed requests; a round with more does not count
 _PROBE = (31, 29, 7)  # instances, batch and threads that scripts hardly use
 
 
 def tune(options: TuneOptions) -> None:
-    """Tune a service. Raise ConfigError, if possible before the measurements."""
+    """Measure a service under several settings, and write the fastest settings into its config.yml.
+
+    Also prints and writes a report. With `options.record` only records requests. Raises ConfigError, where
+    possible before the measurements.
+    """
     if not SHORTEST_S <= options.budget_s <= MAX_S:
         raise ConfigError(f"--budget: from {SHORTEST_S:g} seconds to 24 hours, e.g. --budget 5m")
     script, config = _files(options)
@@ -180,7 +190,7 @@ def tune(options: TuneOptions) -> None:
     further = further_lines(goal, chosen, run.missing, len(search.left_out))
     report_lines += ["to go further:", *(f"  - {line}" for line in further)] if further else []
     console.print("\n".join(report_lines), soft_wrap=True, markup=False, highlight=False)
-    text = config.read_bytes().decode("utf-8")  # again: somebody may have changed it meanwhile
+    text = config.read_bytes().decode("utf-8")  # read again: the user may have edited the file meanwhile
     written = with_settings(text, op, chosen.settings)
     if options.dry_run:
         sys.stdout.writelines(_diff(text, written, config))
@@ -210,7 +220,7 @@ def _record(options: TuneOptions, config: Path, to: Path) -> None:
 
 
 class _Run:
-    """A run of `tune`: starts and measures the candidates of the search."""
+    """One execution of `paddlewheel tune`: starts a service for each candidate setting, and measures it."""
 
     def __init__(
         self, options: TuneOptions, source: Script, lines: Sequence[tuple[int, str]], console: Console
@@ -223,7 +233,10 @@ class _Run:
         self._console = console
 
     def search(self) -> tuple[Search, Goal, Chosen]:
-        """Run the search. Raise ConfigError if the Op can't be tuned or no candidate can run the model."""
+        """Search the fastest settings; return the search with its measurements, the goal, and the choice.
+
+        Raises ConfigError if the service's step (Op) can't be tuned, or no candidate can run the model.
+        """
         resolved = self._source.resolved()
         section = resolved["op"][self._source.op]
         _check_section(self._source.op, resolved, section)
@@ -250,7 +263,10 @@ class _Run:
             return search, goal, search.run()
 
     def _baseline(self, directory: Path, section: dict[str, Any]) -> Settings:
-        """Return the settings of config.yml, completed by the model's serving.yml."""
+        """Return the current settings: those of config.yml, completed by the model's serving.yml.
+
+        directory: folder of the model. section: the Op's resolved section of config.yml.
+        """
         model = load_for_engine(directory, section[MODEL_SECTION].get("engine"))
         baseline = parse_settings(section, model.engine)
         config_section = read_yaml(self._source.config)["op"][self._source.op]
@@ -262,9 +278,10 @@ class _Run:
         return baseline
 
     def _engines(self, directory: Path, gpu_engine: str | None) -> tuple[str, ...]:
-        """Return the engines that can run the model. A model on a GPU keeps its engine.
+        """Return the names of the inference engines that can run the model here.
 
-        Raise ConfigError if a named engine can't run the model, and if no engine can.
+        gpu_engine: the engine of a model on a GPU, which keeps it; None on the CPU. Raises ConfigError if no
+        engine can run the model, or an engine of --engine can't.
         """
         named = self._options.engine
         installed = find(ENGINES)
@@ -285,7 +302,10 @@ class _Run:
         return tuple(able)
 
     def _check_script(self, baseline: Settings) -> None:
-        """Raise ConfigError if the script sets a tuned setting: the script goes before config.yml."""
+        """Raise ConfigError if the service's script fixes a setting that is to be tuned.
+
+        A script overrides config.yml, so that the candidates would all run with that value.
+        """
         instances, batch, threads = _PROBE
         probe = msgspec.structs.replace(
             baseline, instances=instances, batch=batch, threads=threads, delay_ms=1.5
@@ -303,7 +323,7 @@ class _Run:
     def _measure(self, settings: Settings, round_s: float, until: float) -> Measured:
         self._print_progress(settings.name)
         rounds: list[Round] = []
-        if not self.requests:  # nothing has started yet: without that there is nothing to choose from
+        if not self.requests:  # the first service must start, or there is nothing to choose from
             until = max(until, time.monotonic() + _FIRST_START_S)
         try:
             with self._source.started(settings, until) as candidate:
@@ -314,9 +334,13 @@ class _Run:
         return Measured(settings, tuple(rounds))
 
     def _rounds(self, candidate: Candidate, round_s: float, until: float) -> list[Round]:
-        """Measure rounds with increasing connections. Raise NotStarted if no round can be used."""
+        """Load a candidate's service with more and more connections; return a measurement for each number.
+
+        round_s: seconds of a measurement. until: `time.monotonic()` instant after which no other begins.
+        Raises NotStarted if too many requests fail in the first.
+        """
         levels, warm_s = self._goal.connections, round_s / 5
-        with contextlib.suppress(NotStarted):  # shapes are met for the first time, which may take long
+        with contextlib.suppress(NotStarted):  # warm-up: the first requests of a shape may take long
             candidate.load(self.requests, levels[-1], round_s / 2, warm_s)
         round_s = max(round_s, min(_MIN_ANSWERS * candidate.answer_s(self.requests[0]), _SLOW_S))
         rounds: list[Round] = []
@@ -336,7 +360,10 @@ class _Run:
         return rounds
 
     def _ask_first(self, candidate: Candidate) -> None:
-        """Make the requests at the first start, and check them. Raise ConfigError for a refused request."""
+        """Build the requests to measure with, when the first service has started, and check their answers.
+
+        Raises ConfigError for a request that the service refuses.
+        """
         if self.requests:
             return
         example = Example.of_openapi(msgspec.json.decode(candidate.get("/openapi.json")[1]))
@@ -364,7 +391,7 @@ class _Run:
 
 
 def _files(options: TuneOptions) -> tuple[Path, Path]:
-    """Return the script and its config.yml."""
+    """Return the paths of the service's script and of its config.yml. Raise ConfigError without them."""
     script = options.service / "web_service.py" if options.service.is_dir() else options.service
     if not script.is_file():
         raise ConfigError(f"{script} is not a file; name a service's folder or its script")
@@ -375,7 +402,10 @@ def _files(options: TuneOptions) -> tuple[Path, Path]:
 
 
 def _select_op(config: Path, named: str | None) -> str:
-    """Return the Op to tune: the named Op, else the only Op with a model."""
+    """Return the name of the Op (step of the service) to tune: `named`, else the only Op with a model.
+
+    config: path of config.yml. Raises ConfigError without such an Op.
+    """
     sections: dict[str, Any] = read_yaml(config).get("op") or {}
     with_model = [
         name

@@ -1,1 +1,1 @@
-"""Paddle Serving's messages that apps read model descriptions with."""
+"""The protobuf messages with which Paddle Serving describes a model's inputs and outputs."""

@@ -1,4 +1,4 @@
-"""The same messages under this package's name."""
+"""GeneralModelConfig under the import path of `paddle_serving_app`."""
 
 from paddle_serving_server.proto.general_model_config_pb2 import FeedVar, FetchVar, GeneralModelConfig
 

@@ -1,4 +1,4 @@
-"""`from paddle_serving_app.reader import Sequential, Resize, ...`: what apps read their inputs with."""
+"""Paddle Serving's preprocessing: `from paddle_serving_app.reader import Sequential, Resize, ...`."""
 
 from paddle_serving_app.reader import image_reader
 from paddle_serving_app.reader.chinese_bert_reader import ChineseBertReader

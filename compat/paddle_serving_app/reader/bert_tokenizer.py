@@ -1,4 +1,4 @@
-"""BERT's word pieces with the ids that paddle_serving_app's `FullTokenizer` gives.
+"""A BERT WordPiece tokenizer with the same ids as paddle_serving_app's `FullTokenizer`.
 
 The algorithm is that of Google's BERT (tokenization.py of google-research/bert), with Python's character
 tables and lower case. The package tokenizers has older tables and gives other ids for hundreds of characters.
@@ -28,9 +28,11 @@ _IDEOGRAPHS = (
 
 
 def read_vocabulary(path: str | Path, reader: str, address: str) -> dict[str, int]:
-    """Read ids by piece: a piece on each line, with the line number as its id, or a piece, a tab and its id.
+    """Read a vocabulary file; return the id of each token.
 
-    A line of more parts ends the file. Raises FileNotFoundError, and ValueError for an invalid id.
+    A line has a token, whose id is the line number, or a token, a tab and its id. A line of more parts ends
+    the file. reader, address: where to get the file, for the message. Raises FileNotFoundError, and
+    ValueError for an invalid id.
     """
     ids: dict[str, int] = {}
     for number, line in enumerate(words_file(path, reader, address)):
@@ -42,22 +44,22 @@ def read_vocabulary(path: str | Path, reader: str, address: str) -> dict[str, in
 
 
 class BertTokenizer:
-    """`tokenize(text)`, then `convert_tokens_to_ids(tokens)`; lower case, without accents."""
+    """An uncased WordPiece tokenizer: `tokenize(text)`, then `convert_tokens_to_ids(tokens)`."""
 
     def __init__(self, vocab: Mapping[str, int]) -> None:
         self.vocab = vocab
 
     def tokenize(self, text: str) -> list[str]:
-        """The word pieces; a word that has none is "[UNK]"."""
+        """Split a text into lower-case tokens without accents; an unknown word becomes "[UNK]"."""
         plain = unicodedata.normalize("NFD", text.translate(_CLEANED).lower())
         return [piece for word in plain.translate(_SPLIT).split() for piece in self._pieces(word)]
 
     def convert_tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
-        """Raises KeyError for a token that is not of the vocabulary."""
+        """Return the ids of tokens. Raise KeyError for a token outside the vocabulary."""
         return [self.vocab[token] for token in tokens]
 
     def _pieces(self, word: str) -> list[str]:
-        """The longest piece that the word begins with, then that of the rest, and so on."""
+        """Split a word into the longest tokens of the vocabulary, from its beginning on."""
         if len(word) > MAX_CHARACTERS:
             return [UNKNOWN]
         pieces: list[str] = []
@@ -74,7 +76,10 @@ class BertTokenizer:
 
 
 class _Cleaned(dict[int, str]):
-    """For `str.translate`: no control characters, spaces of one kind, ideographs as words of their own."""
+    """A table for `str.translate` that removes control characters and puts spaces around ideographs.
+
+    All white space becomes a space.
+    """
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -92,7 +97,7 @@ class _Cleaned(dict[int, str]):
 
 
 class _Split(dict[int, str]):
-    """For `str.translate`: no accents, marks of punctuation and all ASCII symbols as words of their own."""
+    """A table for `str.translate` that removes accents and puts spaces around punctuation and symbols."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)

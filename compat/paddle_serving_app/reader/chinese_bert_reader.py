@@ -1,4 +1,4 @@
-"""A Chinese text to the four inputs of a BERT model of fixed length."""
+"""Preprocessing of a Chinese text for a BERT model with inputs of fixed length."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/chinese_bert/vocab.txt"
 
 
 class ChineseBertReader:
-    """`ChineseBertReader({"vocab_file": "vocab.txt", "max_seq_len": 128}).process(text)`.
+    """Converts a Chinese text to the four input tensors of a BERT model, by `process(text)`.
 
-    The vocabulary has one piece a line and must be there; without "max_seq_len" there are 20 places.
+    args: "vocab_file", a file with one token a line that must exist, and "max_seq_len", 20 by default.
     """
 
     def __init__(self, args: Mapping[str, Any] | None = None) -> None:
@@ -29,14 +29,18 @@ class ChineseBertReader:
         self.feed_keys = ["input_ids", "position_ids", "segment_ids", "input_mask"]
 
     def set_feed_keys(self, keys: list[str]) -> None:
-        """The names of ids, positions, segments and mask, in this order."""
+        """Set the names of the four input tensors: ids, positions, segments, mask."""
         self.feed_keys = keys
 
     def get_feed_keys(self) -> list[str]:
+        """Return the names of the four input tensors: ids, positions, segments, mask."""
         return self.feed_keys
 
     def process(self, line: str | bytes) -> dict[str, list[int]]:
-        """Lists of `max_seq_len` integers. [CLS] comes first, and no [SEP] last: as the original does it."""
+        """Return the four inputs of a text by name, lists of `max_seq_len` integers padded at the end.
+
+        The ids begin with [CLS] and do not end with [SEP], as in Paddle Serving.
+        """
         text = line if isinstance(line, str) else line.decode("utf-8", "ignore")
         pieces = self.tokenizer.tokenize(text)[: self.max_seq_len - 2]
         ids = [self.cls_id, *self.tokenizer.convert_tokens_to_ids(pieces)]

@@ -1,4 +1,4 @@
-"""A colour for each class, far from its neighbours' and the same in every run."""
+"""Colours for the classes of a detection or segmentation, the same in every process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 
 def class_colors(classes: int) -> NDArray[np.uint8]:
-    """(classes, 3): the bits of a class's number dealt to the channels, highest first: Pascal VOC's."""
+    """Return an RGB colour for each class, of shape (classes, 3): the palette of Pascal VOC."""
     numbers = np.arange(classes)
     colors = np.zeros((classes, 3), np.int64)
     for step in range(8):

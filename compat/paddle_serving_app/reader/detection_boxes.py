@@ -1,4 +1,7 @@
-"""A detector's rows [class, score, xmin, ymin, xmax, ymax] to boxes, and the boxes drawn into the image."""
+"""Postprocessing of an object detector: output rows to boxes, which are drawn into the image on request.
+
+A row is [class, score, xmin, ymin, xmax, ymax].
+"""
 
 from __future__ import annotations
 
@@ -20,11 +23,11 @@ _NOT_BOXES = ("image", "im_shape")
 
 
 class RCNNPostprocess:
-    """The fetches to a list of {"category_id", "bbox": [xmin, ymin, width, height], "score"}.
+    """Converts a detector's outputs to a list of {"category_id", "bbox", "score"}.
 
-    `label_file` has one class a line. With `visualize`, "image" among the fetches is the path of the image:
-    it is drawn with the boxes of score 0.5 and more into `output_dir`, beside the list as bbox.json.
-    `resize_shape` (width, height) is the size that the boxes are told in, where it is not the image's.
+    "bbox" is [xmin, ymin, width, height]. label_file: one class a line. resize_shape: (width, height) to
+    which the boxes refer, if not the image's. With `visualize`, the output "image" is the path of the image:
+    a copy with the boxes of score 0.5 and more is written to `output_dir`, beside the list as bbox.json.
     """
 
     def __init__(
@@ -36,7 +39,10 @@ class RCNNPostprocess:
         self.label_list = [line.strip() for line in read_lines(Path(label_file))]
 
     def __call__(self, image_with_bbox: Mapping[str, Any], visualize: bool = True) -> list[Box]:
-        """Raises ValueError where the fetches have no such rows, or a class that has no label."""
+        """Return the boxes of a detector's outputs by name; `visualize` also draws them.
+
+        Raises ValueError without rows of boxes, or for a class that has no label.
+        """
         boxes = [self._box(row, image_with_bbox) for row in _rows(image_with_bbox)]
         if visualize:
             self._draw(Path(image_with_bbox["image"]), boxes)
@@ -51,7 +57,7 @@ class RCNNPostprocess:
         return {"category_id": number, "bbox": self._place(row[2:], fetches), "score": score}
 
     def _place(self, corners: list[float], fetches: Mapping[str, Any]) -> list[float]:
-        """[xmin, ymin, width, height] in pixels; both edges belong to the box."""
+        """Return [xmin, ymin, width, height] in pixels; both edges belong to the box."""
         xmin, ymin, xmax, ymax = corners
         return [xmin, ymin, xmax - xmin + 1, ymax - ymin + 1]
 
@@ -89,7 +95,10 @@ class RCNNPostprocess:
 
 
 class BlazeFacePostprocess(RCNNPostprocess):
-    """Boxes of a model with corners between 0 and 1; the fetch "im_shape" is (height, width)."""
+    """Converts the outputs of a face detector whose corners are between 0 and 1 to boxes in pixels.
+
+    The output "im_shape" is (height, width) of the image.
+    """
 
     def _place(self, corners: list[float], fetches: Mapping[str, Any]) -> list[float]:
         height, width = (int(side) for side in np.asarray(fetches["im_shape"]).reshape(-1)[:2])
@@ -98,7 +107,10 @@ class BlazeFacePostprocess(RCNNPostprocess):
 
 
 def _rows(fetches: Mapping[str, Any]) -> list[list[float]]:
-    """Return the boxes of all images, from the last fetch that is no LoD and no "image", as the original."""
+    """Return the rows of all boxes, from the last output that is neither LoD offsets nor "image".
+
+    Raises ValueError for an output of another shape.
+    """
     names = [name for name in fetches if name not in _NOT_BOXES and not name.endswith(".lod")]
     if not names:
         raise ValueError("the fetches have no boxes; fetch the model's output of boxes")

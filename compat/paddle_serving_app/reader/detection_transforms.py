@@ -1,7 +1,7 @@
-"""Transforms of a detector's image, which also note its size and scale for the model.
+"""Image transforms for object detectors, which also record the image's size and scale for the model.
 
-Each is called with the image and a dict of "im_shape" (height, width) and "scale_factor" (y, x), both float32
-of shape (2,), or None, and returns both. They follow each other in a `DetectionSequential`.
+Each is called with the image and `info`, a dict of "im_shape" (height, width) and "scale_factor" (y, x), both
+float32 of shape (2,), or None. It returns both. `DetectionSequential` chains transforms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ Noted = tuple[Image, Info | None]
 
 
 class DetectionSequential:
-    """Calls its transforms one after the other: an image, or what the first takes, to (image, info)."""
+    """Applies detection transforms one after the other, and returns (image, info).
+
+    The argument is an image, or whatever the first transform takes, such as a path.
+    """
 
     def __init__(self, transforms: Sequence[Callable[[Any, Info | None], Noted]]) -> None:
         self.transforms = transforms
@@ -37,7 +40,7 @@ class DetectionSequential:
 
 
 class DetectionFile2Image:
-    """A path to the image in RGB, and its size to the info."""
+    """Reads an image file as RGB, and records its size in the info."""
 
     def __call__(self, path: str | Path, info: Info | None = None) -> Noted:
         image = np.ascontiguousarray(File2Image()(path)[:, :, ::-1])
@@ -51,28 +54,28 @@ class DetectionFile2Image:
 
 
 class DetectionBGR2RGB(BGR2RGB):
-    """The colours in the other order; a view."""
+    """Reverses the colour channels of an image, BGR to RGB; returns a view."""
 
     def __call__(self, image: Image, info: Info | None = None) -> Noted:  # type: ignore[override]
         return super().__call__(image), info
 
 
 class DetectionDiv(Div):
-    """Each value divided, as float32."""
+    """Divides the pixels of an image by a number; returns float32."""
 
     def __call__(self, image: Image, info: Info | None = None) -> Noted:  # type: ignore[override]
         return super().__call__(image), info
 
 
 class DetectionTranspose(Transpose):
-    """The axes in this order, e.g. (2, 0, 1); a view."""
+    """Reorders the axes of an image, such as (2, 0, 1) for HWC to CHW; returns a view."""
 
     def __call__(self, image: Image, info: Info | None = None) -> Noted:  # type: ignore[override]
         return super().__call__(image), info
 
 
 class DetectionNormalize:
-    """Divided by 255 where `is_scale`, less the mean of its channel, divided by its deviation; float32."""
+    """Normalizes an image by mean and deviation of each channel, after / 255 if `is_scale`; float32."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], is_scale: bool = True) -> None:
         self.mean = mean
@@ -92,10 +95,10 @@ class DetectionNormalize:
 
 
 class DetectionResize:
-    """To `target_size` (height, width), or, keeping the ratio, until the shorter side is the smaller of the
-    two and the longer at most the larger. The info gets the new size and the scale.
+    """Resizes an image, and records the new size and the scale in the info.
 
-    `interpolation` is OpenCV's number; 1 is its INTER_LINEAR.
+    target_size: (height, width). With `keep_ratio` the shorter side becomes the smaller of the two, unless
+    the longer side would exceed the larger. interpolation: OpenCV's number; 1 is INTER_LINEAR.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class DetectionResize:
         return image, info
 
     def generate_scale(self, image: Image) -> tuple[float, float]:
-        """Return the scales of height and width."""
+        """Return the factors by which height and width of an image are scaled."""
         height, width = image.shape[:2]
         if not self.keep_ratio:
             return self.target_size[0] / height, self.target_size[1] / width
@@ -133,7 +136,7 @@ class DetectionResize:
 
 
 class DetectionPadStride:
-    """An image of (3, height, width) with zeros at its end, until both sides are multiples; float32."""
+    """Pads an image of shape (3, height, width) with zeros to multiples of `stride`; returns float32."""
 
     def __init__(self, stride: int = 0) -> None:
         self.coarsest_stride = stride

@@ -1,4 +1,4 @@
-"""The functions behind the transforms of images."""
+"""The image operations behind the transforms, as functions: transpose, normalize, crop, resize."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NO_LIMIT = 2147483647
 
 
 def transpose(img: Image, transpose_target: Sequence[int]) -> Image:
-    """Return a view with the axes in this order, e.g. (2, 0, 1)."""
+    """Reorder the axes of an image, such as (2, 0, 1) for HWC to CHW; return a view."""
     return img.transpose(transpose_target)
 
 
 def normalize(img: Any, mean: Sequence[float], std: Sequence[float], channel_first: bool) -> Image:
-    """Subtract the mean of each channel and divide by its deviation; float32.
+    """Subtract the mean of each channel and divide by its deviation; return float32.
 
-    The mean and the deviation are float64, and each step is rounded to float32: so models saw it in training.
+    Mean and deviation are float64, and each step is rounded to float32, as when the models were trained.
     """
     shape = (-1, 1, 1) if channel_first else (1, 1, -1)
     result = np.array(img, np.float32)
@@ -31,9 +31,9 @@ def normalize(img: Any, mean: Sequence[float], std: Sequence[float], channel_fir
 
 
 def crop(img: Image, target_size: int, center: bool) -> Image:
-    """Return a view of `target_size` squared: the middle of the image, or a random place.
+    """Crop an image to a square of `target_size` pixels, in the middle or at a random place; return a view.
 
-    A smaller image is cropped as far as it goes.
+    A smaller image is cropped as far as possible.
     """
     spare = (max(0, side - target_size) for side in img.shape[:2])
     top, x = (room // 2 if center else np.random.randint(0, room + 1) for room in spare)
@@ -46,9 +46,9 @@ def resize(
     max_size: int = NO_LIMIT,
     interpolation: int | None = None,
 ) -> Image:
-    """Resize to (width, height), or the shorter side to `target_size` and the longer to at most `max_size`.
+    """Resize an image to (width, height), or its shorter side to `target_size`.
 
-    `interpolation` is OpenCV's number; None and 0 are its INTER_LINEAR.
+    max_size: limit of the longer side then. interpolation: OpenCV's number; None and 0 are INTER_LINEAR.
     """
     cv2 = opencv()
     # INTER_NEAREST is 0, which the original took for "not given": the same images must come out.

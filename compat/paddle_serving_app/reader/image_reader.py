@@ -1,4 +1,4 @@
-"""The names of Paddle Serving's module `image_reader`."""
+"""Paddle Serving's module `image_reader`: the image transforms under their original import path."""
 
 from paddle_serving_app.reader.detection_boxes import BlazeFacePostprocess, RCNNPostprocess
 from paddle_serving_app.reader.detection_transforms import (

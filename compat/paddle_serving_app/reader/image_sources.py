@@ -1,4 +1,4 @@
-"""Where images come from: files, addresses, base64 and bytes, decoded to arrays of (height, width, 3)."""
+"""Loaders of images from files, URLs, base64 and bytes; they return BGR arrays (height, width, 3)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _CHUNK_BYTES = 1 << 16
 
 
 def decoded(data: bytes, what: str) -> Image:
-    """The image in a file's bytes, uint8 in BGR. Raises ValueError when there is none."""
+    """Decode the bytes of an image file to a uint8 array in BGR. Raise ValueError for other bytes.
+
+    what: name of the bytes, for the message.
+    """
     cv2 = opencv()
     image: Image | None = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR) if data else None
     if image is None:
@@ -30,38 +33,38 @@ def decoded(data: bytes, what: str) -> Image:
 
 
 class ImageSource:
-    """The base of image sources, which have no options to print."""
+    """Base of the image loaders; implements their repr."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
 
 class String2Image(ImageSource):
-    """The bytes of a file to the image in BGR."""
+    """Decodes the bytes of an image file to a BGR array."""
 
     def __call__(self, data: bytes) -> Image:
         return decoded(data, "the text")
 
 
 class File2Image(ImageSource):
-    """A path to the image in BGR."""
+    """Reads an image file to a BGR array."""
 
     def __call__(self, path: str | Path) -> Image:
         return decoded(Path(path).read_bytes(), str(path))
 
 
 class Base64ToImage(ImageSource):
-    """Base64 of a file to the image in BGR."""
+    """Decodes the base64 text of an image file to a BGR array."""
 
     def __call__(self, text: str | bytes) -> Image:
         return decoded(base64.b64decode(text), "the text")
 
 
 class URL2Image(ImageSource):
-    """An http or https address to the image in BGR; at most 64 MiB, in ten seconds.
+    """Downloads an image from an http or https URL to a BGR array: at most 64 MiB, within ten seconds.
 
-    Raises ValueError for another kind of address, for more bytes and for no image, OSError where nothing
-    answers in time.
+    Raises ValueError for another scheme, a larger file or no image, OSError if the server does not answer in
+    time.
     """
 
     def __call__(self, url: str) -> Image:
@@ -71,7 +74,7 @@ class URL2Image(ImageSource):
 
 
 def _downloaded(url: str) -> bytes:
-    """The timeout of urlopen counts each read anew, so a deadline bounds them all."""
+    """Return the content at a URL, with one deadline for all reads: urlopen's timeout limits each alone."""
     deadline = time.monotonic() + _URL_SECONDS
     data = bytearray()
     with urllib.request.urlopen(url, timeout=_URL_SECONDS) as response:

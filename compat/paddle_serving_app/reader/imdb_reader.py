@@ -1,4 +1,4 @@
-"""Ids of an English review's words, as the IMDB examples look them up."""
+"""Preprocessing of an English review for the IMDB sentiment examples: words to ids."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ _SPLIT = re.compile(r"(;|,|\.|\?|!|\s|\(|\))")
 
 
 class IMDBDataset:
-    """`load_resource("imdb.vocab")`, then `get_words_only(text)`. Unknown words share the id after it."""
+    """Converts a review to word ids: `load_resource("imdb.vocab")`, then `get_words_only(text)`.
+
+    Unknown words share the id after the last.
+    """
 
     def load_resource(self, dictfile: str | Path) -> None:
-        """Read a vocabulary of one word a line. Raises OSError."""
+        """Read a vocabulary file of one word a line. Raise OSError."""
         self._ids = {line.strip(): number for number, line in enumerate(read_lines(Path(dictfile)))}
 
     def get_words_only(self, line: str) -> list[int]:
-        """Return the ids of the words and of the marks between them."""
+        """Return the ids of a text's words and punctuation marks."""
         text = line.lower().replace("<br />", " ").strip()
         return [self._ids.get(word, len(self._ids)) for word in _SPLIT.split(text) if word and word != " "]
 
     def get_words_and_label(self, line: str) -> tuple[list[int], list[int]]:
-        """Parse a line "text|label"."""
+        """Parse a line "text|label" to the ids of the words and [label]."""
         text, _, label = line.rpartition("|")
         return self.get_words_only(text), [int(label)]

@@ -1,4 +1,4 @@
-"""Numbers of a Chinese text's characters for the LAC model, and its tags to words."""
+"""Pre- and postprocessing of the LAC model, which splits Chinese text into words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ _ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/lac/lac_dict.tar.gz"
 
 
 class LACReader:
-    """`process(text)`, then `parse_result(text, crf_decode)`. A folder has word.dic, tag.dic, q2b.dic."""
+    """Converts a Chinese text to character ids by `process`, and LAC's tags to words by `parse_result`.
+
+    dict_folder: has word.dic, tag.dic and q2b.dic.
+    """
 
     def __init__(self, dict_folder: str | Path = FOLDER) -> None:
         folder = Path(dict_folder or FOLDER)
@@ -25,27 +28,33 @@ class LACReader:
 
     @property
     def vocab_size(self) -> int:
+        """The highest character id + 1."""
         return max(self.word2id_dict.values()) + 1
 
     @property
     def num_labels(self) -> int:
+        """The highest tag id + 1."""
         return max(self.label2id_dict.values()) + 1
 
     def word_to_ids(self, words: str) -> list[int]:
-        """The number of each character; wide forms are narrowed, unknown ones are "OOV"."""
+        """Return the id of each character; full-width forms are narrowed, unknown characters are "OOV"."""
         narrow = (self.word_replace_dict.get(word, word) for word in words)
         return [self.word2id_dict.get(word, self.word2id_dict["OOV"]) for word in narrow]
 
     def label_to_ids(self, labels: Sequence[str]) -> list[int]:
-        """The number of each label; unknown ones are "O"."""
+        """Return the id of each tag; unknown tags are "O"."""
         return [self.label2id_dict.get(label, self.label2id_dict["O"]) for label in labels]
 
     def process(self, sent: str) -> list[int]:
-        """The number of each character of the text, without the spaces around it."""
+        """Return the id of each character of a text without surrounding spaces: the model's input."""
         return self.word_to_ids(sent.strip())
 
     def parse_result(self, words: str, crf_decode: Sequence[Sequence[Any]]) -> list[str]:
-        """Return the words: a tag that ends with "-B" begins a word, and so does "O" after another tag."""
+        """Split a text into words by the tags that the model gave its characters.
+
+        crf_decode: a tag id for each character. A tag "...-B" begins a word, and so does "O" after another
+        tag.
+        """
         tags = [self.id2label_dict[str(int(row[0]))] for row in crf_decode]
         segments: list[str] = []
         for place, tag in enumerate(tags):
@@ -57,6 +66,6 @@ class LACReader:
 
 
 def _pairs(path: Path) -> list[tuple[str, str]]:
-    """Number and word of each line with one tab. Raises FileNotFoundError."""
+    """Read (id, word) from each line that has one tab. Raise FileNotFoundError."""
     lines = (line.split("\t") for line in words_file(path, "LACReader", _ADDRESS))
     return [(terms[0], terms[1]) for terms in lines if len(terms) == 2]

@@ -1,4 +1,4 @@
-"""A text recogniser's input and output: crops to a batch, and the classes of a CTC model to text."""
+"""Pre- and postprocessing of a text recogniser: image crops to input tensors, and CTC outputs to text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ PRINTABLE = string.printable[:-6]  # 94 characters
 
 
 def characters(kind: str, dictionary: str | Path | None) -> list[str]:
-    """Return the characters of "en", "en_sensitive", "EN_symbol", or of all lines of the file."""
+    """Return the characters that a recogniser knows, in the order of their class numbers.
+
+    kind: "en", "en_sensitive", "EN_symbol", or another name with a `dictionary`, a file of one character a
+    line.
+    """
     if kind == "en":
         return list(ALPHANUMERIC)
     if kind in ("en_sensitive", "EN_symbol"):
@@ -33,9 +37,10 @@ def characters(kind: str, dictionary: str | Path | None) -> list[str]:
 
 
 class CharacterOps:
-    """Texts and their numbers. `config`: "character_type", "character_dict_path", "loss_type".
+    """Converts texts to class numbers of a recogniser and back.
 
-    After the characters "ctc" has its blank; before them "attention" has its marks "sos" and "eos".
+    config: "character_type", "character_dict_path" and "loss_type". With loss type "ctc" the blank follows
+    the characters; with "attention" the marks "sos" and "eos" precede them.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -49,12 +54,15 @@ class CharacterOps:
         self.dict = {character: number for number, character in enumerate(self.character)}
 
     def encode(self, text: str) -> NDArray[Any]:
-        """The numbers of the characters that are known."""
+        """Return the class numbers of a text's characters; unknown characters are left out."""
         text = text.lower() if self.character_type == "en" else text
         return np.array([self.dict[character] for character in text if character in self.dict])
 
     def decode(self, text_index: Iterable[int], is_remove_duplicate: bool = False) -> str:
-        """Decode numbers to text, without marks and blanks and, on request, without repetitions."""
+        """Return the text of class numbers, without marks and blanks.
+
+        is_remove_duplicate: a repeated number counts once.
+        """
         ignored = {0, 1} if self.loss_type == "attention" else {self.get_char_num()}
         decoded = []
         last = None
@@ -65,18 +73,21 @@ class CharacterOps:
         return "".join(decoded)
 
     def get_char_num(self) -> int:
-        """How many characters there are, marks included."""
+        """Return the number of characters, with the marks of an attention model."""
         return len(self.character)
 
     def get_beg_end_flag_idx(self, beg_or_end: str) -> NDArray[Any]:
-        """The number of an attention model's mark, "beg" or "end"."""
+        """Return the class number of an attention model's mark, "beg" or "end", as an array."""
         if self.loss_type != "attention" or beg_or_end not in ("beg", "end"):
             raise ValueError(f"loss_type {self.loss_type!r} has no mark {beg_or_end!r}")
         return np.array(self.dict[self.beg_str if beg_or_end == "beg" else self.end_str])
 
 
 class CTCLabelDecode:
-    """Probabilities (texts, steps, classes) to texts. Class 0 is the blank, the last one a space."""
+    """Decodes a CTC model's probabilities (texts, steps, classes) to texts.
+
+    Class 0 is the blank, the last class a space.
+    """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.character_type = config["character_type"]
@@ -86,7 +97,7 @@ class CTCLabelDecode:
         self.character = ["blank", *spaced]
 
     def __call__(self, preds: Any) -> list[tuple[str, Any]]:
-        """Return (text, mean probability of its characters) of each; NaN without a character.
+        """Return (text, mean probability of its characters) for each text; NaN without a character.
 
         Raises ValueError for classes that the dictionary does not have.
         """
@@ -109,7 +120,7 @@ class CTCLabelDecode:
 
 
 class OCRReader:
-    """The preprocessing of crops for a text recogniser, and the postprocessing of its answers."""
+    """Preprocesses image crops for a text recogniser, and decodes the recogniser's outputs."""
 
     def __init__(
         self,
@@ -131,9 +142,9 @@ class OCRReader:
         self.label_ops = CTCLabelDecode(config)
 
     def resize_norm_img(self, img: Image, max_wh_ratio: float) -> Image:
-        """A crop to float32 (3, 32, width) between -1 and 1, zeros at its end.
+        """Resize a crop to a float32 input (3, 32, width) between -1 and 1, with zeros on the right.
 
-        The width is 32 x `max_wh_ratio` for "ch", the widest crop of the batch, else that of `image_shape`.
+        For "ch" the width is 32 x `max_wh_ratio`, the widest crop of the batch; else that of `image_shape`.
         """
         channels, height, width = self.rec_image_shape
         if self.character_type == "ch":
@@ -145,18 +156,21 @@ class OCRReader:
         return result
 
     def preprocess(self, img_list: Sequence[Image]) -> Image:
-        """The first crop, as wide as the widest: what the original gives, too."""
+        """Return the input tensor of the first crop, as wide as the widest crop.
+
+        The original ignores the other crops, too.
+        """
         widest = max(img.shape[1] / img.shape[0] for img in img_list)
         return self.resize_norm_img(img_list[0], widest)
 
     def postprocess_ocrv2(
         self, outputs: Mapping[str, Any], with_score: bool = False
     ) -> list[tuple[str, Any]]:
-        """(text, score) of each crop of a model that fetches "save_infer_model/scale_0.tmp_1"."""
+        """Return (text, score) for each crop, from the output "save_infer_model/scale_0.tmp_1"."""
         return self.label_ops(outputs["save_infer_model/scale_0.tmp_1"])
 
     def postprocess(self, outputs: Mapping[str, Any], with_score: bool = False) -> list[list[Any]]:
-        """[text] or [text, score] of each crop of the models of version 1, which answer with LoD."""
+        """Return [text] or [text, score] for each crop, from a model of version 1 with LoD outputs."""
         numbers = np.asarray(outputs["ctc_greedy_decoder_0.tmp_0"])
         offsets = outputs["ctc_greedy_decoder_0.tmp_0.lod"]
         results: list[list[Any]] = [

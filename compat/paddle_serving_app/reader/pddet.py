@@ -1,4 +1,4 @@
-"""Paddle Serving's name for what draws a brpc client's detections: not there, and an import says so."""
+"""Paddle Serving's module `pddet` for its C++ clients; importing a name from it raises an error."""
 
 from __future__ import annotations
 

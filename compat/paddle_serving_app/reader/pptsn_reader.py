@@ -1,4 +1,4 @@
-"""A video to the frames, crops and numbers that PP-TSN takes; each transform changes a dict and returns it.
+"""Preprocessing of a video for the PP-TSN classifier; each transform changes a dict and returns it.
 
 "filename" becomes "frames" and "frames_len", these "imgs": a list of PIL images, and at last one array.
 """
@@ -18,7 +18,7 @@ Results = dict[str, Any]
 
 
 class VideoDecoder:
-    """The frames of the file "filename" as arrays in RGB; OpenCV decodes them."""
+    """Decodes the video file "filename" to RGB arrays in "frames", with OpenCV."""
 
     def __init__(self, backend: str = "cv2", **_: Any) -> None:
         if backend != "cv2":
@@ -26,7 +26,7 @@ class VideoDecoder:
         self.backend = backend
 
     def __call__(self, results: Results) -> Results:
-        """Raises ValueError for a file without a frame."""
+        """Add "frames" and "frames_len" to the dict. Raise ValueError for a file without a frame."""
         cv2 = opencv()
         capture = cv2.VideoCapture(str(results["filename"]))
         frames = []
@@ -44,9 +44,9 @@ class VideoDecoder:
 
 
 class Sampler:
-    """`num_seg` places at equal distance, `seg_len` frames from each, as PIL images in "imgs".
+    """Selects frames of a video: `seg_len` frames from each of `num_seg` segments, as PIL images in "imgs".
 
-    `select_left` takes one frame of each part's middle. Random places are for training and refused.
+    select_left: one frame in the middle of each segment. Random sampling is for training and refused.
     """
 
     def __init__(
@@ -101,7 +101,10 @@ class Sampler:
         return [(start + i * interval) % frames for start in starts for i in range(self.seg_len)]
 
     def _dense(self, frames: int) -> list[int]:
-        """Ten clips of 64 frames. The original counts them from 1, and so wraps around at the end."""
+        """Return frame numbers of ten clips of 64 frames.
+
+        The original counts frames from 1, and so wraps around at the end.
+        """
         last = max(1, 1 + frames - 64) - 1
         step = 64 // self.num_seg
         starts = np.linspace(0, last, num=10, dtype=int).tolist()
@@ -124,7 +127,10 @@ def _frame_file(results: Results, number: int) -> Image.Image:
 
 
 class Scale:
-    """The shorter side to `short_size`; the longer to 4/3 of it, or with `keep_ratio` by the same scale."""
+    """Resizes the images so that the shorter side is `short_size`.
+
+    The longer side is 4/3 of it with `fixed_ratio`, scaled alike with `keep_ratio`, else also `short_size`.
+    """
 
     def __init__(
         self,
@@ -169,7 +175,7 @@ class Scale:
 
 
 class TenCrop:
-    """Crops of each image: the four corners and the middle, each also mirrored."""
+    """Crops each image at the four corners and in the middle, and adds the mirror image of each crop."""
 
     def __init__(self, target_size: int) -> None:
         self.target_size = (target_size, target_size)
@@ -189,7 +195,7 @@ class TenCrop:
 
 
 class Image2Array:
-    """The images as one float32 array: (images, 3, height, width), or "cthw" (3, images, height, width)."""
+    """Stacks the images to one float32 array: (images, 3, height, width), or "cthw" (3, images, ...)."""
 
     def __init__(self, transpose: bool = True, data_format: str = "tchw") -> None:
         if data_format not in ("tchw", "cthw"):
@@ -206,7 +212,7 @@ class Image2Array:
 
 
 class Normalization:
-    """Divided by 255, less the mean of its channel, divided by its deviation; float32."""
+    """Divides pixels by 255, then normalizes by mean and deviation of each channel; float32."""
 
     def __init__(
         self, mean: Sequence[float], std: Sequence[float], tensor_shape: Sequence[int] = (3, 1, 1)

@@ -1,4 +1,4 @@
-"""A segmentation's mask, written beside its image as it is and in colours."""
+"""Postprocessing of a segmentation model: writes the mask as an image, plain and in colours."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MASK_SIZE = 512
 class SegPostprocess:
     """Writes a_jpg_mask.png and a_jpg_result.png for {"filename": "a.jpg", "output": mask}.
 
-    A mask has a class for each of 512 x 512 pixels; the result has the image's size.
+    The mask has the class of each of 512 x 512 pixels; the result shows it in colours at the image's size.
     """
 
     def __init__(self, class_num: int) -> None:
         self.class_num = class_num
 
     def __call__(self, image_with_result: Mapping[str, Any]) -> None:
-        """Raises ValueError for a missing or unreadable part."""
+        """Write both images. Raise ValueError for a missing or unreadable part."""
         cv2 = opencv()
         masks = [v for name, v in image_with_result.items() if ".lod" not in name and "filename" not in name]
         if "filename" not in image_with_result or not masks:

@@ -1,4 +1,4 @@
-"""Numbers of a Chinese text's words, as the Senta sentiment model takes them."""
+"""Preprocessing of a Chinese text for the Senta sentiment model: words to ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ADDRESS = "https://paddle-serving.bj.bcebos.com/reader/senta/senta_vocab.txt"
 
 
 class SentaReader:
-    """`process(words)`. The vocabulary has a word, a tab and its number a line."""
+    """Converts words to ids, by `process(words)`. The vocabulary file has a word, a tab and its id a line."""
 
     def __init__(self, vocab_path: str | Path = VOCABULARY, max_seq_len: int = 20) -> None:
         self.max_seq_len = max_seq_len
@@ -24,5 +24,5 @@ class SentaReader:
         self.word_dict["<unk>"] = len(self.word_dict)
 
     def process(self, cols: Iterable[str]) -> list[int]:
-        """Return the number of each word; unknown words have the number after the last."""
+        """Return the id of each word; unknown words have the id after the last."""
         return [self.word_dict.get(word, len(self.word_dict)) for word in cols]

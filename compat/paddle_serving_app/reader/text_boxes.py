@@ -1,4 +1,4 @@
-"""A text detector's probability map to boxes of four corners, and the boxes to crops for the recogniser.
+"""Postprocessing of a text detector: probability map to boxes of four corners, and boxes to image crops.
 
 A box is float32 (4, 2): x and y of top left, top right, bottom right, bottom left.
 """
@@ -19,10 +19,10 @@ UPRIGHT = 1.5  # a crop this much higher than wide holds text that runs downward
 
 
 class DBPostProcess:
-    """Differentiable binarization: probabilities (n, 1, height, width) to the boxes of each image.
+    """Converts text probabilities (n, 1, height, width) to boxes, by differentiable binarization.
 
-    `params` has "thresh" of a text's pixel, "box_thresh" of a box's mean probability, and "max_candidates" of
-    an image. Boxes grow by "unclip_ratio", because the model was trained to draw them too small.
+    params: "thresh" (probability of a text pixel), "box_thresh" (mean probability of a box), "max_candidates"
+    (boxes of an image) and "unclip_ratio" (enlargement, because the model was trained on shrunk boxes).
     """
 
     def __init__(self, params: Mapping[str, Any]) -> None:
@@ -33,9 +33,10 @@ class DBPostProcess:
         self.min_size = MIN_SIDE
 
     def __call__(self, pred: Image, ratio_list: Sequence[Sequence[float]]) -> list[Any]:
-        """Per image an integer array (boxes, 4, 2), or an empty list; `ratio_list` has its scales.
+        """Return an integer array (boxes, 4, 2), or an empty list, for each image.
 
-        Raises ImportError without OpenCV, pyclipper and shapely.
+        ratio_list: (height, width) scale of each image. Raises ImportError without OpenCV, pyclipper and
+        shapely.
         """
         return [
             self._scaled(self._boxes(probabilities[0]), ratios)
@@ -43,7 +44,7 @@ class DBPostProcess:
         ]
 
     def _boxes(self, probabilities: Image) -> list[Image]:
-        """Corners in the map's own pixels, whole numbers."""
+        """Return the boxes in one probability map, in whole pixels of the map."""
         cv2 = opencv()
         bitmap = (probabilities > self.thresh).astype(np.uint8) * np.uint8(255)
         # OpenCV 3 returns the image before the two that other versions return.
@@ -77,14 +78,20 @@ class DBPostProcess:
 
 
 class FilterBoxes:
-    """Corners in their order and inside the image; boxes not larger than `width` x `height` are left out."""
+    """Orders the corners of boxes, clips boxes to the image, and drops small boxes.
+
+    A box is kept if it is wider than `width` and higher than `height`, in pixels.
+    """
 
     def __init__(self, width: int, height: int) -> None:
         self.filter_width = width
         self.filter_height = height
 
     def __call__(self, dt_boxes: Any, image_shape: Sequence[int]) -> Image:
-        """float32 (boxes, 4, 2), or of shape (0,) when none is left. `image_shape`: height, width."""
+        """Return float32 boxes (boxes, 4, 2), or of shape (0,) if none is left.
+
+        image_shape: height, width.
+        """
         height, width = image_shape[:2]
         filtered = []
         for corners in dt_boxes:
@@ -100,7 +107,7 @@ class FilterBoxes:
 
 
 class SortedBoxes:
-    """Boxes as one reads them: lines from top to bottom, a line from left to right; a list."""
+    """Sorts text boxes in reading order: lines from top to bottom, each from left to right."""
 
     def __call__(self, dt_boxes: Any) -> list[Any]:
         boxes = sorted(dt_boxes, key=lambda box: (box[0][1], box[0][0]))
@@ -112,7 +119,7 @@ class SortedBoxes:
 
 
 class GetRotateCropImage:
-    """The content of a box, turned upright; text that runs downwards is turned to run from left to right."""
+    """Cuts a text box out of an image and rectifies it; vertical text is rotated to be horizontal."""
 
     def __call__(self, img: Image, points: Any) -> Image:
         cv2 = opencv()
@@ -130,7 +137,7 @@ class GetRotateCropImage:
 
 
 def _smallest_box(points: Image) -> tuple[Image, float]:
-    """The smallest rectangle around the points, at any angle, and its shorter side."""
+    """Return the smallest rectangle around points, at any angle, and the length of its shorter side."""
     cv2 = opencv()
     rectangle = cv2.minAreaRect(points)
     by_x = sorted(cv2.boxPoints(rectangle), key=lambda point: point[0])
@@ -140,7 +147,7 @@ def _smallest_box(points: Image) -> tuple[Image, float]:
 
 
 def _mean_inside(probabilities: Image, corners: Image) -> float:
-    """The mean probability of the pixels inside."""
+    """Return the mean probability of the pixels inside a box."""
     cv2 = opencv()
     limits = np.array(probabilities.shape[::-1]) - 1
     low = np.clip(np.floor(corners.min(axis=0)).astype(np.int32), 0, limits)
@@ -152,7 +159,7 @@ def _mean_inside(probabilities: Image, corners: Image) -> float:
 
 
 def _grown(corners: Image, ratio: float) -> Image | None:
-    """The box pushed outwards by area x ratio / circumference; None where nothing is left."""
+    """Return a box enlarged by area x ratio / circumference on each side; None if nothing is left."""
     pyclipper = clipper()
     polygon = polygons().Polygon(corners)
     offset = pyclipper.PyclipperOffset()

@@ -1,4 +1,4 @@
-"""Transforms of images, arrays of (height, width, 3), that follow each other in a `Sequential`."""
+"""Image transforms for arrays (height, width, 3), which `Sequential` chains."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paddle_serving_app.reader.vision_extra import opencv
 
 
 class Sequential:
-    """Calls its transforms one after the other."""
+    """Applies transforms one after the other to an image."""
 
     def __init__(self, transforms: Sequence[Callable[[Any], Any]]) -> None:
         self.transforms = transforms
@@ -29,7 +29,7 @@ class Sequential:
 
 
 class Lambda:
-    """A function of the app as a transform."""
+    """Makes a transform of the user's function."""
 
     def __init__(self, lambd: Callable[[Any], Any]) -> None:
         if not callable(lambd):
@@ -44,7 +44,7 @@ class Lambda:
 
 
 class BGR2RGB:
-    """The colours in the other order; a view."""
+    """Reverses the colour channels of an image, BGR to RGB; returns a view."""
 
     def __call__(self, image: Image) -> Image:
         return image[:, :, ::-1]
@@ -54,11 +54,11 @@ class BGR2RGB:
 
 
 class RGB2BGR(BGR2RGB):
-    """BGR2RGB under the name for the opposite direction."""
+    """Reverses the colour channels of an image, RGB to BGR; returns a view."""
 
 
 class Div:
-    """Each value divided, as float32."""
+    """Divides the pixels of an image by a number; returns float32."""
 
     def __init__(self, value: float) -> None:
         self.value = value
@@ -71,7 +71,7 @@ class Div:
 
 
 class Normalize:
-    """Subtracts the mean of each channel and divides by its deviation; float32."""
+    """Subtracts the mean of each channel and divides by its deviation; returns float32."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], channel_first: bool = False) -> None:
         self.mean = mean
@@ -86,7 +86,7 @@ class Normalize:
 
 
 class Transpose:
-    """The axes in this order, e.g. (2, 0, 1); a view."""
+    """Reorders the axes of an image, such as (2, 0, 1) for HWC to CHW; returns a view."""
 
     def __init__(self, transpose_target: Sequence[int]) -> None:
         self.transpose_target = transpose_target
@@ -99,7 +99,7 @@ class Transpose:
 
 
 class CenterCrop:
-    """The middle `size` x `size` of the image, or less where it is smaller; a view."""
+    """Crops the middle `size` x `size` pixels of an image, or less of a smaller image; returns a view."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -112,9 +112,9 @@ class CenterCrop:
 
 
 class Resize:
-    """To (width, height), or until the shorter side is `size` and the longer at most `max_size`.
+    """Resizes an image to (width, height), or its shorter side to `size`.
 
-    `interpolation` is OpenCV's number; None and 0 are its INTER_LINEAR.
+    max_size: limit of the longer side then. interpolation: OpenCV's number; None and 0 are INTER_LINEAR.
     """
 
     def __init__(
@@ -135,7 +135,10 @@ class Resize:
 
 
 class ResizeByFactor:
-    """Both sides to a multiple of `factor`, the longer at most `max_side_len`; as text detectors want it."""
+    """Resizes an image for a text detector: both sides become multiples of `factor`.
+
+    max_side_len: limit of the longer side.
+    """
 
     def __init__(self, factor: int = 32, max_side_len: int = 2400) -> None:
         self.factor = factor
@@ -149,7 +152,7 @@ class ResizeByFactor:
         return _array(opencv().resize(image, target))
 
     def _multiple(self, side: int, step: int) -> int:
-        """The side where it is a multiple already, else one step below the next smaller multiple."""
+        """Return `side` if it is a multiple of `factor`, else one step below the next smaller multiple."""
         if side % self.factor:
             side = (side // step - 1) * step if side // self.factor > 1 else 0
         return max(side, self.factor)
@@ -159,7 +162,7 @@ class ResizeByFactor:
 
 
 class PadStride:
-    """An image of (3, height, width) with zeros at its end, until both sides are multiples; float32."""
+    """Pads an image of shape (3, height, width) with zeros to multiples of `stride`; returns float32."""
 
     def __init__(self, stride: int) -> None:
         self.coarsest_stride = stride
@@ -169,7 +172,10 @@ class PadStride:
 
 
 def padded(image: Image, stride: int) -> Image:
-    """(3, height, width) with zeros at its end; the image itself when there is no stride."""
+    """Pad an image of shape (3, height, width) with zeros to multiples of `stride`; return float32.
+
+    A stride of 0 returns the image unchanged.
+    """
     if stride <= 0:
         return image
     channels, height, width = image.shape
@@ -179,7 +185,7 @@ def padded(image: Image, stride: int) -> Image:
 
 
 class ImageReader:
-    """`process_image(bytes)`: a file's bytes to the (3, 224, 224) that ImageNet's classifiers take."""
+    """Converts the bytes of an image file to the (3, 224, 224) input of an ImageNet classifier."""
 
     def __init__(
         self,
@@ -198,7 +204,7 @@ class ImageReader:
         )
 
     def process_image(self, sample: bytes) -> Image:
-        """float32. Raises ValueError for bytes that are no image."""
+        """Decode, resize, crop and normalize an image; return float32. Raise ValueError for other bytes."""
         image = decoded(sample, "the sample")
         if self.image_shape[1] > 0:
             image = self._crop(self._resize(image))
@@ -209,6 +215,6 @@ class ImageReader:
 
 
 def _array(value: Any) -> Image:
-    """Give the result of an untyped package its type."""
+    """Return `value` unchanged, typed as an array for mypy."""
     result: Image = value
     return result

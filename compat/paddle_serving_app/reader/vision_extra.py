@@ -1,4 +1,4 @@
-"""The packages of the extra `[vision]`, imported when a reader first needs one."""
+"""Imports of the packages for images (OpenCV, pyclipper, shapely), when a reader first needs one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INSTALL = "python3 -m pip install './compat[vision]'"
 
 @cache
 def opencv() -> Any:
-    """The module cv2; of version 5 a warning tells. Raises ImportError that names what to install."""
+    """Return the module cv2, with a warning for version 5. Raise ImportError that names what to install."""
     cv2 = _needed("cv2", "OpenCV")
     if int(cv2.__version__.partition(".")[0]) > 4:
         log.warning(
@@ -27,12 +27,12 @@ def opencv() -> Any:
 
 
 def clipper() -> Any:
-    """The module pyclipper. Raises ImportError that names what to install."""
+    """Return the module pyclipper. Raise ImportError that names what to install."""
     return _needed("pyclipper", "pyclipper")
 
 
 def polygons() -> Any:
-    """The module shapely.geometry. Raises ImportError that names what to install."""
+    """Return the module shapely.geometry. Raise ImportError that names what to install."""
     return _needed("shapely.geometry", "shapely")
 
 

@@ -1,4 +1,4 @@
-"""The files of words that a reader is given: the original downloaded them, here they must be there."""
+"""Reads the vocabulary files of readers, which must exist: unlike the original, nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pipeline.text_lines import read_lines
 
 
 def words_file(path: str | Path, reader: str, address: str) -> list[str]:
-    """Lines of text. Raises FileNotFoundError that says where the file comes from."""
+    """Read the lines of a vocabulary file. Raise FileNotFoundError that says where to get the file.
+
+    reader, address: class and URL for the message.
+    """
     file = Path(path)
     if not file.is_file():
         raise FileNotFoundError(

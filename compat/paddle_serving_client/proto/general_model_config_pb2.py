@@ -1,4 +1,4 @@
-"""`from paddle_serving_client.proto import general_model_config_pb2`."""
+"""GeneralModelConfig under the import path of `paddle_serving_client`."""
 
 from paddle_serving_server.proto.general_model_config_pb2 import FeedVar, FetchVar, GeneralModelConfig
 

@@ -1,6 +1,6 @@
-"""`from paddle_serving_server.pipeline import Op, RequestOp, ResponseOp, PipelineServer, PipelineClient`.
+"""Paddle Serving's import path of `Op`, `RequestOp`, `ResponseOp`, `PipelineServer` and `PipelineClient`.
 
-The client is imported when it is asked for: a service needs none.
+The client is imported on first use, because a service needs none.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The enumerations that overridden hooks of Paddle Serving compare with; there are no channels here."""
+"""Enumerations with which the hooks of Paddle Serving's scripts compare; there are no channels here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ChannelData", "ChannelDataEcode", "ChannelDataErrcode", "ChannelData
 
 
 class ChannelDataType(enum.Enum):
-    """The kind of a hook's data."""
+    """The kind of the data that a hook of a service script gets or returns."""
 
     DICT = 0
     CHANNEL_NPDATA = 1

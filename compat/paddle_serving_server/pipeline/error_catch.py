@@ -1,4 +1,4 @@
-"""The error numbers of Paddle Serving 0.9, the exception with which an app gives one, and its decorators."""
+"""Paddle Serving 0.9's error numbers, the exception that reports one, and argument-checking decorators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHAPE_KEYS = frozenset(("min_input_shape", "max_input_shape", "opt_input_shape"
 
 
 class CustomExceptionCode(enum.Enum):
-    """50 to 99 belong to the app; the others are the service's own."""
+    """The error numbers (err_no) of answers: 50 to 99 are the app's, the others the service's."""
 
     OK = 0
     PRODUCT_ERROR = 50
@@ -44,14 +44,15 @@ class CustomExceptionCode(enum.Enum):
 
 
 class ProductErrCode(enum.Enum):
-    """Base of an app's own enumeration of error numbers."""
+    """Base of an app's enumeration of its own error numbers."""
 
 
 class CustomException(ServingError):
-    """Refuses the request with the code's number and the message.
+    """Raised by app code to refuse a request with an error number and a message.
 
-    exceptionCode: an enumeration member, or its number. isSendToUser: taken, and without effect: the original
-    ended the whole service where it was False, and here the request alone is refused.
+    exceptionCode: an enumeration member, or its number, from which the HTTP and gRPC status follow; an app's
+    own number gives HTTP 400. isSendToUser: has no effect; the original ended the whole service where it was
+    False, and here only the request is refused.
     """
 
     def __init__(self, exceptionCode: enum.Enum | int, errorMsg: str, isSendToUser: bool = False) -> None:
@@ -70,10 +71,11 @@ class CustomException(ServingError):
 
 
 def ErrorCatch(function: Callable[P, R]) -> Callable[P, tuple[R | None, Response]]:
-    """Makes a function return `(result, Response)`, and `(None, Response with err_no)` where it raised.
+    """Decorator that makes a function return `(result, Response)`, and catch its exceptions.
 
-    err_no is the exception's own, 10000 for one that has none; the traceback goes to the log. The log_id in
-    err_msg is the argument `log_id`, or the one of `data_id` in `logid_dict`, where they are given by name.
+    After an exception it returns `(None, Response)` with the exception's err_no, 10000 if it has none; the
+    traceback goes to the log. The log_id in err_msg is the argument `log_id`, or that of `data_id` in
+    `logid_dict`, if given by name.
     """
     from client.protos.pipeline_service_pb2 import Response
 
@@ -99,7 +101,7 @@ def ErrorCatch(function: Callable[P, R]) -> Callable[P, tuple[R | None, Response
 
 
 def ParamChecker(function: Callable[P, R]) -> Callable[P, R]:
-    """Checks a function's arguments and its result by their annotations, at each call.
+    """Decorator that checks a function's arguments and result by their annotations, at each call.
 
     An annotation is a type, None, a function that says whether a value is good, or a list, tuple or set of
     them, one of which must fit. Raises CustomException with err_no 5000 that names the arguments.
@@ -131,34 +133,34 @@ def ParamChecker(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class ParamVerify:
-    """Checks for the annotations of `ParamChecker`."""
+    """Check functions for the annotations of `ParamChecker`; each returns whether a value is good."""
 
     @staticmethod
     def int_check(c: Any, lower_bound: int | None = None, upper_bound: int | None = None) -> bool:
-        """An int, from `lower_bound` to `upper_bound` where both are given."""
+        """Return whether `c` is an int, between the bounds if both are given."""
         bounded = isinstance(lower_bound, int) and isinstance(upper_bound, int)
         return isinstance(c, int) and (not bounded or lower_bound <= c <= upper_bound)  # type: ignore[operator]
 
     @staticmethod
     def file_check(f: Any) -> bool:
-        """The path of something that exists."""
+        """Return whether `f` is the path of an existing file or folder."""
         return isinstance(f, str) and Path(f).exists()
 
     @staticmethod
     def check_feed_dict(feed_dict: Any, right_feed_list: Collection[str]) -> bool:
-        """A dict of exactly these feeds, their offsets (`x.lod`) aside."""
+        """Return whether a dict has exactly these inputs, apart from their offsets (`x.lod`)."""
         return isinstance(feed_dict, dict) and {k for k in feed_dict if "lod" not in k} == set(
             right_feed_list
         )
 
     @staticmethod
     def check_fetch_list(fetch_list: Any, right_fetch_list: Collection[str]) -> bool:
-        """A list of some of these fetches."""
+        """Return whether a list has only names of these outputs."""
         return isinstance(fetch_list, list) and set(fetch_list) <= set(right_fetch_list)
 
     @staticmethod
     def check_dynamic_shape_info(dynamic_shape_info: Any) -> bool:
-        """An empty dict, or one with the minimum, the maximum and the optimum."""
+        """Return whether a dict is empty, or has minimum, maximum and optimum shapes for TensorRT."""
         if not isinstance(dynamic_shape_info, dict):
             return False
         return not dynamic_shape_info or dynamic_shape_info.keys() >= _SHAPE_KEYS

@@ -1,4 +1,4 @@
-"""`from paddle_serving_server.pipeline.local_service_handler import LocalServiceHandler`."""
+"""Paddle Serving's import path of `LocalServiceHandler`."""
 
 from pipeline.paddle_serving.op_settings import LocalServiceHandler
 

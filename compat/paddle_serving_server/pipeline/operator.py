@@ -1,4 +1,4 @@
-"""`from paddle_serving_server.pipeline.operator import Op, RequestOp, ResponseOp`."""
+"""Paddle Serving's import path of `Op`, `RequestOp` and `ResponseOp`."""
 
 from pipeline import Op, RequestOp, ResponseOp
 

@@ -1,4 +1,4 @@
-"""`from paddle_serving_server.pipeline.pipeline_client import PipelineClient`."""
+"""Paddle Serving's import path of `PipelineClient`."""
 
 from client.pipeline_client import PipelineClient
 

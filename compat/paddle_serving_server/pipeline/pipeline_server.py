@@ -1,4 +1,4 @@
-"""`from paddle_serving_server.pipeline.pipeline_server import PipelineServer`."""
+"""Paddle Serving's import path of `PipelineServer`."""
 
 from pipeline import PipelineServer
 

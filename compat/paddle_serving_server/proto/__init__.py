@@ -1,1 +1,1 @@
-"""The messages that describe a model."""
+"""The protobuf messages that describe a model's inputs and outputs."""

@@ -1,6 +1,6 @@
-"""GeneralModelConfig, for apps that read a `serving_server_conf.prototxt` themselves with protobuf.
+"""GeneralModelConfig, the protobuf message of a model's `serving_server_conf.prototxt`, for apps.
 
-Our own code reads it with `pipeline.models.signature`, without protobuf. The messages live in a pool of
+Our own code reads the file with `pipeline.models.signature`, without protobuf. The messages live in a pool of
 their own, so that another copy of them in the process does no harm.
 """
 

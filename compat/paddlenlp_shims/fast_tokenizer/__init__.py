@@ -1,8 +1,8 @@
-"""The tokenizer packages that PaddleNLP had in C++: `faster_tokenizers`, `faster_tokenizer`,
-`fast_tokenizer`.
+"""PaddleNLP's C++ tokenizer packages: `faster_tokenizers`, `faster_tokenizer`, `fast_tokenizer`.
 
-On top of the `tokenizers` package, whose algorithms they were a translation of. Here is what services called:
-`ErnieFasterTokenizer(vocab).encode(text).ids`, and `models.WordPiece.read_file(path)` for the vocabulary.
+They are reimplemented on the `tokenizers` package, whose algorithms they were a translation of. Here is the
+part that services called: `ErnieFasterTokenizer(vocab).encode(text).ids`, and
+`models.WordPiece.read_file(path)`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ERNIE's and BERT's tokenizer of the C++ packages, with their names for the `tokenizers` package's calls.
+"""The tokenizers of ERNIE and BERT in PaddleNLP's C++ packages, on top of the `tokenizers` package.
 
 Source: fast_tokenizer/python/fast_tokenizer/tokenizers_impl of PaddleNLP 2.5 (Apache-2.0).
 """
@@ -10,9 +10,9 @@ from typing import Any
 
 
 class Encoding:
-    """An encoded text: `ids`, `type_ids`, `tokens`, `offsets`, `attention_mask`, `special_tokens_mask`.
+    """A tokenized text: `ids`, `type_ids`, `tokens`, `offsets`, `attention_mask`, `special_tokens_mask`.
 
-    Each is a list with an entry for each token; `get_ids()` and the like give the same.
+    Each is a list with an entry for each token; `get_ids()` and the like return the same.
     """
 
     def __init__(self, encoding: Any) -> None:
@@ -34,15 +34,15 @@ class Encoding:
 
     @property
     def overflowing(self) -> list[Encoding]:
+        """The parts of the text that truncation cut off, each as an `Encoding`."""
         return [Encoding(more) for more in self._encoding.overflowing]
 
 
 class ErnieFastTokenizer:
-    """Cuts texts by a WordPiece vocabulary, `[CLS] A [SEP] B [SEP]`.
+    """A WordPiece tokenizer for ERNIE models, which encodes texts as `[CLS] A [SEP] B [SEP]`.
 
-    vocab: number by token. lowercase, strip_accents, handle_chinese_chars, clean_text: how texts are
-    normalized.
-    max_sequence_len: truncates to so many tokens. Raises TypeError where `vocab` lacks a special token.
+    vocab: token id by token. lowercase, strip_accents, handle_chinese_chars, clean_text: normalization of
+    texts. max_sequence_len: truncates to so many tokens. Raises TypeError if `vocab` lacks a special token.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ErnieFastTokenizer:
     def encode(
         self, sequence: Any, pair: Any = None, is_pretokenized: bool = False, add_special_tokens: bool = True
     ) -> Encoding:
-        """The tokens of a text, or of a pair. Raises ValueError for None."""
+        """Tokenize a text, or a pair of texts. Raise ValueError for None."""
         if sequence is None:
             raise ValueError("encode: `sequence` can't be `None`")
         return Encoding(
@@ -101,7 +101,7 @@ class ErnieFastTokenizer:
     def encode_batch(
         self, inputs: Sequence[Any], add_special_tokens: bool = True, is_pretokenized: bool = False
     ) -> list[Encoding]:
-        """The tokens of several texts, or pairs of them. Raises ValueError for None."""
+        """Tokenize several texts, or pairs of texts. Raise ValueError for None."""
         if inputs is None:
             raise ValueError("encode_batch: `inputs` can't be `None`")
         encodings = self._tokenizer.encode_batch(
@@ -118,6 +118,7 @@ class ErnieFastTokenizer:
         pad_to_multiple_of: int | None = None,
         length: int | None = None,
     ) -> None:
+        """Pad later encodings to `length`, or to the longest text of a batch without it."""
         self._tokenizer.enable_padding(
             direction=direction,
             pad_id=pad_id,
@@ -130,28 +131,33 @@ class ErnieFastTokenizer:
     def enable_truncation(
         self, max_length: int, stride: int = 0, strategy: str = "longest_first", direction: str = "right"
     ) -> None:
+        """Truncate later encodings to `max_length` tokens."""
         self._tokenizer.enable_truncation(max_length, stride=stride, strategy=strategy, direction=direction)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return text
 
     def decode_batch(self, sequences: Sequence[Sequence[int]], skip_special_tokens: bool = True) -> list[str]:
+        """Return the texts of several lists of token ids."""
         return [self.decode(ids, skip_special_tokens) for ids in sequences]
 
     def get_vocab(self, with_added_tokens: bool = True) -> dict[str, int]:
+        """Return the token id by token."""
         numbers: dict[str, int] = self._tokenizer.get_vocab(with_added_tokens)
         return numbers
 
     def get_vocab_size(self, with_added_tokens: bool = True) -> int:
+        """Return the number of tokens in the vocabulary."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens))
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute that `tokenizers` names alike: `token_to_id`, `disable_padding`, `save`, ..."""
+        """Return a method that the `tokenizers` package has under the same name, such as `token_to_id`."""
         if name.startswith("_"):
             raise AttributeError(name)
         return getattr(self._tokenizer, name)
 
 
 class BertFastTokenizer(ErnieFastTokenizer):
-    """BERT's tokenizer, with the interface of ERNIE's."""
+    """A WordPiece tokenizer for BERT models, with the methods of `ErnieFastTokenizer`."""

@@ -1,4 +1,4 @@
-"""Vocabulary files as the C++ packages' models read them."""
+"""Reads vocabulary files, as `fast_tokenizer.models` of PaddleNLP does."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from pathlib import Path
 
 
 class WordPiece:
-    """`WordPiece.read_file(path)`: the numbers of tokens that stand in a file, one a line."""
+    """A namespace for `WordPiece.read_file(path)`, which reads a vocabulary."""
 
     @staticmethod
     def read_file(vocab_file: str) -> dict[str, int]:
-        r"""Number by token; the first line has 0. Only "\n", "\r" and "\r\n" end a line."""
+        r"""Read a vocabulary file of one token a line; return the token id by token.
+
+        The first line has id 0. Only "\n", "\r" and "\r\n" end a line.
+        """
         with Path(vocab_file).open(encoding="utf-8") as file:
             return {line.rstrip("\n"): number for number, line in enumerate(file)}
 

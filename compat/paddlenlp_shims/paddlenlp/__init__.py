@@ -1,4 +1,7 @@
-"""PaddleNLP's names for what services use of it, on top of the `tokenizers` package; no model is in it."""
+"""PaddleNLP's tokenizers, metrics and data functions, reimplemented on the `tokenizers` package.
+
+It has no models.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings of `paddlewheel doctor`: the result of a check, its status and its remedy."""
+"""The result type of `paddlewheel doctor`: a finding with its check, status and remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INSTALL, REINSTALL = (
 
 
 class Status(StrEnum):
-    """Status of a finding. A service runs with OK and NOTE, and does not run with MISS."""
+    """Severity of a doctor's finding. A service can run with OK and NOTE, and can't with MISS."""
 
     OK = "ok"
     NOTE = "note"
@@ -32,7 +32,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report."""
+    """The result of one check of `paddlewheel doctor`, which is one line of the report."""
 
     check: str  # name of the check
     status: Status
@@ -41,14 +41,15 @@ class Finding:
 
 
 def ok(check: str, result: str) -> Finding:
+    """Return a finding with status OK."""
     return Finding(check, Status.OK, result)
 
 
 def notice(check: str, result: str, remedy: str = "") -> Finding:
-    """Return a finding with which a service runs, perhaps slower."""
+    """Return a finding with status NOTE: a service runs, perhaps slower."""
     return Finding(check, Status.NOTE, result, remedy)
 
 
 def miss(check: str, result: str, remedy: str) -> Finding:
-    """Return a finding with which no service runs, or not on the devices that config.yml names."""
+    """Return a finding with status MISS: no service runs, or none on the devices that config.yml names."""
     return Finding(check, Status.MISS, result, remedy)

@@ -1,4 +1,7 @@
-"""Checks of the machine, the installed packages and the running services against config.yml."""
+"""The checks of `paddlewheel doctor`: machine, packages, GPU, config.yml and running services.
+
+As a script, imports the modules named on the command line and prints the errors: see `try_imports`.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +38,16 @@ if TYPE_CHECKING:
 
 
 MIB, GIB = 1 << 20, 1 << 30
-SMALL_MEMORY = 2 * GIB  # front, one Paddle worker and a small model take about 1 GiB
+SMALL_MEMORY = 2 * GIB  # front process, one Paddle worker and a small model take about 1 GiB
 
 
 def check_machine() -> list[Finding]:
+    """Check CPU, cores and memory of this machine; return a finding for each."""
     return [check_cpu(cpu_flags()), check_cores(cores(), cpu_quota()), check_memory(*memory())]
 
 
 def check_cpu(flags: Collection[str]) -> Finding:
-    """Return the precisions that the CPU flags allow. Paddle's build needs AVX."""
+    """Check the CPU flags of /proc/cpuinfo for AVX, which Paddle needs, and for bf16 instructions."""
     if "avx" not in flags:
         return miss(
             "CPU", "no AVX", "Use a CPU, or a virtual machine's CPU model, with AVX: Paddle needs it."
@@ -58,6 +62,7 @@ def check_cpu(flags: Collection[str]) -> Finding:
 
 
 def check_cores(usable: int, quota: float | None) -> Finding:
+    """Compare the usable cores with the CPU quota of the control group, None without a quota."""
     result = f"{usable} usable"
     if quota is not None and quota < usable:
         remedy = (
@@ -70,7 +75,10 @@ def check_cores(usable: int, quota: float | None) -> Finding:
 
 
 def check_memory(available: int, total: int, limit: int | None) -> Finding:
-    """Compare the memory with SMALL_MEMORY. All arguments in bytes; limit: of the control group."""
+    """Check whether the memory suffices for a small service. All arguments are bytes.
+
+    limit: memory limit of the control group, None without a limit.
+    """
     result = f"{available / GIB:.1f} GiB available of {total / GIB:.1f}"
     if limit is not None and limit < total:
         result += f", limited to {limit / GIB:.1f} GiB by the control group"
@@ -81,6 +89,7 @@ def check_memory(available: int, total: int, limit: int | None) -> Finding:
 
 
 def cpu_flags() -> set[str]:
+    """Return the flags of the first CPU in /proc/cpuinfo; empty if there are none."""
     for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
         if line.startswith("flags"):
             return set(line.partition(":")[2].split())
@@ -88,7 +97,7 @@ def cpu_flags() -> set[str]:
 
 
 def memory() -> tuple[int, int, int | None]:
-    """Return (available, total, the control group's limit) in bytes."""
+    """Return available memory, total memory, and the control group's limit (or None), in bytes."""
     fields = {}
     for line in Path("/proc/meminfo").read_text("utf-8").splitlines():
         name, _, value = line.partition(":")
@@ -105,9 +114,10 @@ GPU_TYPES, TENSORRT_TYPE = (1, 2), 2
 
 
 def check_gpu(paddle: Mapping[str, Any] | None, config: ServiceConfig | None) -> list[Finding]:
-    """Check driver, CUDA and TensorRT. A device that config.yml does not name is never a miss.
+    """Check the NVIDIA driver, CUDA and TensorRT. Only a device that config.yml names can be a miss.
 
-    paddle: build of Paddle as printed by the trial prediction, None if Paddle is not installed.
+    paddle: facts about the installed Paddle that the trial prediction printed; None if Paddle is not
+    installed. config: the loaded config.yml, or None.
     """
     gpu, tensorrt = required_devices(config)
     cards = list_cards()
@@ -121,13 +131,14 @@ def check_gpu(paddle: Mapping[str, Any] | None, config: ServiceConfig | None) ->
 
 
 def required_devices(config: ServiceConfig | None) -> tuple[bool, bool]:
-    """Return whether any Op runs on a GPU, and whether any Op runs with TensorRT."""
+    """Return whether config.yml puts any model on a GPU, and whether any model runs with TensorRT."""
     confs = [op.local_service_conf for op in config.op.values() if op.local_service_conf] if config else []
     types = {1 if conf.device_type == -1 and conf.devices else conf.device_type for conf in confs}
     return not types.isdisjoint(GPU_TYPES), TENSORRT_TYPE in types
 
 
 def check_driver(cards: list[str], required: bool) -> Finding:
+    """Return the finding about the NVIDIA driver. cards: lines of nvidia-smi, one for each GPU."""
     if cards:
         return ok("NVIDIA driver", "; ".join(cards))
     if required:
@@ -137,6 +148,11 @@ def check_driver(cards: list[str], required: bool) -> Finding:
 
 
 def check_cuda(paddle: Mapping[str, Any], required: bool, cards: bool) -> Finding:
+    """Check whether the installed Paddle has CUDA and sees a GPU.
+
+    paddle: facts that the trial prediction printed. required: a model needs a GPU. cards: nvidia-smi shows
+    one.
+    """
     cuda, visible_cards = paddle.get("cuda", ""), paddle.get("cards", 0)
     if cuda and visible_cards:
         return ok(
@@ -152,7 +168,11 @@ def check_cuda(paddle: Mapping[str, Any], required: bool, cards: bool) -> Findin
 
 
 def check_tensorrt(paddle: Mapping[str, Any], required: bool, library: str) -> Finding:
-    """Check TensorRT. library: name of the libnvinfer that the loader finds, or empty."""
+    """Check whether Paddle is built with TensorRT and its library is found.
+
+    paddle: facts that the trial prediction printed. required: a model runs with TensorRT. library: file name
+    of the libnvinfer that the dynamic loader finds, or an empty text.
+    """
     built_with = paddle.get("tensorrt", "")
     loaded = paddle.get("tensorrt_found", "") or library
     if built_with and loaded:
@@ -169,7 +189,7 @@ def check_tensorrt(paddle: Mapping[str, Any], required: bool, library: str) -> F
 
 
 def list_cards() -> list[str]:
-    """Return name, driver and memory of each card that nvidia-smi shows."""
+    """Return a text with name, driver version and memory for each GPU that nvidia-smi shows."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return []
@@ -182,7 +202,7 @@ def list_cards() -> list[str]:
 
 
 def find_tensorrt() -> str:
-    """Return the name of the libnvinfer that the loader finds, or an empty text."""
+    """Return the file name of the TensorRT library that the dynamic loader finds, or an empty text."""
     for name in TENSORRT_LIBRARIES:
         try:
             ctypes.CDLL(name)
@@ -197,9 +217,10 @@ COMMAND_CHARS = 120
 
 
 def check_config(config_file: Path | None) -> tuple[ServiceConfig | None, list[Finding]]:
-    """Load the configuration, and check its ports and models. The configuration is None if loading fails.
+    """Load config.yml, and check its ports and the libraries of its models.
 
-    Without `config_file` the config.yml of this folder is checked, if there is one.
+    Returns the configuration, or None if it can't be loaded, and the findings. Without `config_file` the
+    config.yml of the working directory is checked, if there is one.
     """
     path = config_file or USUAL
     if config_file is None and not path.exists():
@@ -223,7 +244,7 @@ def check_config(config_file: Path | None) -> tuple[ServiceConfig | None, list[F
 
 
 def _missing_libraries(config: ServiceConfig, path: Path) -> list[Finding]:
-    """Return a miss for each Op whose model needs a library that is not installed.
+    """Return a miss for each model of config.yml whose inference library is not installed.
 
     Other errors of a model are reported when the service starts.
     """
@@ -254,6 +275,10 @@ def _missing_libraries(config: ServiceConfig, path: Path) -> list[Finding]:
 
 
 def check_port(name: str, port: int) -> Finding:
+    """Check whether a TCP port can be opened. name: key of config.yml that sets the port.
+
+    A port in use is a note if a service of this project has it, else a miss.
+    """
     check = f"Port {port}"
     holders = list(listeners(port))
     for pid in (pid for pid, _ in holders if runs_module(pid, SERVER)):
@@ -286,7 +311,10 @@ IMPORT_HINT = f"{REINSTALL}, and run its own Python."
 
 
 def check_imports(direct: Collection[str]) -> Finding:
-    """Import the modules of these distributions in a child process. A failing import is a miss."""
+    """Import packages in a child process, so that a crash does not end the doctor.
+
+    direct: names of distributions. A failing import is a miss.
+    """
     modules = sorted(get_module_name(name) for name in direct if name not in OWN_FINDING)
     try:
         done = run_helper("pipeline.launch.doctor.checks", *modules, timeout_s=IMPORT_TIMEOUT_S)
@@ -302,11 +330,12 @@ def check_imports(direct: Collection[str]) -> Finding:
 
 
 def get_module_name(distribution: str) -> str:
+    """Return the module to import for a distribution, such as `PIL` for pillow."""
     return MODULE_OF.get(distribution) or re.sub(r"[-.]", "_", distribution)
 
 
 def try_imports(modules: list[str]) -> None:
-    """Print a JSON line [module, error] for each module; the error is empty if the import succeeds."""
+    """Import modules, and print a JSON line [module, error] for each; the error is empty after success."""
     for module in modules:
         reason = ""
         try:
@@ -325,6 +354,7 @@ NAMES_SHOWN = 4
 
 
 def check_software() -> list[Finding]:
+    """Check Python, the installed packages, NumPy and ONNX Runtime; return a finding for each check."""
     installed = installed_versions()
     direct = direct_requirements()
     extras = direct_requirements(extras=True)
@@ -339,7 +369,7 @@ def check_software() -> list[Finding]:
 
 
 def check_python(version: tuple[int, int] | None = None, system: str | None = None) -> Finding:
-    """Check the Python version and the system; by default those of this process."""
+    """Check the Python version and the platform, such as "Linux x86_64"; by default of this process."""
     version = version or sys.version_info[:2]
     system = system or f"{platform.system()} {platform.machine()}"
     result = f"{version[0]}.{version[1]} on {system}"
@@ -355,9 +385,10 @@ def check_python(version: tuple[int, int] | None = None, system: str | None = No
 def check_packages(
     locked: Mapping[str, str], direct: Collection[str], installed: Mapping[str, str]
 ) -> Finding:
-    """Compare the installed versions with the lock; all keys are normalised names.
+    """Compare the installed package versions with the lock file. Keys are normalised package names.
 
-    An absent direct requirement is a miss, another version than the locked one is a note.
+    direct: packages that this distribution requires itself. An absent direct requirement is a miss, a version
+    other than the locked one is a note.
     """
     present = {name: installed.get(name) or installed.get(GPU_BUILD_OF.get(name, "")) for name in locked}
     absent = sorted(name for name in direct if not (present.get(name) or installed.get(name)))
@@ -383,7 +414,7 @@ def check_packages(
 
 
 def check_originals(installed: Collection[str]) -> Finding:
-    """Check for Paddle Serving's packages, whose import names clash with the compatibility distribution."""
+    """Report Paddle Serving's own packages, whose module names clash with the compatibility packages."""
     check = "Paddle Serving's packages"
     conflicting = sorted(name for name in installed if ORIGINALS.match(name))
     if conflicting:
@@ -393,7 +424,10 @@ def check_originals(installed: Collection[str]) -> Finding:
 
 
 def check_numpy(installed: Mapping[str, str]) -> Finding:
-    """Check for NumPy 1, which packages written for it install in place of NumPy 2."""
+    """Report NumPy 1, which older packages install in place of the required NumPy 2.
+
+    installed: version by package name.
+    """
     if "numpy" not in installed:
         return miss("NumPy", "not installed", f"{INSTALL}.")
     if flaw := flaw_of_numpy(installed["numpy"]):
@@ -402,6 +436,7 @@ def check_numpy(installed: Mapping[str, str]) -> Finding:
 
 
 def check_onnx_runtime(installed: Mapping[str, str]) -> Finding:
+    """Report the version of ONNX Runtime. It is optional, so that a missing one is only a note."""
     for name in ("onnxruntime-gpu", "onnxruntime"):
         if name in installed:
             return ok("ONNX Runtime", installed[name])
@@ -409,7 +444,10 @@ def check_onnx_runtime(installed: Mapping[str, str]) -> Finding:
 
 
 def locked_versions(lock: Path) -> dict[str, str]:
-    """Return the locked version by normalised name; empty if the code was installed without its lock."""
+    """Read a requirements file with pinned versions; return the version by normalised package name.
+
+    Returns an empty dict if the file does not exist, as in an installed package.
+    """
     if not lock.is_file():
         return {}
     lines = lock.read_text("utf-8").splitlines()
@@ -418,9 +456,10 @@ def locked_versions(lock: Path) -> dict[str, str]:
 
 
 def direct_requirements(*, extras: bool = False) -> set[str]:
-    """Return the requirements of the distribution, or of the pyproject.toml beside the code.
+    """Return the normalised names of the packages that `paddlewheel` requires.
 
-    extras: return the requirements of the extras instead.
+    They come from the installed metadata, or from the pyproject.toml beside the code. extras: return the
+    packages of the optional extras instead.
     """
     try:
         requirements = importlib.metadata.requires(DISTRIBUTION) or []
@@ -436,7 +475,7 @@ def direct_requirements(*, extras: bool = False) -> set[str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return the installed version by normalised name. Of several versions Python imports the first."""
+    """Return the installed version by normalised package name; the first on sys.path counts."""
     versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         if distribution.name:
@@ -454,7 +493,7 @@ def _some(names: list[str]) -> str:
 
 
 def check_running() -> list[Finding]:
-    """Return a finding for each service whose package was changed since its start."""
+    """Report each running service whose installed package has changed since the service started."""
     try:
         # Imported here: the doctor also runs without msgspec.
         from pipeline.messages.frames import PROTOCOL_VERSION
@@ -469,7 +508,10 @@ def check_running() -> list[Finding]:
 
 
 def _get_versions(service: RunningService) -> set[str]:
-    """Return the protocol versions of the service's workers; empty for a service of another package."""
+    """Return the versions of the message protocol with which the service's workers were started.
+
+    Empty without workers that this user can see.
+    """
     return {arguments[0] for pid in service.worker_pids() if (arguments := module_arguments(pid, WORKER))}
 
 

@@ -1,8 +1,9 @@
-"""A real prediction in a child process, in which a crash of Paddle is a finding and not the doctor's end.
+"""The trial prediction of `paddlewheel doctor`, in a child process, because Paddle may crash.
 
-`python -m pipeline.launch.doctor.prediction FOLDER` is the child with Paddle. It prints JSON lines: first the
-build of Paddle (version, cuda, cards, tensorrt, tensorrt_found), then {"device", "prediction"} or
-{"device", "error"} for each device. With the argument `onnx` it uses ONNX Runtime and imports no Paddle.
+`python -m pipeline.launch.doctor.prediction FOLDER` is the child with Paddle. It prints JSON lines: first
+facts about the installed Paddle (version, cuda, number of GPUs as cards, tensorrt, tensorrt_found), then
+{"device", "prediction"} or {"device", "error"} for each device. With the argument `onnx` it uses ONNX Runtime
+and imports no Paddle.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ ONNX_MODEL = bytes.fromhex(
 
 @dataclass(frozen=True)
 class Trial:
-    """Output of the child process, and the reason of its failure."""
+    """The result of the trial prediction: output of the child process, and why it failed."""
 
     with_paddle: bool = True  # whether Paddle is installed; if not, ONNX Runtime predicts
     paddle: dict[str, Any] = field(default_factory=dict)  # build of Paddle; empty without Paddle
@@ -58,7 +59,11 @@ class Trial:
 
 
 def try_prediction() -> Trial:
-    """Run the child process. Takes seconds if Paddle is installed, because the child imports it."""
+    """Predict with a tiny model in a child process, and return the output.
+
+    Uses Paddle if installed, which takes seconds to import, else ONNX Runtime. Never raises for a failing
+    child.
+    """
     with_paddle = PADDLE.is_installed
     options = [] if with_paddle else [ONNX]
     with tempfile.TemporaryDirectory(prefix="paddlewheel-doctor-") as folder:
@@ -80,7 +85,7 @@ def try_prediction() -> Trial:
 
 
 def _child_environment(folder: str) -> dict[str, str]:
-    """Return the environment of the child. `folder` replaces a home that can't be written.
+    """Return the environment variables of the child; `folder` becomes HOME if HOME is not writable.
 
     Paddle writes to the home folder when it saves a model. Serving a model does not.
     """
@@ -91,6 +96,7 @@ def _child_environment(folder: str) -> dict[str, str]:
 
 
 def check_paddle(trial: Trial) -> Finding:
+    """Return the finding about the installed Paddle: its version and build, or why the import failed."""
     if not trial.with_paddle:
         remedy = f"To serve Paddle models: pip install '{PADDLE.requirement}'"
         return notice("Paddle", "not installed; ONNX models are served without it", remedy)
@@ -102,7 +108,10 @@ def check_paddle(trial: Trial) -> Finding:
 
 
 def check_predictions(trial: Trial) -> list[Finding]:
-    """Return a finding for each device. A child without any prediction is a miss as well."""
+    """Return a finding for the trial prediction on each device (CPU, GPU).
+
+    A child process without any prediction is a miss as well.
+    """
     findings = [
         ok(f"Prediction on the {line['device']}", line["prediction"])
         if "prediction" in line
@@ -133,7 +142,10 @@ def _describe_failure(code: int, errors: str) -> str:
 
 
 def predict_with_paddle(folder: Path) -> None:
-    """Print the build of Paddle, and a prediction of a tiny model on each device."""
+    """In the child: print facts about the installed Paddle, and predict on each device.
+
+    Prints JSON lines, see the module. The tiny model is saved in `folder`.
+    """
     from pipeline.engines.paddle.paddle_import import inference, paddle
 
     cards = paddle.device.cuda.device_count() if paddle.is_compiled_with_cuda() else 0
@@ -152,7 +164,10 @@ def predict_with_paddle(folder: Path) -> None:
 
 
 def _save_paddle_model(folder: Path, rows: Matrix) -> tuple[ServingModel, Matrix]:
-    """Save two linear layers as a serving model in `folder`. Return the model and its output for `rows`."""
+    """Save a tiny Paddle model of two linear layers in `folder`.
+
+    Returns the model, and the output that it must have for the input `rows`.
+    """
     from pipeline.engines.paddle.paddle_import import paddle
     from pipeline.models.serving_model import ServingModel, Variable
 
@@ -175,7 +190,7 @@ def _save_paddle_model(folder: Path, rows: Matrix) -> tuple[ServingModel, Matrix
 
 
 def predict_with_onnx(folder: Path) -> None:
-    """Print a prediction of a tiny model by ONNX Runtime."""
+    """In the child: write a tiny ONNX model to `folder`, predict with ONNX Runtime, print a JSON line."""
     import numpy as np
 
     from pipeline.models.serving_model import ServingModel, Variable
@@ -204,9 +219,10 @@ def _make_rows(width: int) -> Matrix:
 def _print_prediction(
     device: str, model: ServingModel, rows: Matrix, expected: Matrix, *, through: str, by: str
 ) -> None:
-    """Run `rows` as the feed x on the device, and print the time, or the error of the fetch y.
+    """Predict `rows` on a device ("CPU" or "GPU"), and print a JSON line with the time or the error.
 
-    The sentence says through which operators the rows go, and by whom the expected answer is.
+    expected: the right output. through, by: words of the printed sentence for the model's operators, and for
+    the source of the expected output.
     """
     from pipeline.config.op_section import LocalServiceConf
     from pipeline.errors import ServingError
@@ -224,7 +240,11 @@ def _print_prediction(
 def _time_prediction(
     model: ServingModel, conf: LocalServiceConf, rows: Matrix, expected: Matrix, by: str
 ) -> float:
-    """Return the time of a run in milliseconds. Raise ValueError if the output is not the expected one."""
+    """Return the milliseconds of one inference of `rows`, after a first inference that warms up.
+
+    Raises ValueError if the output differs from `expected`. by: source of the expected output, for the
+    message.
+    """
     import numpy as np
 
     from pipeline.engines import create_predictor

@@ -23,9 +23,10 @@ PIPE_WIDTH = 120  # columns of a table that is not printed to a terminal
 
 
 def examine(config_file: Path | None = None) -> list[Finding]:
-    """Run all checks, in the order of the report. Takes seconds: Paddle is imported in a child process.
+    """Run all checks of `paddlewheel doctor`; return the findings in the order of the report.
 
-    Without `config_file` the config.yml of this folder is checked, if there is one.
+    Takes seconds, because a child process imports Paddle. Without `config_file` the config.yml of the working
+    directory is checked, if there is one.
     """
     with _show_progress() as say:
         say("Looking at the machine and its packages")
@@ -50,11 +51,15 @@ def _show_progress() -> Iterator[Callable[[str], None]]:
 
 
 def all_needed_is_there(findings: Sequence[Finding]) -> bool:
+    """Return whether no finding is a miss, so that this machine can serve."""
     return all(finding.status is not Status.MISS for finding in findings)
 
 
 def write_report(findings: Sequence[Finding]) -> None:
-    """Print a table, or plain lines if rich is missing, and a summary in the last line."""
+    """Print the findings to standard output as a table, then a line that sums them up.
+
+    Without the package rich the findings are plain lines.
+    """
     try:
         _write_table(findings)
     except ImportError:
@@ -86,7 +91,10 @@ def _write_table(findings: Sequence[Finding]) -> None:
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """Return JSON {"ok": true, "findings": [{"check", "status": ok, note or miss, "found", "remedy"}]}."""
+    """Return the findings as JSON: {"ok": bool, "findings": [{"check", "status", "found", "remedy"}]}.
+
+    `ok` is whether this machine can serve; `status` is "ok", "note" or "miss".
+    """
     rows = [
         {"check": f.check, "status": f.status.value, "found": f.result, "remedy": f.remedy} for f in findings
     ]

@@ -1,4 +1,4 @@
-"""The messages of the gRPC port and a stub for it."""
+"""The protobuf messages of the service's gRPC port, and a client stub."""
 
 from client.protos import pipeline_service_pb2
 from paddle_serving_server.pipeline.proto import pipeline_service_pb2_grpc

@@ -1,4 +1,4 @@
-"""`from paddle_serving_server.pipeline.proto.pipeline_service_pb2 import Request, Response, Tensor`."""
+"""Paddle Serving's import path of the messages `Request`, `Response` and `Tensor`."""
 
 from client.protos.pipeline_service_pb2 import DESCRIPTOR, Request, Response, Tensor
 

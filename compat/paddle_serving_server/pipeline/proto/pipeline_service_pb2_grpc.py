@@ -1,4 +1,4 @@
-"""The gRPC stub and servicer of PipelineService, as protoc's plugin would name them."""
+"""The gRPC stub and servicer of PipelineService, with the names that protoc's plugin generates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SERVICE = "baidu.paddle_serving.pipeline_serving.PipelineService"
 
 
 class PipelineServiceStub:
-    """`PipelineServiceStub(channel).inference(Request(...), timeout=5)` -> Response."""
+    """gRPC client stub: `PipelineServiceStub(channel).inference(Request(...), timeout=5)` -> Response."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.inference: Any = channel.unary_unary(
@@ -23,14 +23,15 @@ class PipelineServiceStub:
 
 
 class PipelineServiceServicer:
-    """Base of a server's implementation."""
+    """Base class for a gRPC server that implements PipelineService."""
 
     def inference(self, request: Request, context: grpc.ServicerContext) -> Response:
-        """Override; the base answers UNIMPLEMENTED."""
+        """Answer a request; subclasses override the method, and the base answers UNIMPLEMENTED."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, "inference is not overridden")
 
 
 def add_PipelineServiceServicer_to_server(servicer: PipelineServiceServicer, server: grpc.Server) -> None:
+    """Register an implementation of PipelineService with a gRPC server."""
     handler = grpc.unary_unary_rpc_method_handler(
         servicer.inference,
         request_deserializer=Request.FromString,

@@ -1,4 +1,4 @@
-"""`paddlenlp.data`: what makes a batch of samples, and vocabularies."""
+"""`paddlenlp.data`: functions that batch samples, and vocabularies."""
 
 from .collate import Dict, Pad, Stack, Tuple
 from .vocab import Vocab

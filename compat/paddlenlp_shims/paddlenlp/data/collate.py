@@ -1,4 +1,4 @@
-"""Functions that make arrays of a batch of samples: pad, stack, and either for each field."""
+"""Collate functions, which batch samples to arrays: pad, stack, and either for each field."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Batchify = Callable[[list[Any]], Any]
 
 
 class Stack:
-    """Stacks samples of one shape along a new axis.
+    """Stacks samples of one shape to an array, along a new axis.
 
-    axis: of the batch in the result. dtype: of the result; None keeps that of the samples.
+    axis: position of the batch axis. dtype: of the result; None keeps the dtype of the samples.
     """
 
     def __init__(self, axis: int = 0, dtype: npt.DTypeLike | None = None) -> None:
@@ -28,10 +28,10 @@ class Stack:
 
 
 class Pad:
-    """Pads samples to the longest at `axis`, then stacks them: [n, longest, ...].
+    """Pads samples to the longest sample along `axis`, then stacks them to an array [n, longest, ...].
 
-    ret_length: True gives the lengths as well, int32 of shape [n]. dtype: of the result; None keeps that of
-    the first sample. pad_right: False pads before the sample.
+    ret_length: also return the lengths, int32 of shape [n]. dtype: of the result; None keeps the dtype of the
+    first sample. pad_right: False pads before the sample.
     """
 
     def __init__(
@@ -67,10 +67,9 @@ class Pad:
 
 
 class Tuple:
-    """Applies one function to each field of the samples, which are sequences: `Tuple(Pad(),
-    Stack())(samples)`.
+    """Batches samples that are sequences, with one function for each field: `Tuple(Pad(), Stack())(samples)`.
 
-    The results come in one tuple; a function that gives several adds them all.
+    Returns the results in one tuple; a function with several results adds all of them.
     """
 
     def __init__(self, fn: Batchify | Sequence[Batchify], *args: Batchify) -> None:
@@ -96,10 +95,9 @@ class Tuple:
 
 
 class Dict:
-    """Applies a function to each field that it is named for; the samples are dicts: `Dict({"ids":
-    Pad()})(samples)`.
+    """Batches samples that are dicts, with a function for each named field: `Dict({"ids": Pad()})(samples)`.
 
-    The results come in one tuple, in the order of the functions.
+    Returns the results in one tuple, in the order of the functions.
     """
 
     def __init__(self, fn: Mapping[str, Batchify]) -> None:

@@ -1,4 +1,4 @@
-"""Vocab: tokens and their numbers, both ways."""
+"""`Vocab`: a vocabulary that maps tokens to ids and back."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 
 
 class Vocab:
-    """Tokens by number and numbers by token; an unknown token has the number of `unk_token`.
+    """Maps tokens to ids and back; unknown tokens have the id of `unk_token`.
 
-    counter: how often each token occurs; tokens are numbered by that, special ones first. token_to_idx: the
-    numbers themselves, in place of `counter`. Arguments that end in `_token` name special tokens, which are
-    then attributes. Raises ValueError for other arguments, AssertionError for a special token without a
-    number.
+    counter: frequency of each token; special tokens get the first ids, then the most frequent tokens.
+    token_to_idx: the ids themselves, instead of `counter`. Arguments that end in `_token` name special
+    tokens, which are then attributes. Raises ValueError for other arguments, AssertionError for a special
+    token without an id.
     """
 
     unk_token: str | None
@@ -66,18 +66,23 @@ class Vocab:
 
     @property
     def token_to_idx(self) -> dict[str, int]:
+        """The token id by token."""
         return self._token_to_idx
 
     @property
     def idx_to_token(self) -> dict[int, str]:
+        """The token by token id."""
         return self._idx_to_token
 
     def to_indices(self, tokens: str | Sequence[str]) -> Any:
-        """The number of a token, or those of several. KeyError for an unknown one without unk_token."""
+        """Return the id of a token, or the ids of several.
+
+        Raises KeyError for an unknown token if there is no `unk_token`.
+        """
         return self[tokens]
 
     def to_tokens(self, indices: int | Sequence[int] | np.ndarray[Any, Any]) -> Any:
-        """The token of a number, or those of several. ValueError for a number that is not there."""
+        """Return the token of an id, or the tokens of several ids. Raise ValueError for an unknown id."""
         if not isinstance(indices, (list, tuple, np.ndarray)):
             return self._lookup_token(indices)
         return [self._lookup_token(index) for index in indices]
@@ -106,7 +111,7 @@ class Vocab:
         return self[tokens]
 
     def to_json(self, path: str | None = None) -> str:
-        """The vocabulary as JSON text, which `from_json` reads; also written to `path`."""
+        """Return the vocabulary as JSON text, which `from_json` reads; also write it to `path`, if given."""
         content = {
             "idx_to_token": self._idx_to_token,
             "token_to_idx": self._token_to_idx,
@@ -120,7 +125,7 @@ class Vocab:
 
     @classmethod
     def from_json(cls, json_str: str) -> Vocab:
-        """The vocabulary of JSON text, or of a file with it."""
+        """Create a vocabulary from the JSON text of `to_json`, or from the path of a file with it."""
         is_text = json_str.lstrip().startswith("{")
         content = json.loads(json_str if is_text else Path(json_str).read_text("utf-8"))
         named = {**content.get("identifiers_to_tokens", {}), "unk_token": content.get("unk_token")}
@@ -128,12 +133,12 @@ class Vocab:
 
     @classmethod
     def from_dict(cls, token_to_idx: Mapping[str, int], **special: str | None) -> Vocab:
-        """The vocabulary of the given numbers; see the class for special tokens."""
+        """Create a vocabulary from the token id by token. special: see the class."""
         return cls(token_to_idx=token_to_idx, **special)  # type: ignore[arg-type]
 
     @classmethod
     def build_vocab(cls, iterator: Iterable[Iterable[str]], **arguments: Any) -> Vocab:
-        """The vocabulary of the tokens in lists of them, those that occur most first."""
+        """Create a vocabulary from tokenized texts; the most frequent tokens get the first ids."""
         counter: Counter[str] = Counter()
         for tokens in iterator:
             counter.update(tokens)
@@ -141,28 +146,33 @@ class Vocab:
 
     @classmethod
     def load_vocabulary(cls, filepath: str, **special: str | None) -> Vocab:
-        r"""The vocabulary of a file with a token in each line; the first has number 0.
+        r"""Create a vocabulary from a file of one token a line; the first line has id 0.
 
-        Only "\n", "\r" and "\r\n" end a line. Of a token that is there twice, the last number counts.
+        Only "\n", "\r" and "\r\n" end a line. A repeated token has the id of its last line.
         """
         with Path(filepath).open(encoding="utf-8") as file:
             numbers = {line.rstrip("\n"): number for number, line in enumerate(file)}
         return cls(token_to_idx=numbers, **special)  # type: ignore[arg-type]
 
     def save_vocabulary(self, filepath: str) -> None:
+        """Write the tokens to a file, one a line, in the order of their ids."""
         with Path(filepath).open("w", encoding="utf-8") as file:
             file.writelines(f"{self._idx_to_token[number]}\n" for number in sorted(self._idx_to_token))
 
     def get_unk_token_id(self) -> int | None:
+        """Return the id of the token for unknown words; None if it is not set."""
         return self._number_of_special(self.unk_token)
 
     def get_pad_token_id(self) -> int | None:
+        """Return the id of the padding token; None if it is not set."""
         return self._number_of_special(self.pad_token)
 
     def get_bos_token_id(self) -> int | None:
+        """Return the id of the token that begins a sentence; None if it is not set."""
         return self._number_of_special(self.bos_token)
 
     def get_eos_token_id(self) -> int | None:
+        """Return the id of the token that ends a sentence; None if it is not set."""
         return self._number_of_special(self.eos_token)
 
     def _number_of_special(self, token: str | None) -> int | None:
@@ -170,7 +180,7 @@ class Vocab:
 
 
 class _WithUnknown(dict[str, int]):
-    """Numbers by token, that of the unknown token for all others."""
+    """A dict of token ids that returns the id of the unknown token for other tokens."""
 
     def __init__(self, numbers: Mapping[str, int], unknown: int) -> None:
         super().__init__(numbers)
@@ -186,7 +196,10 @@ class _WithUnknown(dict[str, int]):
 def _numbered(
     counter: Mapping[str, int], special: Sequence[str], max_size: int | None, min_freq: int
 ) -> dict[str, int]:
-    """Special tokens, then up to `max_size` others that occur `min_freq` times, the most frequent first."""
+    """Return ids: for the special tokens first, then for at most `max_size` other tokens by frequency.
+
+    Tokens that occur less than `min_freq` times are left out.
+    """
     ordered = sorted(counter.items(), key=lambda entry: (-entry[1], entry[0]))
     frequent = [token for token, count in ordered if count >= min_freq and token not in special]
     return {token: number for number, token in enumerate([*special, *frequent[:max_size]])}

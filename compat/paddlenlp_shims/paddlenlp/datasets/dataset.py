@@ -1,4 +1,4 @@
-"""Data sets of what a function reads, or of local JSON, CSV and text files."""
+"""Data sets of examples from a user's function, or from local JSON, CSV and text files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Example = Any
 
 
 class MapDataset:
-    """Examples that have a length and a place each. `map` and `filter` change it and return it.
+    """A data set with a length and random access; `map`, `filter` and `shard` change it and return it.
 
-    label_list, vocab_info: whatever the reader knows of labels and vocabulary.
+    label_list, vocab_info: labels and vocabulary, as the user's function gives them.
     """
 
     def __init__(self, data: Any, **kwargs: Any) -> None:
@@ -37,14 +37,20 @@ class MapDataset:
         return len(self.new_data)
 
     def filter(self, fn: Callable[[Example], bool], num_workers: int = 0) -> MapDataset:
-        """Keep the examples for which the function is true; whatever num_workers is, in this process."""
+        """Keep the examples for which the function is true, and return this data set.
+
+        num_workers has no effect.
+        """
         self.new_data = [example for example in self.new_data if fn(example)]
         return self
 
     def shard(
         self, num_shards: int | None = None, index: int | None = None, contiguous: bool = False
     ) -> MapDataset:
-        """Keep one part of `num_shards`; without a number there is one trainer, and all is kept."""
+        """Keep one of `num_shards` parts, the part `index`, and return this data set.
+
+        contiguous: a block of examples, else every n-th example. Without `num_shards` all examples are kept.
+        """
         parts, part = num_shards or 1, index or 0
         if contiguous:
             size, more = divmod(len(self), parts)
@@ -57,7 +63,10 @@ class MapDataset:
     def map(
         self, fn: Callable[[Any], Any], lazy: bool = True, batched: bool = False, num_workers: int = 0
     ) -> MapDataset:
-        """Give each example to the function, lazily or at once; batched: all together."""
+        """Replace each example by the function's result, and return this data set.
+
+        lazy: call the function when an example is read. batched: call it once with all examples.
+        """
         if batched:
             self.new_data = fn(self.new_data)
         elif lazy and num_workers < 2:
@@ -68,7 +77,10 @@ class MapDataset:
 
 
 class IterDataset:
-    """Examples that come one after another, of a function that yields them or of anything iterable."""
+    """A data set without random access: examples of a generator function or of any iterable.
+
+    `map`, `filter`, `shard` and `skip` change it and return it.
+    """
 
     def __init__(self, data: Any, **kwargs: Any) -> None:
         self.label_list = kwargs.pop("label_list", None)
@@ -88,6 +100,10 @@ class IterDataset:
             yield example
 
     def skip(self, n: int) -> IterDataset:
+        """Leave out the first `n` examples, and return this data set.
+
+        Raises NotImplementedError for a data set of a function.
+        """
         if inspect.isfunction(self.data):
             raise NotImplementedError(
                 "an IterDataset of a function can't skip examples; make it of an iterator"
@@ -96,14 +112,17 @@ class IterDataset:
         return self
 
     def filter(self, fn: Callable[[Example], bool]) -> IterDataset:
+        """Keep the examples for which the function is true, and return this data set."""
         self._filters.append(fn)
         return self
 
     def shard(self, num_shards: int | None = None, index: int | None = None) -> IterDataset:
+        """Keep every `num_shards`-th example, beginning with `index`, and return this data set."""
         self._part = (num_shards or 1, index or 0)
         return self
 
     def map(self, fn: Callable[[Example], Example]) -> IterDataset:
+        """Replace each example by the function's result, and return this data set."""
         self._functions.append(fn)
         return self
 
@@ -119,13 +138,13 @@ def load_dataset(
     lazy: bool | None = None,
     **kwargs: Any,
 ) -> Any:
-    """The data set of what a function reads, or of local files.
+    """Load a data set from a user's function, or from local files.
 
-    path_or_read_func: a function that yields examples, called with those other arguments that it names.
-    Otherwise "json" (an object a line, or one list), "csv" (a dict a line) or "text" (`{"text": line}`).
-    data_files: for these, a path, several, or a dict of paths by split. A dict, or several `splits`, gives a
-    list of data sets. lazy: True for an IterDataset. Raises FileNotFoundError for the name of a data set that
-    PaddleNLP would download, and AssertionError for a function without `lazy`.
+    path_or_read_func: a function that yields examples; it gets the other arguments that it declares. Or
+    "json" (an object a line, or one list), "csv" (a dict a line) or "text" (`{"text": line}`). data_files:
+    paths of these files, or a dict of paths by split. A dict, or several `splits`, gives a list of data sets.
+    lazy: True for an IterDataset. Raises FileNotFoundError for the name of a data set that PaddleNLP would
+    download, and AssertionError for a function without `lazy`.
     """
     if callable(path_or_read_func):
         if lazy is None:

@@ -1,4 +1,4 @@
-"""`paddlenlp.metrics`: what services and their evaluations use, on NumPy arrays and on Paddle's tensors.
+"""`paddlenlp.metrics`: metrics that services and their evaluations use, for NumPy arrays and Paddle tensors.
 
 Source: paddlenlp 2.8.1, metrics (Apache-2.0).
 """

@@ -1,4 +1,4 @@
-"""BLEU: the share of a text's n-grams that its references have."""
+"""BLEU, a metric of generated text: the share of its n-grams that the references have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from .generated_text import GeneratedText, Tokens, ngrams
 
 
 class BLEU(GeneratedText):
-    """BLEU of up to `n_size` tokens in a row. weights: of one token, two tokens, and so on."""
+    """Computes BLEU over n-grams of up to `n_size` tokens.
+
+    weights: of single tokens, pairs of tokens, and so on.
+    """
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class BLEU(GeneratedText):
         self.bp_r = self.bp_c = 0
 
     def add_inst(self, cand: Tokens, ref_list: Sequence[Tokens]) -> None:
+        """Add a generated text and its references, all as tokens."""
         for size in range(self.n_size):
             limits: Counter[Any] = Counter()
             for reference in ref_list:
@@ -49,6 +53,7 @@ class BLEU(GeneratedText):
         self.bp_r += min((abs(len(cand) - len(reference)), len(reference)) for reference in ref_list)[1]
 
     def accumulate(self) -> float:
+        """Return BLEU of all texts that were added."""
         shares = []
         for size in range(self.n_size):
             count = self.candi_ngram.get(size)

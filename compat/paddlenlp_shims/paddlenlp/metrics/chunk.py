@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of chunks, such as the names in a text."""
+"""Precision, recall and F1 of chunks of tokens, such as the names in a text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Chunk = tuple[int, str, int, int]  # sentence, type, first and last token
 
 
 class ChunkEvaluator(Metric):
-    """Counts chunks of labels such as B-PER and I-PER.
+    """Computes precision, recall and F1 of chunks from token labels such as B-PER and I-PER.
 
     suffix: whether B, I, E and S stand at the end of a label.
     """
@@ -32,7 +32,7 @@ class ChunkEvaluator(Metric):
         self.num_correct_chunks: Any = 0
 
     def compute(self, lengths: Any, predictions: Any, labels: Any, dummy: Any = None) -> Any:
-        """Return the numbers of chunks inferred, labelled and correct, of a batch of label numbers.
+        """Return the numbers of chunks inferred, labelled and correct in a batch of label ids.
 
         The old call with `inputs` before the lengths works, too.
         """
@@ -51,6 +51,7 @@ class ChunkEvaluator(Metric):
         return tuple(like(predictions, np.array([size])) for size in sizes)
 
     def update(self, num_infer_chunks: Any, num_label_chunks: Any, num_correct_chunks: Any) -> None:
+        """Add the numbers of chunks that `compute` returned for a batch."""
         names = ("num_infer_chunks", "num_label_chunks", "num_correct_chunks")
         values = (num_infer_chunks, num_label_chunks, num_correct_chunks)
         for name, value in zip(names, values, strict=True):
@@ -59,13 +60,13 @@ class ChunkEvaluator(Metric):
             setattr(self, name, getattr(self, name) + value)
 
     def accumulate(self) -> tuple[float, float, float]:
-        """Return precision, recall and F1."""
+        """Return precision, recall and F1 of all batches."""
         counts = (self.num_correct_chunks, self.num_infer_chunks, self.num_label_chunks)
         return precision_recall_f1(*(count.item() if hasattr(count, "item") else count for count in counts))
 
 
 def get_chunks(sentences: Sequence[Sequence[str]], suffix: bool = False) -> set[Chunk]:
-    """Return the chunks of sentences of labels, by the rules of seqeval 1.2.2."""
+    """Return the chunks in sentences of token labels, by the rules of seqeval 1.2.2."""
     chunks = set()
     for number, labels in enumerate(sentences):
         tag, kind, begin = "O", "", 0
@@ -90,7 +91,7 @@ def _split_label(label: str, suffix: bool) -> tuple[str, str]:
 
 
 def _ends(tag: str, next_tag: str, kind: str, next_kind: str) -> bool:
-    """Whether a chunk ends between two labels."""
+    """Return whether a chunk ends between two labels. tag: B, I, E, S or O; kind: such as PER."""
     is_inside = tag not in ("O", ".")
     return (
         tag in ("E", "S")
@@ -100,7 +101,7 @@ def _ends(tag: str, next_tag: str, kind: str, next_kind: str) -> bool:
 
 
 def _starts(tag: str, next_tag: str, kind: str, next_kind: str) -> bool:
-    """Whether a chunk starts between two labels."""
+    """Return whether a chunk starts between two labels. tag: B, I, E, S or O; kind: such as PER."""
     is_inside = next_tag not in ("O", ".")
     return (
         next_tag in ("B", "S")

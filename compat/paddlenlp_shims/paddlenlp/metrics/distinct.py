@@ -1,4 +1,4 @@
-"""The share of distinct n-grams in texts."""
+"""Distinct-n, a metric of the diversity of generated texts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from .metric import Metric, to_array
 
 
 class Distinct(Metric):
-    """The share of distinct n-grams in texts. trans_func: makes the texts of a batch of scores."""
+    """Computes the share of distinct n-grams in generated texts.
+
+    trans_func: converts a batch of model outputs to tokenized texts.
+    """
 
     def __init__(
         self, n_size: int = 2, trans_func: Callable[..., Any] | None = None, name: str = "distinct"
@@ -24,6 +27,7 @@ class Distinct(Metric):
         self.count = 0.0
 
     def update(self, output: Any, *args: Any) -> None:
+        """Add a batch of model outputs. Raise AssertionError without `trans_func`."""
         if self.trans_func is None:
             raise AssertionError(
                 "The `update` method requires user to provide `trans_func` when initializing `Distinct`."
@@ -32,13 +36,15 @@ class Distinct(Metric):
             self.add_inst(candidate)
 
     def add_inst(self, cand: Sequence[str]) -> None:
-        """Add a text of tokens."""
+        """Add a tokenized text."""
         grams = [" ".join(gram) for gram in ngrams(cand, self.n_size)]
         self.count += len(grams)
         self.diff_ngram.update(grams)
 
     def accumulate(self) -> float:
+        """Return the share of distinct n-grams in all texts that were added."""
         return len(self.diff_ngram) / self.count
 
     def score(self) -> float:
+        """Return the share of distinct n-grams, as `accumulate`."""
         return self.accumulate()

@@ -1,4 +1,4 @@
-"""The base of the metrics that compare generated texts with references, token by token."""
+"""The base of the metrics that compare generated texts with reference texts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ Tokens = Sequence[Any]
 
 
 class GeneratedText(Metric):
-    """A metric of candidates and their references.
+    """Base of the metrics that compare generated texts (candidates) with references, both tokenized.
 
-    trans_func: makes both of a batch of scores. vocab: the tokens by their numbers, where trans_func is None.
+    trans_func: converts a batch of model outputs and labels to both. vocab: token by id, for the conversion
+    without `trans_func`.
     """
 
     trans_func: Callable[..., Any] | None
     vocab: Any
 
     def update(self, output: Any, label: Any, seq_mask: Any = None) -> None:
-        """Add a batch of scores and labels. Raise AttributeError without `trans_func` and `vocab`."""
+        """Add a batch of model outputs and labels. Raise AttributeError without `trans_func` and `vocab`."""
         if self.trans_func is not None:
             candidates, references = self.trans_func(output, label, seq_mask)
         elif self.vocab is not None:
@@ -42,17 +43,21 @@ class GeneratedText(Metric):
         raise NotImplementedError
 
     def score(self) -> float:
+        """Return the metric of all texts, as `accumulate`."""
         value: float = self.accumulate()
         return value
 
 
 def ngrams(tokens: Tokens, size: int) -> list[tuple[Any, ...]]:
-    """Return all runs of `size` tokens."""
+    """Return all n-grams of `size` tokens."""
     return [tuple(tokens[place : place + size]) for place in range(len(tokens) - size + 1)]
 
 
 def _texts_of_batch(output: Any, label: Any, seq_mask: Any, vocab: Any) -> tuple[list[Any], list[Any]]:
-    """Return the likeliest tokens and the labels of a batch of scores, up to the masked end of each text."""
+    """Return the likeliest tokens, and the labels, for each text of a batch of scores.
+
+    seq_mask: 1 for the tokens of a text, 0 after its end.
+    """
     mask = to_array(seq_mask).astype(bool)
     best = np.argmax(to_array(output) * mask[:, :, None], axis=2)
     lengths = [_length(row) for row in mask]

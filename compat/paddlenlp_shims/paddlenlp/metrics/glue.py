@@ -1,4 +1,4 @@
-"""The metrics of GLUE's tasks: accuracy and F1, Matthews, Pearson and Spearman, several labels."""
+"""The metrics of the GLUE benchmark: accuracy and F1, Matthews, Pearson and Spearman, multi-label."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .metric import Metric, largest_first, like, to_array
 
 
 class AccuracyAndF1(Metric):
-    """Accuracy, precision, recall and F1 of the label `pos_label`.
+    """Computes accuracy of all labels, and precision, recall and F1 of the label `pos_label`.
 
-    topk: how many of the likeliest labels count as predicted.
+    topk: a prediction is right if the label is among the k likeliest; an accuracy for each k.
     """
 
     def __init__(self, topk: Sequence[int] = (1,), pos_label: int = 1, name: str = "acc_and_f1") -> None:
@@ -32,7 +32,7 @@ class AccuracyAndF1(Metric):
         self.preds_pos: Any = None
 
     def compute(self, pred: Any, label: Any, *args: Any) -> Any:
-        """Return whether each of the likeliest labels is right, as 1.0 and 0.0."""
+        """Return whether each of the likeliest labels of a row is the right one, as 1.0 and 0.0."""
         scores, labels = to_array(pred), to_array(label)
         powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
         self.preds_pos = (powers / powers.sum(axis=-1, keepdims=True))[:, self.pos_label]
@@ -45,7 +45,7 @@ class AccuracyAndF1(Metric):
         return like(pred, (best == labels).astype("float32"))
 
     def update(self, correct: Any, *args: Any) -> None:
-        """Add a batch. `compute` was called with the batch before."""
+        """Add the batch with which `compute` was last called. correct: the result of `compute`."""
         rows = to_array(correct)
         self._samples += math.prod(rows.shape[:-1])
         for place, k in enumerate(self.topk):
@@ -70,7 +70,7 @@ class AccuracyAndF1(Metric):
 
 
 class Mcc(Metric):
-    """Matthews' correlation coefficient of two labels."""
+    """Computes Matthews' correlation coefficient of predictions with two labels."""
 
     def __init__(self, name: str = "mcc") -> None:
         self._name = name
@@ -80,10 +80,11 @@ class Mcc(Metric):
         self.tp = self.fp = self.tn = self.fn = 0
 
     def compute(self, pred: Any, label: Any, *args: Any) -> tuple[Any, Any]:
-        """Return the likeliest label of each row, and the labels."""
+        """Return the likeliest label of each row, and the right labels."""
         return like(pred, largest_first(pred)[:, :1]), label
 
     def update(self, preds_and_labels: Sequence[Any]) -> None:
+        """Add the predicted and the right labels of a batch."""
         preds, labels = (to_array(values).reshape(-1) for values in preds_and_labels)
         self.tp += int(np.sum((preds == 1) & (labels == 1)))
         self.fp += int(np.sum((preds == 1) & (labels != 1)))
@@ -91,6 +92,7 @@ class Mcc(Metric):
         self.fn += int(np.sum((preds != 1) & (preds != labels)))
 
     def accumulate(self) -> tuple[float]:
+        """Return the coefficient of all batches, as a tuple of one."""
         tp, fp, tn, fn = self.tp, self.fp, self.tn, self.fn
         if 0 in (tp, fp, tn, fn):
             return (0.0,)
@@ -98,7 +100,7 @@ class Mcc(Metric):
 
 
 class PearsonAndSpearman(Metric):
-    """Pearson's and Spearman's correlation of scores, and the mean of both."""
+    """Computes Pearson's and Spearman's correlation of predicted and true scores, and their mean."""
 
     def __init__(self, name: str = "pearson_and_spearman") -> None:
         self._name = name
@@ -109,6 +111,7 @@ class PearsonAndSpearman(Metric):
         self.labels: list[Any] = []
 
     def update(self, preds_and_labels: Sequence[Any]) -> None:
+        """Add the predicted and the true scores of a batch."""
         for values, batch in zip((self.preds, self.labels), preds_and_labels, strict=True):
             values.append(to_array(batch).reshape(-1).tolist())
 
@@ -121,6 +124,7 @@ class PearsonAndSpearman(Metric):
         return pearson, spearman, (pearson + spearman) / 2
 
     def pearson(self, preds: Sequence[float], labels: Sequence[float]) -> float:
+        """Return Pearson's correlation of two lists of scores."""
         count = len(preds)
         sum1, sum2 = sum(map(float, preds)), sum(map(float, labels))
         square1, square2 = sum(v**2.0 for v in preds), sum(v**2.0 for v in labels)
@@ -129,6 +133,7 @@ class PearsonAndSpearman(Metric):
         return (product - (sum1 * sum2 / count)) / below if below else 0.0
 
     def spearman(self, preds: Sequence[float], labels: Sequence[float]) -> float:
+        """Return Spearman's rank correlation of two lists of scores."""
         ranks, count = zip(self.get_rank(preds), self.get_rank(labels), strict=True), len(preds)
         total = int(sum((first - second) ** 2 for first, second in ranks))
         return 1 - float(6 * total) / (count * (count**2 - 1))
@@ -142,7 +147,7 @@ class PearsonAndSpearman(Metric):
 
 
 class MultiLabelsMetric(Metric):
-    """Precision, recall and F1 of `num_labels` labels."""
+    """Computes precision, recall and F1 of a classifier with `num_labels` labels."""
 
     def __init__(self, num_labels: int, name: str = "multi_labels_metric") -> None:
         if num_labels <= 1:
@@ -171,6 +176,7 @@ class MultiLabelsMetric(Metric):
         return like(pred, best), like(label, labels)
 
     def update(self, args: Sequence[Any]) -> None:
+        """Add the predicted and the right labels of a batch."""
         pred, label = map(to_array, args)
         right, inferred, labelled = (
             np.bincount(numbers, minlength=self.num_labels) for numbers in (label[pred == label], pred, label)
@@ -180,7 +186,7 @@ class MultiLabelsMetric(Metric):
         self._confusion_matrix += np.array([rest, false, missed, right]).T.reshape(-1, 2, 2)
 
     def accumulate(self, average: str | None = None, pos_label: int = 1) -> tuple[Any, Any, Any]:
-        """Return precision, recall and F1: of each label, or averaged.
+        """Return precision, recall and F1: arrays with a value for each label, or averages.
 
         average: "binary" (of `pos_label`), "micro" (of all counts), "macro", "weighted" (by the labels).
         """
@@ -209,7 +215,7 @@ class MultiLabelsMetric(Metric):
 
 
 def _divide(above: Any, below: Any, metric: str) -> Any:
-    """Divide, with 0.0 and a warning where the divisor is zero."""
+    """Divide, with 0.0 and a warning where the divisor is zero. metric: name for the warning."""
     is_zero = below == 0.0
     if np.any(is_zero):
         warnings.warn(f"Zero division when calculating {metric}.", UserWarning, stacklevel=3)

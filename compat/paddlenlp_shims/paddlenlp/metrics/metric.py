@@ -8,23 +8,24 @@ import numpy as np
 
 
 class Metric:
-    """A metric that adds up over batches.
+    """Base of the metrics, which add up over batches: pass the result of `compute` to `update`.
 
-    `compute` returns Paddle's tensors where its arguments are Paddle's tensors, else NumPy arrays.
+    `accumulate` returns the metric. `compute` returns Paddle tensors if its arguments are Paddle tensors,
+    else NumPy arrays.
     """
 
     _name: Any = ""
 
     def compute(self, *args: Any) -> Any:
-        """Return what `update` needs of a batch."""
+        """Return the arguments of `update` for a batch of predictions and labels."""
         return args
 
     def update(self, *args: Any) -> Any:
-        """Add a batch."""
+        """Add a batch, with the result of `compute`."""
         raise NotImplementedError
 
     def accumulate(self) -> Any:
-        """Return the metric of all batches."""
+        """Return the metric over all batches."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -32,16 +33,17 @@ class Metric:
         raise NotImplementedError
 
     def name(self) -> Any:
+        """Return the metric's name."""
         return self._name
 
 
 def to_array(value: Any) -> Any:
-    """Return the value as a NumPy array, a Paddle tensor too."""
+    """Convert a Paddle tensor or any other value to a NumPy array."""
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
 
 def like(example: Any, array: Any) -> Any:
-    """Return the array as a Paddle tensor where the example is such a tensor."""
+    """Convert an array to a Paddle tensor if `example` is a Paddle tensor; else return it unchanged."""
     if not hasattr(example, "numpy"):
         return array
     import paddle
@@ -50,7 +52,10 @@ def like(example: Any, array: Any) -> Any:
 
 
 def precision_recall_f1(correct: Any, inferred: Any, labelled: Any) -> tuple[float, float, float]:
-    """Return precision, recall and F1 of counts, 0.0 where a count is zero."""
+    """Return precision, recall and F1 of counts, 0.0 where a count is zero.
+
+    correct: of the `inferred` items, the items that are also `labelled`.
+    """
     precision = float(correct / inferred) if inferred else 0.0
     recall = float(correct / labelled) if labelled else 0.0
     f1 = float(2 * precision * recall / (precision + recall)) if correct else 0.0
@@ -58,5 +63,5 @@ def precision_recall_f1(correct: Any, inferred: Any, labelled: Any) -> tuple[flo
 
 
 def largest_first(scores: Any) -> Any:
-    """Return the places of the scores of the last axis, the largest first; of equal scores the first."""
+    """Return the indices that sort the last axis in descending order; ties keep their order."""
     return np.argsort(-to_array(scores), axis=-1, kind="stable")

@@ -1,4 +1,4 @@
-"""Mean reciprocal rank of embeddings with labels."""
+"""Mean reciprocal rank (MRR) of labelled embeddings."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ import numpy as np
 
 
 class MRR:
-    """Mean reciprocal rank of the nearest embedding with the same label.
+    """Computes the mean reciprocal rank of the nearest embedding with the same label.
 
-    distance: a metric of scikit-learn.
+    distance: name of a distance metric of scikit-learn.
     """
 
     def __init__(self, distance: str = "cosine") -> None:
         self.distance = distance
 
     def reset_distance(self, distance: str) -> None:
+        """Set the distance metric."""
         self.distance = distance
 
     def compute_matrix_mrr(self, labels: Any, embeddings: Any) -> Any:
-        """Return the mean over all embeddings. Raise ValueError for a different number of labels."""
+        """Return the MRR over all embeddings, a row each, by their labels.
+
+        Raises ValueError for a different number of labels.
+        """
         from sklearn.metrics import pairwise_distances
 
         if labels.shape[0] != embeddings.shape[0]:

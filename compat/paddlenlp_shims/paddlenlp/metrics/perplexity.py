@@ -10,7 +10,7 @@ from .metric import Metric, like, to_array
 
 
 class Perplexity(Metric):
-    """The exponential of the mean cross entropy of the words."""
+    """Computes perplexity: the exponential of the mean cross entropy of the words."""
 
     def __init__(self, name: str = "Perplexity") -> None:
         self._name = name
@@ -21,7 +21,7 @@ class Perplexity(Metric):
         self.total_word_num: Any = 0
 
     def compute(self, pred: Any, label: Any, seq_mask: Any = None) -> Any:
-        """Return the cross entropy of each word, and with a mask the number of words."""
+        """Return the cross entropy of each word of a batch, and with a mask also the number of words."""
         scores, labels = to_array(pred), to_array(label)
         labels = labels[:, :, None] if labels.ndim == 2 else labels
         largest = scores.max(axis=-1, keepdims=True)
@@ -33,9 +33,11 @@ class Perplexity(Metric):
         return like(pred, entropy * mask.astype(entropy.dtype)), like(pred, mask.sum())
 
     def update(self, ce: Any, word_num: Any = None) -> None:
+        """Add a batch, with the result of `compute`."""
         entropy = to_array(ce)
         self.total_ce += np.sum(entropy)
         self.total_word_num += entropy.shape[0] * entropy.shape[1] if word_num is None else word_num.item()
 
     def accumulate(self) -> Any:
+        """Return the perplexity of all batches."""
         return np.exp(self.total_ce / self.total_word_num)

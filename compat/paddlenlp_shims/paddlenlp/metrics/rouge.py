@@ -1,4 +1,4 @@
-"""ROUGE: the share of the references that a text has."""
+"""ROUGE, a metric of generated text: the share of the references that the text covers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from .generated_text import GeneratedText, Tokens, ngrams
 
 
 class RougeL(GeneratedText):
-    """ROUGE-L, of the longest common subsequence. gamma: the weight of the recall."""
+    """Computes ROUGE-L, by the longest common subsequence of text and reference.
+
+    gamma: weight of the recall.
+    """
 
     def __init__(
         self,
@@ -26,7 +29,7 @@ class RougeL(GeneratedText):
         self.inst_scores: list[float] = []
 
     def lcs(self, string: Tokens, sub: Tokens) -> float:
-        """Return the length of the longest common subsequence."""
+        """Return the length of the longest common subsequence of two tokenized texts."""
         row = [0.0] * (len(sub) + 1)
         for token in string:
             last, row = row, [0.0]
@@ -35,6 +38,7 @@ class RougeL(GeneratedText):
         return row[-1]
 
     def add_inst(self, cand: Tokens, ref_list: Sequence[Tokens]) -> None:
+        """Add a generated text and its references, all as tokens."""
         common = [(self.lcs(cand, reference), len(reference)) for reference in ref_list]
         precision = max(length / len(cand) if len(cand) else 0.0 for length, _ in common)
         recall = max(length / size if size else 0.0 for length, size in common)
@@ -44,11 +48,12 @@ class RougeL(GeneratedText):
         self.inst_scores.append(score)
 
     def accumulate(self) -> float:
+        """Return the mean ROUGE-L of all texts that were added."""
         return 1.0 * sum(self.inst_scores) / len(self.inst_scores)
 
 
 class RougeN:
-    """ROUGE-N: the share of the references' n-grams that the candidates have."""
+    """Computes ROUGE-N: the share of the references' n-grams that the generated texts have."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -61,7 +66,7 @@ class RougeN:
     def compute(
         self, evaluated_sentences_ids: Sequence[Tokens], reference_sentences_ids: Sequence[Tokens]
     ) -> tuple[int, int]:
-        """Return how many n-grams both have, and how many the references have."""
+        """Return the number of n-grams that texts and references share, and that the references have."""
         if len(evaluated_sentences_ids) <= 0 or len(reference_sentences_ids) <= 0:
             raise ValueError("Collections must contain at least 1 sentence.")
         common = total = 0
@@ -74,14 +79,17 @@ class RougeN:
     def score(
         self, evaluated_sentences_ids: Sequence[Tokens], reference_sentences_ids: Sequence[Tokens]
     ) -> float:
+        """Return ROUGE-N of these texts alone, without adding them."""
         common, total = self.compute(evaluated_sentences_ids, reference_sentences_ids)
         return common / total
 
     def update(self, overlapping_count: int, reference_count: int) -> None:
+        """Add the counts that `compute` returned for a batch."""
         self.overlapping_count += overlapping_count
         self.reference_count += reference_count
 
     def accumulate(self) -> float:
+        """Return ROUGE-N of all batches."""
         return self.overlapping_count / self.reference_count
 
     def name(self) -> str:
@@ -89,14 +97,14 @@ class RougeN:
 
 
 class Rouge1(RougeN):
-    """ROUGE of single tokens."""
+    """Computes ROUGE-1, over single tokens."""
 
     def __init__(self) -> None:
         super().__init__(n=1)
 
 
 class Rouge2(RougeN):
-    """ROUGE of two tokens in a row."""
+    """Computes ROUGE-2, over pairs of tokens."""
 
     def __init__(self) -> None:
         super().__init__(n=2)

@@ -1,4 +1,4 @@
-"""F1 of the detection and the correction of misspelt Chinese characters."""
+"""The metrics of SIGHAN: F1 of detecting and of correcting misspelt Chinese characters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .metric import Metric
 
 
 class DetectionF1(Metric):
-    """F1 of sentences with errors, each predicted completely or not at all."""
+    """Computes F1 of finding sentences with errors; all errors of a sentence must be found."""
 
     def __init__(self, pos_label: int = 1, name: str = "DetectionF1") -> None:
         self.pos_label = pos_label
@@ -33,7 +33,7 @@ class DetectionF1(Metric):
             self.fp += 1
 
     def accumulate(self) -> tuple[float, float, float]:
-        """Return F1, precision and recall."""
+        """Return F1, precision and recall of all batches."""
         precision = self.tp / (self.tp + self.fp) if self.tp + self.fp else np.nan
         recall = self.tp / (self.tp + self.fn) if self.tp + self.fn else np.nan
         f1 = 2 * precision * recall / (precision + recall) if self.tp else 0.0
@@ -41,7 +41,7 @@ class DetectionF1(Metric):
 
 
 class CorrectionF1(DetectionF1):
-    """F1 of sentences with errors, each corrected completely or not at all."""
+    """Computes F1 of correcting sentences with errors; all errors of a sentence must be corrected."""
 
     def __init__(self, pos_label: int = 1, name: str = "CorrectionF1") -> None:
         super().__init__(pos_label, name)
@@ -49,6 +49,7 @@ class CorrectionF1(DetectionF1):
     def update(  # type: ignore[override]
         self, det_preds: Any, det_labels: Any, corr_preds: Any, corr_labels: Any, length: Any, *args: Any
     ) -> None:
+        """Add a batch of detection scores and correction scores, with the labels of both."""
         columns = (det_preds.argmax(axis=-1), det_labels, corr_preds.argmax(axis=-1), corr_labels)
         for *rows, count in zip(*columns, length, strict=False):
             predicted, label, correction, corrected = (row[1 : 1 + count] for row in rows)

@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of spans with a probable start and a probable end, as UIE finds them."""
+"""Precision, recall and F1 of text spans from probabilities of their starts and ends, as UIE finds them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .metric import Metric, precision_recall_f1, to_array
 
 
 class SpanEvaluator(Metric):
-    """Counts spans whose start and end have probabilities above a limit."""
+    """Computes precision, recall and F1 of spans whose start and end probabilities exceed a limit."""
 
     def __init__(self, limit: float = 0.5) -> None:
         self.limit = limit
@@ -22,7 +22,7 @@ class SpanEvaluator(Metric):
         self.num_correct_spans = 0
 
     def compute(self, start_probs: Any, end_probs: Any, gold_start_ids: Any, gold_end_ids: Any) -> Any:
-        """Return the numbers of spans correct, inferred and labelled, of a batch of probabilities."""
+        """Return the numbers of spans correct, inferred and labelled in a batch of probabilities."""
         columns = (start_probs, end_probs, gold_start_ids, gold_end_ids)
         places = [[(row > self.limit).nonzero()[0].tolist() for row in to_array(rows)] for rows in columns]
         counts = [self.eval_span(*row) for row in zip(*places, strict=False)]
@@ -35,7 +35,7 @@ class SpanEvaluator(Metric):
         label_start_ids: Sequence[int],
         label_end_ids: Sequence[int],
     ) -> tuple[int, int, int]:
-        """Return the numbers of spans correct, inferred and labelled, of one text."""
+        """Return the numbers of spans correct, inferred and labelled in one text."""
         inferred, labelled = (
             get_span(predict_start_ids, predict_end_ids),
             get_span(label_start_ids, label_end_ids),
@@ -45,17 +45,18 @@ class SpanEvaluator(Metric):
         return len(inferred & labelled), len(inferred), count
 
     def update(self, num_correct_spans: int, num_infer_spans: int, num_label_spans: int) -> None:
+        """Add the numbers of spans that `compute` returned for a batch."""
         self.num_infer_spans += num_infer_spans
         self.num_label_spans += num_label_spans
         self.num_correct_spans += num_correct_spans
 
     def accumulate(self) -> tuple[float, float, float]:
-        """Return precision, recall and F1."""
+        """Return precision, recall and F1 of all batches."""
         return precision_recall_f1(self.num_correct_spans, self.num_infer_spans, self.num_label_spans)
 
 
 def get_span(start_ids: Sequence[int], end_ids: Sequence[int]) -> set[tuple[int, int]]:
-    """Return the spans between starts and ends; each end belongs to the last start before it."""
+    """Return the (start, end) spans of token positions; an end belongs to the last start before it."""
     starts, ends = sorted(start_ids), sorted(end_ids)
     pairs: dict[int, int] = {}
     start = end = 0

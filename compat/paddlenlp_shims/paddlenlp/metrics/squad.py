@@ -1,4 +1,4 @@
-"""Answers of a reading model from the scores of their starts and ends, and how good they are (SQuAD).
+"""Answers of an extractive reading model from its start and end scores, and their quality (SQuAD).
 
 Source: paddlenlp 2.8.1, metrics/squad.py (Apache-2.0).
 """
@@ -30,10 +30,11 @@ def compute_prediction(
     max_answer_length: int = 30,
     null_score_diff_threshold: float = 0.0,
 ) -> tuple[dict[str, str], dict[str, Any], dict[str, float]]:
-    """Return for each example the best answer, the `n_best_size` best answers, and the score of no answer.
+    """Return, by question, the best answer, the `n_best_size` best answers, and the score of no answer.
 
-    features: the windows of the examples, with `example_id` and `offset_mapping`. predictions: the scores of
-    starts and of ends, a row for each window. version_2_with_negative: whether a question may have no answer.
+    features: the windows into which texts were split, with `example_id` and `offset_mapping`. predictions:
+    start and end scores, a row for each window. version_2_with_negative: whether a question may have no
+    answer.
     """
     if len(predictions) != 2:
         raise AssertionError("`predictions` should be a tuple with two elements (start_logits, end_logits).")
@@ -70,7 +71,7 @@ def compute_prediction(
 def _n_best_answers(
     windows: Sequence[Any], may_have_none: bool, n_best_size: int, max_answer_length: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The best answers in the windows of an example, and no answer, with the least of its scores."""
+    """Return the best answers in all windows of one text, and the empty answer with its lowest score."""
     none = [_answer((0, 0), starts[0], ends[0]) for _, starts, ends in windows]
     null = min(none, key=_get_score, default=_answer((0, 0), 0.0, 0.0))
     answers = [
@@ -98,7 +99,7 @@ def _answer(offsets: tuple[int, int], start_logit: Any, end_logit: Any) -> dict[
 def _window_answers(
     feature: Mapping[str, Any], starts: Any, ends: Any, n_best_size: int, max_answer_length: int
 ) -> list[dict[str, Any]]:
-    """The answers of a window: spans of text that start and end where the scores are best."""
+    """Return the candidate answers in one window, from its best start and end scores."""
     spans, is_max_context = feature["offset_mapping"], feature.get("token_is_max_context")
     best_starts, best_ends = (
         [place for place in np.argsort(scores)[-1 : -n_best_size - 1 : -1].tolist() if _is_text(spans, place)]
@@ -119,7 +120,7 @@ def _is_text(spans: Sequence[Any], place: int) -> bool:
 
 
 def _add_probabilities(answers: list[dict[str, Any]]) -> None:
-    """Replace the scores of the answers by probabilities."""
+    """Replace the scores of the answers by probabilities, in place (softmax)."""
     scores = np.array([answer.pop("score") for answer in answers])
     powers = np.exp(scores - np.max(scores))
     for answer, probability in zip(answers, powers / powers.sum(), strict=True):
@@ -127,18 +128,18 @@ def _add_probabilities(answers: list[dict[str, Any]]) -> None:
 
 
 def normalize_answer(s: str | None) -> str:
-    """Return the text in small letters, without punctuation, articles and double spaces."""
+    """Return a text in lower case, without punctuation, articles and double spaces."""
     text = (s or "").lower().translate(_PUNCTUATION)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def compute_exact(a_gold: str, a_pred: str) -> int:
-    """Return 1 for an exact answer, 0 for another."""
+    """Return 1 if two answers are equal after normalization, else 0."""
     return int(normalize_answer(a_gold) == normalize_answer(a_pred))
 
 
 def compute_f1(a_gold: str, a_pred: str, is_whitespace_splited: bool = True) -> float:
-    """Return F1 of the words of an answer; of its characters unless `is_whitespace_splited`."""
+    """Return F1 of the words that two answers share; of characters unless `is_whitespace_splited`."""
     gold, pred = (normalize_answer(text).split() for text in (a_gold, a_pred))
     if not is_whitespace_splited:
         gold, pred = (list(words[0]) if words else [] for words in (gold, pred))
@@ -152,7 +153,7 @@ def compute_f1(a_gold: str, a_pred: str, is_whitespace_splited: bool = True) -> 
 def get_raw_scores(
     examples: Iterable[Any], preds: Mapping[str, str], is_whitespace_splited: bool = True
 ) -> tuple[Scores, Scores]:
-    """Return for each question whether its answer is exact, and its F1.
+    """Return, by question, whether the answer is exact, and its F1.
 
     Of several right answers, the one with the best score counts.
     """
@@ -176,10 +177,10 @@ def squad_evaluate(
     na_prob_thresh: float = 1.0,
     is_whitespace_splited: bool = True,
 ) -> dict[str, Any]:
-    """Return, and log, the share of exact answers and F1 in percent.
+    """Return, and log, exact match and F1 of the answers in percent, by name.
 
-    na_probs: the score of no answer by question. Above `na_prob_thresh` the answer counts as none.
-    is_whitespace_splited: False for Chinese.
+    preds: answer by question. na_probs: score of no answer by question; above `na_prob_thresh` the answer
+    counts as none. is_whitespace_splited: False for Chinese.
     """
     na_probs = na_probs or dict.fromkeys(preds, 0.0)
     has_answer = {
@@ -217,7 +218,7 @@ def _mean_scores(scores: Sequence[Scores], keys: Sequence[str]) -> dict[str, Any
 def _find_best_threshold(
     preds: Mapping[str, str], scores: Scores, na_probs: Mapping[str, float], has_answer: Mapping[str, bool]
 ) -> tuple[float, float]:
-    """Return the best score in percent, and the probability of no answer above which it is reached."""
+    """Return the best score in percent, and the no-answer threshold that gives it."""
     score = best = sum(1 for has in has_answer.values() if not has)
     threshold = 0.0
     for key in sorted(na_probs, key=lambda key: na_probs[key]):

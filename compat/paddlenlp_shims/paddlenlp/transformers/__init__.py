@@ -1,4 +1,4 @@
-"""`paddlenlp.transformers`: the tokenizers. Models are not here; services run their exported programs."""
+"""`paddlenlp.transformers`: PaddleNLP's tokenizers. Services run exported models, so that none is here."""
 
 from __future__ import annotations
 
@@ -138,7 +138,10 @@ __all__ = [
 
 
 def tokenizer_names(family: str, module: str) -> tuple[str, ...]:
-    """The names in a family's module, `bert` and `fast_tokenizer` say; none where PaddleNLP has no such."""
+    """Return the class names in PaddleNLP's module of a model family, such as `bert.fast_tokenizer`.
+
+    family: such as "bert". Empty if PaddleNLP has no such module.
+    """
     if module in ("fast_tokenizer", "faster_tokenizer"):
         kind = "Fast" if module == "fast_tokenizer" else "Faster"
         return (f"{_IN_CPP[family]}{kind}Tokenizer",) if family in _IN_CPP else ()

@@ -1,4 +1,4 @@
-"""AutoTokenizer and RobertaTokenizer, which choose the tokenizer by a folder's files or a model's name."""
+"""AutoTokenizer and RobertaTokenizer, which choose a tokenizer class by files or a model's name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ LIKELY = ("vocab.txt", "vocab.json", "spiece.model", "sentencepiece.bpe.model")
 
 
 class AutoTokenizer:
-    """`AutoTokenizer.from_pretrained(NAME_OR_FOLDER)` is the tokenizer that the model was made with."""
+    """Loads the tokenizer that a model was trained with: `AutoTokenizer.from_pretrained(NAME_OR_FOLDER)`.
+
+    It has no instances of its own.
+    """
 
     tokenizer_config_file = CONFIG
 
@@ -28,11 +31,11 @@ class AutoTokenizer:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """The tokenizer of a folder or of a model's name.
+        """Load the tokenizer of a folder or of a model's name, with the class that suits it.
 
-        Which one it is tells the name, where PaddleNLP knows it, else tokenizer_config.json, else the
-        files. use_fast and use_faster ask for the C++ packages, which are no longer published: the tokens
-        are the same without. Raises FileNotFoundError with the file that is missing.
+        The class follows from the name if PaddleNLP knows it, else from tokenizer_config.json, else from the
+        files. use_fast and use_faster ask for the C++ packages, which are no longer published; they have no
+        effect. Raises FileNotFoundError with the file that is missing.
         """
         name = str(pretrained_model_name_or_path)
         if kwargs.pop("use_fast", False) | kwargs.pop("use_faster", False):
@@ -58,7 +61,10 @@ class AutoTokenizer:
 
 
 def _by_files(name: str, files: set[str]) -> str:
-    """The tokenizer of a folder that does not tell: by its files, and the name as PaddleNLP goes by it."""
+    """Return the class name of the tokenizer for a folder that does not name it, by its files.
+
+    Where files do not decide, the model's name does, as in PaddleNLP.
+    """
     if "sentencepiece.bpe.model" in files:
         return "ErnieMTokenizer" if any(file.endswith("vocab.txt") for file in files) else "MBartTokenizer"
     if "spiece.model" in files:
@@ -74,9 +80,9 @@ def _by_files(name: str, files: set[str]) -> str:
 
 
 def tokenizer_class(name: str) -> Any:
-    """The class of this name; of Hugging Face's names (BertTokenizerFast) that of PaddleNLP's.
+    """Return the tokenizer class of this name; Hugging Face's names such as BertTokenizerFast work, too.
 
-    Raises ValueError for one that is not here.
+    Raises ValueError for a class that is not here.
     """
     from paddlenlp import transformers
 
@@ -95,7 +101,7 @@ def tokenizer_class(name: str) -> Any:
 
 
 class RobertaTokenizer(AutoTokenizer):
-    """RoBERTa's: by a vocabulary (Chinese models), or by byte pairs (English)."""
+    """Loads the tokenizer of a RoBERTa model: WordPiece (Chinese models) or byte-level BPE (English)."""
 
     _CLASSES: ClassVar[dict[str, Any]] = {
         "RobertaChineseTokenizer": RobertaChineseTokenizer,

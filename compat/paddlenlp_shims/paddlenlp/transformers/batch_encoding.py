@@ -1,4 +1,4 @@
-"""BatchEncoding: what a tokenizer answers, a dict whose entries are also attributes."""
+"""`BatchEncoding`: the result of a tokenizer's call, a dict whose entries are also attributes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 
 class BatchEncoding(UserDict[str, Any]):
-    """Lists of numbers by name (`input_ids`, `token_type_ids`, ...), or arrays of them.
+    """The inputs for a model by name (`input_ids`, `token_type_ids`, ...): lists, or arrays.
 
-    tensor_type: "np" for NumPy arrays, "pd" for Paddle's tensors, None for lists. prepend_batch_axis: gives
+    tensor_type: "np" for NumPy arrays, "pd" for Paddle tensors, None for lists. prepend_batch_axis: gives
     arrays of one text the shape [1, length]. Raises ValueError for lists of different lengths in one array.
     """
 
@@ -40,7 +40,7 @@ class BatchEncoding(UserDict[str, Any]):
             raise AttributeError(f"a tokenizer's answer has no {item!r}") from None
 
     def convert_to_tensors(self, tensor_type: Any = None, prepend_batch_axis: bool = False) -> BatchEncoding:
-        """Make an array of each entry, in place; see the class."""
+        """Convert each entry to an array in place, and return this object; see the class."""
         if tensor_type is None:
             return self
         kind = getattr(tensor_type, "value", tensor_type)
@@ -67,7 +67,7 @@ def _paddle_tensor(array: Any) -> Any:
 
 
 def as_lists(value: Any) -> Any:
-    """Convert NumPy arrays and Paddle's tensors to lists; keep other values."""
+    """Convert NumPy arrays and Paddle tensors to lists; return other values unchanged."""
     if isinstance(value, (dict, UserDict)):
         return {key: as_lists(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Tokenizers of byte pairs, by the `tokenizers` package: RoBERTa's English models, BART, GPT.
+"""Byte-level BPE tokenizers on the `tokenizers` package: RoBERTa's English models, BART, GPT.
 
 Source: paddlenlp 2.8.1, transformers/roberta/tokenizer.py and gpt/tokenizer.py (Apache-2.0).
 """
@@ -17,9 +17,9 @@ from .tokenizer_utils import PretrainedTokenizer
 
 
 class JsonVocabulary(PretrainedTokenizer):
-    """A tokenizer whose vocabulary is a JSON object: `encoder` maps tokens to numbers, `decoder` back.
+    """Base of the BPE tokenizers, with a JSON vocabulary: `encoder` maps tokens to ids, `decoder` back.
 
-    Its second file lists the pairs of pieces that are joined, in the order of their ranks.
+    Its second file lists the merges: pairs of tokens that are joined, in the order of their ranks.
     """
 
     resource_files_names: ClassVar[dict[str, str]] = {"vocab_file": "vocab.json", "merges_file": "merges.txt"}
@@ -67,15 +67,15 @@ class JsonVocabulary(PretrainedTokenizer):
 
 
 def parse_merges(lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the pairs of the lines of a merges file. Lines without two pieces are skipped."""
+    """Return the token pairs from the lines of a merges file. Lines without two tokens are skipped."""
     return [(pieces[0], pieces[1]) for pieces in map(str.split, lines) if len(pieces) >= 2]
 
 
 class RobertaBPETokenizer(JsonVocabulary):
-    """<s> A </s> </s> B </s>, of byte pairs.
+    """The byte-level BPE tokenizer of English RoBERTa models: <s> A </s> </s> B </s>.
 
-    vocab_file: numbers of tokens, JSON. merges_file: which pairs become one, the first first.
-    add_prefix_space: whether a text begins as if a space stood before it.
+    vocab_file: JSON, id by token. merges_file: pairs of tokens that are joined, by rank. add_prefix_space:
+    tokenize a text as if a space stood before it.
     """
 
     added_roles: ClassVar[tuple[str, ...]] = tuple(SPECIAL_TOKENS_ATTRIBUTES)
@@ -125,7 +125,7 @@ class RobertaBPETokenizer(JsonVocabulary):
         return text
 
     def get_offset_mapping(self, text: str | None) -> list[Span] | None:
-        """Start and end of each token in bytes, as PaddleNLP counts, without the space before a word."""
+        """Return start and end of each token in bytes, as PaddleNLP does, without the space before a word."""
         if text is None:
             return None
         return self._count_spans(self.tokenize(text))
@@ -149,7 +149,7 @@ class RobertaBPETokenizer(JsonVocabulary):
 
 
 class BartTokenizer(RobertaBPETokenizer):
-    """BART's: as RoBERTa's, without a space before a text."""
+    """The tokenizer of BART models: as RoBERTa's, without a space before a text."""
 
     text_options: ClassVar[tuple[str, ...]] = ()
 
@@ -166,12 +166,12 @@ class BartTokenizer(RobertaBPETokenizer):
         return PretrainedTokenizer.get_offset_mapping(self, text)
 
     def convert_ids_to_string(self, ids: Ids) -> str:
-        """Return the text of token numbers."""
+        """Return the text of token ids."""
         return self.convert_tokens_to_string([self.decoder[number] for number in ids])
 
 
 class GPTTokenizer(PlainMask, BartTokenizer):
-    """GPT-2's: no special token stands around a text, unless `add_bos_token`."""
+    """The tokenizer of GPT-2 models: no special token surrounds a text, unless `add_bos_token`."""
 
     text_options: ClassVar[tuple[str, ...]] = ("add_prefix_space",)
 
@@ -216,7 +216,7 @@ class GPTTokenizer(PlainMask, BartTokenizer):
 
 
 def existing_file(path: str | None) -> Path:
-    """Return the path of a file. Raise ValueError where there is none."""
+    """Return the path of a tokenizer's file. Raise ValueError if it does not exist."""
     if not (path and Path(path).is_file()):
         raise ValueError(f"Can't find a vocabulary file at path '{path}'")
     return Path(path)

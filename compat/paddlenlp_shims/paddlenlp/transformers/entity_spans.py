@@ -1,4 +1,4 @@
-"""LUKE's tokenizer: RoBERTa's byte pairs, and entities at spans of a text.
+"""The tokenizer of LUKE models: RoBERTa's byte-level BPE, and entities at spans of a text.
 
 Source: paddlenlp 2.8.1, transformers/luke/tokenizer.py (Apache-2.0).
 """
@@ -18,11 +18,11 @@ UNKNOWN_ENTITY, MASKED_ENTITY = 1, 2
 
 
 class LukeTokenizer(RobertaBPETokenizer):
-    """LUKE's: <s> A </s> </s> B </s>, and numbers and positions of entities.
+    """The tokenizer of LUKE models: <s> A </s> </s> B </s>, and ids and positions of entities.
 
-    entity_file: numbers of entities, JSON. A call takes `entity_spans` and `entity_spans_pair`: where each
-    entity begins and ends, in characters. `entities` and `entities_pair` are their titles.
-    Without titles the entities are masked. `max_mention_length` is the length of an entity's positions.
+    entity_file: JSON, id by entity title. A call takes `entity_spans` and `entity_spans_pair`: where each
+    entity begins and ends, in characters. `entities` and `entities_pair` are their titles; without titles the
+    entities are masked. `max_mention_length` is the length of an entity's positions.
     """
 
     resource_files_names: ClassVar[dict[str, str]] = {
@@ -69,7 +69,7 @@ class LukeTokenizer(RobertaBPETokenizer):
         return_attention_mask: bool = True,
         **options: Any,
     ) -> Any:
-        """Tokenize texts and their entities.
+        """Tokenize texts with their entities, and return the inputs for the model.
 
         A batch with entities needs return_dict=False, as in PaddleNLP.
         """
@@ -101,7 +101,7 @@ class LukeTokenizer(RobertaBPETokenizer):
         return encoded
 
     def tokenize(self, text: str, add_prefix_space: bool = False, **kwargs: Any) -> list[str]:
-        """The tokens of a text. The spaces around special tokens, and around the text, are dropped."""
+        """Split a text into tokens. Spaces around special tokens, and around the text, are dropped."""
         unsplit = [*self.added_tokens_encoder, *self._unsplit_roles]
         parts = [text] if text.strip() else []
         for token in unsplit:
@@ -111,7 +111,11 @@ class LukeTokenizer(RobertaBPETokenizer):
         return [token for tokens_of_part in tokens for token in tokens_of_part]
 
     def add_special_tokens(self, token_list: Any) -> int:
-        """Add tokens that are never split: a list, or a dict with `additional_special_tokens`."""
+        """Add tokens that are never split, and return their number.
+
+        token_list: a list, or a dict with `additional_special_tokens`. All of them get one id, as in
+        PaddleNLP.
+        """
         tokens = token_list["additional_special_tokens"] if isinstance(token_list, dict) else token_list
         number = len(self.encoder)  # of all of them, as in PaddleNLP: models were trained with that
         for token in tokens:
@@ -133,11 +137,11 @@ class LukeTokenizer(RobertaBPETokenizer):
     # Entities:
 
     def get_entity_vocab(self) -> dict[str, int]:
-        """The numbers of the entities by their titles."""
+        """Return the entity id by entity title."""
         return self.entity_vocab
 
     def convert_entity_to_id(self, entity: str) -> int | None:
-        """Return the number of an entity, or None for an unknown title."""
+        """Return the id of an entity; None, with a warning, for an unknown title."""
         number = self.entity_vocab.get(entity)
         if not number:
             warnings.warn(f"{entity} not found in entity thesaurus", stacklevel=2)
@@ -152,9 +156,9 @@ class LukeTokenizer(RobertaBPETokenizer):
         ent_sep: int = 0,
         offset_a: int = 1,
     ) -> dict[str, Any]:
-        """Return numbers, types, mask and token positions of the entities of a text.
+        """Return entity ids, type ids, attention mask and token positions of a text's entities.
 
-        ent_sep: the type of the text. offset_a: the position of its first token.
+        ent_sep: type id of the text. offset_a: position of the text's first token.
         """
         if entities:
             spans = list(entity_spans)[: len(entities)]
@@ -181,6 +185,6 @@ def _entry(titles: Any, place: int) -> Any:
 
 
 def _split_at(part: str, token: str) -> list[str]:
-    """The part without spaces around the token, and the token where it stood."""
+    """Split a text at each occurrence of a token, which becomes a part; drop spaces around the parts."""
     pieces = [piece for text in part.split(token) for piece in (text.strip(), token)]
     return [piece for piece in pieces[:-1] if piece]

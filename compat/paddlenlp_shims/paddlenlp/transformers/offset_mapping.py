@@ -1,8 +1,9 @@
-"""Where in the text each token stands, found again from the tokens as PaddleNLP 2.8 finds it.
+"""Computes where in the text each token stands (offset mapping), as PaddleNLP 2.8 does.
 
-Its tokenizers keep no places while they split. So each token is looked for in the normalized text, after
-the one before it; one that is not there ([UNK], say) fills the gap between its neighbours. Source:
-`PretrainedTokenizer._get_bert_like_offset_mapping` and `get_offset_mapping` of paddlenlp 2.8.1 (Apache-2.0).
+Its tokenizers do not record positions while they split. So each token is searched in the normalized text,
+after the token before it; a token that is not found, such as [UNK], fills the gap between its neighbours.
+Source: `PretrainedTokenizer._get_bert_like_offset_mapping` and `get_offset_mapping` of paddlenlp 2.8.1
+(Apache-2.0).
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ def spans_of_tokens(
     tokens: Sequence[str],
     unknown: Callable[[int], bool] = lambda place: False,
 ) -> list[Span]:
-    """The span of each token in the text: start and end, in characters.
+    """Return start and end of each token in the original text, in characters.
 
-    normalized: the text in which the tokens stand. origin: for each character of it, the place in the text
-    that it was made of. unknown: whether a token that isn't found is known to be a single character. Raises
-    IndexError where `origin` is too short, as PaddleNLP does.
+    normalized: the text in which tokens are searched. origin: for each of its characters, the position in the
+    original text. unknown: whether a token that is not found is known to be a single character, by the
+    token's index. Raises IndexError if `origin` is too short, as PaddleNLP does.
     """
     places = _places(normalized, tokens, unknown)
     spans = []
@@ -36,7 +37,7 @@ def spans_of_tokens(
 
 
 def _places(text: str, tokens: Sequence[str], unknown: Callable[[int], bool]) -> list[Span]:
-    """Start and end of each token in the normalized text; the start of one that isn't there is -1."""
+    """Return start and end of each token in the normalized text; the start is -1 if it is not found."""
     alike = text.replace("ς", "σ")  # the two small sigmas, of which lower() makes the one or the other
     places: list[Span] = []
     offset = 0
@@ -55,7 +56,7 @@ def _places(text: str, tokens: Sequence[str], unknown: Callable[[int], bool]) ->
 
 
 def normalized_character(character: str) -> str:
-    """A character as SentencePiece models see it: of usual width, circled and Roman numbers in digits."""
+    """Normalize a character as SentencePiece models do: full-width forms, circled and Roman numbers."""
     code = ord(character)
     if any(start <= code <= end for start, end in _OTHER_FORMS):
         return unicodedata.normalize("NFKC", character)

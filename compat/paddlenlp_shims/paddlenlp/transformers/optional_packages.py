@@ -1,4 +1,4 @@
-"""Packages that single tokenizers need. They are imported by the tokenizer that needs them."""
+"""Imports packages that only some tokenizers need, when such a tokenizer is created."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def import_package(name: str, purpose: str, command: str = "") -> Any:
-    """Return a module of an optional package.
+    """Import and return an optional package.
 
-    Raises ImportError with the command that installs the package.
+    purpose: use of the package, for the message. Raises ImportError with the command that installs it.
     """
     try:
         return importlib.import_module(name)

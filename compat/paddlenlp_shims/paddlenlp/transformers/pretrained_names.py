@@ -1,4 +1,4 @@
-"""The models that PaddleNLP has by name: tokenizer, its arguments, maximum length.
+"""The models that PaddleNLP knows by name, with their tokenizer class, its arguments and maximum length.
 
 Source: `pretrained_init_configuration` and `max_model_input_sizes` of paddlenlp 2.8.1.
 """
@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 
 class Pretrained(NamedTuple):
-    """Models whose tokenizers are alike; longest: tokens, None where the model has no limit."""
+    """A group of models, by name, with the same tokenizer class and arguments.
+
+    longest: maximum number of tokens of a text, None without a limit.
+    """
 
     tokenizer: str
     arguments: dict[str, Any]
@@ -256,18 +259,18 @@ _BY_NAME = {name: models for models in PRETRAINED for name in models.names.split
 
 
 def find_tokenizer(name: str) -> str | None:
-    """The tokenizer of a model that PaddleNLP has by this name; None for other names."""
+    """Return the tokenizer's class name for a model that PaddleNLP knows by name; None for others."""
     models = _BY_NAME.get(name)
     return None if models is None else models.tokenizer
 
 
 def get_configuration(name: str) -> dict[str, Any]:
-    """The arguments of the tokenizer of the model of this name; none for other names."""
+    """Return the tokenizer's arguments for a model that PaddleNLP knows by name; empty for others."""
     models = _BY_NAME.get(name)
     return {} if models is None else dict(models.arguments)
 
 
 def get_max_text_length(name: str) -> int | None:
-    """The most tokens that the model of this name takes; None where that is unknown."""
+    """Return the maximum number of tokens for a model that PaddleNLP knows by name; None if unknown."""
     models = _BY_NAME.get(name)
     return None if models is None else models.longest

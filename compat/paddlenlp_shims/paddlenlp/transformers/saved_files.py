@@ -1,4 +1,4 @@
-"""The files of a tokenizer: where a name's are looked for, how they are loaded, and what is written."""
+"""Finds, loads and saves the files of a tokenizer, by a folder or a model's name."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ ADDED_TOKENS = "added_tokens.json"
 
 
 def candidate_folders(name: str) -> Iterator[Path]:
-    """Where the files of a folder or of a model's name may lie, in the order in which they are looked for.
+    """Yield the folders that may have a model's files, in the order of the search. name: or a folder.
 
-    The folder itself; PaddleNLP's own cache, $PPNLP_HOME/models (~/.paddlenlp); $PADDLENLP_HOME; the caches
-    of Hugging Face; $PADDLEWHEEL_MODELS.
+    They are the folder itself; PaddleNLP's own cache, $PPNLP_HOME/models (~/.paddlenlp); $PADDLENLP_HOME; the
+    caches of Hugging Face; $PADDLEWHEEL_MODELS.
     """
     yield Path(name)
     if name.startswith((".", "/")):
@@ -39,7 +39,7 @@ def candidate_folders(name: str) -> Iterator[Path]:
 
 
 def _hugging_face_folders(name: str) -> Iterator[Path]:
-    """The versions of a model in Hugging Face's caches; the one that `main` means comes first."""
+    """Yield the snapshots of a model in Hugging Face's caches; the snapshot of `main` comes first."""
     named = (os.environ.get(variable) for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
     home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
     for cache in [*filter(None, named), f"{home}/hub"]:
@@ -53,9 +53,9 @@ def _hugging_face_folders(name: str) -> Iterator[Path]:
 
 
 def find_files(cls: type[PretrainedTokenizer], name: str, subfolder: str = "") -> tuple[Path, dict[str, str]]:
-    """The folder with a tokenizer's files, and the path of each by its argument.
+    """Return the folder with the files of a tokenizer class, and the path of each file by argument.
 
-    Raises FileNotFoundError with the files that are missing and the places where they were looked for.
+    Raises FileNotFoundError with the files that are missing and the folders that were searched.
     """
     places = [place / subfolder for place in candidate_folders(name)]
     for place in dict.fromkeys(places):
@@ -68,7 +68,10 @@ def find_files(cls: type[PretrainedTokenizer], name: str, subfolder: str = "") -
 
 
 def _file_in(folder: Path, name: str) -> Path | None:
-    """The file of this name, or the only one whose name ends like it, as ernie_1.0_vocab.txt does."""
+    """Return the path of a file in a folder, or of the only file whose name ends alike; None without one.
+
+    For vocab.txt that may be ernie_1.0_vocab.txt.
+    """
     if (folder / name).is_file():
         return folder / name
     alike = [path for path in folder.glob(f"*{name}") if path.is_file()] if folder.is_dir() else []
@@ -76,7 +79,7 @@ def _file_in(folder: Path, name: str) -> Path | None:
 
 
 def missing_files(what: str, name: str, files: Sequence[str], places: Sequence[Path]) -> str:
-    """The sentence for a tokenizer whose files are nowhere."""
+    """Return the message for a tokenizer whose files are in none of the searched folders (`places`)."""
     looked = ", ".join(dict.fromkeys(f"{place}/" for place in places))
     return (
         f"{what} {name!r} needs {' and '.join(files)}, and nothing is downloaded here: put the file into "
@@ -85,7 +88,7 @@ def missing_files(what: str, name: str, files: Sequence[str], places: Sequence[P
 
 
 def load_config(folder: Path, name: str) -> dict[str, Any]:
-    """Return the folder's tokenizer_config.json over PaddleNLP's configuration of this name.
+    """Return the tokenizer's arguments: PaddleNLP's for this name, overridden by tokenizer_config.json.
 
     Raises ValueError for a file that is no JSON object.
     """
@@ -96,7 +99,10 @@ def load_config(folder: Path, name: str) -> dict[str, Any]:
 def load_tokenizer(
     cls: type[PretrainedTokenizer], name: str, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> PretrainedTokenizer:
-    """A tokenizer of this class with the files of a folder or of a model's name."""
+    """Create a tokenizer of this class with the files of a folder or of a model's name.
+
+    args, kwargs: for the constructor, in place of stored arguments.
+    """
     for ignored in ("cache_dir", "from_hf_hub", "from_aistudio"):
         kwargs.pop(ignored, None)
     folder, files = find_files(cls, name, kwargs.pop("subfolder", None) or "")
@@ -121,7 +127,7 @@ def load_tokenizer(
 
 
 def _restore_tokens(tokenizer: PretrainedTokenizer, folder: Path, kwargs: dict[str, Any]) -> None:
-    """Set and add the tokens that `save_pretrained` has written beside the vocabulary."""
+    """Set the special and added tokens of a tokenizer that `save_pretrained` wrote to the folder."""
     if (folder / SPECIAL_TOKENS).is_file():
         for role, value in _json_object(folder / SPECIAL_TOKENS).items():
             if role in tokenizer.SPECIAL_TOKENS_ATTRIBUTES and not kwargs.get(role):
@@ -141,7 +147,10 @@ def _restore_tokens(tokenizer: PretrainedTokenizer, folder: Path, kwargs: dict[s
 
 
 def save_tokenizer(tokenizer: PretrainedTokenizer, directory: str, prefix: str | None) -> tuple[str, ...]:
-    """Write what `load_tokenizer` reads; the paths of configuration, special and added tokens."""
+    """Write the files of a tokenizer to a folder, for `load_tokenizer`.
+
+    Returns the paths of configuration, special tokens and added tokens, also of files that were not needed.
+    """
     folder = Path(directory)
     if folder.is_file():
         raise AssertionError(f"Saving directory ({directory}) should be a directory, not a file")
@@ -163,7 +172,7 @@ def save_tokenizer(tokenizer: PretrainedTokenizer, directory: str, prefix: str |
 
 
 def _plain(value: Any, typed: bool) -> Any:
-    """The value with AddedTokens as dicts, which tell their type where `typed`."""
+    """Return a value for JSON, with AddedTokens as dicts. typed: mark these dicts as AddedToken."""
     if isinstance(value, AddedToken):
         return value.__getstate__() | ({"__type": "AddedToken"} if typed else {})
     if isinstance(value, (list, tuple)):
@@ -172,7 +181,7 @@ def _plain(value: Any, typed: bool) -> Any:
 
 
 def _with_added_tokens(value: Any) -> Any:
-    """The value with AddedTokens in place of the dicts that they are stored as."""
+    """Return a value from JSON, with AddedTokens in place of their dicts."""
     if isinstance(value, list):
         return [_with_added_tokens(entry) for entry in value]
     if isinstance(value, dict) and "content" in value:

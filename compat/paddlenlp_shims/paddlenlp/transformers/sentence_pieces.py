@@ -1,4 +1,4 @@
-"""Tokenizers of SentencePiece models: ERNIE-M, ALBERT, XLNet, T5. They need the `sentencepiece` package.
+"""Tokenizers with SentencePiece models: ERNIE-M, ALBERT, XLNet, T5. They need the package `sentencepiece`.
 
 Source: paddlenlp 2.8.1, transformers/ernie_m, albert, xlnet and t5 (Apache-2.0).
 """
@@ -22,9 +22,9 @@ UNDERLINE = "▁"  # what SentencePiece writes for a space
 
 
 def sentence_pieces(path: str | None) -> Any:
-    """The SentencePieceProcessor of a model file.
+    """Load a SentencePiece model file, and return its SentencePieceProcessor.
 
-    Raises ImportError without the package, ValueError without the file or where it is no such model.
+    Raises ImportError without the package, ValueError if the file is missing or no such model.
     """
     purpose = "splits texts by a SentencePiece model"
     sentencepiece = import_package("sentencepiece", purpose, 'pip install "./compat[nlp]"')
@@ -37,9 +37,9 @@ def sentence_pieces(path: str | None) -> Any:
 
 
 class ErnieMTokenizer(PretrainedTokenizer):
-    """ERNIE-M's: SentencePiece's pieces, cut again at Chinese characters, punctuation and digits.
+    """The tokenizer of ERNIE-M models: SentencePiece, split again at Chinese characters, marks and digits.
 
-    vocab_file: numbers of the pieces. sentencepiece_model_file: the model that cuts.
+    vocab_file: the tokens with their ids. sentencepiece_model_file: the SentencePiece model.
     """
 
     resource_files_names: ClassVar[dict[str, str]] = {
@@ -83,11 +83,14 @@ class ErnieMTokenizer(PretrainedTokenizer):
         return self.convert_tokens_to_string(self.convert_ids_to_tokens(ids))
 
     def clean_text(self, text: str) -> str:
-        """The text with ASCII in place of its full-width forms."""
+        """Replace full-width characters of a text by ASCII."""
         return "".join(self._FULL_WIDTH.get(char, char) for char in text)
 
     def get_offset_mapping(self, text: str | None) -> list[Span] | None:
-        """Raises ValueError for a token that the text, its spaces left out, does not have."""
+        """Return start and end of each token in the text, in characters; None for None.
+
+        Raises ValueError for a token that is not found in the text without spaces.
+        """
         if text is None:
             return None
         normalized, origin = "", []
@@ -117,7 +120,10 @@ class ErnieMTokenizer(PretrainedTokenizer):
 
 
 def cut_piece(piece: str) -> list[str]:
-    """A piece cut at Chinese characters and punctuation, which stand alone, and between digits and others."""
+    """Split a SentencePiece token at Chinese characters, at punctuation, and between digits and others.
+
+    Chinese characters and punctuation marks become tokens of their own.
+    """
     parts: list[str] = []
     begin = 0
 
@@ -143,16 +149,19 @@ def cut_piece(piece: str) -> list[str]:
 
 
 class ErnieMFastTokenizer(ErnieMTokenizer):
-    """ERNIE-M's as the C++ packages of 2022 were called: positions and mask are answered, too."""
+    """The tokenizer of ERNIE-M models as in the C++ packages of 2022.
+
+    Calls return positions and mask by default, too.
+    """
 
     arguments: ClassVar[dict[str, Any]] = {**ErnieMTokenizer.arguments, "do_lower_case": True}
     model_input_names: list[str] = ["input_ids", "position_ids", "attention_mask"]
 
 
 class AlbertEnglishTokenizer(PretrainedTokenizer):
-    """ALBERT's for English: SentencePiece of a text without double spaces and accents, in lower case.
+    """The tokenizer of English ALBERT models: SentencePiece on a normalized text.
 
-    remove_space, keep_accents, do_lower_case: whether it is so.
+    Options of the normalization: remove_space (double spaces), keep_accents, do_lower_case.
     """
 
     resource_files_names: ClassVar[dict[str, str]] = {"sentencepiece_model_file": "spiece.model"}
@@ -189,7 +198,7 @@ class AlbertEnglishTokenizer(PretrainedTokenizer):
         return self.get_vocab()
 
     def preprocess_text(self, inputs: str) -> str:
-        """The text as the model sees it."""
+        """Normalize spaces, quotes, accents and case of a text, as the options say."""
         text = " ".join(inputs.split()) if self.remove_space else inputs
         text = text.replace("``", '"').replace("''", '"')
         if not self.keep_accents:
@@ -206,7 +215,7 @@ class AlbertEnglishTokenizer(PretrainedTokenizer):
         return tokens
 
     def _without_comma(self, piece: str) -> list[str]:
-        """The pieces of a number that SentencePiece has joined with the comma after it."""
+        """Return the tokens of a number without the comma that SentencePiece has joined to it."""
         pieces: list[str] = self.sp_model.EncodeAsPieces(piece[:-1].replace(UNDERLINE, ""))
         if piece[0] != UNDERLINE and pieces[0][0] == UNDERLINE:
             return pieces[1:] if len(pieces[0]) == 1 else [pieces[0][1:], *pieces[1:]]
@@ -223,7 +232,7 @@ class AlbertEnglishTokenizer(PretrainedTokenizer):
 
 
 class XLNetTokenizer(AlbertEnglishTokenizer):
-    """XLNet's: A <sep> B <sep> <cls>, padded on the left."""
+    """The tokenizer of XLNet models: A <sep> B <sep> <cls>, padded on the left."""
 
     resource_files_names: ClassVar[dict[str, str]] = {"vocab_file": "spiece.model"}
     file_arguments: ClassVar[tuple[str, ...]] = ("vocab_file",)
@@ -256,9 +265,10 @@ class XLNetTokenizer(AlbertEnglishTokenizer):
 
 
 class T5Tokenizer(SequenceToSequence, AlbertEnglishTokenizer):
-    """T5's: A </s> B </s>, with the tokens <extra_id_0> and on after those of the model.
+    """The tokenizer of T5 models: A </s> B </s>, with extra tokens <extra_id_0>, <extra_id_1>, ...
 
-    extra_ids: how many. The answers have a mask, and no types, unless a call says otherwise.
+    extra_ids: number of extra tokens, whose ids follow the model's. Calls return a mask and no token types by
+    default.
     """
 
     arguments: ClassVar[dict[str, Any]] = {
@@ -313,7 +323,7 @@ class T5Tokenizer(SequenceToSequence, AlbertEnglishTokenizer):
         return (text + str(self.sp_model.decode_pieces(run))).strip()
 
     def build_inputs_with_special_tokens(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
-        """The numbers of one text or two, each with </s> at its end unless the text has it there already."""
+        """Return the token ids of one text or two, each with </s> at its end unless it is there already."""
         texts = [token_ids_0] if token_ids_1 is None else [token_ids_0, token_ids_1]
         ends = [[] if ids[-1:] == [self.eos_token_id] else [self.eos_token_id] for ids in texts]
         return [number for ids, end in zip(texts, ends, strict=True) for number in (*ids, *end)]
@@ -326,15 +336,16 @@ class T5Tokenizer(SequenceToSequence, AlbertEnglishTokenizer):
 
 
 def mask_with_spaces(token: Any) -> Any:
+    """Return a mask token that swallows the space before it, if given as text."""
     return AddedToken(token, lstrip=True) if isinstance(token, str) else token
 
 
 class AlbertChineseTokenizer(BertTokenizer):
-    """ALBERT's for Chinese, by a vocabulary."""
+    """The tokenizer of Chinese ALBERT models: WordPiece, as BERT's."""
 
 
 class AlbertTokenizer:
-    """ALBERT's: by a vocabulary where there is one (Chinese), else by a SentencePiece model (English)."""
+    """Loads the tokenizer of an ALBERT model: WordPiece (Chinese models) or SentencePiece (English)."""
 
     def __new__(
         cls, vocab_file: str | None = None, sentencepiece_model_file: str | None = None, **kwargs: Any
@@ -345,7 +356,7 @@ class AlbertTokenizer:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """The one of the two tokenizers whose files are there."""
+        """Load the tokenizer whose files exist: WordPiece with a vocabulary, else SentencePiece."""
         name = pretrained_model_name_or_path
         try:
             return AlbertChineseTokenizer.from_pretrained(name, *args, **kwargs)

@@ -1,7 +1,7 @@
-"""Tokenizers of fairseq's SentencePiece models: mBART and ERNIE-Layout.
+"""Tokenizers with fairseq's SentencePiece models, whose token ids are shifted: mBART and ERNIE-Layout.
 
-Special tokens have the first numbers. The numbers of the pieces follow, with an offset of one.
-Source: paddlenlp 2.8.1, transformers/mbart/tokenizer.py and ernie_layout/tokenizer.py (Apache-2.0).
+Special tokens have the first ids. The ids of SentencePiece follow, with an offset of one. Source: paddlenlp
+2.8.1, transformers/mbart/tokenizer.py and ernie_layout/tokenizer.py (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OFFSET = 1
 
 
 class ShiftedPieces:
-    """The numbers of the tokens: `first_tokens`, the pieces of `sp_model`, then `last_tokens`."""
+    """Mixin for token ids in fairseq's order: `first_tokens`, the tokens of `sp_model`, `last_tokens`."""
 
     first_tokens: ClassVar[tuple[str, ...]]
     last_tokens: ClassVar[tuple[str, ...]]
@@ -64,9 +64,9 @@ _MORE_LANGUAGES = (
 
 
 class MBartTokenizer(ShiftedPieces, SequenceToSequence):
-    """mBART's: A </s> and the language of the text.
+    """The tokenizer of mBART models: A </s> and the language of the text.
 
-    src_lang: the language of the texts, "en_XX" by default. `set_src_lang_special_tokens` changes it.
+    src_lang: language of the texts, "en_XX" by default. `set_src_lang_special_tokens` changes it.
     """
 
     FAIRSEQ_LANGUAGE_CODES: ClassVar[list[str]] = _LANGUAGES.split()
@@ -105,12 +105,12 @@ class MBartTokenizer(ShiftedPieces, SequenceToSequence):
         self.set_src_lang_special_tokens(self.src_lang)
 
     def set_src_lang_special_tokens(self, src_lang: str) -> None:
-        """Set the language of the texts."""
+        """Set the language code that is added to later texts."""
         self.cur_lang_code_id = self.lang_code_to_id[src_lang]
         self.prefix_tokens, self.suffix_tokens = [], [self.eos_token_id, self.cur_lang_code_id]
 
     def set_tgt_lang_special_tokens(self, tgt_lang: str) -> None:
-        """Set the language of the translations."""
+        """Set the language code that is added to later texts, to tokenize translations."""
         self.set_src_lang_special_tokens(tgt_lang)
 
     def _tokenize(self, text: str) -> list[str]:
@@ -121,7 +121,7 @@ class MBartTokenizer(ShiftedPieces, SequenceToSequence):
         return "".join(tokens).replace(UNDERLINE, " ").strip()
 
     def convert_ids_to_string(self, ids: Ids) -> str:
-        """Return the text of token numbers."""
+        """Return the text of token ids."""
         return self.convert_tokens_to_string(self.convert_ids_to_tokens(ids))
 
     def build_inputs_with_special_tokens(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
@@ -130,11 +130,14 @@ class MBartTokenizer(ShiftedPieces, SequenceToSequence):
     def build_offset_mapping_with_special_tokens(
         self, offset_mapping_0: list[Span], offset_mapping_1: list[Span] | None = None
     ) -> list[Span]:
-        """The spans of the tokens between two of (0, 0), as in PaddleNLP, whatever surrounds the texts."""
+        """Return the spans of the tokens between two (0, 0), as PaddleNLP does.
+
+        The special tokens that surround the texts are not considered.
+        """
         return [(0, 0), *offset_mapping_0, *(offset_mapping_1 or ()), (0, 0)]
 
     def create_token_type_ids_from_sequences(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
-        """The types of the texts alone, as in PaddleNLP."""
+        """Return the token type ids of the texts without special tokens, as PaddleNLP does."""
         return [0] * len(token_ids_0) + [1] * len(token_ids_1 or ())
 
     def _surrounded(self, first: list[Any], second: list[Any] | None, cls: Any, sep: Any) -> list[Any]:
@@ -146,21 +149,22 @@ class MBartTokenizer(ShiftedPieces, SequenceToSequence):
 
 
 class MBart50Tokenizer(MBartTokenizer):
-    """mBART-50's: the language of the text, A </s>."""
+    """The tokenizer of mBART-50 models: the language of the text, A </s>."""
 
     FAIRSEQ_LANGUAGE_CODES: ClassVar[list[str]] = [*_LANGUAGES.split(), *_MORE_LANGUAGES.split()]
     last_tokens: ClassVar[tuple[str, ...]] = (*FAIRSEQ_LANGUAGE_CODES, "<mask>")
 
     def set_src_lang_special_tokens(self, src_lang: str) -> None:
-        """Set the language of the texts."""
+        """Set the language code that is added to later texts."""
         self.cur_lang_code_id = self.lang_code_to_id[src_lang]
         self.prefix_tokens, self.suffix_tokens = [self.cur_lang_code_id], [self.eos_token_id]
 
 
 class ErnieLayoutTokenizer(ShiftedPieces, ErnieMTokenizer):
-    """ERNIE-Layout's: [CLS] A [SEP] [SEP] B [SEP]. The boxes of a page are the service's own.
+    """The tokenizer of ERNIE-Layout models: [CLS] A [SEP] [SEP] B [SEP].
 
-    do_tokenize_postprocess: whether pieces are cut at Chinese characters, punctuation and digits, for UIE-X.
+    The service itself supplies the boxes of a page. do_tokenize_postprocess: split tokens at Chinese
+    characters, punctuation and digits, for UIE-X.
     """
 
     arguments: ClassVar[dict[str, Any]] = {

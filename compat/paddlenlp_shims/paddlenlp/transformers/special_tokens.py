@@ -1,4 +1,4 @@
-"""Tokens with a meaning of their own, [CLS], [SEP], [PAD], and those that are added to a vocabulary."""
+"""Special tokens of a tokenizer, such as [CLS], [SEP] and [PAD], and tokens added to a vocabulary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPECIAL_TOKENS_ATTRIBUTES = [
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is never split; lstrip and rstrip: whether it takes the spaces beside it along."""
+    """A token that is never split. lstrip, rstrip: whether it swallows the spaces on that side."""
 
     content: str = ""
     single_word: bool = False
@@ -42,7 +42,7 @@ Token = str | AddedToken
 
 
 class _Spelling:
-    """`tokenizer.pad_token`: text, or None where it is not set."""
+    """Descriptor for attributes such as `tokenizer.pad_token`: the token's text, or None if not set."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = f"_{name}"
@@ -56,7 +56,7 @@ class _Spelling:
 
 
 class _Number:
-    """`tokenizer.pad_token_id`: the number of `tokenizer.pad_token`, or None where that is not set."""
+    """Descriptor for attributes such as `tokenizer.pad_token_id`: the token's id, or None if not set."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._token = name.removesuffix("_id")
@@ -70,7 +70,7 @@ class _Number:
 
 
 class SpecialTokensMixin:
-    """The special tokens of a tokenizer by their role, as text and as numbers."""
+    """Mixin for a tokenizer's special tokens by role, as text (`pad_token`) and id (`pad_token_id`)."""
 
     SPECIAL_TOKENS_ATTRIBUTES = SPECIAL_TOKENS_ATTRIBUTES
 
@@ -81,7 +81,10 @@ class SpecialTokensMixin:
     _pad_token_type_id = 0
 
     def _set_special_tokens(self, settings: Mapping[str, Any]) -> None:
-        """Set the special tokens among the arguments. Raise TypeError for a token that is no text."""
+        """Set the special tokens among the constructor's arguments.
+
+        Raises TypeError for a token that is no text.
+        """
         for role in SPECIAL_TOKENS_ATTRIBUTES[:-1]:
             value = settings.get(role)
             if not (value is None or isinstance(value, (str, AddedToken))):
@@ -96,11 +99,12 @@ class SpecialTokensMixin:
 
     @property
     def pad_token_type_id(self) -> int:
-        """The number that pads token_type_ids."""
+        """The value that pads token_type_ids."""
         return self._pad_token_type_id
 
     @property
     def additional_special_tokens(self) -> list[str]:
+        """Special tokens without a role, as text."""
         return [str(token) for token in self._additional_special_tokens]
 
     @additional_special_tokens.setter
@@ -114,7 +118,7 @@ class SpecialTokensMixin:
 
     @property
     def special_tokens_map_extended(self) -> dict[str, Any]:
-        """The special tokens that are set, by role; AddedTokens stay what they are."""
+        """The special tokens that are set, by role; each a text or an AddedToken."""
         values = ((role, getattr(self, f"_{role}")) for role in SPECIAL_TOKENS_ATTRIBUTES)
         return {role: value for role, value in values if value}
 
@@ -144,11 +148,11 @@ class SpecialTokensMixin:
         return ids
 
     def sanitize_special_tokens(self) -> int:
-        """Have all special tokens in the vocabulary, and none split; how many were added to it."""
+        """Add missing special tokens to the vocabulary, and never split any; return how many were added."""
         return self.add_tokens(self.all_special_tokens_extended, special_tokens=True)
 
     def add_special_tokens(self, special_tokens_dict: Mapping[str, Any]) -> int:
-        """Set special tokens by role; how many were added to the vocabulary."""
+        """Set special tokens by role; return how many were added to the vocabulary."""
         added = 0
         for role, value in special_tokens_dict.items():
             if role not in SPECIAL_TOKENS_ATTRIBUTES:
@@ -160,7 +164,7 @@ class SpecialTokensMixin:
         return added
 
     def add_tokens(self, new_tokens: Token | Sequence[Token], special_tokens: bool = False) -> int:
-        """Add tokens that are never split; how many of them the vocabulary did not have."""
+        """Add tokens that are never split; return how many the vocabulary lacked."""
         if not new_tokens:
             return 0
         tokens = list(new_tokens) if isinstance(new_tokens, (list, tuple)) else [new_tokens]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Choice(Enum):
-    """A value that a caller has chosen by its name. Raises ValueError with the names for another."""
+    """Base of enumerations of option values; raises ValueError with the allowed values for another value."""
 
     @classmethod
     def _missing_(cls, value: object) -> Any:
@@ -18,7 +18,7 @@ class Choice(Enum):
 
 
 class PaddingStrategy(Choice):
-    """Values of `padding`, besides True (longest) and False (do_not_pad)."""
+    """Values of a call's option `padding`, besides True (longest) and False (do_not_pad)."""
 
     LONGEST = "longest"
     MAX_LENGTH = "max_length"
@@ -26,7 +26,7 @@ class PaddingStrategy(Choice):
 
 
 class TruncationStrategy(Choice):
-    """Values of `truncation`, besides True (longest_first) and False (do_not_truncate)."""
+    """Values of a call's option `truncation`, besides True (longest_first) and False (do_not_truncate)."""
 
     ONLY_FIRST = "only_first"
     ONLY_SECOND = "only_second"
@@ -35,7 +35,7 @@ class TruncationStrategy(Choice):
 
 
 class CallOptions(NamedTuple):
-    """The options of a call: its outputs and their maximum length."""
+    """The resolved options of a tokenizer's call: padding, truncation, and which outputs to return."""
 
     padding: PaddingStrategy
     truncation: TruncationStrategy
@@ -55,9 +55,9 @@ class CallOptions(NamedTuple):
 
 
 def lengths_longest_first(first: int, second: int, removed: int) -> tuple[int, int]:
-    """Return the lengths after removing tokens one by one from the longer of two texts.
+    """Return the lengths of two texts after removing tokens one by one from the longer text.
 
-    Of two texts of equal length, the second loses a token.
+    If both are equally long, the second loses a token.
     """
     for _ in range(removed):
         if first > second:
@@ -68,5 +68,5 @@ def lengths_longest_first(first: int, second: int, removed: int) -> tuple[int, i
 
 
 def truncate_ids(ids: list[Any], length: int, from_left: bool) -> list[Any]:
-    """Cut the text to this length, at its end or (`from_left`) at its beginning."""
+    """Return the first `length` tokens, or the last `length` tokens if `from_left`."""
     return ids[len(ids) - length :] if from_left else ids[:length]

@@ -1,4 +1,4 @@
-"""The base of all tokenizers: texts to tokens, their numbers and back, with special tokens around them.
+"""The base of all tokenizers: converts texts to tokens and ids and back, with special tokens around them.
 
 Source: paddlenlp 2.8.1, transformers/tokenizer_utils.py (Apache-2.0).
 """
@@ -21,7 +21,7 @@ ENDLESS = int(1e30)
 
 
 class TextToTokens(SpecialTokensMixin):
-    """Texts, tokens and their numbers, and the special tokens around them; without padding and truncation.
+    """Base of the tokenizers: conversion between texts, tokens and ids, without padding and truncation.
 
     A subclass names its files and arguments, and overrides `_load` and `_tokenize`.
     """
@@ -67,15 +67,18 @@ class TextToTokens(SpecialTokensMixin):
         self._load(settings)
 
     def _load(self, settings: dict[str, Any]) -> None:
-        """Read the files that the arguments name. Raises ValueError for one that is not there."""
+        """Read the tokenizer's files, which the constructor arguments name.
+
+        Raises ValueError for a missing file.
+        """
         raise NotImplementedError
 
     def _tokenize(self, text: str) -> list[str]:
-        """The tokens of a text without tokens that must not be split."""
+        """Split a text that has no special or added tokens."""
         raise NotImplementedError
 
     def save_resources(self, save_directory: str) -> None:
-        """Copy the tokenizer's files, its vocabulary say, to the folder."""
+        """Copy the tokenizer's files, such as the vocabulary, to a folder."""
         for argument, name in self.resource_files_names.items():
             source = self.init_kwargs.get(argument)
             target = Path(save_directory, name)
@@ -88,16 +91,17 @@ class TextToTokens(SpecialTokensMixin):
 
     @property
     def vocab(self) -> Any:
-        """Tokens and their numbers, without those that were added."""
+        """The vocabulary, without added tokens."""
         return self._vocab
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens the vocabulary has, without those that were added."""
+        """The number of tokens in the vocabulary, without added tokens."""
         return len(self._vocab)
 
     @property
     def is_fast(self) -> bool:
+        """Whether this is a tokenizer of the C++ packages: no."""
         return False
 
     def __len__(self) -> int:
@@ -111,14 +115,16 @@ class TextToTokens(SpecialTokensMixin):
         )
 
     def get_vocab(self) -> dict[str, int]:
-        """The numbers of all tokens, added ones too."""
+        """Return the id by token, with added tokens."""
         return {**self._vocab.token_to_idx, **self.added_tokens_encoder}
 
     def get_added_vocab(self) -> dict[str, int]:
+        """Return the id by token of the added tokens alone."""
         return self.added_tokens_encoder
 
     @staticmethod
     def load_vocabulary(filepath: str, **special: str | None) -> Vocab:
+        """Read a vocabulary file of one token a line; special: see `Vocab`."""
         return Vocab.load_vocabulary(filepath, **special)
 
     def _convert_token_to_id(self, token: str) -> int:
@@ -130,7 +136,7 @@ class TextToTokens(SpecialTokensMixin):
         return token
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        """The number of a token, or the list of those of several; an unknown one has that of unk_token."""
+        """Return the id of a token, or the ids of a list; unknown tokens have the id of unk_token."""
         if tokens is None:
             return None
         if isinstance(tokens, str):
@@ -144,7 +150,7 @@ class TextToTokens(SpecialTokensMixin):
         return self._convert_token_to_id(token) if added is None else added
 
     def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
-        """The token of a number, or the list of those of several."""
+        """Return the token of an id, or the tokens of a list."""
         if isinstance(ids, int):
             return self._token_with_added(ids)
         skipped = set(self.all_special_ids) if skip_special_tokens else set()
@@ -155,6 +161,7 @@ class TextToTokens(SpecialTokensMixin):
         return self._convert_id_to_token(index) if added is None else added
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        """Join tokens to a text."""
         return " ".join(tokens)
 
     def _add_tokens(self, new_tokens: list[str], special_tokens: bool) -> int:
@@ -179,13 +186,13 @@ class TextToTokens(SpecialTokensMixin):
     def prepare_for_tokenization(
         self, text: str, is_split_into_words: bool | str = False, **kwargs: Any
     ) -> tuple[str, dict[str, Any]]:
-        """The text as it is split, and the arguments that are left."""
+        """Return the text to tokenize, and the remaining arguments; subclasses add a space, for example."""
         return text, kwargs
 
     def tokenize(self, text: str, **kwargs: Any) -> list[str]:
-        """The tokens of a text; special and added tokens in it stay whole.
+        """Split a text into tokens; special and added tokens in it stay whole.
 
-        Raises TypeError for what is no text.
+        Raises TypeError for a value that is no text.
         """
         if not isinstance(text, str):
             raise TypeError(f"a tokenizer takes text, not {type(text).__name__}")
@@ -205,7 +212,7 @@ class TextToTokens(SpecialTokensMixin):
         return tokens
 
     def _lower(self, text: str) -> str:
-        """The text in small letters, one by one (a last Σ becomes σ), but for its special tokens."""
+        """Convert a text to lower case, apart from special tokens; a final Σ becomes σ."""
         unchanged = [*self.unique_no_split_tokens, *self.all_special_tokens]
         parts = re.split("(" + "|".join(map(re.escape, unchanged)) + ")", text) if unchanged else [text]
         for place in range(0, len(parts), 2):
@@ -215,7 +222,7 @@ class TextToTokens(SpecialTokensMixin):
         return "".join(parts)
 
     def _strip_beside_unsplit(self, parts: list[str], unsplit: set[str]) -> None:
-        """Take the spaces beside tokens away that stay whole, as far as an AddedToken asks for it."""
+        """Remove the spaces beside special and added tokens, in place, as AddedTokens ask for it."""
         extended = {str(t): t for t in self.all_special_tokens_extended if isinstance(t, AddedToken)}
         for place, part in enumerate(parts):
             if part not in unsplit:
@@ -227,7 +234,7 @@ class TextToTokens(SpecialTokensMixin):
                 parts[place - 1] = parts[place - 1].rstrip()
 
     def get_offset_mapping(self, text: str | None) -> list[Span] | None:
-        """Start and end of each token in the text, in characters; for None None."""
+        """Return start and end of each token in the text, in characters; None for None."""
         if text is None:
             return None
         lower = getattr(self, "do_lower_case", False)
@@ -240,20 +247,20 @@ class TextToTokens(SpecialTokensMixin):
     # What surrounds the tokens; [CLS] A [SEP] B [SEP] in most models:
 
     def build_inputs_with_special_tokens(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
-        """The numbers of one text or two, with those of the special tokens."""
+        """Return the token ids of one text or two with special tokens around them."""
         first, last = (getattr(self, f"{role}_token_id") for role in self.around)
         return self._surrounded(token_ids_0, token_ids_1, first, last)
 
     def build_offset_mapping_with_special_tokens(
         self, offset_mapping_0: list[Span], offset_mapping_1: list[Span] | None = None
     ) -> list[Span]:
-        """The spans of the tokens, (0, 0) for special tokens."""
+        """Return the spans of the tokens of one text or two, with (0, 0) for special tokens."""
         return self._surrounded(offset_mapping_0, offset_mapping_1, (0, 0), (0, 0))
 
     def get_special_tokens_mask(
         self, token_ids_0: Ids, token_ids_1: Ids | None = None, already_has_special_tokens: bool = False
     ) -> Ids:
-        """1 for special tokens, 0 for the others."""
+        """Return 1 for each special token and 0 for each other token of one text or two."""
         if already_has_special_tokens:
             if token_ids_1 is not None:
                 raise ValueError(
@@ -266,7 +273,7 @@ class TextToTokens(SpecialTokensMixin):
         return self._surrounded([0] * len(token_ids_0), pair_mask, 1, 1)
 
     def create_token_type_ids_from_sequences(self, token_ids_0: Ids, token_ids_1: Ids | None = None) -> Ids:
-        """0 for the first text, 1 for the second, special tokens included."""
+        """Return 0 for each token of the first text, 1 for each of the second, with special tokens."""
         first = self._surrounded([0] * len(token_ids_0), None, 0, 0)
         if token_ids_1 is None:
             return first
@@ -274,7 +281,7 @@ class TextToTokens(SpecialTokensMixin):
         return first + [1] * (len(both) - len(first))
 
     def num_special_tokens_to_add(self, pair: bool = False) -> int:
-        """How many special tokens surround one text, or two."""
+        """Return the number of special tokens around one text, or two (`pair`)."""
         return len(self.build_inputs_with_special_tokens([], [] if pair else None))
 
     def _surrounded(self, first: list[Any], second: list[Any] | None, cls: Any, sep: Any) -> list[Any]:
@@ -293,7 +300,7 @@ class TextToTokens(SpecialTokensMixin):
         spaces_between_special_tokens: bool = True,
         **kwargs: Any,
     ) -> str:
-        """The text of these numbers, as far as its tokens tell."""
+        """Return the text of token ids, as far as the tokens tell it."""
         texts: list[str] = []
         run: list[str] = []
         for token in self.convert_ids_to_tokens(as_lists(token_ids), skip_special_tokens):
@@ -308,18 +315,19 @@ class TextToTokens(SpecialTokensMixin):
         return self.clean_up_tokenization(text) if clean_up_tokenization_spaces else text
 
     def batch_decode(self, sequences: Any, *args: Any, **kwargs: Any) -> list[str]:
+        """Return the text of each list of token ids."""
         return [self.decode(sequence, *args, **kwargs) for sequence in sequences]
 
     @staticmethod
     def clean_up_tokenization(out_string: str) -> str:
-        """English text without the spaces that its tokens had before punctuation and in short forms."""
+        """Remove the spaces before punctuation and in short forms, such as "do n't", of English text."""
         for spaced in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
             out_string = out_string.replace(spaced, spaced.strip())
         return out_string
 
 
 class PlainMask:
-    """PaddleNLP's mask of special tokens for the tokenizers that define none: zeros for the texts alone."""
+    """Mixin for tokenizers without a mask of special tokens of their own: zeros for the texts alone."""
 
     def get_special_tokens_mask(
         self, token_ids_0: Ids, token_ids_1: Ids | None = None, already_has_special_tokens: bool = False

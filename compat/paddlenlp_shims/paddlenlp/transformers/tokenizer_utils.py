@@ -1,6 +1,6 @@
 """PretrainedTokenizer: the calls that PaddleNLP's tokenizers have in common, as in its version 2.8.
 
-Texts become tokens (a subclass's `_tokenize`), tokens numbers, and these are truncated, joined with special
+Texts become tokens (a subclass's `_tokenize`), tokens become ids, and ids are truncated, joined with special
 tokens and padded. Older argument names (`max_seq_len`, `pad_to_max_seq_len`, `truncation_strategy`) mean what
 they meant. Source: paddlenlp 2.8.1, transformers/tokenizer_utils.py and tokenizer_utils_base.py (Apache-2.0).
 """
@@ -21,25 +21,25 @@ _LARGE = int(1e20)
 
 
 class PretrainedTokenizer(TextToTokens):
-    """The base of all tokenizers here: how they are loaded, called and saved.
+    """Base of PaddleNLP's tokenizers: loading, calls with padding and truncation, and saving.
 
-    The last arguments of every tokenizer: special tokens by role, `model_max_length`, `padding_side` and
+    Further arguments of every tokenizer: special tokens by role, `model_max_length`, `padding_side` and
     `truncation_side` ("right", "left").
     """
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """The tokenizer of a folder, or of a model's name; see `candidate_folders` for where that is.
+        """Load the tokenizer of a folder or of a model's name, from one of the `candidate_folders`.
 
-        kwargs go before what the folder's tokenizer_config.json says. Raises FileNotFoundError with the
-        file that is missing; nothing is downloaded.
+        kwargs override tokenizer_config.json. Raises FileNotFoundError with the missing files; nothing is
+        downloaded.
         """
         return load_tokenizer(cls, str(pretrained_model_name_or_path), args, kwargs)
 
     def save_pretrained(
         self, save_directory: str, filename_prefix: str | None = None, **kwargs: Any
     ) -> tuple[str, ...]:
-        """Write what `from_pretrained(save_directory)` reads; the names of the files."""
+        """Write the files for `from_pretrained(save_directory)`, and return their paths."""
         return save_tokenizer(self, str(save_directory), filename_prefix)
 
     def __call__(
@@ -65,14 +65,14 @@ class PretrainedTokenizer(TextToTokens):
         verbose: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Tokenize a text or a pair of texts, or a batch of either.
+        """Tokenize a text or a pair of texts, or a batch of either; return the inputs for the model.
 
         text, text_pair: a str, or a list of them for a batch; with `is_split_into_words` a list of words, or
         a list of such lists. Without max_length nothing is truncated; with it, and neither padding nor
-        truncation, the text is truncated (longest first). stride: of a batch of pairs, the second text goes
-        into as many windows as it needs, each `stride` tokens after the one before. return_dict: False gives
-        a list with a dict for each text of a batch. Returns a BatchEncoding of lists. Raises ValueError and
-        TypeError for texts that are none.
+        truncation, the text is truncated (longest first). stride: of a batch of pairs, the second text is
+        split into as many windows as it needs, each `stride` tokens after the previous window. return_dict:
+        False gives a list with a dict for each text of a batch. Returns a BatchEncoding of lists. Raises
+        ValueError and TypeError for texts that are none.
         """
         for value in (text, text_pair):
             _check_text(value)
@@ -121,7 +121,7 @@ class PretrainedTokenizer(TextToTokens):
         return_tensors: Any = None,
         **options: Any,
     ) -> BatchEncoding:
-        """Tokenize one text, or a pair of them; see `__call__`. A list of numbers is taken as it is."""
+        """Tokenize one text, or a pair of texts; see `__call__`. A list of token ids is also accepted."""
         call_options = self._create_call_options(
             options, add_special_tokens=add_special_tokens, padding=padding, truncation=truncation,
             max_length=max_length, stride=stride, is_split_into_words=is_split_into_words,
@@ -158,7 +158,7 @@ class PretrainedTokenizer(TextToTokens):
         return_tensors: Any = None,
         **options: Any,
     ) -> Any:
-        """Tokenize several texts, or pairs of them, which are tuples of two; see `__call__`."""
+        """Tokenize several texts, or pairs of texts, which are tuples of two; see `__call__`."""
         call_options = self._create_call_options(
             options, add_special_tokens=add_special_tokens, padding=padding, truncation=truncation,
             max_length=max_length, stride=stride, is_split_into_words=is_split_into_words,
@@ -183,7 +183,7 @@ class PretrainedTokenizer(TextToTokens):
         return [dict(zip(padded.data, row, strict=True)) for row in zip(*padded.data.values(), strict=True)]
 
     def _create_call_options(self, options: Mapping[str, Any], **arguments: Any) -> CallOptions:
-        """Return the options of a call, with the tokenizer's own defaults."""
+        """Return the resolved options of a call, with the tokenizer's own defaults."""
         padding, truncation, max_length = self._lengths(
             arguments.pop("padding"), arguments.pop("truncation"), arguments.pop("max_length"), options
         )
@@ -217,7 +217,11 @@ class PretrainedTokenizer(TextToTokens):
     def _lengths(
         self, padding: Any, truncation: Any, max_length: int | None, options: Mapping[str, Any]
     ) -> tuple[PaddingStrategy, TruncationStrategy, int | None]:
-        """How to pad and to truncate, and to what length, from new arguments and from old ones."""
+        """Return padding strategy, truncation strategy and maximum length of a call.
+
+        options: may have PaddleNLP's older names of these arguments. Raises ValueError for padding without
+        pad_token.
+        """
         if max_length is None:
             max_length = options.get("max_seq_len") or None
         old_truncation = options.get("truncation_strategy", "do_not_truncate")
@@ -246,7 +250,10 @@ class PretrainedTokenizer(TextToTokens):
         return pad, cut, max_length
 
     def _to_ids(self, text: Any, call_options: CallOptions) -> Ids:
-        """The numbers of a text, of its words, of its tokens, or of these numbers."""
+        """Return the token ids of a text, or of a list of words, tokens or ids.
+
+        Raises ValueError for other values.
+        """
         if isinstance(text, str):
             ids: Ids = self.convert_tokens_to_ids(self.tokenize(text, **call_options.text_options))
             return ids
@@ -272,7 +279,7 @@ class PretrainedTokenizer(TextToTokens):
         text_pair: Any,
         with_length: bool = False,
     ) -> dict[str, Any]:
-        """The answer for one text or pair: truncated, with special tokens, not yet padded."""
+        """Return the model's inputs for one text or pair: truncated, with special tokens, not yet padded."""
         longest_first = call_options.truncation is TruncationStrategy.LONGEST_FIRST
         if call_options.return_overflowing_tokens and longest_first and pair_ids is not None:
             raise ValueError(
@@ -309,7 +316,7 @@ class PretrainedTokenizer(TextToTokens):
         return encoded
 
     def _row(self, ids: Ids, pair_ids: Ids | None, call_options: CallOptions) -> dict[str, Any]:
-        """The numbers with their special tokens, their types and which of them are special."""
+        """Return input ids with special tokens, and the requested type ids and special-token mask."""
         if call_options.add_special_tokens:
             row = {"input_ids": self.build_inputs_with_special_tokens(ids, pair_ids)}
             types = self.create_token_type_ids_from_sequences(ids, pair_ids)
@@ -333,9 +340,9 @@ class PretrainedTokenizer(TextToTokens):
     def _windows(
         self, number: int, text: Any, text_pair: Any, call_options: CallOptions
     ) -> list[dict[str, Any]]:
-        """The first text with as many windows of the second as that needs, each with its offsets.
+        """Return the model's inputs for a pair in windows: the first text with each part of the second.
 
-        Raises ValueError where the first text leaves no room.
+        number: of the pair in the batch. Raises ValueError if the first text leaves no room for the second.
         """
         ids = self._to_ids(text, call_options)
         pair_ids = self._to_ids(text_pair, call_options)
@@ -372,10 +379,11 @@ class PretrainedTokenizer(TextToTokens):
         truncation_strategy: Any = "longest_first",
         stride: int = 0,
     ) -> tuple[list[Any], list[Any] | None, list[Any]]:
-        """The texts without so many tokens, and those tokens with `stride` more before them.
+        """Remove tokens from one text or two; return both texts and the removed tokens.
 
-        Of a pair that is truncated longest first, those tokens are not told. Where the one text that may be
-        truncated is too short for it, that is logged and nothing is.
+        stride: so many kept tokens precede the removed tokens. Of a pair that is truncated longest first, no
+        removed tokens are returned. If the only text that may be truncated is too short, an error is logged
+        and nothing is removed.
         """
         if num_tokens_to_remove <= 0:
             return ids, pair_ids, []
@@ -411,9 +419,9 @@ class PretrainedTokenizer(TextToTokens):
         return_tensors: Any = None,
         verbose: bool = True,
     ) -> BatchEncoding:
-        """Pad one answer, or a batch of them: a dict of lists, or a list of dicts.
+        """Pad the inputs of one text, or of a batch: a dict of lists, or a list of dicts.
 
-        Raises ValueError when there are no input_ids.
+        Raises ValueError without input_ids.
         """
         if isinstance(encoded_inputs, (list, tuple)) and isinstance(encoded_inputs[0], (dict, BatchEncoding)):
             encoded_inputs = {key: [row[key] for row in encoded_inputs] for key in encoded_inputs[0]}
@@ -484,7 +492,10 @@ class PretrainedTokenizer(TextToTokens):
 
 
 class SequenceToSequence(PretrainedTokenizer):
-    """A tokenizer whose calls return a mask and no types, and cut texts to the model's length by default."""
+    """Base of the tokenizers of encoder-decoder models.
+
+    Calls return a mask and no token types, and truncate texts to the model's length by default.
+    """
 
     def __call__(  # type: ignore[override]
         self,
@@ -511,7 +522,7 @@ class SequenceToSequence(PretrainedTokenizer):
 
 
 def _check_text(value: Any) -> None:
-    """Raise ValueError unless the value is None, text, a list of texts, or a list of such lists."""
+    """Raise ValueError unless the value is None, a text, a list of texts, or a list of such lists."""
     inner = value
     for _ in range(2):
         if isinstance(inner, (list, tuple)) and inner:
@@ -525,7 +536,7 @@ def _check_text(value: Any) -> None:
 
 
 def _split_pair(entry: Any, is_split_into_words: bool | str) -> tuple[Any, Any]:
-    """The texts of an entry of a batch; the second is None where there is one."""
+    """Return the two texts of a batch's entry; the second is None for a single text."""
     if not isinstance(entry, (list, tuple)):
         return entry, None
     if is_split_into_words and not (entry and isinstance(entry[0], (list, tuple))):

@@ -1,4 +1,4 @@
-"""Tokenizers of CLIP and XLM: pairs of pieces inside of words. The last piece of a word ends with </w>.
+"""BPE tokenizers of CLIP and XLM, whose last token of a word ends with </w>.
 
 Source: paddlenlp 2.8.1, transformers/clip/tokenizer.py and xlm/tokenizer.py (Apache-2.0).
 """
@@ -23,9 +23,9 @@ _UNKNOWN = "\0"
 
 
 class WordPairs:
-    """Joins the characters of a word, by the ranks of the merges.
+    """Splits words by BPE: joins characters in the order of the merges' ranks.
 
-    The pieces of the merges are its vocabulary: XLM's own lacks pieces that are always joined again.
+    The tokens of the merges are its vocabulary: XLM's own lacks tokens that are always joined again.
     """
 
     def __init__(self, merges: list[tuple[str, str]]) -> None:
@@ -40,7 +40,7 @@ class WordPairs:
         )
 
     def split(self, word: str) -> list[str]:
-        """Return the pieces of a word. A character of no merge is a piece of its own."""
+        """Split a word into tokens. A character that is in no merge becomes a token of its own."""
         tokens = self._model.tokenize(word)
         data = word.encode("utf-8")
         pieces = [
@@ -53,9 +53,9 @@ class WordPairs:
 
 
 class CLIPTokenizer(JsonVocabulary):
-    """CLIP's: <|startoftext|> A <|endoftext|>, of the bytes of small letters.
+    """The tokenizer of CLIP models: <|startoftext|> A <|endoftext|>, byte-level BPE of lower-case text.
 
-    The package `ftfy` repairs texts where it is installed, as in PaddleNLP.
+    The package `ftfy` repairs texts if it is installed, as in PaddleNLP.
     """
 
     arguments: ClassVar[dict[str, Any]] = {
@@ -108,7 +108,7 @@ class CLIPTokenizer(JsonVocabulary):
 
 
 def _repair(text: str) -> str:
-    """The text in small letters with single spaces, by `ftfy` where it is installed."""
+    """Return a text in lower case with single spaces, repaired by `ftfy` if it is installed."""
     try:
         import ftfy
     except ImportError:
@@ -118,10 +118,10 @@ def _repair(text: str) -> str:
 
 
 class XLMTokenizer(JsonVocabulary):
-    """XLM's: <s> A </s> B </s>, of words that the package `sacremoses` finds.
+    """The tokenizer of XLM models: <s> A </s> B </s>, BPE of the words that `sacremoses` finds.
 
-    lang (of a call): the language of the text, "en" by default. Chinese needs `jieba`, Thai `pythainlp`,
-    Japanese `Mykytea`. bypass_tokenizer (of a call): the words stand between spaces already.
+    lang (of a call): the language of the text, "en" by default. Chinese needs the package `jieba`, Thai
+    `pythainlp`, Japanese `Mykytea`. bypass_tokenizer (of a call): words are already separated by spaces.
     """
 
     arguments: ClassVar[dict[str, Any]] = {
@@ -170,7 +170,7 @@ class XLMTokenizer(JsonVocabulary):
     def build_offset_mapping_with_special_tokens(
         self, offset_mapping_0: list[Span], offset_mapping_1: list[Span] | None = None
     ) -> list[Span]:
-        """The spans of the tokens alone, as in PaddleNLP."""
+        """Return the spans of the tokens without special tokens, as PaddleNLP does."""
         return offset_mapping_0 + (offset_mapping_1 or [])
 
     def _ids_in_mask(self) -> Ids:
@@ -203,7 +203,7 @@ def _split_words(text: str, lang: str) -> list[str]:
 
 
 def _normalize_punctuation(text: str, lang: str) -> str:
-    """Moses' normalization: ASCII punctuation, without characters that can't be printed."""
+    """Replace punctuation by ASCII, and drop unprintable characters, as Moses does."""
     text = re.sub(r"[。．]\s*", ". ", text).translate(_MOSES_PUNCTUATION)
     text = _moses("MosesPunctNormalizer", lang).normalize(text)
     return "".join(char for char in text if not unicodedata.category(char).startswith("C"))

@@ -1,8 +1,7 @@
-"""Tokenizers of BERT's kind: words by spaces, punctuation and Chinese characters, and pieces of them by
-vocabulary.
+"""WordPiece tokenizers of BERT's kind: split texts into words, and words into tokens of a vocabulary.
 
-The words are PaddleNLP's own (symbols are words, too, unlike elsewhere), the pieces are those of the
-`tokenizers` package. Source: paddlenlp 2.8.1, transformers/bert/tokenizer.py and its siblings (Apache-2.0).
+The words are PaddleNLP's own (symbols are words, too, unlike elsewhere), the tokens those of the `tokenizers`
+package. Source: paddlenlp 2.8.1, transformers/bert/tokenizer.py and its siblings (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -29,32 +28,34 @@ _SYMBOLS_BESIDE = frozenset("\u00ad\u00b2\u00ba\u3007\u00b5\u00d8\u014b\u01b1")
 
 
 def is_chinese_char(cp: int) -> bool:
-    """Whether a code point is a Chinese character, which is a word of its own."""
+    """Return whether a code point is a Chinese character, which is a word of its own."""
     return any(start <= cp <= end for start, end in _CHINESE)
 
 
 def is_control(char: str) -> bool:
-    """Whether a character is dropped: control, format and unassigned ones but for tab and line ends."""
+    """Return whether a character is dropped: control, format and unassigned, except tab and line ends."""
     return char not in "\t\n\r" and unicodedata.category(char).startswith("C")
 
 
 def is_whitespace(char: str) -> bool:
+    """Return whether a character separates words."""
     return char in " \t\n\r" or unicodedata.category(char) == "Zs"
 
 
 def is_punctuation(char: str) -> bool:
-    """Whether a character is punctuation, or any other of ASCII that is no letter or digit."""
+    """Return whether a character is punctuation, or an ASCII symbol."""
     cp = ord(char)
     in_ascii = 33 <= cp <= 47 or 58 <= cp <= 64 or 91 <= cp <= 96 or 123 <= cp <= 126
     return in_ascii or unicodedata.category(char).startswith("P")
 
 
 def is_symbol(char: str) -> bool:
+    """Return whether a character is a symbol, which is a word of its own."""
     return unicodedata.category(char).startswith("S") or char in _SYMBOLS_BESIDE
 
 
 class _Translation(dict[int, str]):
-    """A table for `str.translate` that fills itself, by code point."""
+    """A table for `str.translate` that computes an entry when it is first needed."""
 
     def __init__(self, translate: Callable[[str], str]) -> None:
         super().__init__()
@@ -67,7 +68,10 @@ class _Translation(dict[int, str]):
 
 @cache
 def cleaning_table(chinese_apart: bool) -> Table:
-    """Drops control characters, makes spaces of all white space, and puts Chinese characters apart."""
+    """Return a table for `str.translate` that drops control characters and unifies white space.
+
+    chinese_apart: put spaces around Chinese characters.
+    """
 
     def clean(char: str) -> str:
         if char in "\0\ufffd" or is_control(char):
@@ -81,7 +85,10 @@ def cleaning_table(chinese_apart: bool) -> Table:
 
 @cache
 def _splitting(symbols_apart: bool) -> Table:
-    """Puts punctuation, and symbols where they are words, apart."""
+    """Return a table for `str.translate` that puts spaces around punctuation.
+
+    symbols_apart: and around symbols.
+    """
 
     def split(char: str) -> str:
         apart = is_punctuation(char) or (symbols_apart and is_symbol(char))
@@ -99,10 +106,10 @@ def without_accents(text: str) -> str:
 
 
 class BasicTokenizer:
-    """The words of a text: at spaces, punctuation, symbols and Chinese characters.
+    """Splits a text into words: at spaces, punctuation, symbols and Chinese characters.
 
-    never_split: words that stay what they are. strip_accents: None does so where `do_lower_case`.
-    symbols_apart: False for the C++ tokenizers of 2022, to which ℃ and ￥ are letters.
+    never_split: words that stay unchanged. strip_accents: None means if `do_lower_case`. symbols_apart: False
+    for the C++ tokenizers of 2022, to which ℃ and ￥ are letters.
     """
 
     def __init__(
@@ -124,7 +131,7 @@ class BasicTokenizer:
         return self.do_lower_case if self.strip_accents is None else self.strip_accents
 
     def tokenize(self, text: str | bytes, never_split: Collection[str] | None = None) -> list[str]:
-        """The words, in order; `never_split` adds to those that stay what they are."""
+        """Return the words of a text in order. never_split: further words that stay unchanged."""
         if isinstance(text, bytes):
             text = text.decode("utf-8", "ignore")
         unsplit = self.never_split.union(never_split or ())
@@ -139,7 +146,7 @@ class BasicTokenizer:
         return words
 
     def _clean(self, text: str) -> str:
-        """The text with spaces around its Chinese words, without control characters."""
+        """Return a text with spaces around Chinese characters, without control characters."""
         return text.translate(cleaning_table(self.tokenize_chinese_chars))
 
     def _normalized(self, text: str) -> str:
@@ -149,10 +156,9 @@ class BasicTokenizer:
 
 
 class WordpieceTokenizer:
-    """Pieces of words: the longest at the beginning that the vocabulary has, then `##` and the longest again.
+    """Splits words into the longest tokens of a vocabulary; tokens after the first begin with `##`.
 
-    A word that can't be made of pieces, or has more than `max_input_chars_per_word` characters, is
-    `unk_token`.
+    A word that can't be split, or has more than `max_input_chars_per_word` characters, becomes `unk_token`.
     """
 
     def __init__(
@@ -170,10 +176,11 @@ class WordpieceTokenizer:
         self._tokenizer = Tokenizer(model)
 
     def tokenize(self, text: str) -> list[str]:
-        """The pieces of the words of a text, which spaces part."""
+        """Return the tokens of a text whose words are separated by spaces."""
         return self.pieces(text.split())
 
     def pieces(self, words: Sequence[str]) -> list[str]:
+        """Return the tokens of a list of words."""
         tokens: list[str] = self._tokenizer.encode(
             words, is_pretokenized=True, add_special_tokens=False
         ).tokens
@@ -181,9 +188,9 @@ class WordpieceTokenizer:
 
 
 class ErnieTokenizer(PretrainedTokenizer):
-    """ERNIE's: words are split everywhere but at PaddleNLP's special tokens.
+    """The WordPiece tokenizer of ERNIE models. PaddleNLP's special tokens in a text are not split.
 
-    do_lower_case: whether text is made lower case, and loses its accents.
+    do_lower_case: convert texts to lower case and remove accents.
     """
 
     arguments: ClassVar[dict[str, Any]] = {
@@ -222,7 +229,7 @@ class ErnieTokenizer(PretrainedTokenizer):
         return self.wordpiece_tokenizer.pieces(self.basic_tokenizer.tokenize(text))
 
     def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
-        """The text of pieces, with one space between words."""
+        """Join tokens to a text, with one space between words."""
         return " ".join(tokens).replace(" ##", "").strip()
 
     def get_offset_mapping(self, text: str | None) -> list[Span] | None:
@@ -252,11 +259,10 @@ class ErnieTokenizer(PretrainedTokenizer):
 
 
 class BertTokenizer(ErnieTokenizer):
-    """BERT's.
+    """The WordPiece tokenizer of BERT models.
 
-    do_basic_tokenize: False splits at spaces alone. never_split: words that stay what they are.
-    tokenize_chinese_chars: whether Chinese characters are words. strip_accents: None does so where
-    do_lower_case.
+    do_basic_tokenize: False splits at spaces alone. never_split: words that stay unchanged.
+    tokenize_chinese_chars: whether Chinese characters are words. strip_accents: None means if do_lower_case.
     """
 
     arguments: ClassVar[dict[str, Any]] = {
@@ -291,42 +297,45 @@ class BertTokenizer(ErnieTokenizer):
 
 
 class RobertaChineseTokenizer(BertTokenizer):
-    """The tokenizer of Chinese RoBERTa models."""
+    """The WordPiece tokenizer of Chinese RoBERTa models."""
 
     def _ids_in_mask(self) -> list[int]:
         return [self.sep_token_id, self.cls_token_id]
 
 
 class ElectraTokenizer(RobertaChineseTokenizer):
-    """ELECTRA's."""
+    """The WordPiece tokenizer of ELECTRA models."""
 
 
 class ConvBertTokenizer(ElectraTokenizer):
-    """ConvBERT's."""
+    """The WordPiece tokenizer of ConvBERT models."""
 
 
 class PPMiniLMTokenizer(RobertaChineseTokenizer):
-    """PP-MiniLM's."""
+    """The WordPiece tokenizer of PP-MiniLM models."""
 
 
 class TinyBertTokenizer(BertTokenizer):
-    """TinyBERT's."""
+    """The WordPiece tokenizer of TinyBERT models."""
 
 
 class MegatronBertTokenizer(BertTokenizer):
-    """Megatron-BERT's."""
+    """The WordPiece tokenizer of Megatron-BERT models."""
 
 
 class ErnieGramTokenizer(ErnieTokenizer):
-    """ERNIE-Gram's."""
+    """The WordPiece tokenizer of ERNIE-Gram models."""
 
 
 class ErnieDocTokenizer(ErnieTokenizer):
-    """ERNIE-Doc's."""
+    """The WordPiece tokenizer of ERNIE-Doc models."""
 
 
 class UNIMOTokenizer(PlainMask, ErnieTokenizer):
-    """UNIMO's: each line of the vocabulary is a token, a tab and the number of the token."""
+    """The WordPiece tokenizer of UNIMO models.
+
+    Each line of the vocabulary file has a token, a tab and the token's id.
+    """
 
     def _load(self, settings: dict[str, Any]) -> None:
         self._load_words(settings)
@@ -337,7 +346,7 @@ class UNIMOTokenizer(PlainMask, ErnieTokenizer):
         return Vocab.from_dict(numbers, unk_token=unk_token)
 
     def merge_subword(self, tokens: Sequence[str]) -> list[str]:
-        """Join pieces to words."""
+        """Join tokens to words."""
         words: list[str] = []
         for token in tokens:
             if token.startswith("##") and words:
@@ -348,14 +357,17 @@ class UNIMOTokenizer(PlainMask, ErnieTokenizer):
 
 
 class NeZhaTokenizer(ErnieTokenizer):
-    """NEZHA's: special tokens in a text are found before it is made lower case."""
+    """The WordPiece tokenizer of NEZHA models, which finds special tokens before lower-casing a text."""
 
     def _load(self, settings: dict[str, Any]) -> None:
         self._load_words(settings)
 
 
 class JiebaBasicTokenizer(BasicTokenizer):
-    """Words as the package `jieba` finds them, as far as the vocabulary has them; else single characters."""
+    """Splits a Chinese text into the words of the package `jieba` that the vocabulary has.
+
+    Other words are split into characters.
+    """
 
     def __init__(self, vocab: Vocab, do_lower_case: bool = True, **options: Any) -> None:
         super().__init__(do_lower_case, **options)
@@ -372,7 +384,7 @@ class JiebaBasicTokenizer(BasicTokenizer):
 
 
 class RoFormerTokenizer(NeZhaTokenizer):
-    """RoFormer's. use_jieba: whether the words of Chinese texts are those that `jieba` finds."""
+    """The WordPiece tokenizer of RoFormer models. use_jieba: split Chinese texts by `jieba`."""
 
     arguments: ClassVar[dict[str, Any]] = {
         "do_lower_case": True,
@@ -391,7 +403,10 @@ class RoFormerTokenizer(NeZhaTokenizer):
 
 
 class SkepTokenizer(NeZhaTokenizer):
-    """SKEP's of the models with an ERNIE vocabulary; those with byte pairs (RoBERTa) are not here."""
+    """The WordPiece tokenizer of SKEP models with an ERNIE vocabulary.
+
+    Models with byte-level BPE (RoBERTa) raise ValueError.
+    """
 
     arguments: ClassVar[dict[str, Any]] = {
         "bpe_vocab_file": None,
@@ -418,7 +433,7 @@ class SkepTokenizer(NeZhaTokenizer):
 
 
 class AsInCpp:
-    """A tokenizer as the C++ packages of 2022 had it: symbols are letters, and `vocab` is a dict."""
+    """Mixin for tokenizers as in the C++ packages of 2022: symbols are letters, and `vocab` is a dict."""
 
     symbols_apart: ClassVar[bool] = False
 
@@ -433,12 +448,12 @@ class AsInCpp:
 
 
 class BertFastTokenizer(AsInCpp, BertTokenizer):
-    """BERT's, as in C++."""
+    """The tokenizer of BERT models, as in the C++ packages."""
 
 
 class ErnieFastTokenizer(AsInCpp, ErnieTokenizer):
-    """ERNIE's, as in C++."""
+    """The tokenizer of ERNIE models, as in the C++ packages."""
 
 
 class TinyBertFastTokenizer(AsInCpp, TinyBertTokenizer):
-    """TinyBERT's, as in C++."""
+    """The tokenizer of TinyBERT models, as in the C++ packages."""

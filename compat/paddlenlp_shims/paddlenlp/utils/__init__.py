@@ -1,4 +1,4 @@
-"""`paddlenlp.utils`: its logger, and where PaddleNLP keeps its models."""
+"""`paddlenlp.utils`: the logger, and the folders where PaddleNLP stores models."""
 
 from . import env, log
 

@@ -1,4 +1,4 @@
-"""The folders where PaddleNLP keeps what it has downloaded. Nothing is made or downloaded here."""
+"""The folders where PaddleNLP stores its downloads; this module neither creates nor fills them."""
 
 import os
 from pathlib import Path

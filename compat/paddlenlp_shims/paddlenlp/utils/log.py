@@ -10,7 +10,10 @@ LEVELS = {"DEBUG": 10, "INFO": 20, "TRAIN": 21, "EVAL": 22, "WARNING": 30, "ERRO
 
 
 class Logger:
-    """Writes lines to standard error by `logging`'s logger of the given name, `PaddleNLP`."""
+    """A logger with PaddleNLP's levels, such as TRAIN and EVAL, which writes to standard error.
+
+    name: of `logging`'s logger, by default `PaddleNLP`.
+    """
 
     debug: Callable[[str], None]
     info: Callable[[str], None]
@@ -38,13 +41,15 @@ class Logger:
             self.logger.log(log_level, msg)
 
     def disable(self) -> None:
+        """Drop all messages until `enable`."""
         self.is_enable = False
 
     def enable(self) -> None:
+        """Write messages again."""
         self.is_enable = True
 
     def set_level(self, log_level: str) -> None:
-        """Raises ValueError for a level that is none of LEVELS."""
+        """Set the lowest level that is written, a name of LEVELS. Raise ValueError for other names."""
         if log_level not in LEVELS:
             raise ValueError(
                 f"{log_level!r} is no level of PaddleNLP's logger; take one of {', '.join(LEVELS)}"
