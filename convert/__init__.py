@@ -1,5 +1,6 @@
-"""Functions that make serving models, one for each command of `paddlewheel convert`.
+"""Functions that convert models to serving models, one for each command of `paddlewheel convert`.
 
+A serving model is the folder that a service loads: graph, weights, and a description of inputs and outputs.
 The import of this package imports no framework: attribute access imports the module of a function.
 """
 

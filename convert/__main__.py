@@ -1,4 +1,4 @@
-"""`paddlewheel convert`, the same as `paddlewheel convert`."""
+"""Runs `paddlewheel convert` as `python -m convert`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from pipeline.process.run_module import isolate_command
 
 
 def main() -> int:
-    """Run a command; nothing is imported from the working folder. Return the exit code."""
+    """Run `paddlewheel convert` with the process's arguments and return the exit code.
+
+    Nothing is imported from the working folder.
+    """
     isolate_command()
     from convert.cli import run_as_command
 

@@ -29,7 +29,10 @@ from pipeline.launch.commands import EXIT_MISTAKE, paddlewheel, parse_options
 
 
 class ShownSteps:
-    """A bar for each step on the terminal; the bars of finished steps stay."""
+    """Shows conversion progress on the terminal: a bar for each step; the bars of finished steps stay.
+
+    shows_libraries: whether to print the output of converters as well.
+    """
 
     def __init__(self, console: Console, *, shows_libraries: bool = False) -> None:
         self._shows_libraries = shows_libraries
@@ -81,21 +84,22 @@ _OURS = ("pipeline", "convert")
 
 
 class Streams(NamedTuple):
-    """Standard output and standard error of our own lines."""
+    """Standard output and standard error for the command's own lines."""
 
     out: TextIO
     err: TextIO
 
 
 def process_streams() -> Streams:
+    """Return the process's own standard output and standard error."""
     return Streams(sys.stdout, sys.stderr)
 
 
 @contextlib.contextmanager
 def silence_libraries() -> Iterator[Streams]:
-    """Yield streams for our own lines; drop everything else that native code or Python writes meanwhile.
+    """Yield streams for the command's lines; drop what native code or Python writes to stdout and stderr.
 
-    A crash in native code still prints its place to standard error.
+    A crash in native code still prints its traceback to standard error.
     """
     streams = Streams(*(os.fdopen(os.dup(fd), "w", 1) for fd in (1, 2)))
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -121,7 +125,10 @@ EXIT_PARITY, EXIT_INTERRUPTED = 1, 130
 
 
 def run_as_command() -> int:
-    """Run `main` in a process of its own, with its descriptors reserved for our lines."""
+    """Run `paddlewheel convert` with the process's arguments and return the exit code.
+
+    Output of libraries is dropped, unless --debug is given.
+    """
     arguments = _parse(sys.argv[1:])
     if arguments.debug:
         return _main(arguments, process_streams())
@@ -130,7 +137,10 @@ def run_as_command() -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Exit codes: 0 done, 1 outputs disagree, 2 it can't be done, 130 interrupted."""
+    """Run one command of `paddlewheel convert` and return its exit code.
+
+    Exit codes: 0 done, 1 outputs disagree, 2 it can't be done, 130 interrupted.
+    """
     return _main(_parse(sys.argv[1:] if argv is None else argv), process_streams())
 
 
@@ -186,7 +196,7 @@ def _main(arguments: argparse.Namespace, streams: Streams) -> int:
 
 
 def parity_table(reports: Sequence[ParityReport]) -> Table:
-    """Return a table of the reports: the name of each step, and below it a row for each output."""
+    """Return a terminal table of comparison reports: a row for each report and for each of its outputs."""
     first = reports[0]
     floor = f", of {first.least_scale:g} where that is less" if first.least_scale else ""
     title = f"Parity, tolerance {first.tolerance:g} of the largest value{floor}"

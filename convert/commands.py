@@ -1,4 +1,4 @@
-"""The commands of `paddlewheel convert`: their options, and the conversion that each runs."""
+"""The commands of `paddlewheel convert`: the options of each, and the conversion that it runs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _FORMAT_HELP = (
 
 @dataclass(frozen=True, kw_only=True)
 class Command(ABC):
-    """The options of a command, besides those of every conversion."""
+    """Base class of the commands of `paddlewheel convert`; the fields of a subclass are its options."""
 
     @abstractmethod
     def run(self, options: ConversionOptions) -> Conversion:
-        """Run the conversion."""
+        """Run the conversion and return its result. Raises ConversionError or ParityError."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _DynamicModel(Command):
-    """The options of a dynamic model."""
+    """Command-line options for a model that is built by code: a Paddle Layer or PaddleNLP model."""
 
     params: Path | None = option(metavar="FILE.pdparams", help="weights for module:factory")
     input_spec: str = option(
@@ -60,7 +60,7 @@ def _parse_labels(labels: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _ServedModel(Command):
-    """The options of a serving model."""
+    """Command-line options for the serving model that a command writes."""
 
     fetch_alias: tuple[str, ...] = option(
         default=(), metavar="NAME", help="name of an output, in their order"
@@ -75,6 +75,8 @@ class _ServedModel(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Demo(Command):
+    """`paddlewheel convert demo`: writes the serving model of a small BERT news classifier."""
+
     out: Path = option(default=Path("models/demo"), help="folder to write (%(default)s)")
     train: Path | None = option(
         metavar="FILE",
@@ -90,6 +92,8 @@ class Demo(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Paddle(_DynamicModel):
+    """`paddlewheel convert paddle`: exports a Paddle Layer or PaddleNLP model to a Paddle inference model."""
+
     source: str = argument(
         metavar="SOURCE",
         help="folder, config.json or name of a PaddleNLP model (BERT, ERNIE, RoBERTa, XLM-R), or "
@@ -142,6 +146,8 @@ class Paddle(_DynamicModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Torch(Command):
+    """`paddlewheel convert torch`: converts a PyTorch model to Paddle, ONNX or TorchScript."""
+
     source: str = argument(
         metavar="SOURCE", help="Hugging Face directory (config.json, weights), or module:factory"
     )
@@ -177,6 +183,8 @@ class Torch(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Serving(_ServedModel):
+    """`paddlewheel convert serving`: makes a serving model of an exported Paddle or ONNX model."""
+
     source: Path = argument(metavar="MODEL", help="folder of a Paddle program or ONNX model, or a .onnx file")
     out: Path = argument(**_OUT)
     with_notes: bool = switch(
@@ -203,6 +211,8 @@ class Serving(_ServedModel):
 
 @dataclass(frozen=True, kw_only=True)
 class Onnx(Command):
+    """`paddlewheel convert onnx`: converts an ONNX model to a Paddle inference model."""
+
     source: Path = argument(metavar="MODEL", help="a .onnx file or its folder")
     out: Path = argument(**_OUT)
     no_fallback: bool = switch(help="fail where it can't be a Paddle model with these outputs")
@@ -215,6 +225,8 @@ class Onnx(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class ToOnnx(Command):
+    """`paddlewheel convert to-onnx`: converts a Paddle model to ONNX."""
+
     model_dir: Path = argument(metavar="MODEL_DIR", help="folder of the program")
     out: Path = argument(metavar="OUT", help="folder to write (model.onnx)")
     opset: int = option(
@@ -233,6 +245,8 @@ def _describe_bounds(name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Precision(Command):
+    """`paddlewheel convert precision`: converts an fp32 model to fp16, bf16 or int8."""
+
     source: Path = argument(
         metavar="MODEL", help="serving model (its description is kept) or inference model"
     )
@@ -276,13 +290,15 @@ class Precision(Command):
 
 @dataclass(frozen=True)
 class ShapeOptions(ConversionOptions):
-    """The options of a conversion that collects shapes."""
+    """Command-line options that every conversion has, with the default lengths of `convert shapes`."""
 
     lengths: tuple[int, ...] = option(**lengths_settings(SHAPE_LENGTHS))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shapes(Command):
+    """`paddlewheel convert shapes`: finds the shape ranges of a model for TensorRT."""
+
     model: Path = argument(metavar="MODEL", help="serving model, or folder of the program")
     out: Path = argument(metavar="OUT", help="file to write, for `tensorrt.shapes`")
     batches: tuple[int, ...] = option(
@@ -297,6 +313,8 @@ class Shapes(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Check(Command):
+    """`paddlewheel convert check`: compares a serving model with its source, or two models."""
+
     model: Path = argument(metavar="A", help="serving model, or the model that B is compared with")
     candidate: Path | None = argument(
         nargs="?", metavar="B", help="Paddle program, serving model or ONNX model"
@@ -320,6 +338,8 @@ class Check(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class AnySource(_ServedModel, _DynamicModel):
+    """`paddlewheel convert all`: makes a serving model of any supported source."""
+
     source: str = argument(
         metavar="SOURCE",
         help="folder, config.json or name of a PaddleNLP model, Hugging Face directory, module:factory of "
@@ -367,7 +387,10 @@ class AnySource(_ServedModel, _DynamicModel):
 
 
 def create_parser() -> argparse.ArgumentParser:
-    """Return a parser. Its result names the types `command` and `conversion_options`."""
+    """Return the argument parser of `paddlewheel convert`.
+
+    Its result names the classes to build from it: `command` and `conversion_options`.
+    """
     parser = OneLineParser(
         prog="paddlewheel convert",
         description="Convert models into serving models, with their outputs compared at each step.",

@@ -1,4 +1,4 @@
-"""The result of a conversion, and the options of every conversion."""
+"""The result of a conversion, and the options that every conversion has."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRITON = "triton"
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """Parse whole numbers that commas separate, for argparse."""
+    """Parse whole numbers that commas separate; raises argparse's ArgumentTypeError for other text."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -31,7 +31,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def lengths_settings(lengths: tuple[int, ...]) -> dict[str, Any]:
-    """Return the settings of --lengths with a default."""
+    """Return the argparse settings of --lengths with these default lengths."""
     return {
         "type": parse_numbers,
         "default": lengths,
@@ -42,7 +42,10 @@ def lengths_settings(lengths: tuple[int, ...]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ConversionOptions:
-    """The options of every conversion."""
+    """The options that every conversion has, on the command line and in Python.
+
+    Raises ConversionError for values out of range and for sample files that don't exist.
+    """
 
     tolerance: float = option(
         default=TOLERANCE,
@@ -83,13 +86,13 @@ class ConversionOptions:
 
     @property
     def inputs(self) -> Inputs:
-        """The inputs that prove a model."""
+        """The inputs on which the model is compared with its source: the sample files, else random inputs."""
         return Inputs(self.lengths, self.sample)
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """The result of a conversion."""
+    """The result of a conversion: its output folder or file, message, and comparison reports."""
 
     out: Path
     is_new: bool  # false if `out` was up to date, and in a dry run
@@ -103,9 +106,10 @@ class Conversion:
 def find_current_result(
     out: Path, fingerprint: str, would: str, options: ConversionOptions
 ) -> Conversion | None:
-    """Return the result if nothing must be written, in a dry run or when `out` is up to date; else None.
+    """Return the result of a dry run, or of an `out` that is up to date; None if `out` must be written.
 
-    would: the message of a dry run, as in "would export demo:model to models/demo".
+    fingerprint: the hash of sources and settings. would: the message of a dry run, as in "would export
+    demo:model to models/demo".
     """
     if options.dry_run:
         return Conversion(out, False, f"{would}; nothing was written", fingerprint=fingerprint)

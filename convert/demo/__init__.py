@@ -1,1 +1,1 @@
-"""The demo: its headlines, vocabulary and model, the training, and its conversion."""
+"""The demo, a BERT classifier of Chinese headlines: data, vocabulary, model, training and conversion."""

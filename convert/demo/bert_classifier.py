@@ -18,7 +18,7 @@ from pipeline.errors import ConversionError
 
 @dataclass(frozen=True)
 class BertSize:
-    """The sizes of a BERT classifier."""
+    """The sizes of a BertClassifier: vocabulary, classes, layers, and widths."""
 
     vocabulary: int
     classes: int
@@ -32,7 +32,7 @@ class BertSize:
 
 
 def gelu_tanh(x: Any) -> Any:
-    """GELU by its tanh approximation: a quarter of the time of the exact one on the CPU."""
+    """Compute GELU by its tanh approximation, in a quarter of the exact function's time on the CPU."""
     return nn.functional.gelu(x, approximate=True)
 
 
@@ -55,10 +55,10 @@ class BertEmbeddings(nn.Layer):  # type: ignore[misc]
 
 
 class BertClassifier(nn.Layer):  # type: ignore[misc]
-    """Embeddings, encoder, pooler, classifier.
+    """A BERT text classifier: embeddings, encoder, mean pooling and a linear classifier.
 
-    input_ids, token_type_ids, attention_mask: int64 [N, L]; logits: float32 [N, classes]. A position
-    whose attention_mask is 0 changes no logits, so rows may be padded to a common length.
+    input_ids, token_type_ids, attention_mask: int64 [N, L]; logits: float32 [N, classes]. A position whose
+    attention_mask is 0 changes no logits, so rows may be padded to a common length.
     """
 
     def __init__(self, size: BertSize) -> None:
@@ -75,7 +75,7 @@ class BertClassifier(nn.Layer):  # type: ignore[misc]
         self.classifier = nn.Linear(size.hidden, size.classes)
 
     def encode(self, input_ids: Any, token_type_ids: Any, attention_mask: Any) -> Any:
-        """Hidden states, float32 [N, L, hidden]."""
+        """Return the hidden states of the last layer, float32 [N, L, hidden]."""
         masked = (1.0 - attention_mask.astype("float32")) * -1e4
         return self.encoder(self.embeddings(input_ids, token_type_ids), masked.unsqueeze([1, 2]))
 
@@ -92,7 +92,7 @@ _REMEDY = "restore it from the repository, or train again with `paddlewheel conv
 
 
 def save_weights(model: Any, path: Path) -> None:
-    """Write the parameters of a BertClassifier by name, in half precision, which changes no accuracy."""
+    """Write a BertClassifier's parameters to an .npz file in half precision, which changes no accuracy."""
     arrays = {name: value.numpy().astype(np.float16) for name, value in model.state_dict().items()}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
@@ -100,9 +100,10 @@ def save_weights(model: Any, path: Path) -> None:
 
 
 def load_model(path: Path, vocabulary: Sequence[str]) -> Any:
-    """Load a BertClassifier in evaluation mode with the weights of `save_weights`, as float32.
+    """Load a BertClassifier in evaluation mode from an .npz file of `save_weights`, as float32.
 
-    Raises ConversionError for a file that is damaged or of a model of another shape.
+    vocabulary: the tokens, whose number gives the model's size. Raises ConversionError for a file that is
+    damaged or of a model of another shape.
     """
     model = BertClassifier(BertSize(len(vocabulary), len(LABELS)))
     parameters = model.state_dict()

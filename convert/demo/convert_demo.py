@@ -1,4 +1,4 @@
-"""The conversion of the demo: a trained BERT to its static program and its serving model."""
+"""Converts the demo's trained BERT classifier to a serving model."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def convert_demo(
     train_into: Path | None = None,
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Write the serving model of the demo's classifier, its vocabulary and reports to `out`.
+    """Write the serving model of the demo's headline classifier, its vocabulary and reports to `out`.
 
-    train_into: a classifier is trained first, and its weights are written there; None converts the weights of
-    the project. A result of the same sources stays as it is, without importing Paddle. Only an ONNX form that
-    it lacks, and that can be made here, is a reason to convert again. Raises ParityError when a step changes
-    the outputs, ConversionError when the held-out accuracy is below 0.65.
+    train_into: a file for the weights of a classifier that is trained first; None converts the project's
+    weights. A result of the same sources stays as it is, without importing Paddle. Only an ONNX copy that it
+    lacks, and that can be made here, is a reason to convert again. Raises ParityError when a step changes the
+    outputs, ConversionError when the held-out accuracy is below 0.65.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
@@ -68,7 +68,7 @@ def convert_demo(
 
 
 def demo_fingerprint(weights: Path, options: ConversionOptions) -> str:
-    """Return the hash of weights, headlines, the demo's sources and Paddle's version."""
+    """Return a hash of weights, headlines, options, the demo's source files and Paddle's version."""
     settings = {"paddle": paddle_version(), "tolerance": options.tolerance, "lengths": options.lengths}
     return hash_sources([weights, HEADLINES_FILE, *_SOURCES, *options.sample], settings)
 

@@ -1,4 +1,4 @@
-"""The steps of a training on the CPU: AdamW with a warm-up, a cosine decay and bounded gradients."""
+"""Trains a Paddle model on the CPU by AdamW, with warm-up, cosine decay and bounded gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_THREADS = 4
 
 @dataclass(frozen=True)
 class Schedule:
-    """The learning rate over the steps of a training."""
+    """The learning rate schedule of a training: peak rate, share of warm-up, and weight decay."""
 
     learning_rate: float = 1e-3
     warm_up: float = 0.1  # share of steps in which the rate grows
@@ -26,7 +26,7 @@ class Schedule:
 
 
 def seed_training(seed: int) -> None:
-    """Make a training repeatable, on a few threads."""
+    """Seed Paddle's random numbers to make a training repeatable, and limit it to 4 threads."""
     paddle.seed(seed)
     paddle.base.core.set_num_threads(min(MAX_THREADS, len(os.sched_getaffinity(0))))
 
@@ -39,9 +39,9 @@ def fit(
     schedule: Schedule,
     steps: Steps,
 ) -> None:
-    """Train on `total` batches, one step each; leave the model in evaluation mode.
+    """Train a model on `total` batches, one step each; leave it in evaluation mode.
 
-    loss: a function of the model's outputs and a batch's targets.
+    batches: pairs of inputs and targets. loss: a function of the model's outputs and a batch's targets.
     """
     rates, optimizer = _optimizer(model, schedule, total)
     model.train()

@@ -1,4 +1,4 @@
-"""The data of the demo: labelled headlines, their fixed split, and the vocabulary."""
+"""The data of the demo: labelled Chinese headlines, their fixed split, and the vocabulary."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ NEAR_DUPLICATE = 0.8
 
 
 class Headline(NamedTuple):
-    """One line of headlines.tsv."""
+    """A labelled headline, one line of headlines.tsv."""
 
     label: str
     text: str
 
 
 class Split(NamedTuple):
-    """Train and held-out headlines; no train headline is a near-duplicate of a held-out one."""
+    """Training and held-out headlines; no training headline is a near-duplicate of a held-out one."""
 
     train: tuple[Headline, ...]
     held_out: tuple[Headline, ...]
 
 
 def read_headlines(path: Path = HEADLINES_FILE) -> tuple[Headline, ...]:
-    """Read `class<TAB>headline` lines in file order; raises ConversionError naming the line that is wrong."""
+    """Read `class<TAB>headline` lines in file order. Raises ConversionError that names a wrong line."""
     headlines: list[Headline] = []
     try:
         lines = read_lines(path)
@@ -68,12 +68,12 @@ def read_headlines(path: Path = HEADLINES_FILE) -> tuple[Headline, ...]:
 
 
 def is_held_out(text: str) -> bool:
-    """Whether a headline is held out: decided by its own text alone, so other headlines never move it."""
+    """Return whether a headline is held out, by a hash of its own text, so other headlines never move it."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % HELD_OUT_ONE_IN == 0
 
 
 def split_headlines(headlines: Iterable[Headline]) -> Split:
-    """Split by headline; drop train headlines that are near-duplicates of a held-out headline."""
+    """Split headlines into training and held-out ones; drop training near-duplicates of held-out ones."""
     train: list[Headline] = []
     held_out: list[Headline] = []
     for headline in headlines:
@@ -84,12 +84,12 @@ def split_headlines(headlines: Iterable[Headline]) -> Split:
 
 
 def bigrams(text: str) -> frozenset[str]:
-    """The character bigrams of a headline."""
+    """Return the set of character bigrams of a headline."""
     return frozenset(text[i : i + 2] for i in range(len(text) - 1))
 
 
 def largest_overlap(text: str, other_bigrams: Sequence[frozenset[str]]) -> float:
-    """The largest Jaccard index between the bigrams of `text` and those of any other headline."""
+    """Return the largest Jaccard index of the bigrams of `text` and those of any other headline."""
     text_bigrams = bigrams(text)
     return max(
         (len(text_bigrams & other) / max(1, len(text_bigrams | other)) for other in other_bigrams),
@@ -108,15 +108,15 @@ _MORE_PUNCTUATION = "•·–—～￥€£™%％"
 
 
 def hanzi() -> tuple[str, ...]:
-    """The 6,763 hanzi of GB2312 in the order of the standard."""
+    """Return the 6,763 hanzi of the GB2312 standard, in its order."""
     return _rows(_HANZI_ROWS)
 
 
 def vocabulary() -> tuple[str, ...]:
-    """Every token once; its index is its id, and [PAD] is 0.
+    """Return every token once; its index is its id, and [PAD] is 0.
 
-    ASCII letters and digits come as a word's first piece and as its continuation (`a`, `##a`), so that
-    every ASCII word has an encoding.
+    ASCII letters and digits come as a word's first piece and as its continuation (`a`, `##a`), so that every
+    ASCII word has an encoding.
     """
     ascii_tokens = [c for c in string.printable if not c.isspace()]
     continuations = [f"##{c}" for c in string.ascii_letters + string.digits]
@@ -125,7 +125,7 @@ def vocabulary() -> tuple[str, ...]:
 
 
 def vocabulary_text() -> str:
-    """The content of vocab.txt."""
+    """Return the content of vocab.txt: a token on each line."""
     return "\n".join(vocabulary()) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The conversion of a trained text layer to a serving model with its vocabulary, proved at each step."""
+"""Converts a trained Paddle text classifier to a serving model with its vocabulary."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _MAX_PADDED_ROWS = 24  # that prove padding
 def write_trained(
     layer: Any, out: Path, source: str, *, labels: Sequence[str], rows: Sequence[Feeds], steps: Steps
 ) -> None:
-    """Replace `out` by the serving model of a trained layer, with its ONNX form where that can be made.
+    """Write the serving model of a trained Paddle Layer to `out`, with an ONNX copy where it can be made.
 
-    source: the name of its origin, for the stamp. rows: real rows, each a batch of one.
+    An earlier result in `out` is replaced. source: the name of the Layer's origin, for convert.json. rows:
+    real inputs, each a batch of one. Raises ParityError if a step changes the outputs.
     """
     options = ConversionOptions(steps=steps)
     with staged(out) as folder:
@@ -49,7 +50,7 @@ def convert_trained(
     rows: Sequence[Feeds],
     options: ConversionOptions,
 ) -> tuple[ParityReport, ...]:
-    """Write the serving model of a layer that takes FEEDS and gives scores of classes.
+    """Write the serving model of a Layer that takes FEEDS and returns scores of classes; return the reports.
 
     Each comparison runs `batches` and random ids, or the sample of `options` in place of random ids. Padding
     is proved on some of `rows`, batches of one. `rows` stay beside the model as its sample.

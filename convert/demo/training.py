@@ -1,8 +1,8 @@
-"""The training of the demo's model on the CPU, on about 1,400 headlines and mixtures, with a fixed seed.
+"""Trains the demo's model on the CPU, on about 1,400 headlines and mixtures of them, with a fixed seed.
 
-1,400 headlines are too few to learn that rare characters tell more than common ones, or that neighbours
-form words. Word vectors start with lengths by inverse document frequency. Positions have dimensions of their
-own. Two heads of the first layer start out looking at the character before and the character after.
+1,400 headlines are too few to learn that rare characters tell more than common ones, or that neighbours form
+words. Word vectors start with lengths by inverse document frequency. Positions have dimensions of their own.
+Two heads of the first layer start out looking at the character before and the character after.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ STEPS = 150
 
 
 class NgramTeacher:
-    """Class probabilities of token ids, from the TF-IDF of their 1-grams and 2-grams."""
+    """A linear TF-IDF classifier of token 1-grams and 2-grams, whose probabilities are training targets."""
 
     def __init__(self, rows: Sequence[Array], classes: Array, class_count: int) -> None:
-        """Fit on `rows` (token ids between [CLS] and [SEP], which are left aside) and their classes."""
+        """Fit on `rows`, token ids from [CLS] to [SEP], which are both left aside, and their classes."""
         documents: Counter[Gram] = Counter()
         for row in rows:
             documents.update(set(_grams(row)))
@@ -46,12 +46,12 @@ class NgramTeacher:
         self._weights = _fit_weights(features, np.eye(class_count, dtype=np.float32)[classes])
 
     def probabilities(self, rows: Sequence[Array]) -> Array:
-        """float32 [N, classes]."""
+        """Return class probabilities of rows of token ids, float32 [N, classes]."""
         sparse = (self._sparse(row) for row in rows)
         return _softmax(np.stack([values @ self._weights[ids] for ids, values in sparse]))
 
     def _sparse(self, row: Array) -> tuple[Array, Array]:
-        """Return indices and values of the n-grams known from the train rows; the values have norm 1."""
+        """Return indices and values of a row's n-grams that training rows have; the values have norm 1."""
         counts = Counter(self._index[gram] for gram in _grams(row) if gram in self._index)
         ids = np.fromiter(counts.keys(), np.int64, len(counts))
         values = (1 + np.log(np.fromiter(counts.values(), np.float64, len(counts)))) * self._idf[ids]
@@ -59,7 +59,7 @@ class NgramTeacher:
 
 
 class _Features:
-    """A sparse matrix; each row and each column has at least one value."""
+    """A sparse matrix of n-gram values by row; each row and each column has at least one value."""
 
     def __init__(self, rows: Sequence[tuple[Array, Array]], columns: int) -> None:
         lengths = [len(ids) for ids, _ in rows]
@@ -73,11 +73,11 @@ class _Features:
         self._starts_of_columns = np.searchsorted(self._ids[by_column], np.arange(columns))
 
     def times(self, weights: Array) -> Array:
-        """Multiply with [columns, n]: [rows, n]."""
+        """Multiply the matrix with an array [columns, n]; return [rows, n]."""
         return np.add.reduceat(weights[self._ids] * self._values, self._starts)
 
     def transposed_times(self, errors: Array) -> Array:
-        """Multiply the transposed matrix with [rows, n]: [columns, n]."""
+        """Multiply the transposed matrix with an array [rows, n]; return [columns, n]."""
         return np.add.reduceat(errors[self._rows_by_column] * self._values_by_column, self._starts_of_columns)
 
 
@@ -87,7 +87,7 @@ def _grams(row: Array) -> list[Gram]:
 
 
 def _fit_weights(features: _Features, targets: Array) -> Array:
-    """Fit weights [n-grams, classes] of the penalised maximum likelihood, by Nesterov's gradient steps.
+    """Fit the weights [n-grams, classes] of a penalised softmax regression, by Nesterov's gradient steps.
 
     There is no bias: the classes are equally frequent.
     """
@@ -121,7 +121,10 @@ FREQUENCIES = np.pi * 0.75 ** np.arange(POSITION_DIMENSIONS // 2)
 
 
 def initialise(model: Any, rows: Sequence[Array], rng: np.random.Generator) -> None:
-    """Set embeddings and the first layer's neighbour heads of a BertClassifier; `rows` are the train ids."""
+    """Set a BertClassifier's embeddings and the first layer's neighbour heads before training.
+
+    rows: token ids of the training headlines.
+    """
     embeddings, attention = model.embeddings, model.encoder.layers[0].self_attn
     words = embeddings.word.weight.shape[0]
     word_dimensions = embeddings.word.weight.shape[1] - POSITION_DIMENSIONS
@@ -136,7 +139,7 @@ def initialise(model: Any, rows: Sequence[Array], rng: np.random.Generator) -> N
 
 
 def document_weights(words: int, rows: Sequence[Array]) -> Array:
-    """Return the inverse document frequency of each id, 1 for an id of a single row; float32 [words]."""
+    """Return the inverse document frequency of each token id, 1 for ids in a single row; float32 [words]."""
     documents = np.zeros(words)
     for row in rows:
         documents[np.unique(row)] += 1
@@ -147,7 +150,7 @@ def document_weights(words: int, rows: Sequence[Array]) -> Array:
 
 
 def positions(count: int, hidden: int) -> Array:
-    """Return sinusoids in the last dimensions and zeros in the word dimensions; float32 [count, hidden]."""
+    """Return position embeddings: sinusoids in the last dimensions, zeros before; float32 [count, hidden]."""
     table = np.zeros((count, hidden), np.float32)
     angles = np.arange(count)[:, None] * FREQUENCIES
     first = hidden - POSITION_DIMENSIONS
@@ -157,7 +160,10 @@ def positions(count: int, hidden: int) -> Array:
 
 
 def look_at_neighbour(attention: Any, head: int, offset: int) -> None:
-    """Make a head's query its position turned by `offset`, so that it matches that neighbour's key."""
+    """Set an attention head's query and key so that it attends to the position at `offset`.
+
+    The query is its position turned by `offset`, which matches that neighbour's key.
+    """
     query, key = attention.q_proj.weight.numpy().copy(), attention.k_proj.weight.numpy().copy()
     columns = slice(head * attention.head_dim, (head + 1) * attention.head_dim)
     query[:, columns] = key[:, columns] = 0.0
@@ -185,7 +191,7 @@ UNKNOWN = SPECIALS.index("[UNK]")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hyperparameters, chosen by cross-validation in the train headlines, never on the held-out headlines."""
+    """Hyperparameters of the demo's training, chosen by cross-validation without the held-out headlines."""
 
     seed: int = 0
     epochs: int = 20
@@ -198,7 +204,10 @@ class Recipe:
 
 
 def train(split: Split, vocabulary: Sequence[str], steps: Steps, recipe: Recipe | None = None) -> Any:
-    """Train a BertClassifier on `split.train` alone; return it in evaluation mode."""
+    """Train a BertClassifier on `split.train` alone; return it in evaluation mode.
+
+    vocabulary: the tokens in the order of their ids. steps: receives the progress.
+    """
     recipe = recipe or Recipe()
     seed_training(recipe.seed)
     rng = np.random.default_rng(recipe.seed)
@@ -218,23 +227,23 @@ def train(split: Split, vocabulary: Sequence[str], steps: Steps, recipe: Recipe 
 
 
 def demo_tokenizer(vocabulary: Sequence[str]) -> Any:
-    """BERT's tokenizer over a vocabulary whose order gives the ids; lower-cases."""
+    """Return BERT's lower-casing tokenizer over a vocabulary whose order gives the ids."""
     return BertWordPieceTokenizer({token: i for i, token in enumerate(vocabulary)}, lowercase=True)
 
 
 def encode(tokenizer: Any, headlines: Sequence[Headline]) -> list[Array]:
-    """Token ids of each headline, [CLS] and [SEP] included."""
+    """Return the token ids of each headline, [CLS] and [SEP] included, as int64 arrays."""
     encodings = tokenizer.encode_batch([headline.text for headline in headlines])
     return [np.array(encoding.ids, np.int64) for encoding in encodings]
 
 
 def class_ids(headlines: Sequence[Headline]) -> Array:
-    """The index of each headline's label in LABELS."""
+    """Return the index of each headline's label in LABELS."""
     return np.array([LABELS.index(headline.label) for headline in headlines])
 
 
 def pad(rows: Sequence[Array]) -> Feeds:
-    """Rows as one batch: input_ids, token_type_ids and attention_mask, int64 [N, longest]."""
+    """Pad rows of token ids to a batch of input_ids, token_type_ids, attention_mask; int64 [N, longest]."""
     longest = max(len(row) for row in rows)
     input_ids = np.zeros((len(rows), longest), np.int64)
     mask = np.zeros_like(input_ids)
@@ -251,7 +260,7 @@ def batches(
     recipe: Recipe,
     rng: np.random.Generator,
 ) -> Iterator[tuple[Feeds, Array]]:
-    """Yield one epoch of augmented batches and their soft targets, float32 [N, classes]."""
+    """Yield one epoch of batches for training: augmented inputs and soft targets, float32 [N, classes]."""
     order = rng.permutation(len(rows))
     for start in range(0, len(rows) - recipe.batch + 1, recipe.batch):
         chosen = order[start : start + recipe.batch]
@@ -268,7 +277,7 @@ def batches(
 def mix(
     rows: Sequence[Array], targets: Array, share: float, rng: np.random.Generator
 ) -> tuple[list[Array], Array]:
-    """Replace a share of the rows by parts of two rows; mix their targets by the lengths of the parts."""
+    """Replace a share of the rows by parts of two rows joined; mix their targets by the parts' lengths."""
     mixed, shared = list(rows), targets.copy()
     for i, j in enumerate(rng.permutation(len(rows))):
         if rng.random() < share:
@@ -281,7 +290,7 @@ def mix(
 
 
 def _cut_run(row: Array, share: float, rng: np.random.Generator) -> Array:
-    """Return a run of at least one token of a row, without [CLS] and [SEP]."""
+    """Return consecutive tokens of a row, at least one and about `share` of it, without [CLS] and [SEP]."""
     body = row[1:-1]
     length = max(1, round(share * len(body)))
     start = rng.integers(0, len(body) - length + 1)
@@ -289,14 +298,17 @@ def _cut_run(row: Array, share: float, rng: np.random.Generator) -> Array:
 
 
 def measure_accuracy(model: Any, rows: Sequence[Array], classes: Array) -> float:
-    """Share of rows whose largest logit is their class."""
+    """Return the share of rows whose largest logit is that of their class."""
     with paddle.no_grad():
         logits = model(*map(paddle.to_tensor, pad(rows).values())).numpy()
     return float((logits.argmax(axis=1) == classes).mean())
 
 
 def share_unknown(model: BertClassifier, rows: Sequence[Array]) -> None:
-    """Give characters outside the train headlines the vector of [UNK], which token dropout has trained."""
+    """Set the embeddings of tokens outside the training rows to the embedding of [UNK].
+
+    Token dropout has trained it.
+    """
     weight = model.embeddings.word.weight
     word = weight.numpy().copy()
     trained = np.zeros(len(word), bool)

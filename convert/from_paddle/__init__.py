@@ -1,1 +1,1 @@
-"""`paddlewheel convert paddle`, of a Layer: from dynamic to static."""
+"""`paddlewheel convert paddle` for a `paddle.nn.Layer`: exports it to a Paddle inference model."""

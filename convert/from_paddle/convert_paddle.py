@@ -1,4 +1,4 @@
-"""Dynamic to static: a `paddle.nn.Layer` becomes an inference program that gives the same outputs."""
+"""Exports a `paddle.nn.Layer` to a Paddle inference model and compares the outputs."""
 
 from __future__ import annotations
 
@@ -68,12 +68,12 @@ def convert_paddle(
 
 
 def load_layer(factory: str) -> Any:
-    """Create the Layer of "module:factory", with its initial weights."""
+    """Return the Layer of "module:factory" with its initial weights, for a process that exports it."""
     return create_layer(factory)[1]
 
 
 def _check_arguments(layer: Any, feeds: Sequence[ProgramTensor]) -> None:
-    """Raise ConversionError unless forward() takes this number of tensors."""
+    """Raise ConversionError if the Layer's forward() doesn't take this number of tensors."""
     try:
         inspect.signature(layer.forward).bind(*feeds)
     except TypeError:
@@ -93,7 +93,7 @@ def _fingerprint(
     options: ConversionOptions,
     written_as: Mapping[str, str],
 ) -> str:
-    """Hash the weights and every imported source file outside the installed packages."""
+    """Return a hash of the weights, settings, and every imported source file outside installed packages."""
     weights = hashlib.sha256()
     for name, tensor in sorted(layer.state_dict().items()):
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())

@@ -1,4 +1,4 @@
-"""Export of a Layer to a static or a .pdmodel program, and the comparison of both with the Layer."""
+"""Exports a Paddle Layer to a .json or .pdmodel file, and compares the exported model with the Layer."""
 
 from __future__ import annotations
 
@@ -25,16 +25,20 @@ PROGRAM_NAME = "inference"
 
 
 def export_layer(layer: Any, arguments: Arguments, directory: Path) -> InferenceProgram:
-    """Write the static program of an evaluated Layer to `directory` and read it back.
+    """Export a Paddle Layer to a .json model in `directory`, and return the exported model's description.
 
-    Raises ConversionError when Paddle can't make the Layer static.
+    arguments: its inputs in the order of forward(). Raises ConversionError when Paddle can't export the
+    Layer.
     """
     write_static(layer, arguments, directory)
     return read_back(directory, arguments)
 
 
 def write_static(layer: Any, arguments: Arguments, directory: Path) -> None:
-    """Write the static program of an evaluated Layer, in the format of the Paddle that runs."""
+    """Export a Paddle Layer to files in `directory`, in the format of the imported Paddle.
+
+    The Layer is put in evaluation mode. Raises ConversionError when Paddle can't export it.
+    """
     paddle = import_paddle()
     specs = [
         feed and paddle.static.InputSpec([None if d < 0 else d for d in feed.shape], feed.dtype, feed.name)
@@ -58,7 +62,10 @@ def write_static(layer: Any, arguments: Arguments, directory: Path) -> None:
 
 
 def read_back(directory: Path, arguments: Arguments) -> InferenceProgram:
-    """Read the written program; raise ConversionError unless it is complete and takes all arguments."""
+    """Read an exported model and check that it is complete and takes all `arguments`.
+
+    Raises ConversionError if it doesn't.
+    """
     try:
         program = read_program(directory)
     except ConversionError as exc:
@@ -81,7 +88,7 @@ def layer_parity(
     batches: Sequence[Feeds],
     tolerance: float,
 ) -> ParityReport:
-    """Compare the dynamic Layer with its exported program."""
+    """Run a Paddle Layer and its exported model on `batches`; return the report of output differences."""
     layer.eval()
     names = [fetch.name for fetch in program.fetches]
     dynamic = layer_runner(layer, arguments)
@@ -93,7 +100,7 @@ _WEIGHTS = "weights.pdparams"
 
 @dataclass(frozen=True)
 class Recipe:
-    """A function call by which another process builds a Layer, perhaps with other weights."""
+    """A function call of JSON values by which another process builds a Layer, perhaps with other weights."""
 
     function: str  # "module:name"
     arguments: Mapping[str, object] = field(default_factory=dict)  # JSON values
@@ -101,7 +108,7 @@ class Recipe:
 
 
 def check_format(name: str) -> None:
-    """Raise ConversionError for a format that is unknown, or whose Paddle is missing."""
+    """Raise ConversionError for a file format that is unknown, or that needs a Paddle which is missing."""
     if name not in FORMATS:
         raise ConversionError(f"there is no format {name!r}; name {' or '.join(FORMATS)}.")
     if name == "pdmodel":
@@ -109,7 +116,7 @@ def check_format(name: str) -> None:
 
 
 def format_settings(name: str) -> dict[str, str]:
-    """Return the fingerprint's settings of a format; none for .json, the format of Paddle 3."""
+    """Return the settings of a file format for the fingerprint; empty for .json, the format of Paddle 3."""
     return {"format": name, "written_by": pdmodel_paddle().version} if name == "pdmodel" else {}
 
 
@@ -121,10 +128,10 @@ def export_as(
     directory: Path,
     timeout_s: float = STEP_TIMEOUT_S,
 ) -> InferenceProgram:
-    """Write the static program of an evaluated Layer in one of FORMATS, and read it back with today's Paddle.
+    """Export a Paddle Layer to `directory` in one of FORMATS, and return the exported model's description.
 
-    Another process builds the Layer by `recipe`, within `timeout_s`. Raises ConversionError when the Layer
-    can't be built there, or can't be made static.
+    For "pdmodel", a process with an older Paddle builds the Layer by `recipe`, within `timeout_s`. Raises
+    ConversionError when the Layer can't be built there, or can't be exported.
     """
     if program_format == "json":
         return export_layer(layer, arguments, directory)
@@ -169,7 +176,10 @@ def write_step(
     weights: str,
     out: str,
 ) -> None:
-    """Build the Layer, give it the weights, and write its program to `out`. Runs with the older Paddle."""
+    """Build a Layer, load its weights, and export it to a .pdmodel in `out`; needs the older Paddle.
+
+    function, built_of: the function ("module:name") that builds the Layer, and its arguments.
+    """
     module, _, name = function.partition(":")
     layer = getattr(importlib.import_module(module), name)(**built_of)
     load_params(layer, Path(weights))
@@ -179,7 +189,7 @@ def write_step(
 
 
 def _leave_out_call_stacks(program: Path) -> None:
-    """Remove the Python call stack of each operator: paths of this machine, and most of the file."""
+    """Remove operators' Python call stacks from a .pdmodel: paths of this machine, and most of the file."""
     from paddle.base.proto import framework_pb2
 
     desc = framework_pb2.ProgramDesc.FromString(program.read_bytes())

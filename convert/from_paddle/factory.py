@@ -1,4 +1,4 @@
-"""The user's module:factory: imported, called, and its source files found."""
+"""Imports and calls the user's module:factory, and finds the user's source files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from pipeline.process.app_modules import lead_import_path
 
 
 def create_layer(factory: str) -> tuple[ModuleType, Any]:
-    """Import `module` and call `factory` of "module:factory"; raise ConversionError unless it is a Layer."""
+    """Import `module` and call `factory` of "module:factory"; return the module and the Layer.
+
+    Raises ConversionError if the call fails or returns something other than a Layer.
+    """
     module, layer = call_factory(factory)
     if not isinstance(layer, import_paddle().nn.Layer):
         raise ConversionError(f"{factory} returned a {type(layer).__name__}, not a paddle.nn.Layer.")
@@ -23,7 +26,10 @@ def create_layer(factory: str) -> tuple[ModuleType, Any]:
 
 
 def call_factory(factory: str) -> tuple[ModuleType, Any]:
-    """Import `module` of "module:factory" and call `factory`; returns both."""
+    """Import `module` of "module:factory" and call `factory`; return the module and the call's result.
+
+    The working folder is importable. Raises ConversionError if the import or the call fails.
+    """
     module_name, colon, name = factory.partition(":")
     if not colon or not module_name or not name:
         raise ConversionError(f"{factory!r} is not module:factory; write it like my_model:create_model.")
@@ -50,7 +56,7 @@ def call_factory(factory: str) -> tuple[ModuleType, Any]:
 
 
 def find_user_sources(*modules: ModuleType) -> list[Path]:
-    """Return the source files of `modules` and of all imported modules outside installed packages."""
+    """Return the .py files of `modules` and of all imported modules outside installed packages, sorted."""
     installed = tuple(sysconfig.get_paths()[key] for key in ("stdlib", "platstdlib", "purelib", "platlib"))
     files = {getattr(m, "__file__", None) for m in [*sys.modules.values(), *modules]}
     sources = (Path(f) for f in files if f and f.endswith(".py") and not f.startswith(installed))

@@ -1,4 +1,4 @@
-"""The weights of a Layer, from arrays or from a .pdparams file without running code of its pickle."""
+"""Loads weights into a Paddle Layer, from arrays or from a .pdparams file without running pickled code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _ALLOWED = {
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """An unpickler that can build arrays and nothing else."""
+    """An unpickler that builds only NumPy arrays and containers, so that a file can't run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -43,9 +43,10 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def read_params(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Read the arrays of `paddle.save(layer.state_dict(), path)`; bfloat16 arrays come as uint16.
+    """Read a .pdparams file, written by `paddle.save(layer.state_dict(), path)`, as arrays by name.
 
-    Raises ConversionError when the file is absent or anything but a dictionary of arrays.
+    bfloat16 arrays come as uint16. Raises ConversionError when the file is absent or anything but a
+    dictionary of arrays.
     """
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -83,16 +84,20 @@ def _check_arrays(content: object, path: Path) -> dict[str, npt.NDArray[Any]]:
 
 
 def load_params(layer: Any, path: Path, *, allow_extra: bool = False) -> list[str]:
-    """Set every weight of `layer` from a .pdparams file, as `set_weights` does."""
+    """Set every weight of `layer` from a .pdparams file; return the names of extra arrays.
+
+    Raises ConversionError as `set_weights`, and for a file that can't be read.
+    """
     return set_weights(layer, read_params(path), path, allow_extra=allow_extra)
 
 
 def set_weights(
     layer: Any, arrays: Mapping[str, Array], path: Path, *, allow_extra: bool = False
 ) -> list[str]:
-    """Set every weight of `layer` from the arrays of the file `path`; return the names of extra arrays.
+    """Set every weight of `layer` from arrays by name; return the names of extra arrays.
 
-    Raises ConversionError unless names and shapes match; `allow_extra` accepts extra arrays.
+    path: their file, for messages. Raises ConversionError unless names and shapes match; `allow_extra`
+    accepts extra arrays.
     """
     state = layer.state_dict()
     absent, extra = sorted(state.keys() - arrays.keys()), sorted(arrays.keys() - state.keys())

@@ -1,1 +1,1 @@
-"""`paddlewheel convert paddle`, of a PaddleNLP model: from its configuration and weights to a program."""
+"""`paddlewheel convert paddle` for a PaddleNLP model: exports configuration and weights to a Paddle model."""

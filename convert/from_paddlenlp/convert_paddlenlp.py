@@ -1,4 +1,4 @@
-"""The conversion of a PaddleNLP model, by name, folder or configuration, to a program with notes."""
+"""Exports a PaddleNLP model, by name, folder or configuration, to a Paddle inference model with notes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def convert_paddlenlp(
     program_format: str = FORMATS[0],
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Export the PaddleNLP model `source` to `out`, with its notes and tokenizer files beside the program.
+    """Export the PaddleNLP model `source` to a Paddle inference model in `out`, with notes and tokenizer.
 
     `source` is a folder (config.json or model_config.json, weights), a configuration file, or a name that
     PaddleNLP knows; nothing is downloaded. `task` is one of TASKS; by default the class in the configuration
@@ -91,7 +91,7 @@ def _check_classes(labels: Sequence[str], number: int) -> None:
 def _export(
     model: PaddleNLPSource, folder: Path, arguments: dict[str, Any], options: ConversionOptions
 ) -> dict[str, Any]:
-    """Export the program to `folder`; return the result of `export_step`."""
+    """Export the model to `folder` in a separate process; return the result of `export_step`."""
     built_from = {"config": model.config, "weights": str(model.weights or "")}
     source = {"name": model.name} if model.config is None else built_from
     exported: dict[str, Any] = run_isolated(

@@ -1,4 +1,4 @@
-"""The step that builds, exports and compares a PaddleNLP encoder, in the conversion environment."""
+"""Builds, exports and compares a PaddleNLP encoder, in a process with the converters' packages."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def export_step(
     tokenizer: str | None,
     program_format: str,
 ) -> dict[str, Any]:
-    """Write the static program of a PaddleNLP model to `out`, in one of FORMATS.
+    """Build a PaddleNLP model and export it to `out`, in the file format `program_format`, one of FORMATS.
 
     `source` has either "name", of a configuration in PaddleNLP, or "config", a dictionary, and "weights", a
-    file or "" for random weights. `sample` are files with inputs. The tokenizer in the folder `tokenizer`
-    reads texts among them. Returns the parity report as a dictionary, the feeds as text, the name of the
-    class, and the padding id.
+    file or "" for random weights. `labels` is the number of classes, 0 for the configuration's. `sample` are
+    files with inputs. The tokenizer in the folder `tokenizer` reads texts among them. Returns the comparison
+    report as a dictionary, the inputs as text, the name of the class, and the padding id.
     """
     steps.step("Building the model")
     config, model = _build(source, task, labels)
@@ -67,12 +67,12 @@ def export_step(
 
 
 def exported_layer(source: dict[str, Any], task: str, labels: int) -> Any:
-    """Build the Layer that `export_step` makes static, with random weights."""
+    """Build the Layer that `export_step` exports, with random weights, for another process."""
     return _create_exportable(_build(source, task, labels)[1], task)
 
 
 def _build(source: dict[str, Any], task: str, labels: int) -> tuple[Any, Any]:
-    """Build the configuration, and the model with random weights."""
+    """Return the configuration and the model, which has random weights."""
     paddle = import_paddle()
     from paddlenlp import transformers
 
@@ -82,13 +82,16 @@ def _build(source: dict[str, Any], task: str, labels: int) -> tuple[Any, Any]:
 
 
 def default_inputs(config: dict[str, Any]) -> tuple[ProgramTensor, ...]:
-    """Return ids and mask, and token types if the configuration has more than one."""
+    """Return the inputs input_ids and attention_mask, with token_type_ids if there is more than one type."""
     types = ("token_type_ids",) if int(config.get("type_vocab_size") or 0) > 1 else ()
     return tuple(ProgramTensor(name, "int64", (-1, -1)) for name in ("input_ids", *types, "attention_mask"))
 
 
 def positional(specs: tuple[ProgramTensor, ...]) -> list[ProgramTensor | None]:
-    """Order specs as the arguments of forward(), None between; raise ConversionError for other names."""
+    """Return inputs in the order of PaddleNLP's forward(), with None for those left out in between.
+
+    Raises ConversionError for other names, and without input_ids.
+    """
     by_name = {spec.name: spec for spec in specs}
     for name in by_name:
         if name not in INPUTS:
@@ -102,7 +105,7 @@ def positional(specs: tuple[ProgramTensor, ...]) -> list[ProgramTensor | None]:
 
 
 def _create_exportable(model: Any, task: str) -> Any:
-    """Return a Layer that computes the model's forward() and can be made static, also for RoBERTa."""
+    """Return a Layer with the outputs of the model's forward() that can be exported, also for RoBERTa."""
     if task != "token-classification":
         return model
     paddle: Any = import_paddle()
@@ -132,7 +135,11 @@ def _create_exportable(model: Any, task: str) -> Any:
 
 
 def _configuration(transformers: Any, source: dict[str, Any], labels: int) -> Any:
-    """Create the configuration object of PaddleNLP."""
+    """Return PaddleNLP's configuration object, by its name or from a dictionary.
+
+    labels: the number of classes, 0 for the configuration's. Raises ConversionError for an unusable
+    configuration.
+    """
     if "name" in source:
         family, values = _built_in(transformers, source["name"])
     else:
@@ -148,7 +155,10 @@ def _configuration(transformers: Any, source: dict[str, Any], labels: int) -> An
 
 
 def _built_in(transformers: Any, name: str) -> tuple[str, dict[str, Any]]:
-    """Return family and values of a configuration in PaddleNLP, by its name."""
+    """Return family ("Bert") and values of a configuration that PaddleNLP has under this name.
+
+    Raises ConversionError for an unknown name.
+    """
     built_in: dict[str, tuple[str, dict[str, Any]]] = {}
     for family in dict.fromkeys(FAMILIES.values()):
         for key, values in getattr(transformers, f"{family}Model").pretrained_init_configuration.items():
@@ -167,7 +177,7 @@ def _model_class(transformers: Any, config: Any, task: str) -> Any:
 
 
 def _load_weights(model: Any, path: Path, steps: Steps) -> None:
-    """Load every weight of the model from the file; report extra weights in one line."""
+    """Load every weight of the model from a .pdparams or safetensors file; report extra weights."""
     if path.suffix == ".pdparams":
         extra = load_params(model, path, allow_extra=True)
     else:

@@ -1,4 +1,4 @@
-"""The source of a PaddleNLP model: supported models and their files, read without PaddleNLP."""
+"""Finds the configuration, weights and tokenizer of a PaddleNLP model, without importing PaddleNLP."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_HEADER_BYTES = 100 << 20
 
 @dataclass(frozen=True)
 class PaddleNLPSource:
-    """A model to build: a configuration by name or from a file, and its weights."""
+    """A PaddleNLP model to build: a configuration by name or from a file, its weights and tokenizer files."""
 
     name: str
     config: dict[str, Any] | None = None
@@ -41,7 +41,11 @@ class PaddleNLPSource:
 
 
 def find_source(source: str, *, random_weights: bool) -> PaddleNLPSource:
-    """Find the files of `source`. Raise ConversionError, with a hint, for missing or unreadable files."""
+    """Find the files of a PaddleNLP model by folder, configuration file, or name of a downloaded model.
+
+    random_weights: whether weights are not needed. Raises ConversionError, with a hint, for missing or
+    unreadable files.
+    """
     path = Path(source)
     if path.is_file():
         if not random_weights:
@@ -68,7 +72,7 @@ def find_source(source: str, *, random_weights: bool) -> PaddleNLPSource:
 
 
 def refuse_script(source: str) -> None:
-    """Raise ConversionError for a Python file; users must write module:factory."""
+    """Raise ConversionError if `source` is a .py file, with a hint to write module:factory."""
     path = Path(source)
     if path.suffix == ".py":
         raise ConversionError(
@@ -77,7 +81,10 @@ def refuse_script(source: str) -> None:
 
 
 def read_paddlenlp_config(path: Path) -> dict[str, Any]:
-    """Read a configuration in the form of current PaddleNLP; `model_type` is one of FAMILIES."""
+    """Read a PaddleNLP configuration file, also of old versions, in the form of current PaddleNLP.
+
+    Its `model_type` is one of FAMILIES. Raises ConversionError for other files.
+    """
     try:
         with path.open("rb") as file:
             config = json.loads(file.read(_MAX_CONFIG_BYTES))
@@ -125,7 +132,7 @@ def _from_folder(folder: Path, random_weights: bool) -> PaddleNLPSource:
 
 
 def is_written_by_paddle(path: Path) -> bool:
-    """Return whether a safetensors file has Paddle's layout. Raise ConversionError for another file.
+    """Return whether a safetensors file was written by Paddle. Raises ConversionError for other files.
 
     PyTorch's linear weights are transposed, which a square weight would hide.
     """
@@ -141,7 +148,7 @@ def _require_paddle_layout(path: Path) -> None:
 
 
 def _writer(path: Path) -> str:
-    """Return the framework that a safetensors file names."""
+    """Return the framework that a safetensors file names, such as "pt"; empty if it names none."""
     try:
         with path.open("rb") as file:
             size = int.from_bytes(file.read(8), "little")

@@ -1,1 +1,1 @@
-"""Models of tables to ONNX: scikit-learn, LightGBM, XGBoost."""
+"""Converts scikit-learn, LightGBM and XGBoost models of tables to ONNX."""

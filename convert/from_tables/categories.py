@@ -1,4 +1,4 @@
-"""Categorical columns of LightGBM and XGBoost: their categories, and the ONNX nodes that encode them.
+"""Categorical columns of LightGBM and XGBoost models: their categories, and ONNX nodes to encode them.
 
 Both libraries train on the codes of pandas categories, and store the categories in the model.
 """
@@ -17,7 +17,7 @@ ENCODED_OPSET = "ai.onnx.ml", 3
 
 
 class Categories(NamedTuple):
-    """The categories of a column. The code of a category is its index."""
+    """The categories of a table's column; the code of a category, on which models train, is its index."""
 
     values: Sequence[str] | Sequence[int]
     accepts_unknown: bool = False  # whether the library treats an unknown category as missing
@@ -25,7 +25,10 @@ class Categories(NamedTuple):
 
 
 def find_categories(model: Any, names: Sequence[str]) -> dict[str, Categories]:
-    """Return the categorical columns of a LightGBM or XGBoost model by name. Raises ConversionError."""
+    """Return the categorical columns of a LightGBM or XGBoost model, by the column names `names`.
+
+    Empty for other models. Raises ConversionError for categories that can't be encoded.
+    """
     library = type(model).__module__.partition(".")[0]
     if library == "lightgbm":
         return _of_lightgbm(getattr(model, "booster_", model), names)
@@ -72,7 +75,7 @@ def _of_xgboost(booster: Any, names: Sequence[str]) -> dict[str, Categories]:
 
 
 def _decode(encoding: Mapping[str, Any]) -> list[Any]:
-    """Return the categories of a column: numbers, or texts that are stored one after the other."""
+    """Return a column's categories in XGBoost's JSON: numbers, or texts stored one after the other."""
     offsets, values = encoding.get("offsets"), encoding["values"]
     if offsets is None:
         return list(values)
@@ -81,7 +84,7 @@ def _decode(encoding: Mapping[str, Any]) -> list[Any]:
 
 
 def _count_codes(trees: Mapping[str, Any], feature: int) -> int:
-    """Return the number of codes that the splits of a column name."""
+    """Return how many category codes a column has, by the codes that the trees' splits name."""
     max_code = -1
     for tree in trees["trees"]:
         spans = zip(
@@ -107,9 +110,10 @@ def _check_categories(name: str, values: Iterable[Any]) -> list[Any]:
 def encode_categories(
     onnx_model: Any, feed: str, dtypes: Mapping[str, str], categories: Mapping[str, Categories]
 ) -> None:
-    """Replace the feed of codes by a feed [N, 1] for each column, and encode categories in the graph.
+    """Add nodes that encode categories to an ONNX model, with an input for each column.
 
-    dtypes: number, integer or text by column. The code of a category that the model lacks is NaN.
+    The new inputs, of shape [N, 1], replace the input `feed` of codes. dtypes: number, integer or text by
+    column. The code of a category that the model lacks is NaN.
     """
     from onnx import TensorProto, helper
 

@@ -1,4 +1,4 @@
-"""The conversion of a table model to an ONNX model, with its columns and classes as notes."""
+"""Converts a scikit-learn, LightGBM or XGBoost model to ONNX, with notes about its columns and classes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEAD_BYTES = 64
 
 @dataclass(frozen=True)
 class TableSource:
-    """A file with a table model."""
+    """A file with a scikit-learn, LightGBM or XGBoost model, and the packages that read it."""
 
     path: Path
     library: str
@@ -41,7 +41,7 @@ class TableSource:
 
 
 def table_source(path: Path) -> TableSource | None:
-    """Detect the table model in a file; return None for another file."""
+    """Detect a scikit-learn, LightGBM or XGBoost model in a file; return None for other files."""
     suffix = path.suffix.lower()
     if suffix in PICKLES:
         return TableSource(path, "scikit-learn", SCIKIT_LEARN_NEEDS, runs_code=True)
@@ -58,7 +58,7 @@ def table_source(path: Path) -> TableSource | None:
 
 
 def require_trust(source: TableSource, trusted: bool) -> None:
-    """Raise ConversionError for a file that runs code when it is loaded, unless it is trusted."""
+    """Raise ConversionError for a pickle, which runs code when it is loaded, unless it is `trusted`."""
     if source.runs_code and not trusted:
         raise ConversionError(
             f"{source.path} is a pickle: loading it runs whatever code stands in it. Where you know who "
@@ -74,7 +74,7 @@ def convert_table(
     trusted: bool = False,
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Write model.onnx, its notes and the rows of its proof to `out`.
+    """Convert a model of tables to model.onnx in `out`, with its notes and the rows of the comparison.
 
     `input_spec` names the columns and their dtypes where the model does not. `trusted` allows loading a
     pickle, which runs code. Raises ConversionError for an unusable model, ParityError when the outputs
@@ -112,7 +112,10 @@ def convert_table(
 def _export(
     arguments: dict[str, Any], source: TableSource, needs: Sequence[str], options: ConversionOptions
 ) -> tuple[dict[str, Any], ParityReport]:
-    """Run `table_step`. Return its result, and the report, which has passed."""
+    """Run `table_step` in a separate process. Returns its result and the comparison report.
+
+    Raises ParityError if outputs differ.
+    """
     exported = run_isolated(
         "convert.from_tables.table_steps:table_step",
         arguments,
@@ -130,7 +133,7 @@ def _export(
 def _versions_named(
     source: TableSource, facts: PickleFacts, needs: Sequence[str], options: ConversionOptions
 ) -> Iterator[None]:
-    """State a mismatch of scikit-learn's versions: in the error of a failed conversion, else as a warning."""
+    """Add a mismatch of scikit-learn versions to a ConversionError in the block, or print it as a warning."""
     failure: ConversionError | None = None
     try:
         yield
@@ -146,7 +149,7 @@ def _versions_named(
 
 
 def with_rows(folder: Path, options: ConversionOptions) -> ConversionOptions:
-    """Return the options with the rows beside the model as their sample, if there are such rows."""
+    """Return options whose sample is proof_rows.npz in a folder; unchanged options without this file."""
     rows = folder / ROWS_FILE
     return replace(options, sample=(rows,)) if rows.is_file() else options
 

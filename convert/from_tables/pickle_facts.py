@@ -1,4 +1,4 @@
-"""Versions and libraries of a pickled model, and how the conversion environment matches its scikit-learn.
+"""Finds the scikit-learn version in a pickled model, and compares it with the conversion environment's.
 
 The pickle is searched as bytes and never loaded.
 """
@@ -38,19 +38,22 @@ _DECOMPRESSORS: Mapping[bytes, Callable[[], Any]] = {
 
 
 class PickleFacts(NamedTuple):
-    """The libraries that wrote a pickle."""
+    """The scikit-learn version and the boosting libraries that a pickle names."""
 
     sklearn: str = ""  # version of scikit-learn; empty if the pickle has none
     boosters: tuple[str, ...] = ()  # import names: lightgbm, xgboost
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Import names of the packages that a conversion needs beside those of scikit-learn."""
+        """Import names of the packages that a conversion needs besides scikit-learn's."""
         return (*self.boosters, "onnxmltools") if self.boosters else ()
 
 
 def read_pickle_facts(path: Path) -> PickleFacts:
-    """Search a pickle, also one that joblib compressed. A file that can't be decompressed has no facts."""
+    """Find version and libraries in the bytes of a pickle, also one that joblib compressed.
+
+    Nothing is loaded. The result is empty for a file that can't be decompressed.
+    """
     boosters: set[str] = set()
     version, before = "", b""
     try:
@@ -77,7 +80,7 @@ def _find_version(text: bytes) -> str:
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
-    """Yield the decompressed bytes, at most 4 GiB."""
+    """Yield the file's decompressed bytes in pieces, at most about 4 GiB."""
     with path.open("rb") as file:
         head = file.read(_PIECE_BYTES)
         create = next((create for magic, create in _DECOMPRESSORS.items() if head.startswith(magic)), None)
@@ -96,9 +99,10 @@ SCIKIT_LEARN_NEEDS = ("sklearn", "skl2onnx", "joblib", "onnx")
 def describe_mismatch(
     source: Path, facts: PickleFacts, needs: Sequence[str], options: ConversionOptions
 ) -> str:
-    """Name both versions, and the commands that convert with the right one; empty if they match.
+    """Return a sentence about different scikit-learn versions in pickle and environment; empty if they match.
 
-    Patch releases of scikit-learn read the pickles of each other.
+    The sentence names both versions and the commands that convert with the right one. Patch releases of
+    scikit-learn read the pickles of each other.
     """
     if not facts.sklearn:
         return ""
@@ -120,7 +124,7 @@ def describe_mismatch(
 def require_environment(
     source: Path, facts: PickleFacts, needs: Sequence[str], options: ConversionOptions
 ) -> None:
-    """Raise ConversionError without a conversion environment.
+    """Raise ConversionError if no conversion environment is found.
 
     The error names the commands for the version in the pickle: another version would be of no use.
     """

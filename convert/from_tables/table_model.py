@@ -1,4 +1,7 @@
-"""A table model as it was saved: columns, classes, answers. For the conversion environment."""
+"""Loads a scikit-learn, LightGBM or XGBoost model, with its columns and classes, and runs it.
+
+For the conversion environment.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ ROWS_FILE = "proof_rows.npz"  # rows that the model accepts: it rejects unknown 
 
 @dataclass
 class Column:
-    """A column of the table."""
+    """A column of the table that the model takes: its name, type and known categories."""
 
     name: str
     type: str = "number"
@@ -36,7 +39,7 @@ class Column:
 
 @dataclass
 class TableModel:
-    """A model with its columns."""
+    """A loaded scikit-learn, LightGBM or XGBoost model with its columns and classes."""
 
     model: Any
     columns: list[Column]
@@ -46,11 +49,14 @@ class TableModel:
 
     @property
     def scored(self) -> bool:
-        """Whether the model returns scores or values, not only a class."""
+        """Whether the model returns probabilities or values, not only a class."""
         return hasattr(self.model, "predict_proba") or not hasattr(self.model, "classes_")
 
     def answer(self, rows: Mapping[str, Array]) -> Array:
-        """Return probabilities [rows, classes] or classes [rows] of a classifier, or values [rows, 1]."""
+        """Run the model on rows, an array for each column.
+
+        Returns probabilities [rows, classes] or classes [rows] of a classifier, or values [rows, 1].
+        """
         batch = self.create_input(rows)
         if hasattr(self.model, "predict_proba"):
             return np.asarray(self.model.predict_proba(batch))
@@ -62,7 +68,7 @@ class TableModel:
         return answer.reshape(len(answer), -1)
 
     def create_input(self, rows: Mapping[str, Array]) -> Any:
-        """Convert rows to the input type of the model."""
+        """Convert rows, an array for each column, to the model's input type: DataFrame, DMatrix or matrix."""
         if self.named:
             return self._create_table(rows)
         matrix = np.stack([rows[column.name] for column in self.columns], axis=1).astype(np.float32)
@@ -78,7 +84,10 @@ class TableModel:
         return matrix
 
     def _create_table(self, rows: Mapping[str, Array]) -> Any:
-        """Convert rows to a DataFrame. Boosters get the column names and categories of their training."""
+        """Convert rows to a DataFrame, or to a DMatrix for XGBoost's Booster.
+
+        Boosters get the column names and categories of their training.
+        """
         import pandas
 
         table = pandas.DataFrame({column.name: rows[column.name] for column in self.columns})
@@ -98,12 +107,16 @@ def _is_xgboost_booster(model: Any) -> bool:
 
 
 def installed_version(steps: Steps, distribution: str) -> str:
-    """Return the version of a distribution in this environment."""
+    """Return the version of an installed distribution; runs as a step in the conversion environment."""
     return metadata.version(distribution)
 
 
 def load_table_model(source: str, library: str, columns: Sequence[Sequence[str]]) -> TableModel:
-    """Load the model. columns: names and dtypes of --input-spec. Raises ConversionError."""
+    """Load a model file of a library, "scikit-learn", "LightGBM" or "XGBoost", with its columns.
+
+    columns: pairs of name and dtype from --input-spec. Raises ConversionError if it can't be loaded or the
+    columns don't fit.
+    """
     try:
         model = _LOADERS[library](source)
     except ConversionError:
@@ -163,7 +176,7 @@ _LOADERS = {"scikit-learn": _load_sklearn, "LightGBM": _load_lightgbm, "XGBoost"
 
 
 def _get_column_names(model: Any) -> list[str]:
-    """Return the column names of the training, else x0, x1, ..."""
+    """Return the column names of the model's training, else x0, x1, ..."""
     names = getattr(model, "feature_names_in_", None)
     if names is None and hasattr(model, "feature_name") and callable(model.feature_name):
         names = [name for name in model.feature_name() if not name.startswith("Column_")]
@@ -175,7 +188,7 @@ def _get_column_names(model: Any) -> list[str]:
 
 
 def _count(model: Any) -> int:
-    """Return how many columns the model takes."""
+    """Return how many columns the model takes. Raises ConversionError if it does not tell."""
     for name in ("n_features_in_", "num_feature", "num_features"):
         value = getattr(model, name, None)
         if value is not None:
@@ -187,7 +200,7 @@ def _count(model: Any) -> int:
 
 
 def _classes(model: Any) -> list[Any]:
-    """Return the classes of a classifier; of a booster their numbers."""
+    """Return the classes of a classifier, numbers for a booster; empty for a regressor."""
     classes = getattr(model, "classes_", None)
     if classes is not None:
         return list(np.asarray(classes).tolist())
@@ -206,7 +219,7 @@ def _classes(model: Any) -> list[Any]:
 
 
 def _steps(model: Any) -> list[Any]:
-    """Return the steps of a pipeline."""
+    """Return the steps of a scikit-learn Pipeline; empty for another model."""
     return [step for _, step in getattr(model, "steps", [])]
 
 
@@ -215,7 +228,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def with_empty_texts(model: Any) -> Any:
-    """Return a copy of a scikit-learn model for which a missing text is the empty text, as in ONNX."""
+    """Return a copy of a scikit-learn model that takes the empty text as a missing text, as ONNX does."""
     copied = copy.deepcopy(model)
     for part in _parts(copied):
         if hasattr(part, "categories_"):
@@ -232,7 +245,7 @@ def with_empty_texts(model: Any) -> Any:
 
 
 def _parts(model: Any) -> Iterator[Any]:
-    """Yield a model, and the steps and transformers in it."""
+    """Yield a model, and recursively the pipeline steps and column transformers in it."""
     yield model
     transformers = [step for _, step, _ in getattr(model, "transformers_", [])]
     for part in (*_steps(model), *transformers):
@@ -244,7 +257,7 @@ def _transforms_columns(model: Any) -> bool:
 
 
 def _text_columns(model: Any) -> dict[str, tuple[list[str], bool]]:
-    """Return text columns by name: the texts that an encoder knows, and whether it accepts unknown texts."""
+    """Return the text columns of a model by name: known texts, and whether unknown texts are accepted."""
     texts: dict[str, tuple[list[str], bool]] = {}
     for transformer in (step for step in (model, *_steps(model)) if hasattr(step, "transformers_")):
         for _, step, columns in transformer.transformers_:

@@ -1,4 +1,4 @@
-"""The step that writes a table model as ONNX, by skl2onnx or onnxmltools, in the conversion environment."""
+"""Converts a scikit-learn, LightGBM or XGBoost model to ONNX, in a process with the converters' packages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ _UNSEEN = "never seen"
 
 
 def read_rows(paths: Sequence[str], columns: Sequence[Column]) -> dict[str, Array]:
-    """Read rows of CSV files, by column. Raise ConversionError for a file without such columns."""
+    """Read the rows of CSV files, at most 2048, as an array for each column.
+
+    Raises ConversionError for a file without these columns or with text in a column of numbers.
+    """
     cells: dict[str, list[str]] = {column.name: [] for column in columns}
     for path in paths:
         if Path(path).suffix.lower() != ".csv":
@@ -51,7 +54,10 @@ def read_rows(paths: Sequence[str], columns: Sequence[Column]) -> dict[str, Arra
 
 
 def generate_rows(columns: Sequence[Column]) -> dict[str, Array]:
-    """Generate rows of numbers of several sizes, and of known categories; the same on every call."""
+    """Generate 64 random rows, an array for each column: numbers of several magnitudes, known categories.
+
+    Every call returns the same rows.
+    """
     random = np.random.default_rng(7)
     rows: dict[str, Array] = {}
     for column in columns:
@@ -102,7 +108,11 @@ def table_step(
     sample: Sequence[str],
     tolerance: float,
 ) -> dict[str, Any]:
-    """Write model.onnx and the rows of its proof to `out`; return the report and serving.yml's entries."""
+    """Convert a model file to model.onnx in `out`, and write the rows of the comparison beside it.
+
+    columns: pairs of name and dtype from --input-spec. sample: CSV files. Returns a dictionary with the
+    comparison report, the class and labels of the model, and serving.yml's inputs and outputs.
+    """
     steps.step(f"Reading the model of {library}")
     model = load_table_model(source, library, columns)
     rows = read_rows(sample, model.columns) if sample else generate_rows(model.columns)
@@ -142,7 +152,7 @@ def table_step(
 
 
 def _comparable(model: TableModel, answer: Any) -> Array:
-    """Convert an answer to numbers; a class becomes its index."""
+    """Convert a model's answer to numbers to compare; a class becomes its index."""
     if model.classes and not model.scored:
         return np.array(
             [model.classes.index(label) for label in np.asarray(answer).ravel().tolist()], np.float64
@@ -156,7 +166,7 @@ def _allow_missing(
     answers: Callable[[Mapping[str, Array]], list[Array]],
     tolerance: float,
 ) -> None:
-    """Allow missing numbers, and missing texts, if both models answer alike without them.
+    """Mark columns as accepting missing numbers or texts if both models answer alike without them.
 
     The last row then has none. A forest of scikit-learn has a branch for missing numbers that ONNX's trees
     lack.
@@ -178,7 +188,7 @@ def _allow_missing(
 
 
 def _convert_to_onnx(model: TableModel) -> Any:
-    """Convert the model to ONNX."""
+    """Return an ONNX ModelProto of the model, by skl2onnx or onnxmltools."""
     library = type(model.model).__module__.partition(".")[0]
     if library in ("lightgbm", "xgboost"):
         return _convert_booster(model, library)
@@ -220,7 +230,7 @@ def _convert_booster(model: TableModel, library: str) -> Any:
 
 
 def _types(model: TableModel, types: Any) -> list[tuple[str, Any]]:
-    """Return the feeds in the converter's types: one matrix, or one feed for each column."""
+    """Return the ONNX inputs with the converter's types: one matrix, or one input for each column."""
     kinds = {
         "number": types.FloatTensorType,
         "integer": types.Int64TensorType,
@@ -232,7 +242,7 @@ def _types(model: TableModel, types: Any) -> list[tuple[str, Any]]:
 
 
 def _store_whole_numbers() -> None:
-    """Have skl2onnx 1.20 store a flag of a tree's node as the integer that protobuf asks for."""
+    """Patch skl2onnx 1.20 to store a flag of a tree's node as the integer that protobuf asks for."""
     from skl2onnx.common import tree_ensemble
 
     add_node = tree_ensemble.add_node
@@ -244,7 +254,7 @@ def _store_whole_numbers() -> None:
 
 
 def _register_boosters() -> None:
-    """Have skl2onnx know the estimators of LightGBM and XGBoost that a pipeline has as steps."""
+    """Register the LightGBM and XGBoost estimators with skl2onnx, for pipelines that have them as steps."""
     for module, prefix, converter in (
         ("lightgbm", "LGBM", "onnxmltools.convert.lightgbm.operator_converters.LightGbm:convert_lightgbm"),
         ("xgboost", "XGB", "onnxmltools.convert.xgboost.operator_converters.XGBoost:convert_xgboost"),
@@ -267,7 +277,7 @@ def _register(library: Any, prefix: str, convert: Any) -> None:
 
 
 def _name_outputs(onnx_model: Any, model: TableModel, rows: Mapping[str, Array]) -> list[str]:
-    """Name the outputs, free their batch axis, and remove redundant outputs. Return the names.
+    """Name the outputs, make their batch axis dynamic, and remove redundant outputs; return the names.
 
     A label is redundant if the best score always has it. Scores that are no probabilities are removed.
     """
@@ -294,7 +304,7 @@ def _name_outputs(onnx_model: Any, model: TableModel, rows: Mapping[str, Array])
 
 
 def _name_feeds(onnx_model: Any, model: TableModel) -> None:
-    """Record the feed of each column; rename feeds with the name of an output.
+    """Record the ONNX input of each column; rename inputs that have the name of an output.
 
     skl2onnx keeps the order of columns but changes names, for example those with blanks.
     """
@@ -310,13 +320,13 @@ def _name_feeds(onnx_model: Any, model: TableModel) -> None:
 
 
 def _rename(graph: Any, output: Any, name: str) -> None:
-    """Rename an output; an inner tensor of the same name gets another name."""
+    """Rename an output of an ONNX graph; an inner tensor of the same name gets another name."""
     _rename_in_nodes(graph, {name: _free_name(graph, name), output.name: name})
     output.name = name
 
 
 def _free_name(graph: Any, name: str) -> str:
-    """Return this name with a number that makes it unused in the graph."""
+    """Return the name with a number appended that makes it unused in the graph."""
     used = {tensor for node in graph.node for tensor in (*node.input, *node.output)}
     used.update(feed.name for feed in graph.input)
     return next(other for number in itertools.count() if (other := f"{name}_{number}") not in used)
@@ -341,7 +351,7 @@ def _chooses_by_score(model: TableModel, rows: Mapping[str, Array]) -> bool:
 
 
 def _feeds(model: TableModel, rows: Mapping[str, Array]) -> dict[str, Array]:
-    """Convert rows to feeds of the ONNX model."""
+    """Convert rows, an array for each column, to the ONNX model's inputs."""
     if not model.named:
         matrix = np.stack([rows[column.name] for column in model.columns], axis=1)
         return {FEED: matrix.astype(np.float32)}
@@ -358,7 +368,7 @@ def _storable(array: Array) -> Array:
 
 
 def _described_columns(model: TableModel, rows: Mapping[str, Array]) -> list[dict[str, Any]]:
-    """Return the columns for serving.yml, each with a cell of the first row as its example."""
+    """Return the columns as entries of serving.yml, each with an example value."""
     described = []
     for column in model.columns:
         value = column.values[0] if len(column.values) else rows[column.name][0]

@@ -1,1 +1,1 @@
-"""`paddlewheel convert torch`: from a PyTorch model to Paddle, ONNX or TorchScript."""
+"""`paddlewheel convert torch`: converts a PyTorch model to Paddle, ONNX or TorchScript."""

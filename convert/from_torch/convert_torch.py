@@ -1,4 +1,4 @@
-"""The conversion of a PyTorch model to Paddle, ONNX or TorchScript, by the first route with equal outputs."""
+"""Converts a PyTorch model to Paddle, ONNX or TorchScript, whichever first has equal outputs."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def convert_torch(
     described: Mapping[str, Any] | None = None,
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Write the model of `source`, a Hugging Face directory or "module:factory", to the folder `out`.
+    """Convert the PyTorch model `source`, a Hugging Face directory or "module:factory", to the folder `out`.
 
-    `to` is one of ROUTES; by default all routes are tried in order. With `advise`, an error of a single route
-    names the other routes. `input_spec` has the form of `parse_input_spec`, and is optional for text models
-    of transformers. A Paddle program is written in `program_format`, one of FORMATS; "pdmodel" allows only
-    the route to Paddle. `described` is an earlier result of `describe_torch`. Raises ConversionError for an
-    unusable model, ParityError when the outputs differ on the only or last route.
+    `to` is "paddle", "onnx" or "torchscript"; by default all are tried in this order. With `advise`, the
+    error of a single target names the others. `input_spec` has the form of `parse_input_spec`, and is
+    optional for text models of transformers. A Paddle model is written in `program_format`, one of FORMATS;
+    "pdmodel" allows only Paddle. `described` is an earlier result of `describe_torch`. Raises ConversionError
+    for an unusable model, ParityError when the outputs differ on the only or last target.
     """
     options = options or ConversionOptions()
     _check_target(to, opset)
@@ -98,7 +98,10 @@ def _check_target(to: str | None, opset: int) -> None:
 
 
 def _routes(to: str | None, program_format: str) -> list[str]:
-    """Return the routes to try. Raise ConversionError for a route that can't write the format."""
+    """Return the targets to try, as keys of ROUTES.
+
+    Raises ConversionError for a target that can't have the format.
+    """
     if program_format == FORMATS[0]:
         return [to] if to else list(ROUTES)
     if to not in (None, "paddle"):
@@ -109,7 +112,7 @@ def _routes(to: str | None, program_format: str) -> list[str]:
 def _run_first_possible(
     routes: Sequence[str], export: Callable[[str], list[ParityReport]], steps: Steps
 ) -> tuple[str, list[ParityReport]]:
-    """Return the name of the first route without an error, and the reports of `export` for it.
+    """Call `export` with each route's name until one call succeeds; return that name and its reports.
 
     Raises the ServingError of the last route.
     """
@@ -123,7 +126,11 @@ def _run_first_possible(
 
 
 def describe_torch(source: str, input_spec: str, options: ConversionOptions) -> dict[str, Any]:
-    """Load the model and describe it for `convert_torch`. Raises ConversionError."""
+    """Load a PyTorch model in the conversion environment and return facts for `convert_torch`.
+
+    The facts are its hash, output names, notes, and whether PaddleNLP has its architecture. Raises
+    ConversionError.
+    """
     if input_spec:
         parse_input_spec(input_spec)
     check_source(source)
@@ -144,7 +151,7 @@ def _run_route(route: Route, arguments: dict[str, Any], options: ConversionOptio
 def _write_notes(
     folder: Path, facts: Mapping[str, Any], encoder: SentenceEncoder, tokenizer: Sequence[Path]
 ) -> None:
-    """Write the notes of a model with the files they name, for `convert serving --with-notes`."""
+    """Write model_notes.json and copy the files it names to `folder`, for `convert serving --with-notes`."""
     files = [*tokenizer, *encoder.files]
     for file in files:
         shutil.copyfile(file, folder / file.name)
@@ -180,7 +187,7 @@ def _run_torch_step(
 
 
 def _add_routes(error: ServingError, source: str, route: str, *, only: bool, advise: bool) -> ServingError:
-    """Add the routes that were not tried to the error of the last route."""
+    """Return the error of the last route with a hint about the routes that were not tried."""
     if isinstance(error, ParityError):
         return error
     why = error.message.rstrip(".")

@@ -1,4 +1,4 @@
-"""The loader of models of transformers, and their feeds. In the conversion environment only."""
+"""Loads Hugging Face transformers models and finds their inputs. In the conversion environment only."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _MODULE, _MASK = "transformers.masking_utils", "sdpa_mask"  # eager attention us
 
 
 def make_masks_by_broadcasting() -> None:
-    """Replace the mask function of transformers in this process, if it has one.
+    """Replace transformers' attention mask function in this process by one that exporters can trace.
 
     transformers makes masks by torch.vmap. The exporters of ONNX and TorchScript can't follow it: they fail
-    with "unordered_map::at" or keep the lengths of the example. Broadcasting makes equal masks.
+    with "unordered_map::at" or keep the lengths of the example. Broadcasting makes equal masks. Older
+    versions without the function need no replacement.
     """
     try:
         masking = importlib.import_module(_MODULE)
@@ -61,13 +62,16 @@ _MAX_NAMED = 3
 
 
 def is_pretrained(model: Any) -> bool:
-    """Return whether this is a model of transformers, without importing transformers."""
+    """Return whether an object is a transformers model; doesn't import transformers."""
     transformers = sys.modules.get("transformers")
     return transformers is not None and isinstance(model, transformers.PreTrainedModel)
 
 
 def load_pretrained(directory: Path) -> Any:
-    """Load the class that config.json names, in fp32; every weight must come from the files."""
+    """Load a Hugging Face directory as the class that config.json names, in fp32.
+
+    Raises ConversionError if a weight is missing in the files or the class is unknown.
+    """
     make_masks_by_broadcasting()
     create = _transformers_class(directory)
     try:
@@ -124,7 +128,10 @@ def _transformers_class(directory: Path) -> Any:
 
 
 def text_feeds(model: Any, source: str) -> tuple[ProgramTensor, ...]:
-    """Return the feeds of a text model of transformers, with token types if it has more than one."""
+    """Return the inputs of a transformers text model, with token_type_ids if it has more than one type.
+
+    Raises ConversionError for other models; `source` is the name in the message.
+    """
     takes = inspect.signature(model.forward).parameters if is_pretrained(model) else ()
     if "input_ids" not in takes:
         raise ConversionError(

@@ -1,4 +1,4 @@
-"""The sentence encoder in a source folder: settings, weights of its layers, and vectors for the proof."""
+"""Reads a Sentence Transformers folder: settings, Dense weights, and embeddings to compare with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.models.sentence_files import LAYERS_FILE, SentenceFiles, read_sent
 
 @dataclass(frozen=True)
 class SentenceEncoder:
-    """A sentence encoder as the notes of a model keep it."""
+    """Settings and files of a Sentence Transformers model, for model_notes.json; empty for other models."""
 
     notes: Mapping[str, Any] = field(
         default_factory=dict
@@ -26,7 +26,10 @@ class SentenceEncoder:
 
 
 def sentence_files(folder: Path) -> SentenceFiles:
-    """Return the settings in a folder of Sentence Transformers. Raises ConversionError."""
+    """Read the settings of a Sentence Transformers folder, such as pooling and prompts, and their files.
+
+    Empty for other folders. Raises ConversionError for unusable settings.
+    """
     try:
         return read_sentence_files(folder)
     except ConfigError as exc:
@@ -36,10 +39,11 @@ def sentence_files(folder: Path) -> SentenceFiles:
 def read_encoder(
     folder: Path, work: Path, options: ConversionOptions, model: Path | None = None
 ) -> SentenceEncoder:
-    """Return the sentence encoder of a folder, with vectors of its own; an empty one for other folders.
+    """Read a Sentence Transformers folder, and compute embeddings of some texts to compare with later.
 
-    work: a folder for its files. model: the source where that is no model of PyTorch's; without a conversion
-    environment its vectors are not proved, and Dense modules can't be read.
+    work: a folder for the Dense weights. model: the exported model if the source is no PyTorch model; its
+    embeddings are then not compared without a conversion environment, and Dense modules can't be read.
+    Returns an empty encoder for other folders. Raises ConversionError.
     """
     source = sentence_files(folder)
     if not source.settings:

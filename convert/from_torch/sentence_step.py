@@ -1,4 +1,4 @@
-"""The vectors that a source makes of texts, as Sentence Transformers does; in the conversion environment."""
+"""Computes text embeddings as Sentence Transformers does, as a reference; in the conversion environment."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def sentence_step(
     layers_file: str,
     model: str,
 ) -> dict[str, Any]:
-    """Return texts, the names of their prompts, and the vectors that the source makes of them.
+    """Return "texts", the names of their "prompts", and the embeddings ("vectors") that the source computes.
 
-    source: the folder of Sentence Transformers. dense: the folders of its Dense modules, whose weights are
-    written to `layers_file` for the service. model: the .onnx file, else the source's own weights are run;
-    an input that no tokenizer makes leaves nothing to compare.
+    source: the Sentence Transformers folder. dense: the folders of its Dense modules, whose weights are
+    written to `layers_file` for the service. model: the .onnx file, else the source's own weights are run.
+    Empty for a model with an input that no tokenizer makes.
     """
     steps.step("Sentence vectors of the source")
     layers = [_Dense(Path(folder)) for folder in dense]
@@ -49,7 +49,7 @@ def sentence_step(
 
 
 def _requests(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return prompts with texts: all texts with the default prompt, and a text with each other prompt."""
+    """Return pairs of prompt name and text: all texts with the default prompt, one with each other prompt."""
     longest = settings.get("max_tokens")
     default = settings.get("default_prompt", "")
     texts = [*TEXTS, *(["a longer text " * longest] if longest else [])]
@@ -58,7 +58,7 @@ def _requests(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 class _Dense:
-    """A Dense module: its activation, and its weights as PyTorch reads them."""
+    """A Dense module of Sentence Transformers: its activation, and its weights as PyTorch tensors."""
 
     def __init__(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text("utf-8"))
@@ -78,7 +78,7 @@ class _Dense:
         return result + (vector if residual is None else torch.nn.functional.linear(vector, residual))
 
     def arrays(self) -> dict[str, Any]:
-        """Return the weights by the names that a service reads."""
+        """Return the weights as arrays, by the names that a service reads."""
         linear = self.weights["linear.weight"]
         arrays = {"weight": linear, "bias": self.weights.get("linear.bias")}
         if self.is_residual:
@@ -106,7 +106,10 @@ def _write_weights(layers: Sequence[_Dense], entries: Sequence[Mapping[str, Any]
 
 
 class _Encoder:
-    """Makes the vectors of texts from the settings of a folder, with masks as Sentence Transformers does."""
+    """Computes text embeddings from Sentence Transformers settings: tokens, pooling, Dense, normalisation.
+
+    run: a function from tokens to hidden states, or to the embedding.
+    """
 
     def __init__(
         self,
@@ -121,7 +124,7 @@ class _Encoder:
         self._run = run
 
     def encode(self, text: str, prompt: str) -> list[float]:
-        """Return the vector of one text, of length 1."""
+        """Return the embedding of one text after a prompt, normalised to length 1."""
         with torch.no_grad():
             tokens = self._tokens(prompt + text)
             vector = self._run(tokens)
@@ -137,7 +140,7 @@ class _Encoder:
         return self._tokenizer(text.lower() if lowercase else text, return_tensors="pt", **cut)
 
     def _prompt_mask(self, tokens: int, prompt: str) -> Any:
-        """Return 1 for each token that is pooled, and 0 for the tokens of a prompt that is left out."""
+        """Return a mask of the tokens to pool: 1, or 0 for tokens of a prompt that pooling leaves out."""
         mask = torch.ones(tokens)
         if prompt and self._settings.get("include_prompt") is False:
             ids = self._tokens(prompt)["input_ids"][0]
@@ -178,9 +181,10 @@ def _torch_model(source: str) -> Callable[[Any], Any]:
 
 
 def _onnx_model(file: str) -> Callable[[Any], Any] | None:
-    """Return what runs a model on one text: the output with a vector for each token, else the text's own.
+    """Return a function that runs an ONNX model on the tokens of one text; None if the model doesn't suit.
 
-    None for a program of Paddle's, and for a model whose inputs or outputs are others.
+    The function returns the only output with a vector for each token, else the only one with a vector for the
+    text. Paddle models, and models with other inputs or outputs, don't suit.
     """
     import onnxruntime
 

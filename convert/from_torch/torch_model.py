@@ -1,4 +1,4 @@
-"""A PyTorch model with its feeds and outputs by name. In the conversion environment only."""
+"""Loads a PyTorch model and names its inputs and outputs. In the conversion environment only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pipeline.models.signature import sized
 
 @dataclass(frozen=True)
 class TorchModel:
-    """A model in evaluation mode, with its feeds, outputs and example inputs."""
+    """A PyTorch model in evaluation mode, with its input and output names and example inputs."""
 
     model: Any
     positional: Any  # takes tensors in the order of `feeds`, returns a tuple in the order of `outputs`
@@ -41,7 +41,7 @@ class TorchModel:
 
 
 class Positional(torch.nn.Module):  # type: ignore[misc]
-    """A model that takes and returns tensors by position, as exporters require."""
+    """Wraps a PyTorch model to take and return tensors by position, as exporters require."""
 
     def __init__(self, model: Any, names: Sequence[str]) -> None:
         super().__init__()
@@ -52,6 +52,7 @@ class Positional(torch.nn.Module):  # type: ignore[misc]
         return tuple(self.named(*tensors).values())
 
     def named(self, *tensors: Any) -> dict[str, Any]:
+        """Run the model on tensors in the order of its inputs; return the output tensors by name."""
         if self.names:
             outputs = self.model(**dict(zip(self.names, tensors, strict=True)))
         else:
@@ -60,10 +61,10 @@ class Positional(torch.nn.Module):  # type: ignore[misc]
 
 
 def load_torch_model(source: str, input_spec: str, sample: Sequence[str] = ()) -> TorchModel:
-    """Load a Hugging Face directory or what module:factory returns, and run it once.
+    """Load a Hugging Face directory, or the model that module:factory returns, and run it once.
 
     `input_spec` is optional for models of transformers with token ids; `sample` are files with inputs for the
-    run. Raises ConversionError.
+    run. Raises ConversionError for a model that can't be loaded or run.
     """
     model = _from_factory(source) if is_factory(source) else load_pretrained(Path(source))
     feeds = parse_input_spec(input_spec) if input_spec else text_feeds(model, source)
@@ -75,14 +76,18 @@ def load_torch_model(source: str, input_spec: str, sample: Sequence[str] = ()) -
 
 
 def torch_target(source: str, feeds: tuple[ProgramTensor, ...], id_limits: Mapping[str, int]) -> Target:
-    """Describe the model for its inputs; a Hugging Face directory has a tokenizer."""
+    """Return the input facts of a PyTorch model, from which `Inputs` makes random or sample inputs.
+
+    For a Hugging Face directory they name the folder of its tokenizer.
+    """
     return create_specs_target(source, feeds, id_limits, None if is_factory(source) else Path(source))
 
 
 def _examples(source: str, feeds: tuple[ProgramTensor, ...], sample: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return a batch of the sample, the batch with all open axes doubled, and with the batch axis doubled.
+    """Return example inputs by position: a batch, and batches of other shapes.
 
-    A batch with two rows or more is preferred.
+    Without a sample they are generated. From a sample: a batch, the batch with all dynamic axes doubled, and
+    the batch with only the batch axis doubled. A batch with two rows or more is preferred.
     """
     if not sample:
         return [example_inputs(feeds, batch=2, length=4), example_inputs(feeds, batch=3, length=7)]
@@ -102,7 +107,10 @@ def _examples(source: str, feeds: tuple[ProgramTensor, ...], sample: Sequence[st
 
 
 def torch_runner(loaded: Any, feeds: Sequence[ProgramTensor]) -> Runner:
-    """Create the Runner of a module or TorchScript program with positional tensors."""
+    """Return a function that runs a PyTorch or TorchScript module on arrays by input name.
+
+    The function returns the outputs in order, and raises ConversionError if the module can't run the arrays.
+    """
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
         tensors = [torch.from_numpy(arrays[feed.name].copy()) for feed in feeds]
@@ -122,7 +130,7 @@ def torch_runner(loaded: Any, feeds: Sequence[ProgramTensor]) -> Runner:
 
 
 def example_inputs(feeds: Sequence[ProgramTensor], batch: int, length: int) -> tuple[Any, ...]:
-    """Create zeros for integers, valid ids of any embedding, and ones for floats."""
+    """Return input tensors by position: zeros for integers, valid in any embedding, and ones for floats."""
     tensors = []
     for feed in feeds:
         shape, dtype = sized(feed.shape, batch, length), getattr(torch, feed.dtype)
@@ -133,7 +141,7 @@ def example_inputs(feeds: Sequence[ProgramTensor], batch: int, length: int) -> t
 
 
 def model_fingerprint(model: TorchModel) -> str:
-    """Return the hash of class, config, weights, and the user's own source files."""
+    """Return a hash of the model's class, config and weights, and of the user's own source files."""
     weights = hashlib.sha256()
     for name, tensor in sorted(model.model.state_dict().items()):
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
@@ -150,7 +158,10 @@ def model_fingerprint(model: TorchModel) -> str:
 
 
 def model_notes(model: TorchModel) -> dict[str, Any]:
-    """Return the fields of ModelNotes except the tokenizer's files; empty where the model has none."""
+    """Return the fields of model_notes.json for a PyTorch model, except the tokenizer's files.
+
+    Fields that the model doesn't have are empty.
+    """
     architecture, config = "", {}
     if is_pretrained(model.model):
         architecture = type(model.model).__name__
@@ -177,7 +188,7 @@ def _from_factory(factory: str) -> Any:
 def _first_run(
     positional: Positional, feeds: Sequence[ProgramTensor], inputs: Sequence[Any]
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Run the model; return the outputs' names, and the id limits of feeds that embeddings look up."""
+    """Run the model once; return its output names, and by input name the number of ids of its embedding."""
     places = {tensor.data_ptr(): feed.name for tensor, feed in zip(inputs, feeds, strict=True)}
     limits: dict[str, int] = {}
 
@@ -208,7 +219,7 @@ def _first_run(
 
 
 def _named_tensors(outputs: Any) -> dict[str, Any]:
-    """Return the tensors among the results of forward(), without caches and the like."""
+    """Return the tensors among the results of forward() by name, without caches and the like."""
     if isinstance(outputs, torch.Tensor):
         return {"output": outputs}
     if isinstance(outputs, Mapping):

@@ -1,4 +1,4 @@
-"""The source of a PyTorch model, checked without PyTorch, and the routes of its conversion in order."""
+"""Checks a PyTorch model's files without importing PyTorch, and lists the targets of its conversion."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 def is_factory(source: str) -> bool:
-    """Return whether `source` is module:factory and no existing folder."""
+    """Return whether `source` has the form module:factory and is no existing path."""
     return ":" in source and not Path(source).exists()
 
 
 def check_source(source: str) -> None:
-    """Raise ConversionError unless `source` is a factory's name or a folder with config and weights."""
+    """Check that a Hugging Face directory has a config.json and complete weights; accept a module:factory.
+
+    Raises ConversionError with the file at fault.
+    """
     if not is_factory(source):
         read_transformers_config(Path(source))
         for file in weight_files(Path(source)):
@@ -31,7 +34,10 @@ def check_source(source: str) -> None:
 
 
 def read_transformers_config(directory: Path) -> dict[str, Any]:
-    """Read config.json, which must have `model_type`."""
+    """Read config.json of a Hugging Face directory.
+
+    Raises ConversionError if it is missing, is not JSON or has no `model_type`.
+    """
     path = directory / CONFIG_FILE
     if not directory.is_dir():
         raise ConversionError(
@@ -52,7 +58,10 @@ def read_transformers_config(directory: Path) -> dict[str, Any]:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the files with the weights; of several forms, the form that transformers prefers."""
+    """Return the weight files of a Hugging Face directory, which may be shards.
+
+    Of several formats this is the one that transformers prefers. Raises ConversionError without weights.
+    """
     for name in WEIGHTS:
         if (directory / name).is_file():
             return [directory / name]
@@ -103,7 +112,10 @@ def _check_weights(file: Path) -> None:
 
 
 def _safetensors_bytes(prefix: bytes, opened: Any) -> int:
-    """Return the file size by the header: 8 bytes of its length, the header, and the last tensor's end."""
+    """Return the size that a safetensors file has by its header.
+
+    This is the 8 bytes of the header's length, the header, and the end of the last tensor.
+    """
     (length,) = struct.unpack("<Q", prefix)
     if length > _HEADER_BYTES:
         raise ValueError(length)
@@ -118,7 +130,7 @@ TORCH_OPSET = 16
 
 @dataclass(frozen=True)
 class Route:
-    """One route from PyTorch: its step and its product."""
+    """A target of PyTorch conversions: the function that converts, its packages, and the result's name."""
 
     step: str
     needs: tuple[str, ...]  # packages that the step imports
@@ -142,11 +154,15 @@ TWINS = "BERT, RoBERTa, ERNIE and XLM-R without a head, or for sequence or token
 
 
 def has_twin(name: str) -> bool:
+    """Return whether PaddleNLP has the architecture of a transformers class."""
     return any(name == family + head for family in _FAMILIES for head in _HEADS)
 
 
 def twin_name(name: str) -> str:
-    """Return PaddleNLP's class for a class of transformers: RobertaModel for XLMRobertaModel."""
+    """Return PaddleNLP's class for a transformers class, as RobertaModel for XLMRobertaModel.
+
+    Raises ConversionError if PaddleNLP has none.
+    """
     for family, twin in _FAMILIES.items():
         for head in _HEADS:
             if name == family + head:

@@ -1,4 +1,4 @@
-"""The steps of a PyTorch model, a function for each route, in the conversion environment."""
+"""Converts PyTorch models to Paddle, ONNX and TorchScript, in a process with the converters' packages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PADDLE, ONNX, TORCHSCRIPT = "PyTorch to Paddle", "PyTorch to ONNX", "PyTorch to 
 
 
 def describe_step(steps: Steps, source: str, input_spec: str, sample: Sequence[str] = ()) -> dict[str, Any]:
-    """Load the model; return its fingerprint, its outputs' names, its notes, and whether it has a twin."""
+    """Load a PyTorch model; return its hash, output names, notes, and whether PaddleNLP has its class."""
     steps.step("Reading the PyTorch model")
     model = load_torch_model(source, input_spec, sample)
     return {
@@ -59,9 +59,10 @@ def paddle_step(
     program_format: str = FORMATS[0],
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Write a Paddle program to `out`, in one of FORMATS, by mapping weights into the PaddleNLP twin.
+    """Convert a PyTorch model to a Paddle model in `out`, by its weights in PaddleNLP's equal class.
 
-    Returns the reports.
+    program_format: one of FORMATS. Returns comparison reports as dictionaries: PyTorch with Paddle's Layer,
+    then Layer with exported model, unless the first has failed.
     """
     steps.step("Mapping the weights into PaddleNLP's model")
     model = load_torch_model(source, input_spec, sample)
@@ -81,12 +82,12 @@ def paddle_step(
 
 
 def twin_layer(source: str, input_spec: str, sample: Sequence[str] = ()) -> Any:
-    """Build the Layer that `paddle_step` makes static."""
+    """Build the Paddle Layer that `paddle_step` exports, in another process."""
     return _build_twin(load_torch_model(source, input_spec, sample))
 
 
 def _build_twin(model: TorchModel) -> Any:
-    """Build PaddleNLP's model of the same architecture, with the weights."""
+    """Return PaddleNLP's model of the same architecture, with the weights of the PyTorch model."""
     import_paddle()
     from convert.from_torch.twin import paddle_twin
 
@@ -104,7 +105,7 @@ def onnx_step(
     program_format: str = FORMATS[0],
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Write model.onnx to `out`. Returns the reports."""
+    """Convert a PyTorch model to model.onnx in `out`; return a list of the report as a dictionary."""
     steps.step("PyTorch to ONNX")
     model = load_torch_model(source, input_spec, sample)
     names = [feed.name for feed in model.feeds]
@@ -142,7 +143,7 @@ def torchscript_step(
     program_format: str = FORMATS[0],
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Write model.pt to `out`. Returns the reports."""
+    """Convert a PyTorch model to model.pt in `out`; return a list of the report as a dictionary."""
     steps.step("PyTorch to TorchScript")
     model = load_torch_model(source, input_spec, sample)
     file = str(Path(out, TORCHSCRIPT_FILE))
@@ -182,7 +183,7 @@ def _open_axes(shape: Sequence[int]) -> dict[int, str]:
 
 
 def _output_axes(model: TorchModel) -> dict[str, dict[int, str]]:
-    """Find the axes of each output that change with the inputs' batch size or length."""
+    """Return, by output, names for the axes that change with the inputs' batch size or length."""
     first_run = _shapes(model, model.examples)
     other_run, why = None, ""
     for inputs in model.other_examples:

@@ -1,4 +1,4 @@
-"""The PaddleNLP twin of a PyTorch encoder: the same architecture with the same weights.
+"""Builds a PaddleNLP model with the architecture and weights of a PyTorch encoder: its twin.
 
 Imported in the conversion environment only.
 """
@@ -44,7 +44,7 @@ _CARRIED_BY_ERNIE = ("use_task_id", "task_type_vocab_size")
 
 
 def tanh_gelu(x: Any) -> Any:
-    """GELU by its approximation with tanh."""
+    """Compute GELU by its approximation with tanh."""
     return functional.gelu(x, approximate=True)
 
 
@@ -61,7 +61,7 @@ _ACTIVATIONS = {
 
 
 class Twin(paddle.nn.Layer):  # type: ignore[misc]
-    """A PaddleNLP model with the feeds and the number of outputs of its PyTorch original.
+    """A PaddleNLP model with the inputs and the number of outputs of its PyTorch original.
 
     It calls the heads itself: the branches around them in PaddleNLP's forward() can't be made static.
     """
@@ -85,12 +85,18 @@ class Twin(paddle.nn.Layer):  # type: ignore[misc]
 
 
 def paddle_twin(original: Any, outputs: int) -> Twin:
-    """Build the twin of a model of transformers; raise ConversionError if PaddleNLP has no equal model."""
+    """Return a Paddle Layer equal to a transformers model, with this number of outputs.
+
+    Raises ConversionError if PaddleNLP has no equal model.
+    """
     return Twin(paddlenlp_model(original), outputs)
 
 
 def paddlenlp_model(original: Any) -> Any:
-    """Build PaddleNLP's model with the weights and settings of a model of transformers."""
+    """Return PaddleNLP's model with the weights and settings of a transformers model.
+
+    Raises ConversionError if PaddleNLP has no equal model.
+    """
     name = twin_name(type(original).__name__)
     _check_config(original.config)
     twin = _create(name, original.config)
@@ -102,9 +108,10 @@ def paddlenlp_model(original: Any) -> Any:
 
 
 def map_weights(weights: Mapping[str, Array], twin: Any) -> dict[str, Array]:
-    """Map weights to the twin's state_dict; raise ConversionError unless names and shapes match.
+    """Return a state_dict for a PaddleNLP model from PyTorch weights: renamed, linear weights transposed.
 
-    A pooler that the original lacks is not set: no output of the original depends on it.
+    Raises ConversionError unless names and shapes match. A pooler that the original lacks is not set: no
+    output of the original depends on it.
     """
     linear = {
         f"{name}.weight" for name, layer in twin.named_sublayers() if isinstance(layer, paddle.nn.Linear)
@@ -137,7 +144,7 @@ def _renamed(name: str) -> str:
 
 
 def _check_config(config: Any) -> None:
-    """Raise ConversionError for settings of transformers that PaddleNLP's classes lack."""
+    """Raise ConversionError for settings of transformers that PaddleNLP's classes don't support."""
     if config.hidden_act not in _ACTIVATIONS:
         raise ConversionError(
             f"hidden_act {config.hidden_act!r} has no counterpart in Paddle ({', '.join(_ACTIVATIONS)} have)"
@@ -162,7 +169,7 @@ def _create(name: str, config: Any) -> Any:
 
 
 def _carry_settings(twin: Any, config: Any) -> None:
-    """Set activation, epsilon and padding row, which PaddleNLP's configs don't carry."""
+    """Set activation, epsilon and padding row of a PaddleNLP model, which its configs don't carry."""
     for layer in twin.sublayers():
         if isinstance(layer, paddle.nn.TransformerEncoderLayer):
             layer.activation = _ACTIVATIONS[config.hidden_act]

@@ -1,1 +1,1 @@
-"""`paddlewheel convert check` and `shapes`: comparisons and shapes of models."""
+"""`paddlewheel convert check` and `shapes`: compare models, and find input shape ranges for TensorRT."""

@@ -1,4 +1,4 @@
-"""The check of a model: a comparison of its answers with its source or another model."""
+"""Compares a serving model's outputs with the model it was made of, or two models with each other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pipeline.models.serving_model import SERVER_FOLDER, Padding, Variable, load
 
 @dataclass(frozen=True)
 class Subject:
-    """A model of a check, with its runner."""
+    """A model to compare, loaded, with its inputs and outputs and a function to run it."""
 
     source: Path
     feeds: tuple[Variable, ...]
@@ -38,7 +38,10 @@ class Subject:
 
 
 def open_subject(source: Path) -> Subject:
-    """Load a model. Raises ConversionError or ConfigError for another file."""
+    """Load a serving model, a Paddle model or an ONNX model for a comparison.
+
+    Raises ConversionError or ConfigError if `source` is something else or can't be loaded.
+    """
     folder = serving_folder(source)
     if folder is not None:
         return _serving_subject(source, folder)
@@ -60,7 +63,10 @@ def open_subject(source: Path) -> Subject:
 
 
 def open_program(folder: Path) -> Subject:
-    """Load the unoptimised program in a serving model's folder, with feeds by their aliases."""
+    """Load the exported model in a serving model's folder without graph optimisation, for a comparison.
+
+    The inputs have their aliases.
+    """
     return _create_subject(folder, folder, program_runner(read_program(folder)))
 
 
@@ -69,7 +75,7 @@ def _serving_subject(source: Path, folder: Path) -> Subject:
 
 
 def _create_subject(source: Path, folder: Path, run: Runner) -> Subject:
-    """Create the Subject of the serving model in `folder`; `run` takes feeds by the program's names."""
+    """Describe the serving model in `folder` for a comparison; `run` takes inputs by their graph names."""
     model = load_serving_model(folder)
     program = read_program(folder)
     limits = program.id_limits
@@ -87,10 +93,10 @@ def _create_subject(source: Path, folder: Path, run: Runner) -> Subject:
 
 
 def create_candidate_runner(candidate: Subject, reference: Subject) -> Runner:
-    """Return a runner of the candidate that takes the reference's feeds and keeps the reference's order.
+    """Return a function that runs the candidate with the inputs and output order of the reference.
 
-    Feeds and fetches are paired by alias, else by the program's own name, else by their order. Raises
-    ConversionError for models without a pairing.
+    Inputs and outputs are paired by alias, else by graph name, else by their order. Raises ConversionError if
+    the two models can't be paired.
     """
     feeds = _pair_variables("input", reference, candidate, reference.feeds, candidate.feeds)
     fetches = _pair_variables("output", reference, candidate, reference.fetches, candidate.fetches)
@@ -106,7 +112,10 @@ def create_candidate_runner(candidate: Subject, reference: Subject) -> Runner:
 
 
 def common_target(reference: Subject, candidate: Subject) -> Target:
-    """Describe feeds that suit both models, by the reference's aliases."""
+    """Return the facts about inputs that both models accept, with the reference's aliases as names.
+
+    Where the models differ, the smaller maximum length and id limit apply.
+    """
     feeds, limits = [], {}
     for feed, candidate_feed in _pair_variables(
         "input", reference, candidate, reference.feeds, candidate.feeds
@@ -125,7 +134,7 @@ def common_target(reference: Subject, candidate: Subject) -> Target:
 
 
 def candidate_target(reference: Subject, candidate: Subject) -> Target:
-    """Describe feeds by the candidate's aliases; sample files use the reference's aliases."""
+    """Return the facts about the candidate's inputs; sample files may use the reference's aliases."""
     feeds = tuple(
         replace(feed, name=feed.alias, alias=reference_feed.alias)
         for reference_feed, feed in _pair_variables(
@@ -177,7 +186,10 @@ DEMO = "demo"  # the source in the stamp of the demo
 
 
 def recorded_source(directory: Path) -> Path | None:
-    """Return the source of a serving model; None for a source without a file."""
+    """Return the path of the model that a serving model was made of, as convert.json records it.
+
+    None if the source is no file, such as a Layer. Raises ConversionError if the file is missing.
+    """
     stamp = read_record(directory)
     if "source" not in stamp or stamp["source"] == DEMO:
         return None
@@ -191,13 +203,13 @@ def recorded_source(directory: Path) -> Path | None:
 
 
 def get_source_name(directory: Path) -> str:
-    """Return the name of the source for messages."""
+    """Return the name of the source in convert.json, for messages."""
     stamp = read_record(directory)
     return str(stamp.get("made_of") or stamp["source"])
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """Read the stamp of a result. Raise ConversionError if it has no source."""
+    """Read convert.json of a conversion's output folder. Raises ConversionError if it names no source."""
     try:
         stamp = json.loads((directory / STAMP_FILE).read_text(encoding="utf-8"))
         if stamp.keys() & {"source", "made_of"}:
@@ -214,14 +226,14 @@ PARITY, PADDING, BATCH, FILES = "check", "check padding", "check batch", "check 
 
 
 def check_serving(directory: Path, *, options: ConversionOptions | None = None) -> Conversion:
-    """Compare a serving model with the model that it was made of, and store the reports in its parity.json.
+    """Compare a serving model with the model that it was made of, and write the reports to its parity.json.
 
     A model of another precision keeps the bounds of its conversion, unless `options` have a tolerance. Its
     top-1 agreement counts only on a sample: random inputs have no class. After a failed check the service
     does not start, until a later check passes or the model is converted again. If the source can't run here
-    (the demo's training, a Layer), the model is compared with its own unoptimised program. The check then
-    fails if files differ from the proved files. Raises ConversionError when the source is not recorded or
-    missing, or the report can't be written.
+    (the demo's training, a Layer), the model is compared with its own graph, run without optimisation. The
+    check then fails if files differ from the compared files. Raises ConversionError when the source is not
+    recorded or missing, or the report can't be written.
     """
     options = options or ConversionOptions()
     folder = serving_folder(directory)
@@ -265,10 +277,11 @@ def check_models(
     report: Path | None = None,
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Compare two models, each a Paddle inference folder, a serving model or an ONNX model.
+    """Compare the outputs of two models, each a Paddle inference folder, a serving model or an ONNX model.
 
-    `padding` ("input_ids=0,...") names feeds of a candidate without declared padding; `report` is a file for
-    the reports. A sample of `options` has the names of the reference's feeds.
+    `padding` ("input_ids=0,...") names inputs of a candidate without declared padding; `report` is a JSON
+    file to write. A sample of `options` has the names of the reference's inputs. A failed comparison is in
+    the result's reports and raises nothing.
     """
     options = options or ConversionOptions()
     options.steps.step("Loading both models")
@@ -291,7 +304,7 @@ def _compare_subjects(
 
 
 def _files_report(folder: Path, options: ConversionOptions) -> tuple[tuple[ParityReport, ...], str]:
-    """Compare the files with the proved digests; return the report, and a remark for equal files."""
+    """Compare the files' hashes with serving.yml's; return the report, and a remark for the message."""
     replaced = replaced_files(load_serving_model(folder), SHA256)
     if replaced is None:
         return (), "it has no digests, so whether its files are those that were proved is not known"
@@ -307,7 +320,10 @@ def _files_report(folder: Path, options: ConversionOptions) -> tuple[tuple[Parit
 def _rows_check(
     reference: Subject, candidate: Subject, padding: str, options: ConversionOptions
 ) -> list[ParityReport]:
-    """Compare rows alone and in a batch, of different lengths if they may be padded."""
+    """Compare rows run alone with rows in a batch, of different lengths if they may be padded.
+
+    Returns one report, or none for a model whose inputs or outputs can't be split into rows.
+    """
     target = candidate_target(reference, candidate)
     if not target.by_row:
         return []  # requests run alone
@@ -329,7 +345,7 @@ def _rows_check(
 
 
 def _store_reports(path: Path, reports: Sequence[ParityReport]) -> None:
-    """Replace the reports of an earlier check; keep the reports of the conversion."""
+    """Write the reports to a JSON file in place of an earlier check's; keep the reports of the conversion."""
     try:
         earlier = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         conversion_reports = [old for old in earlier if old["step"] not in (PARITY, PADDING, BATCH, FILES)]

@@ -1,4 +1,4 @@
-"""The TensorRT shapes of a model: ranges of its inputs, and of a Paddle program's inner tensors."""
+"""Finds the TensorRT shape ranges of a model's inputs, and of a Paddle model's inner tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ BOUNDS = ("min", "opt", "max")
 
 
 def ranges_table(ranges: Mapping[str, TensorRange]) -> Table:
-    """Return a table with a row for each tensor; `-> 1 16` is the content of a shape tensor."""
+    """Return a terminal table of minimum, likeliest and maximum shape by tensor.
+
+    `-> 1 16` is the content of a shape tensor.
+    """
     table = Table(title=f"Shapes of {len(ranges)} tensors", title_justify="left")
     table.add_column("tensor", overflow="fold")
     for bound in BOUNDS:
@@ -40,10 +43,10 @@ def _format_shape(tensor_range: TensorRange, bound: str) -> str:
 
 
 def shape_info_code(ranges: Mapping[str, TensorRange], feeds: Collection[str]) -> str:
-    """Return the code of `set_dynamic_shape_info` of an Op.
+    """Return Python code of the hook `set_dynamic_shape_info`, which gives a service these shape ranges.
 
-    The hook has no place for the content of inner shape tensors, for empty tensors, and for positions in a
-    .json program, which are no names. They are omitted.
+    ranges: by tensor name. feeds: names of the inputs. The hook can't have the content of inner shape
+    tensors, empty tensors, and positions in a .json graph, which are no names. They are omitted.
     """
     listed = {
         name: tensor_range
@@ -69,13 +72,13 @@ def convert_shapes(
     batches: Sequence[int] = BATCHES,
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Write the file for `tensorrt.shapes` of the model in the folder `model` to `out`.
+    """Write the file `out` with TensorRT shape ranges of a model, for the option `tensorrt.shapes`.
 
-    Random feeds of `options.lengths` x `batches` rows are run, or else what the files `options.sample` hold.
-    The likeliest shape has the median length and the most rows. The file has the feeds and each inner tensor
-    whose shape depends on the feeds. Inner tensors of a .json program stand under their position, because
-    their names differ in each process. For an ONNX model the file has only the feeds, as TensorRT requires.
-    Raises ConversionError for an unusable model.
+    Random inputs of `options.lengths` x `batches` rows are run, or else the contents of the files
+    `options.sample`. The likeliest shape has the median length and the most rows. The file has the inputs and
+    each inner tensor whose shape depends on the inputs. Inner tensors of a .json graph stand under their
+    position, because their names differ in each process. For an ONNX model the file has only the inputs, as
+    TensorRT requires. Raises ConversionError for an unusable model.
     """
     options = options or ConversionOptions(lengths=SHAPE_LENGTHS)
     options.steps.step("Reading the model")
@@ -135,7 +138,7 @@ def _collect(
 
 
 def _run_batches(program: InferenceProgram, batches: Sequence[Feeds], options: ConversionOptions) -> None:
-    """Run the batches, so that errors appear now and not when TensorRT builds its engines."""
+    """Run the model on the batches, so that errors appear now and not when TensorRT builds its engines."""
     run = program_runner(program)
     for batch in batches:
         run(batch)
@@ -164,7 +167,7 @@ def _create_batches(
 
 
 def _check_replaceable(out: Path) -> None:
-    """Raise ConversionError unless `out` is absent or a file of shapes."""
+    """Raise ConversionError if `out` exists and is not a file of TensorRT shapes."""
     if out.is_dir():
         raise ConversionError(f"{out} is a folder; name a file, such as {out / 'shapes.pbtxt'}.")
     if out.exists() and not _first_line(out).startswith(("# Made by `", _PADDLE_START)):

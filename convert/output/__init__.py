@@ -1,1 +1,1 @@
-"""The output of a conversion: atomic folders, stamps, and terminal streams."""
+"""Writes the output folders of conversions atomically, with a record of their sources."""

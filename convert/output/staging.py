@@ -1,4 +1,7 @@
-"""Result folders: filled beside their place, moved there at once, and stamped with their sources."""
+"""Output folders: filled as temporary folders, moved to their place at once, stamped with their sources.
+
+The stamp is convert.json, with a hash of the sources and settings, and the sizes of the files.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ STAMP_FILE = "convert.json"
 
 
 def check_replaceable(out: Path) -> None:
-    """Raise ConversionError unless `out` is absent, empty, or a result of `convert`."""
+    """Raise ConversionError unless `out` is absent, an empty folder, or an output folder of `convert`."""
     if out.is_dir():
         if any(out.iterdir()) and not (out / STAMP_FILE).is_file():
             raise ConversionError(f"{out} holds files that convert didn't write; name another folder.")
@@ -30,7 +33,7 @@ def check_replaceable(out: Path) -> None:
 
 
 def write_stamp(directory: Path, fingerprint: str, facts: Mapping[str, object]) -> None:
-    """Write convert.json with the fingerprint of a result's sources and `facts` about it."""
+    """Write convert.json to an output folder: the hash of its sources, `facts`, and all file sizes."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     sizes = {path.relative_to(directory).as_posix(): path.stat().st_size for path in files}
     stamp = {"fingerprint": fingerprint, **facts, "files": sizes}
@@ -39,7 +42,10 @@ def write_stamp(directory: Path, fingerprint: str, facts: Mapping[str, object]) 
 
 
 def restamp(directory: Path, *, current: bool) -> None:
-    """Update the stamp to the present files; without `current` the next conversion writes it again."""
+    """Update the file sizes in convert.json; without `current` also clear the hash.
+
+    The next conversion then writes the folder again. A folder without convert.json is left alone.
+    """
     path = directory / STAMP_FILE
     if not path.is_file():
         return
@@ -50,7 +56,7 @@ def restamp(directory: Path, *, current: bool) -> None:
 
 
 def is_current(out: Path, fingerprint: str) -> bool:
-    """Return whether `out` has this fingerprint and all its files."""
+    """Return whether `out` has this hash in its convert.json and all files have the recorded sizes."""
     try:
         stamp = json.loads((out / STAMP_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -66,7 +72,7 @@ def _has_size(path: Path, size: object) -> bool:
 
 
 def hash_sources(files: Iterable[Path], settings: Mapping[str, object]) -> str:
-    """Return a SHA-256 of the contents of files, in order, and of JSON settings."""
+    """Return a SHA-256 of the names and contents of files, in order, and of JSON settings."""
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for path in files:
         digest.update(f"\n{path.name} {path.stat().st_size}\n".encode())
@@ -81,7 +87,10 @@ _ROOM_BYTES = 1 << 20
 
 
 def find_disk_error(folder: Path) -> OSError | None:
-    """Return the error of a full disk; converters that write natively report something else, or nothing."""
+    """Return the error of a full disk, found by writing 1 MB to `folder`; None if the disk is not full.
+
+    Converters that write natively report a full disk as something else, or not at all.
+    """
     try:
         (folder / "room").write_bytes(bytes(_ROOM_BYTES))
     except OSError as exc:
@@ -90,7 +99,7 @@ def find_disk_error(folder: Path) -> OSError | None:
 
 
 def create_write_error(out: Path, error: OSError) -> ConversionError:
-    """Return the error of a result that can't be written, with a hint."""
+    """Return a ConversionError about an output folder that can't be written, with a hint for the user."""
     hint = "see to it, or name another folder"
     if error.errno in DISK_IS_FULL:
         hint = "make room for it, or name a folder on another disk"
@@ -105,10 +114,11 @@ _AT_FDCWD, _EXCHANGE = -100, 2  # of renameat2(2)
 
 @contextmanager
 def staged(out: Path) -> Iterator[Path]:
-    """Yield an empty folder that becomes `out` when the block ends, and vanishes when the block raises.
+    """Yield a temporary folder that becomes `out` when the block ends, and is deleted when the block raises.
 
-    A folder already at `out` is replaced only if it is empty or was written by `convert` (has its stamp),
-    and only at the end. Leftovers of a killed conversion to `out` are removed first.
+    A folder already at `out` is replaced only if it is empty or was written by `convert` (has convert.json),
+    and only at the end. Leftovers of a killed conversion to `out` are removed first. Raises ConversionError
+    if `out` can't be written.
     """
     check_replaceable(out)
     try:
@@ -142,7 +152,10 @@ def staged(out: Path) -> Iterator[Path]:
 
 
 def _exchange(result: Path, out: Path, aside: Path) -> None:
-    """Move `result` to `out`, atomically if the file system can exchange folders."""
+    """Move `result` to `out`, atomically if the file system can exchange folders.
+
+    An older folder at `out` moves to `result` or `aside`.
+    """
     if not out.exists():
         result.rename(out)
     elif ctypes.CDLL(None).renameat2(_AT_FDCWD, os.fsencode(result), _AT_FDCWD, os.fsencode(out), _EXCHANGE):
@@ -151,7 +164,7 @@ def _exchange(result: Path, out: Path, aside: Path) -> None:
 
 
 def _lock(folder: Path) -> int | None:
-    """Lock a folder; the kernel releases the lock when this process ends.
+    """Lock a folder and return the file descriptor; the kernel releases the lock when this process ends.
 
     Returns None if another process has the lock, or the file system has no locks.
     """

@@ -1,1 +1,1 @@
-"""`paddlewheel convert onnx` and `to-onnx`: between Paddle and ONNX, both ways."""
+"""`paddlewheel convert onnx` and `to-onnx`: convert models from ONNX to Paddle and from Paddle to ONNX."""

@@ -1,4 +1,4 @@
-"""The step that writes a Paddle program as ONNX by paddle2onnx, in the conversion environment.
+"""Converts a Paddle model to ONNX by paddle2onnx, in a separate process with the converters' packages.
 
 Workarounds for paddle2onnx:
 - A missing operator aborts its process without a message. Its list of operators mixes names of old and new
@@ -67,7 +67,7 @@ _FRAME_OPERATORS |= {"if", "while", "tuple_pop", "tuple_push", "increment_", "as
 
 
 def iterate_operators(program: Path) -> Iterator[tuple[str, bool]]:
-    """Yield name and attribute `approximate` of each operator of a program file, in order."""
+    """Yield each operator's name and boolean attribute `approximate` from a Paddle graph file, in order."""
     if program.suffix == ".json":
         yield from _pir_operators(json.loads(program.read_text("utf-8"))["program"])
         return
@@ -81,7 +81,7 @@ def iterate_operators(program: Path) -> Iterator[tuple[str, bool]]:
 
 
 def unsupported(program: Path) -> list[str]:
-    """Return the operators of the program that paddle2onnx lacks, in alphabetical order."""
+    """Return the Paddle model's operators that paddle2onnx can't convert, in alphabetical order."""
     from paddle2onnx import paddle2onnx_cpp2py_export as native
 
     listed = {*native.get_all_supported_operators_pir(), *native.get_all_supported_operators()}
@@ -90,7 +90,7 @@ def unsupported(program: Path) -> list[str]:
 
 
 def restore_tanh_gelu(model: Any, program: Path) -> None:
-    """Rewrite each GELU of an ONNX model (a ModelProto) by tanh if the program has it by tanh.
+    """Rewrite GELU nodes of an ONNX ModelProto in place to the tanh formula where the Paddle graph has it.
 
     paddle2onnx numbers them in order; x * (1 + erf(x / sqrt 2)) / 2 becomes x * (1 + tanh(c x + d x^3)) / 2.
     Raises ValueError for a graph that paddle2onnx has not written.
@@ -114,7 +114,7 @@ def restore_tanh_gelu(model: Any, program: Path) -> None:
 
 
 def name_outputs(model: Any, names: list[str]) -> None:
-    """Rename the outputs of an ONNX model (a ModelProto), in order."""
+    """Rename the outputs of an ONNX ModelProto in place; `names` has a name for each output, in order."""
     from onnx import helper
 
     for output, name in zip(model.graph.output, names, strict=True):
@@ -125,7 +125,7 @@ def name_outputs(model: Any, names: list[str]) -> None:
 
 
 def _replace_division(graph: Any, division: Any, number: int) -> None:
-    """Replace x / sqrt 2 by x * (c + d * x * x)."""
+    """Replace the node x / sqrt 2 of an ONNX graph by x * (c + d * x * x), the argument of tanh in GELU."""
     from onnx import TensorProto, helper
 
     x, _ = division.input
@@ -148,7 +148,10 @@ def _replace_division(graph: Any, division: Any, number: int) -> None:
 
 
 def _pir_operators(part: Any) -> Iterator[tuple[str, bool]]:
-    """Yield the operators below "ops", without the number of their dialect: "1.matmul" is matmul."""
+    """Yield name and `approximate` of the operators in a part of a .json program.
+
+    The dialect's number is left out: "1.matmul" is matmul.
+    """
     if isinstance(part, list):
         for item in part:
             yield from _pir_operators(item)
@@ -174,7 +177,10 @@ def export_step(
     out: str,
     opset: int,
 ) -> int:
-    """Write an ONNX file with outputs named `fetches` to `out`; return its opset."""
+    """Convert a Paddle model to the ONNX file `out` with outputs named `fetches`; return the file's opset.
+
+    paddle2onnx raises the opset if an operator needs a later one.
+    """
     steps.step("Paddle to ONNX")
     import onnx
     import paddle2onnx
@@ -202,12 +208,15 @@ def export_step(
 
 
 def unsupported_step(steps: Steps, program: str) -> dict[str, Any]:
-    """Return the operators of the program that paddle2onnx lacks, and its version."""
+    """Return the Paddle model's operators that paddle2onnx can't convert, and the version of paddle2onnx."""
     return {"version": metadata.version("paddle2onnx"), "operators": unsupported(Path(program))}
 
 
 def _fold_constants(raw: Path, out: Path) -> None:
-    """Fold constants by ONNX Runtime's basic level, which writes only standard operators."""
+    """Write `raw` to `out` with constants folded by ONNX Runtime.
+
+    Its basic level writes only standard operators.
+    """
     import onnxruntime
 
     settings = onnxruntime.SessionOptions()
@@ -218,7 +227,7 @@ def _fold_constants(raw: Path, out: Path) -> None:
 
 
 def _check_and_clean(file: Path) -> int:
-    """Remove unused operator sets of ONNX Runtime and check the file; return the opset."""
+    """Remove unused operator domains from an ONNX file and run ONNX's checker; return the opset."""
     import onnx
 
     model = onnx.load(str(file))

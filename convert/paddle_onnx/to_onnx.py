@@ -1,4 +1,4 @@
-"""The conversion of a Paddle program to ONNX, as a model of its own or beside a serving model."""
+"""Converts a Paddle model to ONNX, into a folder or beside a serving model, and compares the outputs."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ NEEDS = (CONVERTER, "onnx", "onnxruntime")
 def convert_to_onnx(
     source: Path, out: Path, *, opset: int = OPSET, options: ConversionOptions | None = None
 ) -> Conversion:
-    """Write the program of `source`, an inference directory or a serving model, to `out` as model.onnx.
+    """Convert the Paddle model in `source`, an inference or serving model's folder, to `out`/model.onnx.
 
-    Inputs and outputs keep the program's names. `opset` is raised if an operator needs a later opset. Raises
-    ConversionError for an unusable program, ParityError when the outputs differ.
+    Inputs and outputs keep their names. `opset` is raised if an operator needs a later opset. Raises
+    ConversionError for an unusable model, ParityError when the outputs differ.
     """
     options = options or ConversionOptions()
     steps = options.steps
@@ -76,7 +76,10 @@ def convert_to_onnx(
 
 
 def readable_program(source: Path) -> InferenceProgram:
-    """Read the program of an inference directory or a serving model; it must be possible in ONNX."""
+    """Read the Paddle model in a folder and check that it can become ONNX.
+
+    Raises ConversionError for an ONNX model, LoD inputs, more than 2 GB of weights, and unknown file formats.
+    """
     served = source / SERVER_FOLDER
     program = read_program(served if served.is_dir() else source)
     if program.format == "onnx":
@@ -101,7 +104,10 @@ def readable_program(source: Path) -> InferenceProgram:
 
 
 def export_onnx(program: InferenceProgram, file: Path, opset: int, options: ConversionOptions) -> None:
-    """Convert in the conversion environment; an error names the operators that caused it."""
+    """Convert a Paddle model to the ONNX file `file` in a separate process with the converters' packages.
+
+    Raises ConversionError, which names the operators that have no ONNX form.
+    """
     try:
         written = run_isolated(
             "convert.paddle_onnx.paddle2onnx_step:export_step",
@@ -144,7 +150,7 @@ _ENGINE = "onnxruntime"
 
 
 def can_make_onnx() -> bool:
-    """Return whether the converter is installed, here or in the conversion environment."""
+    """Return whether paddle2onnx is installed, here or in the conversion environment."""
     try:
         return bool(conversion_python(NEEDS))
     except ConversionError:
@@ -152,10 +158,10 @@ def can_make_onnx() -> bool:
 
 
 def add_onnx_variant(model: Path, shown_path: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
-    """Write the ONNX form of the serving model in `model` beside its program; return its reports.
+    """Write an ONNX copy of the serving model in folder `model` beside its Paddle files.
 
-    shown_path: the folder's later name, for messages. If the form can't be made or its outputs differ, a line
-    says why, the model has no ONNX form, and there are no reports.
+    Returns the comparison reports. shown_path: the folder's later name, for messages. If the conversion fails
+    or the outputs differ, the reason is printed, no copy is left, and the result is empty.
     """
     if not can_make_onnx():
         options.steps.say(

@@ -1,4 +1,4 @@
-"""The conversion of an ONNX model to a Paddle program with equal outputs, or to a folder with the model."""
+"""Converts an ONNX model to Paddle and compares the outputs, or keeps the ONNX model if that fails."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _NEEDS = (_CONVERTER, "onnx")
 def convert_onnx(
     source: Path, out: Path, *, fallback: bool = True, options: ConversionOptions | None = None
 ) -> Conversion:
-    """Write the Paddle program of `source`, a .onnx file or its folder, to `out`, checked by ONNX Runtime.
+    """Convert the ONNX model `source`, a .onnx file or its folder, to a Paddle model in the folder `out`.
 
-    Feeds keep their names; the notes beside the program have the outputs' names. If x2paddle fails, or the
-    outputs differ, `out` becomes a folder with the unchanged ONNX model, and the message says why. Without
-    `fallback` these cases raise ConversionError or ParityError. Raises ConversionError for a source that is
-    no ONNX model or that ONNX Runtime can't run.
+    The outputs are compared with ONNX Runtime. Inputs keep their names; the outputs' names are stored in
+    model_notes.json. If x2paddle fails, or the outputs differ, `out` becomes a folder with the unchanged ONNX
+    model, and the message says why. Without `fallback` these cases raise ConversionError or ParityError.
+    Raises ConversionError for a source that is no ONNX model or that ONNX Runtime can't run.
     """
     options = options or ConversionOptions()
     steps = options.steps
@@ -83,7 +83,10 @@ def _convert_to_paddle(
     batches: Sequence[Feeds],
     options: ConversionOptions,
 ) -> ParityReport:
-    """Convert in the conversion environment and compare the outputs."""
+    """Convert the ONNX model in a separate process, compare the outputs on `batches`, and return the report.
+
+    Raises ConversionError if x2paddle fails, ParityError if the outputs differ.
+    """
     names = [fetch.name for fetch in model.fetches]
     size = sum(file.stat().st_size for file in model.files)
     if size > PROTOBUF_BYTES:
@@ -114,7 +117,7 @@ def _convert_to_paddle(
 
 
 def _copy_onnx(model: InferenceProgram, folder: Path) -> None:
-    """Replace the failed Paddle program by the ONNX model."""
+    """Delete the failed Paddle model from the folder and copy the ONNX model there."""
     for name in (*(f"{PROGRAM_NAME}{suffix}" for suffix in (".json", ".pdiparams")), PARITY_FILE):
         (folder / name).unlink(missing_ok=True)
     for file in model.files:

@@ -1,4 +1,4 @@
-"""The step that writes an ONNX model as a Paddle program by x2paddle, in the conversion environment.
+"""Converts an ONNX model to Paddle by x2paddle, in a separate process with the converters' packages.
 
 x2paddle knows the operators of opset 15. Later operators are rewritten to opset 15 one by one, where their
 meaning stays: `onnx.version_converter` would corrupt reductions silently. x2paddle writes and runs Python
@@ -39,7 +39,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_ ]*")
 
 
 def prepare(model: Any) -> Any:
-    """Rewrite a ModelProto so that x2paddle keeps its arithmetic; its feeds become feed_0, feed_1, ...
+    """Return an ONNX ModelProto rewritten for x2paddle: opset 15, inputs feed_0, feed_1, equal arithmetic.
 
     Raises ConversionError with the operator or opset that stands in the way.
     """
@@ -65,7 +65,7 @@ def prepare(model: Any) -> Any:
 
 
 class _Graph:
-    """A graph with its constants and inferred types by name."""
+    """An editable ONNX graph that finds constants and inferred element types by tensor name."""
 
     def __init__(self, model: Any) -> None:
         from onnx import numpy_helper
@@ -81,12 +81,12 @@ class _Graph:
         self._made = 0
 
     def values(self, name: str) -> Any:
-        """Return a constant as an array; None for a computed tensor."""
+        """Return the tensor of this name as an array if it is a constant; None for a computed tensor."""
         tensor = self.constants.get(name)
         return None if tensor is None else self._read(tensor)
 
     def constant(self, value: Any) -> str:
-        """Add an initializer; return its name."""
+        """Add an array to the graph as an initializer with a new name; return the name."""
         from onnx import numpy_helper
 
         name = self.name()
@@ -98,14 +98,17 @@ class _Graph:
         return f"lowered.{self._made}"
 
     def replace(self, node: Any, nodes: Sequence[Any]) -> None:
-        """Replace a node by several."""
+        """Replace a node by several nodes at the same position."""
         at = list(self.graph.node).index(node)
         self.graph.node.remove(node)
         for new_node in reversed(nodes):
             self.graph.node.insert(at, new_node)
 
     def chain(self, node: Any, *steps: tuple[Any, ...]) -> None:
-        """Replace a node by steps (operator, input, ..., {attributes}); None stands for the step before."""
+        """Replace a node by a chain of nodes, each given as (operator, input, ..., {attributes}).
+
+        An input of None is the output of the node before.
+        """
         from onnx import helper
 
         nodes: list[Any] = []
@@ -119,7 +122,10 @@ class _Graph:
 
 
 def _layer_normalization(graph: _Graph, node: Any) -> None:
-    """Rewrite as (x - mean) / sqrt(variance + epsilon) * scale + bias over the axes from `axis` on."""
+    """Rewrite a LayerNormalization node as (x - mean) / sqrt(variance + epsilon) * scale + bias.
+
+    The mean is over the axes from `axis` on.
+    """
     import numpy as np
 
     attributes = _attributes(node)
@@ -145,7 +151,7 @@ def _layer_normalization(graph: _Graph, node: Any) -> None:
 
 
 def _gelu(graph: _Graph, node: Any) -> None:
-    """Rewrite as x / 2 * (1 + erf(x / sqrt 2)), or by tanh."""
+    """Rewrite a Gelu node as x / 2 * (1 + erf(x / sqrt 2)), or by its tanh formula."""
     import numpy as np
 
     x = node.input[0]
@@ -162,7 +168,7 @@ def _gelu(graph: _Graph, node: Any) -> None:
 
 
 def _reduction(graph: _Graph, node: Any) -> None:
-    """Rewrite axes as an attribute; since opset 18 they are an input."""
+    """Rewrite the axes of a reduction node as an attribute; since opset 18 they are an input."""
     from onnx import helper
 
     if len(node.input) < 2 or not node.input[1]:
@@ -181,7 +187,7 @@ def _reduction(graph: _Graph, node: Any) -> None:
 
 
 def _constant_of_shape(graph: _Graph, node: Any) -> None:
-    """Rewrite indices of Gather (default token types) by Expand, which keeps their type."""
+    """Rewrite a ConstantOfShape node by Expand if Gather takes it as indices, to keep their integer type."""
     import numpy as np
     from onnx import numpy_helper
 
@@ -194,14 +200,14 @@ def _constant_of_shape(graph: _Graph, node: Any) -> None:
 
 
 def _cumulative_sum(graph: _Graph, node: Any) -> None:
-    """Cast back to the input's type: Paddle returns int64 for int32 and can't multiply both."""
+    """Add a cast to the input's type after CumSum: Paddle returns int64 for int32 and can't multiply both."""
     kind = graph.types.get(node.input[0])
     if kind is not None and kind != 7 and kind != 1:  # int64, float
         graph.chain(node, ("CumSum", *node.input, _attributes(node)), ("Cast", None, {"to": kind}))
 
 
 def _max_pool(graph: _Graph, node: Any) -> None:
-    """Remove a dilation of 1, which PyTorch's exporter writes and x2paddle rejects."""
+    """Remove a dilation of 1 from MaxPool, which PyTorch's exporter writes and x2paddle rejects."""
     for attribute in list(node.attribute):
         if attribute.name == "dilations" and set(attribute.ints) == {1}:
             node.attribute.remove(attribute)
@@ -228,7 +234,7 @@ def _opset(model: Any) -> int:
 
 
 def _refuse_foreign(model: Any) -> None:
-    """Raise ConversionError for operators of other domains, inner graphs, and texts unsafe in code."""
+    """Raise ConversionError for operators of other domains, inner graphs, and strings unsafe in code."""
     for node in model.graph.node:
         if node.domain not in ("", "ai.onnx"):
             raise ConversionError(f"{node.op_type} of {node.domain} is no operator of the standard")
@@ -241,7 +247,10 @@ def _refuse_foreign(model: Any) -> None:
 
 
 def _write_as_known(node: Any, opset: int) -> None:
-    """Accept operators that mean the same in opset 15; raise ConversionError for others."""
+    """Remove a node's attributes that opset 15 lacks.
+
+    Raises ConversionError for an operator that opset 15 lacks or defines otherwise.
+    """
     from onnx import defs
 
     since = defs.get_schema(node.op_type, max_inclusive_version=opset).since_version
@@ -260,7 +269,10 @@ def _write_as_known(node: Any, opset: int) -> None:
 
 
 def _part_shared_weights(model: Any) -> None:
-    """Copy weights for each layer: PyTorch's exporter stores equal weights once, with Identity nodes."""
+    """Copy weights that several layers share.
+
+    PyTorch's exporter stores equal weights once, with Identity nodes.
+    """
     graph = model.graph
     stored = {tensor.name: tensor for tensor in graph.initializer}
     named = {
@@ -281,7 +293,10 @@ def _part_shared_weights(model: Any) -> None:
 
 
 def _rename(model: Any) -> None:
-    """Give everything a plain name, and remove constants from the inputs."""
+    """Rename all tensors and nodes of a ModelProto in place, as feed_0, t5 or n3.
+
+    Constants are removed from the inputs.
+    """
     graph = model.graph
     constants = {tensor.name for tensor in graph.initializer}
     inputs = [value for value in graph.input if value.name not in constants]
@@ -318,7 +333,7 @@ _PREFIX = "x2paddle_"
 
 
 def export_step(steps: Steps, model: str, out: str) -> list[str]:
-    """Write the Paddle program of a .onnx file to `out`, with its feeds; return the unused feeds.
+    """Convert a .onnx file to a Paddle model in the folder `out`; return the inputs that it doesn't use.
 
     Raises ConversionError with the unsupported operator or opset; its message ends the caller's sentence.
     """
@@ -342,7 +357,7 @@ def export_step(steps: Steps, model: str, out: str) -> list[str]:
 
 
 def _create_layer(file: Path) -> Any:
-    """Create the Layer of the code that x2paddle writes beside the file, with its weights."""
+    """Return a Paddle Layer with the ONNX file's weights, built by the code that x2paddle writes."""
     from x2paddle.decoder.onnx_decoder import ONNXDecoder
     from x2paddle.op_mapper.onnx2paddle.onnx_op_mapper import ONNXOpMapper
     from x2paddle.op_mapper.onnx2paddle.opset15 import OpSet15

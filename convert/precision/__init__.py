@@ -1,1 +1,1 @@
-"""`paddlewheel convert precision`: fp16, bf16 and int8 of an fp32 model."""
+"""`paddlewheel convert precision`: writes an fp32 model in fp16, bf16 or int8 and compares the outputs."""

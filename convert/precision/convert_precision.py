@@ -1,4 +1,4 @@
-"""The conversion of a model to a smaller precision, and its proof against the fp32 model."""
+"""Converts an fp32 model to fp16, bf16 or int8, and compares its outputs with the fp32 model's outputs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _RUNS = 30
 
 @dataclass(frozen=True)
 class Form:
-    """One form of the model, with its size and speed."""
+    """The model in one precision, with its size on disk and its inference time, for the table of figures."""
 
     name: str
     size: int  # bytes on disk
@@ -57,7 +57,10 @@ class Form:
 
 
 def timed_form(name: str, files: Sequence[Path], run: Runner, batches: Sequence[Feeds]) -> Form:
-    """Measure 30 runs of the first batches, after one run of each."""
+    """Measure the median time of 30 inferences over the batches, in ms, after one warm-up of each batch.
+
+    name: the row's name in the table. files: the model's files, whose sizes are added.
+    """
     chosen = [batches[number % len(batches)] for number in range(_RUNS)]
     for batch in batches[:_RUNS]:
         run(batch)
@@ -70,7 +73,7 @@ def timed_form(name: str, files: Sequence[Path], run: Runner, batches: Sequence[
 
 
 def figures_table(forms: Sequence[Form]) -> Table:
-    """Return a table of the forms, the original first."""
+    """Return a terminal table of model sizes and inference times, also relative to the first model, fp32."""
     table = Table(title="Size and time of a run", title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("model", no_wrap=True)
     for column in ("MB", "of fp32", "ms a run", "of fp32"):
@@ -92,7 +95,7 @@ _REPLACED_KEYS = {"labels", "padding", "parity", DIGESTS, SETTINGS}  # of servin
 
 @dataclass(frozen=True)
 class Original:
-    """The fp32 model with its description and extra files."""
+    """The fp32 model to convert: its description, its files, and a function to run it."""
 
     source: Path
     model: ServingModel
@@ -104,7 +107,7 @@ class Original:
 
 @dataclass(frozen=True)
 class Reduced:
-    """The files of the model in its new precision."""
+    """The files of the model in its new precision, before the comparison with the fp32 model."""
 
     program: Path
     params: Path | None = None
@@ -122,7 +125,11 @@ def prove_and_write(
     batches: Sequence[Feeds],
     options: ConversionOptions,
 ) -> tuple[tuple[ParityReport, ...], tuple[object, ...]]:
-    """Prove the reduced model and write it to `out`; return its reports and a table of figures."""
+    """Compare the reduced model with the fp32 model, then write it to `out` as a serving model.
+
+    batches: the inputs of the comparison. bounds: the allowed differences. Returns the comparison reports and
+    a table of sizes and times. Raises FailedParity if the outputs differ more than `bounds` allows.
+    """
     model = original.model
     names = [fetch.alias for fetch in model.fetches]
     with tempfile.TemporaryDirectory() as folder:
@@ -160,9 +167,10 @@ def prove_and_write(
 def _prove_rows(
     original: Original, run: Runner, bounds: Bounds, options: ConversionOptions
 ) -> tuple[Padding | None, tuple[ParityReport, ...]]:
-    """Compare rows alone and in a batch, as scales may depend on the batch; padded if fp32 declares padding.
+    """Compare each row run alone with the row run in a batch, because int8 scales may depend on the batch.
 
-    A model that doesn't answer row by row has nothing to compare.
+    If the fp32 model declares padding, the batch is padded. Returns the padding for the new model and the
+    report; None and no report for a model whose rows are not independent. Raises FailedParity.
     """
     model = original.model
     names = [fetch.alias for fetch in model.fetches]
@@ -232,12 +240,13 @@ def convert_precision(
     top1: float | None = None,
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Write the model `source`, a serving or inference model of fp32, in the precision `to` to `out`.
+    """Write the fp32 model `source`, a serving model or an exported one, to `out` in the precision `to`.
 
-    The result is compared with `source` on the sample of `options`, else on random feeds. Outputs may be off
-    by `tolerance` of their largest value. On a sample the share `top1` of the rows must keep the top-1 class.
-    Both have a default for each precision. `calibration` are sample files for int8-calibrated. Raises
-    ConversionError for an unsupported precision, with an alternative, and ParityError for larger differences.
+    The outputs are compared with `source` on the sample of `options`, else on random inputs. They may be off
+    by `tolerance`, a share of their largest value. On a sample the share `top1` of the rows must keep the
+    top-1 class. Both have a default for each precision. `calibration` are files of inputs for
+    int8-calibrated. Raises ConversionError for an unsupported precision, with an alternative, and ParityError
+    for larger differences.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
@@ -279,7 +288,7 @@ def convert_precision(
 
 
 def _describe_settings(settings: Mapping[str, Any]) -> str:
-    """Describe the settings that the model has in its serving.yml."""
+    """Return the end of the final message, about the settings in serving.yml; empty without settings."""
     if not settings:
         return ""
     entries = ", ".join(f"{key}: {str(value).lower()}" for key, value in settings.items())
@@ -299,7 +308,10 @@ def _check_calibration(to: str, calibration: Sequence[Path], generated: bool) ->
 
 
 def _bounds(to: str, tolerance: float | None, top1: float | None, *, demands_classes: bool) -> Bounds:
-    """Return the bounds; random feeds have no class, so their top-1 agreement counts only on request."""
+    """Return the allowed differences: the arguments, else the defaults of the precision `to`.
+
+    Without `demands_classes` the top-1 agreement counts only on request, since random inputs have no class.
+    """
     usual = BOUNDS.get(to, Bounds())  # the engines report an unknown precision
     bounds = Bounds(
         usual.tolerance if tolerance is None else tolerance,

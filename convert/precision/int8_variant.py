@@ -1,4 +1,4 @@
-"""The int8 form of a serving model beside its program, for `precision: auto`."""
+"""Writes an int8 copy of a serving model beside the fp32 model, from which `precision: auto` may choose."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MAX_ROWS, _BATCH_ROWS = 512, 8  # of the sample
 
 
 def check_sample(options: ConversionOptions) -> None:
-    """Raise ConversionError without real inputs: ranges of random inputs fit no model."""
+    """Raise ConversionError if `options` names no sample of real inputs, which int8 calibration needs."""
     if not options.sample:
         raise ConversionError(
             "--int8 finds the ranges of a model in real inputs: name a file of them with --sample, of 256 "
@@ -39,10 +39,11 @@ def check_sample(options: ConversionOptions) -> None:
 
 
 def add_int8_variant(model: Path, shown_path: Path, options: ConversionOptions) -> tuple[ParityReport, ...]:
-    """Write the int8 form of the serving model in `model` beside its program; return its reports.
+    """Write an int8 copy of the serving model in folder `model` beside its fp32 files.
 
-    shown_path: the folder's later name, for messages. If the form can't be made, or is off by more than int8
-    usually is, a line says why, the model has no int8 form, and there are no reports.
+    Returns the comparison reports. shown_path: the folder's later name, for messages. If the conversion
+    fails, or the outputs are off by more than int8 allows, the reason is printed, no copy is left, and the
+    result is empty.
     """
     place = model / SERVER_FOLDER / FOLDER / NAME
     try:
@@ -84,7 +85,10 @@ def _write_variant(directory: Path, place: Path, options: ConversionOptions) -> 
 
 
 def _read_stored_rows(sample: Path) -> list[Feeds]:
-    """Read the sample rows beside the model, in batches."""
+    """Read the input rows of sample.npz in batches of 8, at most 512 rows.
+
+    Raises ConversionError without the file.
+    """
     if not sample.is_file():
         raise ConversionError("the sample has no rows that could be run by themselves")
     with np.load(sample, allow_pickle=False) as arrays:

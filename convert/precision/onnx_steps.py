@@ -1,4 +1,4 @@
-"""ONNX models in fp16 or int8 by onnxruntime: the call, and its steps in the conversion environment."""
+"""Converts ONNX models to fp16 or int8 by onnxruntime, in a process with the converters' packages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUANTISED = ("DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger")
 
 
 def fp16_step(steps: Steps, model: str, out: str) -> None:
-    """Write weights and arithmetic in fp16; inputs and outputs keep their dtypes."""
+    """Write an ONNX model with fp16 weights and arithmetic to `out`; inputs and outputs keep their dtypes."""
     steps.step("To fp16")
     import onnx
     from onnxruntime.transformers.float16 import convert_float_to_float16
@@ -30,7 +30,10 @@ def fp16_step(steps: Steps, model: str, out: str) -> None:
 
 
 def int8_dynamic_step(steps: Steps, model: str, out: str) -> None:
-    """Write int8 weights with a scale per channel; activations are scaled at run time, per tensor."""
+    """Write an ONNX model with int8 weights to `out`; activations are quantised at run time.
+
+    Weights have a scale per channel, activations per tensor. Raises ConversionError if nothing could be int8.
+    """
     prepared = _prepare(steps, model, out)
     steps.step("To int8")
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -47,10 +50,10 @@ def int8_dynamic_step(steps: Steps, model: str, out: str) -> None:
 
 
 def int8_calibrated_step(steps: Steps, model: str, out: str, calibration: str, feeds: list[str]) -> None:
-    """Write int8 weights and fixed scales of activations, from their ranges in calibration batches.
+    """Write an ONNX model with int8 weights and fixed activation scales, found by calibration batches.
 
-    The folder `calibration` has batches with an array for each of `feeds`. The model has QuantizeLinear and
-    DequantizeLinear, which ONNX Runtime fuses with `ir_optim` and TensorRT reads as well. Activations are
+    The folder `calibration` has .npz files with an array for each of `feeds`. The model has QuantizeLinear
+    and DequantizeLinear, which ONNX Runtime fuses with `ir_optim` and TensorRT reads as well. Activations are
     uint8: x86 has no fast product of int8 with int8.
     """
     prepared = _prepare(steps, model, out)
@@ -81,7 +84,7 @@ def int8_calibrated_step(steps: Steps, model: str, out: str, calibration: str, f
 
 
 def _prepare(steps: Steps, model: str, out: str) -> Path:
-    """Infer shapes and fold batch normalisations, as quantisation requires."""
+    """Infer shapes and fold batch normalisations, as quantisation requires; return the new model's path."""
     steps.step("Preparing")
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -119,10 +122,10 @@ def quantise(
     calibrating: Sequence[Feeds] = (),
     scratch: Path | None = None,
 ) -> None:
-    """Write the ONNX model `fp32` to `out` by the step of this name in `onnx_steps`.
+    """Write the ONNX model `fp32` to `out` in fp16 or int8.
 
-    calibrating: batches with an array for each feed by name, for calibration; they are stored in `scratch`.
-    Raises ConversionError.
+    step: fp16, int8-dynamic or int8-calibrated. calibrating: batches of arrays by input name, which are
+    stored in the folder `scratch`. Raises ConversionError if the conversion fails.
     """
     arguments: dict[str, object] = {"model": str(fp32), "out": str(out)}
     if calibrating and scratch is not None:

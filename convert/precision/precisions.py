@@ -1,4 +1,4 @@
-"""The precisions, their bounds, and the engines that run them."""
+"""The precisions of `convert precision`, their allowed output differences, and the engines that run them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _ON_ONNX = (FP16, DYNAMIC, CALIBRATED)
 
 
 def engine_for(to: str, engine: str, program: InferenceProgram) -> str:
-    """Return the requested engine, or else one with this precision. ConversionError names an alternative."""
+    """Return the engine that runs the precision `to`: `engine` if it is not empty, else the default.
+
+    Raises ConversionError, which names an alternative, if the engine can't run the model in this precision.
+    """
     if to not in PRECISIONS:
         raise ConversionError(f"there is no precision {to!r}; name one of {', '.join(PRECISIONS)}.")
     if engine and engine not in ENGINES:

@@ -1,1 +1,1 @@
-"""Programs: their specs, their inputs, their engines, their runners."""
+"""Exported Paddle and ONNX models on disk: their inputs and outputs, random inputs, and running them."""

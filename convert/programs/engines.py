@@ -1,4 +1,4 @@
-"""The engines: names, versions, errors, and the quiet import of Paddle."""
+"""The engines Paddle Inference and ONNX Runtime: names, versions, errors, and a quiet import of Paddle."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _DISTRIBUTIONS = ("paddlepaddle", "paddlepaddle-gpu")
 
 
 def import_paddle() -> ModuleType:
-    """Import Paddle on the CPU; raises ConversionError where it isn't installed."""
+    """Import Paddle without its log messages, set to the CPU and dynamic mode, and return the module.
+
+    Raises ConversionError if Paddle isn't installed.
+    """
     os.environ.setdefault("GLOG_minloglevel", "2")
     warnings.filterwarnings("ignore", module=r"paddle(\..*)?")
     try:
@@ -50,7 +53,10 @@ def _restore_signals(paddle: ModuleType) -> None:
 
 
 def onnx_runtime_version() -> str:
-    """Return the installed version, without importing ONNX Runtime."""
+    """Return the installed version of ONNX Runtime without importing it.
+
+    Raises ConversionError if ONNX Runtime isn't installed.
+    """
     for distribution in ("onnxruntime", "onnxruntime-gpu"):
         try:
             return metadata.version(distribution)
@@ -60,7 +66,10 @@ def onnx_runtime_version() -> str:
 
 
 def paddle_version() -> str:
-    """Return the installed version, without importing Paddle. Raises ConversionError."""
+    """Return the installed version of Paddle without importing it.
+
+    Raises ConversionError if Paddle isn't installed.
+    """
     version = find_paddle_version()
     if not version:
         raise ConversionError(f"Paddle isn't installed: {INSTALL_PADDLE}")
@@ -68,7 +77,7 @@ def paddle_version() -> str:
 
 
 def find_paddle_version() -> str:
-    """Return the installed version; empty if Paddle isn't installed."""
+    """Return the installed version of Paddle without importing it; empty if Paddle isn't installed."""
     for distribution in _DISTRIBUTIONS:
         try:
             return metadata.version(distribution)
@@ -78,7 +87,7 @@ def find_paddle_version() -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the sentence of a library's error, without its C++ stack."""
+    """Return a library's error as one line, `Class: sentence`, without its C++ stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "Error:" in line or "Hint:" in line or line.startswith("(")]
     text = (telling or lines or [type(error).__name__])[0]

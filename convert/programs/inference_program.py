@@ -1,6 +1,6 @@
-"""An exported program of Paddle or ONNX: feeds, fetches, and limits of ids.
+"""Reads an exported Paddle or ONNX model from disk: its inputs, its outputs, and the limits of its token ids.
 
-`python -m convert.programs.inference_program FOLDER` prints them as JSON.
+`python -m convert.programs.inference_program FOLDER` prints inputs, outputs and limits as JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _SHAPE_ONLY = {"pd_op.cast", "pd_op.reshape", "pd_op.unsqueeze", "pd_op.squeeze"
 
 @dataclass(frozen=True)
 class InferenceProgram:
-    """A program and its parameters on disk."""
+    """An exported Paddle or ONNX model on disk: its files, inputs (feeds) and outputs (fetches).
+
+    A Paddle "program" is the file with the model's graph; the weights are in a second file.
+    """
 
     program: Path
     params: Path | None
@@ -48,14 +51,15 @@ class InferenceProgram:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files of the program."""
+        """All files of the model: graph, weights, and external weights of an ONNX model."""
         return (self.program, *([self.params] if self.params else []), *self.data_files)
 
 
 def read_program(source: Path) -> InferenceProgram:
-    """Read a .onnx file, or a folder: *.json or *.pdmodel with *.pdiparams, or *.onnx, whatever their names.
+    """Read the description of an exported model: a .onnx file, or a folder with one Paddle or ONNX model.
 
-    Raises ConversionError when there is none, or when it can't be read.
+    A Paddle model is a *.json or *.pdmodel file with a *.pdiparams file, of any names. Raises ConversionError
+    if there is no model, or if it can't be read.
     """
     if source.is_file() and source.suffix == ".onnx":
         return _read_onnx(source)
@@ -119,7 +123,10 @@ def _read_onnx(path: Path) -> InferenceProgram:
 
 
 def unoptimised_predictor(program: Path, params: Path | None) -> Any:
-    """Create a Paddle Inference predictor without optimisation."""
+    """Load a Paddle model into a Paddle Inference predictor on the CPU, without graph optimisation.
+
+    Raises ConversionError if Paddle can't load it.
+    """
     import_paddle()
     from paddle import inference
 
@@ -136,7 +143,7 @@ def unoptimised_predictor(program: Path, params: Path | None) -> Any:
 
 
 def fetch_names(program: Path, params: Path | None) -> tuple[str, ...]:
-    """Return the outputs' names of Paddle Inference."""
+    """Return the names by which Paddle Inference returns a model's outputs, in order. Loads the model."""
     return tuple(unoptimised_predictor(program, params).get_output_names())
 
 
@@ -158,7 +165,10 @@ def _read_pir(program: Path, params: Path | None, names: tuple[str, ...]) -> Inf
 
 
 def _embedding_rows(value: Any, depth: int) -> int:
-    """Return the rows of the smallest embedding that looks up `value`; 0 if there is none."""
+    """Return the rows of the smallest embedding table that looks up `value`; 0 if no embedding does.
+
+    depth: the number of casts and reshapes that may lie between `value` and the embedding.
+    """
     rows = []
     for op in value.all_used_ops():
         if op.name() == "pd_op.embedding" and op.operand_source(0).is_same(value):
@@ -174,7 +184,7 @@ def _spec(name: str, dtype: Any, shape: Any) -> ProgramTensor:
 
 
 def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...]) -> InferenceProgram:
-    """Read a .pdmodel as protobuf: the static API of Paddle 3 loads only .json programs."""
+    """Read a .pdmodel file as protobuf, because the static API of Paddle 3 loads only .json programs."""
     from paddle.base.proto import framework_pb2
 
     desc = framework_pb2.ProgramDesc()
@@ -212,7 +222,10 @@ def _read_program_desc(program: Path, params: Path | None, names: tuple[str, ...
 
 
 def serving_folder(source: Path) -> Path | None:
-    """Find the folder with a serving model's prototxt, at `source` or below; None if there is none."""
+    """Return the folder with a serving model's prototxt; None if there is none.
+
+    This is `source`, or serving_server/ in it.
+    """
     for folder in (source, source / SERVER_FOLDER):
         if (folder / SERVER_CONF).is_file():
             return folder
@@ -220,6 +233,7 @@ def serving_folder(source: Path) -> Path | None:
 
 
 def main(folder: Path) -> int:
+    """Print the inputs, outputs and id limits of the model in a folder as JSON; return the exit code."""
     try:
         program = read_program(folder)
     except ServingError as exc:

@@ -1,4 +1,4 @@
-"""Inputs of a program: their text form `input_ids:int64[-1,-1]`, and random inputs or arrays of a file."""
+"""Inputs of a model: the notation `input_ids:int64[-1,-1]`, random arrays, and arrays of .npz files."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 @dataclass(frozen=True)
 class ProgramTensor:
-    """An input or output of a program that is no serving model yet.
+    """The name, dtype and shape of an input or output of an exported model; an axis of -1 varies.
 
-    A serving model has a `Variable` in its place, with an alias and more facts.
+    The inputs and outputs of a serving model are `Variable` objects, which have an alias and more fields.
     """
 
     name: str
@@ -39,7 +39,10 @@ class ProgramTensor:
 
 
 def parse_input_spec(text: str) -> tuple[ProgramTensor, ...]:
-    """Parse `name:dtype[dim,dim];...`; raises ConversionError that quotes the part at fault."""
+    """Parse the value of --input-spec, `name:dtype[dim,dim];...`, into one tensor description for each input.
+
+    Raises ConversionError that quotes the part at fault.
+    """
     parts = [part.strip() for part in text.split(";") if part.strip()]
     if not parts:
         raise ConversionError(f"--input-spec is empty; write it like '{EXAMPLE}'.")
@@ -88,7 +91,11 @@ BATCHES, SHAPE_LENGTHS = (1, 8), (16, 64, 128)  # what a service is likely to ru
 def sample_batches(
     feeds: Sequence[ProgramTensor], id_limits: Mapping[str, int], lengths: Sequence[int] = LENGTHS
 ) -> list[Feeds]:
-    """Generate a batch for each length and batch size; the same on every call."""
+    """Generate random input batches for a model, one for each pair of a length and a batch size of 1, 2 or 5.
+
+    id_limits: by input name, the number of token ids. Axes that vary get the length. Every call returns the
+    same batches.
+    """
     rng = np.random.default_rng(0)
     return [sample_feeds(feeds, id_limits, rng, size, n) for n in lengths for size in BATCH_SIZES]
 
@@ -96,7 +103,10 @@ def sample_batches(
 def sample_rows(
     feeds: Sequence[ProgramTensor], id_limits: Mapping[str, int], lengths: Sequence[int]
 ) -> list[Feeds]:
-    """Generate batches of one: each length twice, in order and in reverse; the same on every call."""
+    """Generate random input batches of one row: each length twice, in order and in reverse.
+
+    id_limits: by input name, the number of token ids. Every call returns the same batches.
+    """
     rng = np.random.default_rng(1)
     return [sample_feeds(feeds, id_limits, rng, 1, n) for n in (*lengths, *reversed(lengths))]
 
@@ -108,9 +118,10 @@ def sample_feeds(
     batch: int,
     length: int,
 ) -> Feeds:
-    """Generate one batch. Open axes get `length`, an open batch axis gets `batch`.
+    """Generate one random input batch, an array for each input by name.
 
-    Integers are ids below the limit of their embedding, or else masks: ones, then zeros.
+    A first axis that varies gets `batch`, other axes that vary get `length`. Integer inputs are token ids
+    below their limit in `id_limits`; inputs without a limit are masks of ones, then zeros.
     """
     arrays = {}
     for feed in feeds:
@@ -120,7 +131,10 @@ def sample_feeds(
 
 
 def stored_feeds(path: Path) -> Feeds:
-    """Read the arrays of an .npz file. Raises ConversionError."""
+    """Read the input arrays of an .npz file, by name.
+
+    Raises ConversionError if the file can't be read, needs pickle, or has an empty array.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -148,7 +162,10 @@ def _draw_feed_values(
 
 
 def _masks(shape: tuple[int, ...]) -> Array:
-    """Generate masks: ones, at least one, then zeros, of a different length in each row."""
+    """Generate attention masks for a shape of (rows, length, ...): ones, at least one, then zeros.
+
+    Rows differ in their number of ones.
+    """
     if len(shape) < 2:
         return np.ones(shape, np.int64)
     length = shape[1]

@@ -1,4 +1,4 @@
-"""Runners of the forms of a model that parity compares: Layer, exported program, serving model."""
+"""Functions that run a model on arrays, to compare outputs: Paddle Layer, exported model, serving model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ Arguments = Sequence[ProgramTensor | None]
 
 
 def layer_runner(layer: Any, arguments: Arguments) -> Runner:
-    """Run a dynamic `paddle.nn.Layer` with its inputs as `arguments`."""
+    """Return a function that runs a dynamic `paddle.nn.Layer` on arrays by input name.
+
+    arguments: the inputs in the order of the Layer's forward(), None for an argument that is left out. The
+    function returns the outputs in order, and raises ConversionError if the Layer can't run the arrays.
+    """
     paddle = import_paddle()
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
@@ -43,7 +47,11 @@ def layer_runner(layer: Any, arguments: Arguments) -> Runner:
 
 
 def program_runner(program: InferenceProgram) -> Runner:
-    """Run an exported program without optimisation. The rows of a ragged feed are one sequence."""
+    """Return a function that runs an exported Paddle or ONNX model on the CPU, without graph optimisation.
+
+    The function takes arrays by input name and returns the outputs in order. The rows of a LoD input are run
+    as one sequence. Raises ConversionError if the model can't be loaded or can't run the arrays.
+    """
     if program.format == "onnx":
         return _onnx_runner(program)
     predictor = unoptimised_predictor(program.program, program.params)
@@ -94,12 +102,18 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
 
 
 def serving_runner(directory: Path, *, onednn: bool | None = None) -> ModelRunner:
-    """Run the serving model in a folder as the service will. onednn: as `use_mkldnn` of config.yml."""
+    """Load the serving model in a folder into its engine, as a service does; return a function that runs it.
+
+    onednn: the value of `use_mkldnn` in config.yml; None for its default.
+    """
     return ModelRunner(load_serving_model(directory), onednn=onednn)
 
 
 class ModelRunner:
-    """A Runner of a serving model through its predictor, with default settings and its own."""
+    """Runs a serving model by its engine: arrays by input name in, outputs in the model's order out.
+
+    The engine has the default settings of config.yml and the settings of the model's serving.yml.
+    """
 
     def __init__(self, model: ServingModel, *, onednn: bool | None = None) -> None:
         from pipeline.engines import create_predictor
@@ -113,7 +127,7 @@ class ModelRunner:
 
     @property
     def fetches(self) -> tuple[Variable, ...]:
-        """The model's fetches with their real shapes."""
+        """The model's outputs, with the shapes that the loaded engine reports."""
         return self._predictor.fetches
 
     def __call__(self, arrays: Mapping[str, Array]) -> list[Array]:
@@ -127,7 +141,10 @@ class ModelRunner:
 
 
 def flatten_outputs(outputs: Any) -> list[Any]:
-    """Return the tensors of a Layer's return value, in the order of the export."""
+    """Return the tensors of a Layer's return value as a flat list, in the order of the exported outputs.
+
+    Nested lists, tuples and dictionaries are flattened; None is left out.
+    """
     if isinstance(outputs, list | tuple):
         return [tensor for item in outputs for tensor in flatten_outputs(item)]
     if isinstance(outputs, dict):

@@ -1,1 +1,1 @@
-"""Comparisons of two forms of a model, their inputs and their reports."""
+"""Compares the outputs of two copies of a model: the inputs, the comparison, and its reports."""

@@ -1,4 +1,4 @@
-"""The maximum lengths of a model's feeds, such as the number of positions of a BERT."""
+"""Finds the maximum input lengths that a model accepts, such as the number of positions of a BERT."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ LONGEST_TRIED = 2048
 
 
 def max_lengths(run: Runner, target: Target, row: Feeds) -> dict[str, tuple[int, int]]:
-    """Find by trial, for each feed, the axis of its length and the maximum length that the model runs.
+    """Return, by input name, the axis of an input's length and the maximum length that the model runs.
 
-    `row` is a batch of one that the model runs. It is repeated along the only open axis besides the batch, up
-    to LONGEST_TRIED. Feeds of equal length, such as ids and their mask, grow together. Feeds without a limit
-    have no entry.
+    The lengths are found by trial. `row` is a batch of one that the model runs. It is repeated along the only
+    dynamic axis besides the batch, up to LONGEST_TRIED. Inputs of equal length, such as ids and their mask,
+    grow together. Inputs without a limit have no entry.
     """
     axes = {feed.name: axis for feed in target.feeds if (axis := _length_axis(feed)) is not None}
     if not target.by_row:
@@ -35,13 +35,16 @@ def max_lengths(run: Runner, target: Target, row: Feeds) -> dict[str, tuple[int,
 
 
 def _length_axis(feed: Variable) -> int | None:
-    """Return the only open axis besides the batch; None for an image, which has two."""
+    """Return an input's only dynamic axis besides the batch; None for an image, which has two."""
     axes = [axis for axis, dim in enumerate(feed.shape) if axis and dim < 0]
     return axes[0] if len(axes) == 1 else None
 
 
 def _greatest(run: Runner, row: Feeds, axes: Mapping[str, int]) -> int | None:
-    """Return the maximum length; None if every length runs or if runs fail for another reason."""
+    """Return the maximum length that the model runs; None if there is none or errors have another cause.
+
+    axes: by input name, the axis to lengthen.
+    """
     lengths = {row[name].shape[axis] for name, axis in axes.items()}
     runs = max(lengths)
     if len(lengths) > 1 or not _runs(run, row, axes, runs):

@@ -1,4 +1,4 @@
-"""The proof of declared padding: rows that are padded and joined keep their answers."""
+"""Proves that input rows which are padded and joined to a batch keep the outputs that they have alone."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ def prove_declared(
     tolerance: float = TOLERANCE,
     step: str = "padding",
 ) -> tuple[ParityReport, Padding]:
-    """Prove the padding of a model on `rows`, and then on random rows of all lengths.
+    """Compare padded with unpadded outputs on `rows`, then on random rows of all lengths.
 
-    rows, checks_ids: as in `padding_parity` and `PaddedModel`. Returns the report with the figures of `rows`,
-    and the padding that may be declared if the report has passed.
+    names: the outputs. padding: by input name, the axis and value to pad with. rows: as in `padding_parity`.
+    checks_ids: whether the engine rejects token ids beyond the embedding. Returns the report on `rows`, and
+    the padding that may be declared if the report has passed.
     """
     report, cuts = padding_parity(runner, names, rows, padding, tolerance, step)
     declared = Padding(dict(padding), cuts)
@@ -65,10 +66,11 @@ def padding_parity(
     tolerance: float = TOLERANCE,
     step: str = "padding",
 ) -> tuple[ParityReport, dict[str, int]]:
-    """Compare rows run alone with the same rows in one batch, and each padded by itself.
+    """Compare the outputs of rows run alone with the same rows in one batch, and each padded by itself.
 
-    `rows` are batches of one, of different lengths. Also returns the axis along which an output must be cut
-    back, for each output that grows with its row. Raises ConversionError when that axis is ambiguous.
+    `rows` are batches of one, of different lengths. Returns the report, and the axis along which an output
+    must be cut back, for each output that grows with its row. Raises ConversionError when that axis is
+    ambiguous.
     """
     alone = [runner(row) for row in rows]
     cuts = {}
@@ -98,9 +100,10 @@ def pad_rows(
     padding: Mapping[str, FeedPadding],
     lengths: Mapping[str, int] | None = None,
 ) -> Feeds:
-    """Pad each row along its declared axis, to `lengths` or else to the longest row, and join the rows.
+    """Pad each row along the axes in `padding`, and join the rows to one batch.
 
-    Raises ConversionError if rows of a feed outside `padding` differ in shape.
+    lengths: by input name, the length to pad to; by default the longest row's. Raises ConversionError if rows
+    of an input outside `padding` differ in shape.
     """
     lengths = lengths or _longest(rows, padding)
     joined = {}
@@ -119,14 +122,17 @@ def pad_rows(
 
 
 def answers_by_row(runner: Runner, rows: Sequence[Feeds]) -> bool:
-    """Return whether rows in one batch have one answer each; a detector has any number of boxes."""
+    """Return whether the model's outputs for a batch have a row for each input row.
+
+    This is false for a detector, whose outputs have any number of boxes.
+    """
     return all(output.shape[:1] == (len(rows),) for output in runner(pad_rows(rows, {})))
 
 
 def _cut_back(
     names: Sequence[str], outputs: Sequence[Array], expected: Sequence[Array], cuts: Mapping[str, int]
 ) -> list[Array]:
-    """Cut the outputs of a padded row to the length of the outputs of the row alone."""
+    """Cut the outputs of a padded row to the length that the outputs of the row alone have."""
     return [
         cut_output(output, cuts[name], reference.shape[cuts[name]])
         if name in cuts and output.ndim == reference.ndim
@@ -153,7 +159,10 @@ def _growing_axis(name: str, outputs: Sequence[Array]) -> int | None:
 
 
 def parse_padding(text: str, feeds: Sequence[ProgramTensor]) -> dict[str, FeedPadding]:
-    """Parse "feed=value,..."; a feed is padded along its only open axis besides the batch."""
+    """Parse the value of --padding, "input=value,...", into axis and pad value by input name.
+
+    The axis is the input's only dynamic one besides the batch. Raises ConversionError for another text.
+    """
     pads = {}
     shapes = {feed.name: feed.shape for feed in feeds}
     for part in filter(None, (part.strip() for part in text.split(","))):

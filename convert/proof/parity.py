@@ -1,4 +1,4 @@
-"""Parity: the comparison of the outputs of two forms of a model, and its report in JSON."""
+"""Compares the outputs of two copies of a model on the same inputs; writes and reads the reports as JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIN_SCALE = 1.0
 
 @dataclass(frozen=True)
 class OutputParity:
-    """How far one output is from its reference, over all batches."""
+    """The differences of one output from the reference model's output, over all batches."""
 
     name: str
     max_abs_diff: float
@@ -39,7 +39,7 @@ class OutputParity:
 
 @dataclass(frozen=True)
 class Bounds:
-    """How far an output may be off: by `tolerance` times its scale, the largest |value| of the reference."""
+    """The allowed differences of outputs, as a share of the largest |value| of the reference output."""
 
     tolerance: float = TOLERANCE
     least_scale: float = MIN_SCALE  # smaller scales count as this: an absolute tolerance for small outputs
@@ -48,7 +48,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class ParityReport:
-    """The figures of one comparison, with the bounds that judge them."""
+    """The result of comparing two models: figures for each output, and the bounds that judge them."""
 
     step: str
     tolerance: float
@@ -61,16 +61,18 @@ class ParityReport:
 
     @property
     def max_abs_diff(self) -> float:
+        """The largest absolute difference of any output; 0 without outputs."""
         return max((output.max_abs_diff for output in self.outputs), default=0.0)
 
     @property
     def passed(self) -> bool:
+        """Whether outputs could be compared and all are within the bounds."""
         # NaN compares as false, so it fails.
         return not self.note and all(self.within(output) for output in self.outputs)
 
     @property
     def failure(self) -> str:
-        """The error of the first output that is off; empty for a passed report."""
+        """The reason of a failed comparison, with the first output that is off; empty for a passed report."""
         if self.passed:
             return ""
         why = self.note
@@ -79,13 +81,14 @@ class ParityReport:
         return f"{self.step}: {why}"
 
     def within(self, output: OutputParity) -> bool:
+        """Return whether an output's differences and top-1 agreement are within the report's bounds."""
         return self._near(output) and self._same_classes(output)
 
     def _near(self, output: OutputParity) -> bool:
         return output.max_abs_diff <= self.allowed(output)
 
     def allowed(self, output: OutputParity) -> float:
-        """Return how far this output may be off."""
+        """Return the largest absolute difference that this output may have."""
         return self.tolerance * max(output.largest, self.least_scale)
 
     def _same_classes(self, output: OutputParity) -> bool:
@@ -115,13 +118,13 @@ class ParityReport:
         )
 
     def require(self) -> None:
-        """Raise FailedParity, a ParityError, naming the output that is off."""
+        """Raise FailedParity, a ParityError that names the output that is off, if the report has failed."""
         if not self.passed:
             raise FailedParity(f"{self.failure}; nothing was written.", self)
 
 
 class FailedParity(ParityError):
-    """A comparison that stopped a conversion, with its figures."""
+    """Raised when outputs differ more than the bounds allow, which stops a conversion; has the report."""
 
     def __init__(self, message: str, report: ParityReport) -> None:
         super().__init__(message)
@@ -129,17 +132,17 @@ class FailedParity(ParityError):
 
 
 def judge_by(report: ParityReport, bounds: Bounds) -> ParityReport:
-    """Return the figures of a report, judged by other bounds."""
+    """Return a copy of the report with other bounds, which decide whether it has passed."""
     return replace(report, **asdict(bounds))
 
 
 def write_reports(path: Path, reports: Iterable[ParityReport]) -> None:
-    """Store reports as JSON."""
+    """Write comparison reports to a JSON file."""
     path.write_text(json.dumps(summaries(reports), indent=2) + "\n", encoding="utf-8")
 
 
 def parse_report(fields: Mapping[str, Any]) -> ParityReport:
-    """Parse a report that `asdict` and JSON have serialised."""
+    """Build a report from the dictionary that `asdict` and JSON made of one."""
     outputs = tuple(OutputParity(**output) for output in fields["outputs"])
     batches = tuple(tuple(shape) for shape in fields["batches"])
     values = {**fields, "outputs": outputs, "batches": batches}
@@ -147,12 +150,15 @@ def parse_report(fields: Mapping[str, Any]) -> ParityReport:
 
 
 def parse_bounds(fields: Mapping[str, Any]) -> Bounds:
-    """Parse the bounds of a stamp; older stamps have no `least_scale`, which then is 0."""
+    """Build bounds from the dictionary in convert.json.
+
+    Older files have no `least_scale`, which then is 0.
+    """
     return Bounds(fields["tolerance"], fields.get("least_scale", 0.0), fields["top1_needed"])
 
 
 def summaries(reports: Iterable[ParityReport]) -> list[dict[str, Any]]:
-    """Return reports as JSON values, with null for NaN and infinities."""
+    """Return reports as dictionaries for JSON, with null for NaN and infinities."""
     return [
         {**asdict(r), "outputs": [_finite(asdict(o)) for o in r.outputs], "passed": r.passed}
         | _finite({"max_abs_diff": r.max_abs_diff})
@@ -180,7 +186,11 @@ def compare(
     batches: Iterable[Mapping[str, Array]],
     tolerance: float = TOLERANCE,
 ) -> ParityReport:
-    """Run both runners on every batch. Outputs of different number or shape fail with the report's note."""
+    """Run two models on every batch and return a report of their output differences.
+
+    step: the report's name. names: the outputs, in order. reference, candidate: functions that run a model.
+    Outputs of different number or shape fail the report, which then has a note and no figures.
+    """
     expected: list[list[Array]] = [[] for _ in names]
     actual: list[list[Array]] = [[] for _ in names]
     shapes = []
@@ -200,7 +210,7 @@ def compare(
 
 
 def _describe_mismatch(names: Sequence[str], reference: Sequence[Array], candidate: Sequence[Array]) -> str:
-    """Describe the difference of outputs in number or shape; empty if there is none."""
+    """Return a sentence about outputs that differ in number or shape; empty if none do."""
     if len(reference) != len(names) or len(candidate) != len(names):
         return f"{len(reference)} and {len(candidate)} outputs, expected {len(names)}"
     for name, expected, actual in zip(names, reference, candidate, strict=True):

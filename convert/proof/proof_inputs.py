@@ -1,4 +1,4 @@
-"""The inputs of a proof: random inputs, or the user's sample files."""
+"""Chooses the inputs on which two models are compared: random inputs, or the user's sample files."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ _CUTS = 4  # lengths that one row is cut to
 
 @dataclass(frozen=True)
 class Inputs:
-    """Random inputs, or else the inputs of sample files."""
+    """The inputs on which two models are compared: random ones, or the rows and batches of sample files."""
 
     lengths: tuple[int, ...] = LENGTHS  # of random inputs, on the axes that vary
     sample: tuple[Path, ...] = ()
 
     def batches(self, target: Target, sizes: Sequence[int] = BATCH_SIZES) -> list[Feeds]:
-        """Return the feeds to run. If all batches of the files have one size, add other `sizes`.
+        """Return input batches for a model, with arrays by input name.
 
-        Raises ConversionError for files that can't be read or don't fit.
+        Random batches have each length and batch size. If all batches of the files have one size, batches of
+        other `sizes` are added. Raises ConversionError for files that can't be read or don't fit the model.
         """
         if not self.sample:
             return sample_batches(target.specs, target.id_limits, self._lengths(target))
@@ -42,9 +43,9 @@ class Inputs:
         return [*batches, *(pad_rows([row] * size, {}) for size in more_sizes)]
 
     def rows(self, target: Target, padding: Mapping[str, FeedPadding]) -> list[Feeds]:
-        """Return batches of one: of different lengths if there is `padding`, else of equal shapes.
+        """Return input batches of one row: of different lengths if there is `padding`, else of equal shapes.
 
-        File rows of equal length are cut to shorter rows.
+        If all rows of the files have one length, shortened copies are added.
         """
         if not self.sample:
             valid_lengths = self._lengths(target)
@@ -59,21 +60,24 @@ class Inputs:
         return rows[:: max(1, len(rows) // _ROWS)][:_ROWS]
 
     def all_rows(self, target: Target) -> list[Feeds]:
-        """Return all rows of the files as batches of one; none without files or for a model without rows."""
+        """Return all rows of the sample files as batches of one.
+
+        Empty without files, and for a model whose inputs can't be split into rows.
+        """
         if not self.sample or not target.by_row:
             return []
         batches, rows = self._read_batches(target)
         return rows + [row for batch in batches for row in _cut_apart(batch)]
 
     def _lengths(self, target: Target) -> tuple[int, ...]:
-        """Limit `lengths` to the maximum length in the model's serving.yml."""
+        """Return `lengths`, each cut to the maximum length in the model's serving.yml."""
         max_length = min(
             (feed.longest[1] for feed in target.feeds if feed.longest), default=max(self.lengths)
         )
         return tuple(dict.fromkeys(min(length, max_length) for length in self.lengths))
 
     def _read_batches(self, target: Target) -> tuple[list[Feeds], list[Feeds]]:
-        """Return the batches of batch files, and the rows of the other files."""
+        """Return the batches of .npz and .npy files, and the rows of the other files."""
         batches: list[Feeds] = []
         rows: list[Feeds] = []
         for path in self.sample:
@@ -101,7 +105,7 @@ def _cut_apart(batch: Feeds) -> list[Feeds]:
 
 
 def _of_several_lengths(rows: list[Feeds], padding: Mapping[str, FeedPadding]) -> list[Feeds]:
-    """Return the rows; if all have one length, add a shortened copy of each."""
+    """Return the rows; if all have one length, also a shortened copy of each."""
     if len({_length(row, padding) for row in rows}) > 1:
         return rows
     cut = []

@@ -1,4 +1,4 @@
-"""Readers of sample files: arrays, rows of numbers, images or texts of the user."""
+"""Reads sample files, such as .npz, .jsonl, .csv, images or texts, into a model's input arrays."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PARTS = {"input_ids": "ids", "token_type_ids": "type_ids", "attention_mask": "a
 
 
 def text_rows(path: Path, target: Target) -> list[Feeds]:
-    """Tokenize each line of a UTF-8 file to a batch of one, by the program's names of the feeds.
+    """Tokenize each line of a UTF-8 file to a batch of one, with arrays by the model's input names.
 
-    Raises ConversionError for a file without text, a model without a tokenizer, or a model with feeds that
-    can't be made of texts.
+    The tokenizer is in the model's folder. Raises ConversionError for a file without text, a model without a
+    tokenizer, or a model with inputs that can't be made of texts.
     """
     foreign = [
         feed.alias for feed in target.feeds if not _find_encoding_attribute(feed) or len(feed.shape) != 2
@@ -44,7 +44,7 @@ def text_rows(path: Path, target: Target) -> list[Feeds]:
 
 
 def _find_encoding_attribute(feed: Variable) -> str:
-    """Return the attribute of an encoding that this feed takes; empty for none."""
+    """Return the attribute of a tokenizer's encoding that this input takes, such as "ids"; empty for none."""
     return _PARTS.get(feed.alias) or _PARTS.get(feed.name, "")
 
 
@@ -60,7 +60,10 @@ def _texts(path: Path) -> list[str]:
 
 
 def _tokenizer(path: Path, target: Target) -> Any:
-    """Load the tokenizer beside the model."""
+    """Load the tokenizer in the model's folder; raise ConversionError if there is none.
+
+    path: the file of texts, for messages.
+    """
     directory = target.folder
     if directory is None:
         raise ConversionError(
@@ -91,14 +94,14 @@ _CHANNELS = (1, 3)
 
 
 def read_sample(path: Path, target: Target) -> list[Feeds]:
-    """Read the inputs of a file, by the program's names of the feeds, in the feeds' dtypes.
+    """Read a sample file into input batches: arrays by the model's input names, in the inputs' dtypes.
 
     The suffix decides:
-    - `.npz`: one batch, an array for each feed under its name or alias.
-    - `.npy`: one batch, for a model with a single feed.
-    - `.jsonl`: a row on each line, an object with a value for each feed, or the value of a single feed.
+    - `.npz`: one batch, an array for each input under its name or alias.
+    - `.npy`: one batch, for a model with a single input.
+    - `.jsonl`: a row on each line, an object with a value for each input, or the value of a single input.
     - `.csv`: a row on each line, numbers in columns.
-    - images: one row, decoded to the shape of the only feed.
+    - images: one row, decoded to the shape of the only input.
     - other suffixes: a text on each line.
 
     Raises ConversionError for a file that can't be read or doesn't fit the model.
@@ -135,7 +138,10 @@ def _read_jsonl(path: Path, target: Target) -> list[Feeds]:
 
 
 def _arrays(value: Mapping[str, object], where: str, target: Target) -> dict[str, Array]:
-    """Convert JSON values to arrays; the batch axis and leading axes of 1 are optional."""
+    """Convert the JSON values of one row to arrays, by the names in the file.
+
+    The batch axis and leading axes of 1 are optional in the file.
+    """
     arrays = {}
     for feed in target.feeds:
         name = feed.name if feed.name in value else feed.alias
@@ -185,7 +191,10 @@ def _read_csv(path: Path, target: Target) -> list[Feeds]:
 
 
 def _named_columns(path: Path, header: Sequence[str], target: Target) -> dict[str, list[int]] | None:
-    """Find the columns of each feed by its name, or name.0, name.1, ...; None if no column has one."""
+    """Return the CSV columns of each input, found by headers like x, or x.0, x.1, ...
+
+    None if the header names no input; ConversionError if it names only some.
+    """
     columns = {
         feed.name: [at for at, cell in enumerate(header) if _names_feed(cell, feed)] for feed in target.feeds
     }
@@ -208,9 +217,10 @@ def _names_feed(cell: str, feed: Variable) -> bool:
 
 
 def _ordered_columns(where: str, count: int, target: Target) -> dict[str, list[int]]:
-    """Share out columns in the order of the feeds, as many as a row of each feed has numbers.
+    """Assign CSV columns to the inputs in order, as many as a row of each input has numbers.
 
-    The remaining columns go to the only feed with an open axis.
+    The remaining columns go to the only input with a dynamic axis. Raises ConversionError if the number of
+    columns doesn't fit.
     """
     sizes = {feed.name: _row_size(feed) for feed in target.feeds}
     open_ = [name for name, size in sizes.items() if size is None]
@@ -230,7 +240,7 @@ def _ordered_columns(where: str, count: int, target: Target) -> dict[str, list[i
 
 
 def _row_size(feed: Variable) -> int | None:
-    """Return how many numbers a row has; None for any number."""
+    """Return how many numbers a row of this input has; None if an axis is dynamic."""
     dims = feed.shape[1:] if feed.has_rows else feed.shape
     return None if -1 in dims else int(np.prod(dims, dtype=np.int64))
 
@@ -269,10 +279,10 @@ def _is_number(cell: str) -> bool:
 
 
 def _read_image(path: Path, target: Target) -> list[Feeds]:
-    """Decode an image to RGB, or to grey for one channel, in the size and channel order of the feed.
+    """Decode an image file to a batch for the model's only input, in its size and channel order.
 
-    Float feeds get values from 0 to 1, integer feeds from 0 to 255. The app's own preprocessing is unknown
-    here.
+    The image becomes RGB, or grey for one channel. Float inputs get values from 0 to 1, integer inputs from 0
+    to 255. The app's own preprocessing is unknown here.
     """
     feed = _only_feed(path, "an image", target)
     channel_axis = next((axis for axis in (1, 3) if feed.shape[axis : axis + 1] in ((1,), (3,))), 0)
@@ -293,7 +303,7 @@ def _read_image(path: Path, target: Target) -> list[Feeds]:
 
 
 def _pixels(path: Path, channels: int, height: int, width: int) -> Array:
-    """Decode to uint8 [height, width, channels]; -1 keeps the image's own height or width."""
+    """Decode an image to uint8 [height, width, channels]; a height or width of -1 keeps the image's own."""
     try:
         from PIL import Image
     except ModuleNotFoundError as exc:
@@ -309,7 +319,10 @@ def _pixels(path: Path, channels: int, height: int, width: int) -> Array:
 
 
 def _fitted(arrays: Mapping[str, Array], where: object, target: Target) -> Feeds:
-    """Return an array for each feed, in its dtype; ignore arrays of other names."""
+    """Return an array for each input, cast to its dtype; arrays of other names are dropped.
+
+    where: the file or line, for messages. Raises ConversionError if an array is missing or doesn't fit.
+    """
     named = {feed.name: feed.name if feed.name in arrays else feed.alias for feed in target.feeds}
     if not set(named.values()) <= arrays.keys():
         raise ConversionError(
@@ -329,7 +342,7 @@ def _fitted(arrays: Mapping[str, Array], where: object, target: Target) -> Feeds
 
 
 def _holds(feed: Variable, array: Array) -> bool:
-    """Return whether an array fits a feed without loss of values, such as small int64 values for int32."""
+    """Return whether an array has the rank and shape of an input and values that its dtype can hold."""
     dtype = feed.numpy_dtype
     # The sides of an image are the engine's to judge.
     bound = 2 if len(feed.shape) >= _IMAGE_RANK else None

@@ -1,4 +1,4 @@
-"""The description of a model that the inputs of a proof need."""
+"""The facts about a model's inputs from which random or sample inputs are made."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeline.models.signature import read_signature
 
 @dataclass(frozen=True)
 class Target:
-    """The feeds of a model, as far as its inputs depend on them."""
+    """A model's inputs, id limits and tokenizer folder, from which random or sample inputs are made."""
 
     source: object  # name of the model in messages
     feeds: tuple[Variable, ...]  # inputs have their names; a file may also use the aliases
@@ -25,16 +25,20 @@ class Target:
 
     @property
     def specs(self) -> tuple[ProgramTensor, ...]:
+        """Name, dtype and shape of each input."""
         return tuple(ProgramTensor(feed.name, feed.dtype, feed.shape) for feed in self.feeds)
 
     @property
     def by_row(self) -> bool:
-        """Whether its inputs can be split into rows."""
+        """Whether each input has a batch axis and no LoD, so that its rows can be split and joined."""
         return all(feed.has_rows and not feed.is_lod for feed in self.feeds)
 
 
 def create_target(program: InferenceProgram) -> Target:
-    """Describe a program, with the aliases of a serving model's prototxt beside it."""
+    """Return the input facts of an exported model, from which `Inputs` makes random or sample inputs.
+
+    The inputs have the aliases of a serving model's prototxt beside the model, if there is one.
+    """
     conf = program.program.parent / SERVER_CONF
     aliases = {}
     if conf.is_file():
@@ -52,16 +56,19 @@ def create_target(program: InferenceProgram) -> Target:
 def create_specs_target(
     source: object, specs: tuple[ProgramTensor, ...], id_limits: Mapping[str, int], folder: Path | None = None
 ) -> Target:
-    """Describe a model that is no program yet."""
+    """Return the input facts of a model that has not been exported yet, such as a Layer, for `Inputs`.
+
+    source: the model's name in messages. folder: its tokenizer's folder.
+    """
     return Target(source, tuple(Variable(v.name, v.name, v.dtype, v.shape) for v in specs), id_limits, folder)
 
 
 def create_model_target(model: ServingModel, program: InferenceProgram) -> Target:
-    """Describe a serving model."""
+    """Return the input facts of a serving model, with its aliases and declared padding, for `Inputs`."""
     return Target(model.directory, model.feeds, program.id_limits, model.directory, named_padding(model))
 
 
 def named_padding(model: ServingModel) -> dict[str, FeedPadding]:
-    """Return the declared padding by the program's names of the feeds."""
+    """Return a serving model's declared padding, axis and value, by input names instead of aliases."""
     declared = model.padding.feeds if model.padding else {}
     return {feed.name: declared[feed.alias] for feed in model.feeds if feed.alias in declared}

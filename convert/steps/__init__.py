@@ -1,1 +1,1 @@
-"""Steps of a conversion: their progress, and their processes in the conversion environment."""
+"""Runs conversion steps in separate processes with the converters' packages, and reports their progress."""

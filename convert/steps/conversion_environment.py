@@ -1,4 +1,4 @@
-"""The conversion environment: the interpreter that has the converters, which would conflict with serving."""
+"""Finds the conversion environment: a Python interpreter with the converters, which conflict with serving."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ TORCH_REMARK = (
 
 
 def conversion_python(needs: Sequence[str]) -> str:
-    """Return the interpreter for a step that imports the packages `needs`, by their import names.
+    """Return the path of a Python interpreter that has the packages `needs`, by their import names.
 
     The first of: PADDLEWHEEL_CONVERT_PYTHON; this interpreter, if it has all packages; the interpreter of
-    `make convert-env`. Raises ConversionError when there is none.
+    `make convert-env`. Only this interpreter's packages are checked. Raises ConversionError when there is
+    none.
     """
     named = os.environ.get(CONVERT_PYTHON)
     if named:
@@ -54,7 +55,7 @@ def conversion_python(needs: Sequence[str]) -> str:
 
 
 def missing_packages(needs: Sequence[str]) -> list[str]:
-    """Return the packages that this interpreter lacks, without importing them."""
+    """Return the packages, by import name, that this interpreter lacks; imports none."""
     return [name for name in needs if not _is_package(name)]
 
 
@@ -78,7 +79,7 @@ def require_packages(needs: Sequence[str]) -> None:
 
 
 def _command(missing: Sequence[str]) -> str:
-    """Return the command that installs these packages: the Makefile's in a checkout, else ours."""
+    """Return the shell command that installs these packages: make in a checkout, else paddlewheel."""
     torch = "torch" in missing
     if IS_CHECKOUT:
         return "make convert-env TORCH_INDEX=pip" if torch else "make convert-env"
@@ -91,22 +92,23 @@ def _torch_remark(missing: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class OlderPaddle:
-    """A Paddle that still writes .pdmodel programs, in a folder of its own."""
+    """An installed older Paddle that still writes .pdmodel files, in a folder of its own."""
 
     folder: Path
     version: str
 
     @property
     def variables(self) -> dict[str, str]:
-        """Environment variables of a process that imports it in place of the installed one."""
+        """Environment variables for a process that imports the older Paddle instead of the installed one."""
         path = [str(self.folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         return {"PYTHONPATH": os.pathsep.join(path), "FLAGS_enable_pir_api": "0"}
 
 
 def pdmodel_paddle() -> OlderPaddle:
-    """Find the older Paddle: PADDLEWHEEL_PDMODEL_PADDLE, else `make pdmodel-env`.
+    """Find the older Paddle that writes .pdmodel files.
 
-    Raises ConversionError when there is none.
+    The first of PADDLEWHEEL_PDMODEL_PADDLE and the folder of `make pdmodel-env`. Raises ConversionError when
+    there is none.
     """
     named = os.environ.get(PDMODEL_PADDLE)
     folder = Path(named).absolute() if named else PDMODEL_FOLDER

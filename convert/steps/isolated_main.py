@@ -1,4 +1,4 @@
-"""The process of one step: calls a function, reports progress and result."""
+"""The main of a process that runs one conversion step: calls a function, sends progress and result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeline.process.processes import die_with
 
 
 class ReportedSteps(Steps):
-    """Progress as lines of JSON, which `convert.steps.isolation` reads and shows."""
+    """Sends a step's progress as JSON lines through a pipe to `convert.steps.isolation`, which shows it."""
 
     def __init__(self, events: int) -> None:
         self._events = os.fdopen(events, "w", encoding="utf-8")
@@ -41,7 +41,10 @@ class ReportedSteps(Steps):
 
 
 def main() -> NoReturn:
-    """argv: the pipe for events, the parent's pid. stdin: the request as JSON."""
+    """Run the function that the JSON request on stdin names, send its result or error, and exit.
+
+    argv: the file descriptor for events, the parent's pid.
+    """
     events, parent = (int(argument) for argument in sys.argv[1:])
     die_with(parent)
     os.set_inheritable(events, False)

@@ -1,4 +1,4 @@
-"""A step of a conversion in a process of its own, in the conversion environment."""
+"""Runs a conversion step in a separate process of the conversion environment, and returns its result."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ _CRASH_REPORT = re.compile(r"^(Fatal Python error|-{20}|C\+\+ Traceback|FatalErr
 
 
 class StepLog(Exception):
-    """The log and traceback of a failed step: the cause of its error, for --debug."""
+    """The `__cause__` of a failed step's error: the process's log and traceback, shown with --debug."""
 
 
 class ConverterCrashed(ConversionError):
-    """A step's process died of a signal."""
+    """Raised when the process of a conversion step dies of a signal."""
 
 
 class StepProcess:
-    """A running step: the end of its log, and its answer once it has come."""
+    """Collects the output of a running step's process: the end of its log, progress, and the result.
+
+    converter: the step's name in messages. steps: receives the progress.
+    """
 
     def __init__(self, converter: str, steps: Steps) -> None:
         self._converter = converter
@@ -47,6 +50,7 @@ class StepProcess:
 
     @property
     def has_answer(self) -> bool:
+        """Whether the process has sent a result or an error."""
         return self._answer is not None
 
     def result(self, exit_code: int | None, timeout_s: float) -> Any:
@@ -67,13 +71,13 @@ class StepProcess:
         raise ConversionError(f"{self._converter} failed ({error}).") from cause
 
     def add_log(self, data: bytes) -> None:
-        """Keep the end of the log, and show its progress."""
+        """Append process output to the log, of which the end is kept, and pass it to the progress display."""
         self._log += data
         del self._log[:-_LOG_BYTES]
         self._steps.hear(_ESCAPES.sub("", data.decode("utf-8", "replace")))
 
     def add_events(self, data: bytes) -> None:
-        """Handle the complete lines of JSON, and keep the rest."""
+        """Handle the complete lines of JSON from the process, and keep the rest for the next call."""
         *lines, rest = (self._events + data).split(b"\n")
         self._events = rest
         if len(rest) > _EVENT_BYTES:
@@ -109,7 +113,7 @@ class StepProcess:
         return _ESCAPES.sub("", self._log.decode("utf-8", "replace"))
 
     def _last_words(self) -> str:
-        """Return the last line of the log that names an operator, else an error, as a sentence's end."""
+        """Return the last log line that names an operator, else an error, as "; the last it said: ..."."""
         output = _CRASH_REPORT.split(self._decode_log(), maxsplit=1)[0]
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         naming, telling = (list(filter(pattern.search, lines)) for pattern in (_NAMING, _TELLING))
@@ -133,11 +137,12 @@ def run_isolated(
 ) -> Any:
     """Call `function` ("module:name") as `name(steps, **arguments)` in the conversion environment.
 
-    Arguments and result are JSON values; tensors and models go through files. `converter` names the step in
-    messages. `needs` are the import names of the packages that it imports. `variables` are added to its
-    environment. An error message quotes the end of its output. Raises ConversionError when the function
-    fails, crashes natively, ends without a result or takes longer than `timeout_s`. Raises ParityError if the
-    function does, and OSError when the disk is full.
+    A new process with the converters' packages calls it. Arguments and result are JSON values; tensors and
+    models go through files. `converter` names the step in messages. `needs` are the import names of the
+    packages that the function imports. `variables` are added to the process's environment variables. An error
+    message quotes the end of the process's output. Raises ConversionError when the function fails, crashes
+    natively, ends without a result or takes longer than `timeout_s`. Raises ParityError if the function does,
+    and OSError when the disk is full.
     """
     python = conversion_python(needs)
     request = {"function": function, "arguments": dict(arguments), "needs": list(needs)}
@@ -168,5 +173,5 @@ def run_isolated(
 
 
 def _environment() -> dict[str, str]:
-    """Return our environment with settings for the step; paddle2onnx must not install packages."""
+    """Return environment variables for the process: ours, and settings that keep paddle2onnx off pip."""
     return {**os.environ, "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "PIP_NO_INDEX": "1"}

@@ -1,4 +1,4 @@
-"""`paddlewheel convert-env DIR`: creates a conversion environment with tested versions."""
+"""`paddlewheel convert-env DIR`: creates a virtual environment with tested versions of the converters."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ _FIRST_FOR_NUMPY_2 = (1, 4, 2)
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentOptions:
+    """Command-line options of `paddlewheel convert-env`."""
+
     folder: Path = argument(metavar="DIR", help="folder of the environment")
     torch: str | None = option(
         nargs="?",
@@ -48,7 +50,7 @@ class EnvironmentOptions:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the environment that the arguments name. Exit codes: 0 made, 2 it can't be made."""
+    """Create the environment that the arguments name. Exit codes: 0 created, 2 it can't be created."""
     parser = OneLineParser(
         prog="paddlewheel convert-env",
         description="Make the environment with the converters, 2.3 GB, in a folder.",
@@ -74,9 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_environment(folder: Path, torch_index: str | None = None) -> Path:
-    """Make an environment, or complete one. Return its interpreter.
+    """Create or complete a virtual environment with the converters in `folder`; return its interpreter.
 
-    Raises ConversionError where the folder holds something else, and where a package can't be installed.
+    torch_index: the package index from which PyTorch is added; None adds no PyTorch. Raises ConversionError
+    where the folder holds something else, and where a package can't be installed.
     """
     python, pip = _create(folder)
     _run_program([*pip, "--requirement", str(LOCKS / "convert.txt")])
@@ -88,9 +91,10 @@ def make_environment(folder: Path, torch_index: str | None = None) -> Path:
 
 
 def make_table_environment(folder: Path, packages: Sequence[str]) -> Path:
-    """Make an environment for table models, with these packages. Return its interpreter.
+    """Create a virtual environment for scikit-learn models in `folder`; return its interpreter.
 
-    Raises ConversionError as `make_environment`.
+    packages: pip requirements to add, such as lightgbm or scikit-learn==1.5.2. Raises ConversionError as
+    `make_environment`.
     """
     names = {re.split("[=<>!~ ]", package, maxsplit=1)[0].lower() for package in packages}
     needed = [*packages, *(name for name in _TABLE_PACKAGES if name not in names)]
@@ -109,13 +113,16 @@ def make_table_environment(folder: Path, packages: Sequence[str]) -> Path:
 
 
 def _is_for_numpy_1(package: str) -> bool:
-    """Return whether this is a release of scikit-learn whose binaries need NumPy 1."""
+    """Return whether a requirement names a release of scikit-learn whose binaries need NumPy 1."""
     match = re.fullmatch(r"scikit-learn *== *(\d+)\.(\d+)\.?(\d*)\w*", package, re.IGNORECASE)
     return match is not None and tuple(int(number or 0) for number in match.groups()) < _FIRST_FOR_NUMPY_2
 
 
 def _create(folder: Path) -> tuple[Path, list[str]]:
-    """Create an environment. Return its interpreter, and the command that installs packages."""
+    """Create a virtual environment; return its interpreter, and the pip command that installs packages.
+
+    Raises ConversionError where the folder holds something else.
+    """
     folder = folder.expanduser().absolute()
     if folder.exists() and not (folder / "pyvenv.cfg").is_file() and not _is_empty_folder(folder):
         raise ConversionError(f"{folder} is not an environment, and not empty; name another folder.")
@@ -130,7 +137,7 @@ def _is_empty_folder(folder: Path) -> bool:
 
 
 def _run_program(command: Sequence[str]) -> None:
-    """Run a program with its output on the terminal."""
+    """Run a program with its output on the terminal; raise ConversionError if it fails."""
     done = subprocess.run(command, check=False)
     if done.returncode:
         raise ConversionError(

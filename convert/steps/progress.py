@@ -1,4 +1,4 @@
-"""Progress of a conversion: named steps, one after the other."""
+"""The interface for progress of a conversion, which is a sequence of named steps."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Protocol
 
 
 class Steps(Protocol):
-    """The interface through which a conversion reports progress."""
+    """The interface to which a conversion reports its progress; the command shows it as progress bars."""
 
     def step(self, name: str, total: int = 1) -> None:
-        """Begin a step of `total` parts; the step before is done."""
+        """Begin a step with `total` parts of work; this ends the step before."""
 
     def advance(self) -> None:
         """Report that one part of the step is done."""
 
     def say(self, text: str) -> None:
-        """State a result in one line."""
+        """Show a message of one line to the user."""
 
     def hear(self, text: str) -> None:
-        """Receive lines that a library has written, in the process of a step."""
+        """Receive output that a library has written in the process of a step."""
 
 
 class SilentSteps:
-    """Steps that show nothing, for calls from Python."""
+    """Ignores all progress, for calls from Python."""
 
     def step(self, name: str, total: int = 1) -> None:
         pass

@@ -1,1 +1,4 @@
-"""`paddlewheel convert serving`: from a program to a serving model, and the notes that come along."""
+"""`paddlewheel convert serving`: makes a serving model of an exported Paddle or ONNX model.
+
+A serving model is the folder that a service loads: graph, weights, and a description of inputs and outputs.
+"""

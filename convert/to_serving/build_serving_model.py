@@ -1,4 +1,4 @@
-"""The proof of a serving model's outputs and padding, and its files with a sample of real rows."""
+"""Compares a serving model's outputs with its source, alone and in padded batches, and writes its files."""
 
 from __future__ import annotations
 
@@ -49,9 +49,11 @@ def build_serving_model(
     earlier: Sequence[ParityReport] = (),
     options: ConversionOptions,
 ) -> tuple[ParityReport, ...]:
-    """Prove the serving model on `batches`, and its padding on `rows` (batches of one), then write it.
+    """Compare a serving model's outputs with the exported model's, then write it to `directory`.
 
-    Returns and stores the reports, after those of `earlier` steps. `facts` are further keys of serving.yml.
+    aliases: names of the outputs in requests. batches: inputs of the comparison. rows, pads: batches of one
+    row, compared alone and padded to a common length. facts: further keys of serving.yml. Returns and stores
+    the reports, after the `earlier` reports. Raises ParityError when outputs differ.
     """
     feeds = [_variable(feed, feed.name, is_lod=feed.name in program.ragged) for feed in program.feeds]
     fetches: Sequence[Variable] = [
@@ -96,7 +98,7 @@ def _prove(
     pads: Mapping[str, FeedPadding],
     options: ConversionOptions,
 ) -> tuple[list[ParityReport], Padding | None, Sequence[Variable], dict[str, Any]]:
-    """Return the reports, the proven padding, the fetches with their real shapes, and the maximum lengths.
+    """Return the reports, the proven padding, the outputs with real shapes, and the maximum input lengths.
 
     Raises ParityError when an output is off, or a row has another answer in a padded batch than alone.
     """
@@ -135,7 +137,7 @@ def _try_onednn(
     batches: Sequence[Feeds],
     options: ConversionOptions,
 ) -> None:
-    """Report where oneDNN answers otherwise; it proves nothing, for oneDNN is off by default."""
+    """Print a warning if oneDNN gives other outputs; this fails nothing, for oneDNN is off by default."""
     try:
         onednn = serving_runner(folder, onednn=True)
         failure = compare("oneDNN", aliases, reference, onednn, batches, options.tolerance).failure
@@ -146,14 +148,15 @@ def _try_onednn(
 
 
 def _longest_axis(feeds: Feeds) -> int:
-    """Return the greatest length of any axis besides the batch."""
+    """Return the greatest length of any axis besides the batch, over all arrays."""
     return max((length for array in feeds.values() for length in array.shape[1:]), default=0)
 
 
 def _max_lengths(program: InferenceProgram, batch: Feeds, options: ConversionOptions) -> dict[str, Any]:
-    """Return the maximum lengths of feeds for serving.yml.
+    """Find the greatest length that the model accepts for each input; return the entries for serving.yml.
 
-    The program runs as it is written: optimised operators may not check their inputs.
+    The model runs without graph optimisation: optimised operators may not check their inputs. Empty for a
+    model whose outputs are not row by row.
     """
     target = create_target(program)
     if not target.by_row:
@@ -180,9 +183,10 @@ MAX_BYTES = 256 << 20  # 256 images of 3 x 224 x 224 floats are 154 MB
 
 
 def store_sample(model: Path, rows: Sequence[Feeds], padding: Mapping[str, FeedPadding]) -> None:
-    """Write rows, each a batch of one by alias, to sample.npz of the serving model, as one padded batch.
+    """Write input rows to sample.npz of the serving model in folder `model`, as one padded batch.
 
-    If rows can't be joined, only rows of the commonest shape are stored. An existing file stays.
+    Each row is a batch of one, by alias. If rows can't be joined, only rows of the commonest shape are
+    stored. An existing file stays.
     """
     file = model / SERVER_FOLDER / SAMPLE_FILE
     if not rows or file.exists():
@@ -197,7 +201,7 @@ def store_sample(model: Path, rows: Sequence[Feeds], padding: Mapping[str, FeedP
 
 
 def store_example(model: Path, feeds: Feeds) -> None:
-    """Write a request, by alias, to example.npz of a serving model without a batch axis."""
+    """Write a request's input arrays, by alias, to example.npz of a serving model without a batch axis."""
     _save(model / SERVER_FOLDER / EXAMPLE_FILE, feeds)
 
 
@@ -210,6 +214,6 @@ def _save(file: Path, feeds: Feeds) -> None:
 
 
 def _fixed_dims(row: Feeds, padding: Mapping[str, FeedPadding]) -> object:
-    """Return the shapes of a row's arrays without the axes that may be padded."""
+    """Return a row's shapes without the axes that may be padded; rows with equal results can be joined."""
     axes = {name: padding[name].axis if name in padding else 0 for name in row}
     return tuple((name, np.delete(array.shape, axes[name]).tobytes()) for name, array in row.items())

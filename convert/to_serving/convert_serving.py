@@ -1,4 +1,4 @@
-"""The conversion of an exported program to a serving model, with proofs of outputs and padding."""
+"""Converts an exported Paddle or ONNX model to a serving model, and compares outputs and padded batches."""
 
 from __future__ import annotations
 
@@ -40,9 +40,10 @@ _SIZES = (1, 2, 5)  # of the proof's batches
 def free_batch(
     program: InferenceProgram, folder: Path, options: ConversionOptions
 ) -> tuple[InferenceProgram, ParityReport]:
-    """Write the model with a free batch to `folder`; prove that each row answers as it did alone.
+    """Write a copy of an ONNX model whose batch dimension is dynamic to `folder`; return it with a report.
 
-    Raises ConversionError with the reason if the program does not allow it.
+    The report compares rows run together with rows run alone. Raises ConversionError with the reason if the
+    model does not allow it.
     """
     rows = fixed_rows(program)
     options.steps.step("A batch of any size")
@@ -65,7 +66,10 @@ def free_batch(
 def _try_rebatch(
     program: InferenceProgram, folder: Path, rows: int, fold: bool, options: ConversionOptions
 ) -> tuple[InferenceProgram, ParityReport]:
-    """Rewrite and compare once, with or without constant folding. Raises FailedParity, too."""
+    """Make the batch dimension dynamic and compare the outputs once; `fold` folds constants first.
+
+    Raises ConversionError if the rewrite fails, FailedParity if outputs differ.
+    """
     folder.mkdir()
     for file in program.data_files:
         shutil.copyfile(file, folder / file.name)
@@ -87,7 +91,11 @@ def _try_rebatch(
 
 
 def fixed_rows(program: InferenceProgram) -> int:
-    """Return the fixed number of rows. Raise ConversionError if the program has none."""
+    """Return the fixed batch size of an ONNX model's inputs.
+
+    Raises ConversionError for a Paddle model, a dynamic batch dimension, or inputs of different first
+    lengths.
+    """
     if program.format != "onnx":
         raise ConversionError(
             f"{program.program} is a Paddle program, whose shapes are part of it; `paddlewheel convert all "
@@ -106,7 +114,7 @@ def fixed_rows(program: InferenceProgram) -> int:
 
 
 def _row_by_row(program: InferenceProgram, rows: int) -> Runner:
-    """Run the original program on each row alone, repeated to fill its fixed batch."""
+    """Return a function that runs the original model on each row alone, repeated to fill its fixed batch."""
     run = program_runner(program)
 
     def alone(feeds: Mapping[str, Array]) -> list[Array]:
@@ -121,7 +129,7 @@ def _row_by_row(program: InferenceProgram, rows: int) -> Runner:
 
 
 def _sized_batches(program: InferenceProgram, options: ConversionOptions) -> list[Feeds]:
-    """Return batches of several sizes, made of the rows of the proof's inputs."""
+    """Return input batches of 1, 2 and 5 rows, made of the sample or of random inputs."""
     batches = options.inputs.batches(create_target(program))
     pool = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     count = len(next(iter(pool.values())))
@@ -139,7 +147,10 @@ def _refusal(program: InferenceProgram, why: str) -> str:
 
 
 def check_count(labels: Sequence[str], program: InferenceProgram, batch: Feeds) -> None:
-    """Raise ConversionError if no output has as many classes; run `batch` if the file lacks shapes."""
+    """Raise ConversionError if the number of labels fits no output of the model.
+
+    batch: inputs that are run to find the output shapes if the file lacks them.
+    """
     classes = count_classes(program)
     if labels and -1 in classes:
         shapes = [output.shape for output in program_runner(program)(batch)]
@@ -149,7 +160,7 @@ def check_count(labels: Sequence[str], program: InferenceProgram, batch: Feeds) 
 
 
 def count_classes(program: InferenceProgram) -> list[int]:
-    """Return how many classes each output with scores has; -1 where the file does not tell."""
+    """Return the number of classes of each output with scores; -1 where the model file does not tell."""
     return class_counts(_feed_shapes(program), [fetch.shape for fetch in program.fetches])
 
 
@@ -160,7 +171,10 @@ def _feed_shapes(program: InferenceProgram) -> list[tuple[int, ...]]:
 def described_outputs(
     program: InferenceProgram, aliases: Sequence[str], labels: Sequence[str], multi_label: bool
 ) -> dict[str, Any]:
-    """Return the entry of serving.yml for an output with several labels at once; else empty."""
+    """Return the entry of serving.yml for a multi-label output; empty for other models.
+
+    The output counts as multi-label if `multi_label` is set or an ONNX Sigmoid computes it.
+    """
     fitting = [
         (alias, fetch.name)
         for alias, fetch in zip(aliases, program.fetches, strict=True)
@@ -190,15 +204,15 @@ def convert_serving(
     rebatch: bool = False,
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Write the serving model of `source` to `out` (serving_server/, serving_client/).
+    """Write the serving model of `source` to `out`, in the folders serving_server/ and serving_client/.
 
-    `source` is the folder of a Paddle program or an ONNX model, or a .onnx file. `fetch_alias` renames the
-    outputs, in their order. `padding` ("input_ids=0,attention_mask=0") declares feeds that may be padded with
-    a value, which is proven first. `labels` and `files` (a vocabulary) go to serving_server/. `notes`, whose
-    files are beside the program, supply the task and missing arguments. `rebatch` first changes a fixed batch
-    to any size. The reports of `earlier` steps are stored before its own, and the rows of a sample beside the
-    model. Raises ConversionError for an unusable source and for labels that fit no output, ParityError when
-    outputs differ.
+    `source` is the folder of a Paddle or ONNX model, or a .onnx file. `fetch_alias` renames the outputs, in
+    their order. `padding` ("input_ids=0,attention_mask=0") declares inputs that may be padded with a value,
+    which is proven first. `labels` (names of the classes) and `files` (a vocabulary) go to serving_server/.
+    `notes`, whose files are beside the model, supply the task and missing arguments. `rebatch` first makes a
+    fixed batch dimension dynamic. The reports of `earlier` steps are stored before its own, and the rows of a
+    sample beside the model. Raises ConversionError for an unusable source and for labels that fit no output,
+    ParityError when outputs differ.
     """
     options = options or ConversionOptions()
     check_replaceable(out)
@@ -250,7 +264,7 @@ def convert_serving(
 
 @dataclass(frozen=True)
 class _ModelDescription:
-    """The description of a model besides its program, from arguments and notes."""
+    """A serving model's description besides graph and weights: output names, padding, labels, files, task."""
 
     fetch_alias: Sequence[str]
     padding: str | None
@@ -262,7 +276,7 @@ class _ModelDescription:
     sentences: Mapping[str, Any] = field(default_factory=dict)
 
     def with_notes(self, notes: ModelNotes | None, source: Path) -> _ModelDescription:
-        """Add the task, and everything that was not given, from the notes."""
+        """Return a copy with the task, and with everything that the arguments lack, from model_notes.json."""
         if notes is None:
             return self
         folder = source if source.is_dir() else source.parent
@@ -307,13 +321,13 @@ def _fingerprint(
 
 
 def _entailment(labels: Sequence[str]) -> str:
-    """Describe the class by which an NLI model answers zero-shot questions."""
+    """Return a remark that names the entailment class of an NLI model; empty without this class."""
     entailment = find_entailment(labels)
     return "" if entailment is None else f"; class {entailment} ({labels[entailment]}) is entailment"
 
 
 def _mismatch(labels: Sequence[str], program: InferenceProgram, aliases: Sequence[str]) -> str:
-    """Describe labels of a configuration whose number fits no output."""
+    """Return a remark if the number of labels fits no output of the model; empty if one fits."""
     if not check_label_count(labels, count_classes(program)):
         return ""
     shapes = (f"{alias} is {list(f.shape)}" for alias, f in zip(aliases, program.fetches, strict=True))
@@ -321,7 +335,10 @@ def _mismatch(labels: Sequence[str], program: InferenceProgram, aliases: Sequenc
 
 
 def fetch_aliases(program: InferenceProgram, requested: Sequence[str]) -> tuple[str, ...]:
-    """Return an alias for each output: the requested aliases, else the program's names."""
+    """Return a request name for each output: the `requested` names, else the names in the model file.
+
+    Raises ConversionError if their number is wrong or a name is repeated.
+    """
     names = tuple(alias.strip() for item in requested for alias in item.split(",") if alias.strip())
     if not names:
         return tuple(fetch.name for fetch in program.fetches)
@@ -335,7 +352,7 @@ def fetch_aliases(program: InferenceProgram, requested: Sequence[str]) -> tuple[
 
 
 def _engine_version(program: InferenceProgram) -> dict[str, str]:
-    """Return the engine's version: a new version needs a new proof."""
+    """Return the engine's name and version for the fingerprint: a new version needs a new comparison."""
     if program.format == "onnx":
         return {"onnxruntime": onnx_runtime_version()}
     return {"paddle": paddle_version()}

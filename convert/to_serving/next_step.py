@@ -1,4 +1,4 @@
-"""The command to run after a conversion, by the content of its folder."""
+"""Suggests the `paddlewheel` command to run after a conversion, by the content of the output folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ ENCODER = "feature-extraction"  # as the notes of a conversion name the task
 
 
 def next_step(out: Path) -> str:
-    """Return the next command; empty for TorchScript, which no engine runs."""
+    """Return the next `paddlewheel` command for a conversion's output folder.
+
+    Empty for TorchScript, which no engine runs.
+    """
     folder = shlex.quote(str(out))
     if (out / SERVER_FOLDER).is_dir():
         model = load_serving_model(out)
@@ -29,7 +32,10 @@ def next_step(out: Path) -> str:
 
 
 def _input_option(model: ServingModel) -> str:
-    """Return the option for a model of texts or images; columns are described already."""
+    """Return the option --input text or --input image for the model; empty if neither fits.
+
+    A model of columns needs no option: its serving.yml describes them.
+    """
     if INPUTS_KEY in model.additions:
         return ""
     if "input_ids" in {feed.alias for feed in model.feeds} and _has_tokenizer(model.directory):
@@ -40,7 +46,10 @@ def _input_option(model: ServingModel) -> str:
 
 
 def _has_tokenizer(folder: Path) -> bool:
-    """Return whether the folder has a tokenizer that needs no hook: tokenizer.json or BERT's vocabulary."""
+    """Return whether the folder has a tokenizer that a service loads without user code.
+
+    That is tokenizer.json or BERT's vocab.txt.
+    """
     words = folder / "vocab.txt"
     return (folder / "tokenizer.json").is_file() or (
         words.is_file() and "[CLS]" in words.read_text("utf-8", errors="replace").split("\n")

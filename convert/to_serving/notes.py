@@ -1,4 +1,4 @@
-"""The notes of a converted model beside its program: task, labels, padding, tokenizer files."""
+"""Reads and writes model_notes.json beside a converted model: task, labels, padding, tokenizer files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROOF_KEY = "proof"
 
 @dataclass(frozen=True)
 class ModelNotes:
-    """The notes of a model, for `convert serving --with-notes`."""
+    """The content of model_notes.json beside a converted model, for `convert serving --with-notes`."""
 
     task: str
     architecture: str = ""
@@ -47,15 +47,16 @@ class ModelNotes:
 
 
 def write_notes(directory: Path, notes: ModelNotes) -> None:
-    """Store notes beside a program."""
+    """Write model_notes.json to a converted model's folder."""
     text = json.dumps(asdict(notes), indent=2, ensure_ascii=False)
     (directory / NOTES_FILE).write_text(f"{text}\n", encoding="utf-8")
 
 
 def carry_notes(source: Path, folder: Path, outputs: Sequence[str]) -> None:
-    """Copy the notes beside a model, with their files, to the folder of another form of the model.
+    """Copy model_notes.json and the files it names from one model folder to another.
 
-    outputs: names of its outputs, if the notes have none.
+    outputs: names of the model's outputs, stored if the notes have none. Without notes in `source`, notes
+    with these names are written.
     """
     notes = read_notes(source) if (source / NOTES_FILE).is_file() else ModelNotes(task="")
     for name in notes.files:
@@ -64,7 +65,7 @@ def carry_notes(source: Path, folder: Path, outputs: Sequence[str]) -> None:
 
 
 def read_notes(directory: Path) -> ModelNotes:
-    """Read the notes of a folder. Raise ConversionError if they are missing or unusable."""
+    """Read model_notes.json of a folder. Raises ConversionError if it is missing or unusable."""
     path = directory / NOTES_FILE
     try:
         notes = json.loads(path.read_text(encoding="utf-8"))
@@ -90,12 +91,15 @@ def read_notes(directory: Path) -> ModelNotes:
 
 
 def text_padding(feeds: Iterable[str], pad_id: int) -> str:
-    """Return the padding of a text model: its padding id for ids, 0 for other feeds, which the mask hides."""
+    """Return the --padding value of a text model: its padding id for input_ids, 0 for other inputs.
+
+    The attention mask hides the other inputs.
+    """
     return ",".join(f"{feed}={pad_id if feed == 'input_ids' else 0}" for feed in feeds)
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
-    """Return the tokenizer's files in a model's folder, in alphabetical order."""
+    """Return the paths of the tokenizer's files in a model's folder, in alphabetical order."""
     return [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()]
 
 

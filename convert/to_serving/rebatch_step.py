@@ -1,4 +1,4 @@
-"""The step that rewrites an ONNX graph for any number of rows, in the conversion environment."""
+"""Makes the fixed batch size of an ONNX graph dynamic, in a process with the converters' packages."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _END = "_for_any_batch"  # ends the names of added tensors
 
 
 def rebatch_step(steps: Steps, file: str, out: str, rows: int, fold: bool) -> dict[str, Any]:
-    """Write the model to `out` with a free first axis, which is `rows` long in every feed.
+    """Write a copy of the ONNX model `file` to `out` whose batch dimension is dynamic instead of `rows`.
 
     fold: constants are folded first, so that computed shapes become stored shapes. Weights in separate files
-    stay there. Returns how many places were changed besides the feeds. The caller must prove that the graph
-    still gives equal answers.
+    stay there. Returns how many nodes and constants were changed. The caller must prove that the graph still
+    gives equal answers.
     """
     model = onnx.load(file, load_external_data=False)
     _free_ports(model.graph, rows)
@@ -39,7 +39,7 @@ def rebatch_step(steps: Steps, file: str, out: str, rows: int, fold: bool) -> di
 
 
 def _free_ports(graph: Any, rows: int) -> None:
-    """Free the batch axis of feeds and fetches, and remove the shapes in between."""
+    """Make the batch axis of the graph's inputs and outputs dynamic, and drop stored shapes in between."""
     for port in (*_feeds(graph), *graph.output):
         dims = port.type.tensor_type.shape.dim
         if dims and (dims[0].dim_value == rows or port in graph.output):
@@ -53,7 +53,7 @@ def _feeds(graph: Any) -> list[Any]:
 
 
 def _folded(file: str, out: str) -> Any:
-    """Fold constants by ONNX Runtime, with standard operators only."""
+    """Fold constants of an ONNX file by ONNX Runtime, with standard operators only; return the new model."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.optimized_model_filepath = out
@@ -65,7 +65,7 @@ def _folded(file: str, out: str) -> Any:
 
 
 class _FixedGraph:
-    """A graph whose feeds have a free batch, but whose constants are for a fixed batch."""
+    """An ONNX graph whose inputs have a dynamic batch, but whose constants still have the fixed size."""
 
     def __init__(self, graph: Any, rows: int) -> None:
         self._graph = graph
@@ -82,7 +82,7 @@ class _FixedGraph:
                     self._stored[node.output[0]] = attribute.t
 
     def free(self) -> int:
-        """Change the graph; return the number of changes."""
+        """Rewrite the constants for any batch size; return the number of changes."""
         nodes = list(self._graph.node)
         changed = sum(self._begin_by_itself(node) + self._free_shape(node) for node in nodes)
         if self._rows > 1:
@@ -90,7 +90,7 @@ class _FixedGraph:
         return changed + sum(self._spread_stored(node) for node in nodes)
 
     def _begin_by_itself(self, node: Any) -> int:
-        """Remove initial states of a recurrent layer that are zeros, the default."""
+        """Remove a recurrent layer's initial states if they are zeros, the default; return how many."""
         changed = 0
         for place in _STATES if node.op_type in _RECURRENT else ():
             if place < len(node.input) and node.input[place] and self._is_zeros(node.input[place]):
@@ -99,7 +99,7 @@ class _FixedGraph:
         return changed
 
     def _is_zeros(self, name: str) -> bool:
-        """Return whether a tensor is stored zeros, or zeros that are only repeated or reshaped."""
+        """Return whether a tensor holds only zeros: a constant, or zeros that are repeated or reshaped."""
         if name in self._stored:
             return not np.any(self._find_array(name))
         maker = self._makers.get(name)
@@ -111,7 +111,7 @@ class _FixedGraph:
         return maker.op_type in _REPEATING and all(map(self._is_zeros, parts))
 
     def _free_shape(self, node: Any) -> int:
-        """Free the stored shape of a node if its first length is the number of rows."""
+        """Make a node's stored target shape dynamic if it begins with the batch size; return 1 if changed."""
         if node.op_type not in _SHAPED or len(node.input) < 2 or node.input[1] not in self._stored:
             return 0
         shape = np.array(self._find_array(node.input[1]))
@@ -123,7 +123,7 @@ class _FixedGraph:
         return 1
 
     def _keep_one_row(self, name: str) -> int:
-        """Store a single row of a constant with equal rows, such as token types of a text."""
+        """Replace a constant of equal rows, such as a text's token types, by one row; return 1 if changed."""
         dims = self._stored[name].dims
         if len(dims) < 2 or dims[0] != self._rows:
             return 0
@@ -138,7 +138,10 @@ class _FixedGraph:
         return 1
 
     def _spread_stored(self, node: Any) -> int:
-        """Repeat a stored row that is joined to each row, such as a vision model's class token."""
+        """Repeat a stored row that Concat joins to each row, such as a vision model's class token.
+
+        Returns the number of changes.
+        """
         stored = [place for place, name in enumerate(node.input) if name in self._stored]
         if node.op_type != "Concat" or not stored or len(stored) == len(node.input):
             return 0
@@ -156,7 +159,10 @@ class _FixedGraph:
         return changed
 
     def _repeated(self, name: str, dims: list[int], of: str) -> list[Any]:
-        """Create nodes that repeat a stored tensor for each row of the feeds."""
+        """Return nodes that repeat a stored tensor of one row to the batch size of the inputs.
+
+        of: the beginning of the names of the added tensors.
+        """
         shape, rows, target, all_rows = (f"{of}_{part}{_END}" for part in ("shape", "rows", "target", "all"))
         first = self._store(f"{of}_first{_END}", np.array([0]))
         rest = self._store(f"{of}_rest{_END}", np.array(dims[1:]))

@@ -1,4 +1,4 @@
-"""The proof that a serving model makes the vectors of texts that its source makes."""
+"""Compares the sentence embeddings of a serving model with the embeddings that its source computed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ NOT_COMPARED = "The vectors of texts are not compared with the source's"
 def sentence_parity(
     directory: Path, proof: Mapping[str, Sequence[Any]], options: ConversionOptions
 ) -> tuple[ParityReport, ...]:
-    """Compare the vectors of some texts: tokens, prompts, cut, pooling and layers count, besides the model.
+    """Compare the embeddings of texts with the source's embeddings, from tokenizer to pooling.
 
-    Without a tokenizer that this environment can read there is nothing to compare, which is said.
+    proof: lists of "texts", "prompts" and expected "vectors". Returns the report. If this environment can't
+    read the tokenizer, the reason is printed and the result is empty. Raises ParityError if the embeddings
+    differ.
     """
     options.steps.step("Parity of sentence vectors")
     try:
@@ -50,7 +52,10 @@ def sentence_parity(
 
 
 def _load_vectors(folder: Path) -> Any:
-    """Return what makes the vector of a text after a prompt, as a service does. Raises ConfigError."""
+    """Return a function that computes the embedding of a text after a prompt, as a service does.
+
+    Raises ConfigError if the model's tokenizer or settings are unusable.
+    """
     model = described_texts(load_serving_model(folder), TextSettings(EMBEDDINGS, too_long="truncate"))
     task = text_task(model)
     assert isinstance(task, EmbeddingTask)

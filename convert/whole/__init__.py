@@ -1,1 +1,1 @@
-"""`paddlewheel convert all`: from any source to a serving model."""
+"""`paddlewheel convert all`: converts a model of any supported source to a serving model."""

@@ -1,4 +1,7 @@
-"""The conversion of any source to a serving model or Triton repository, by the first route that is equal."""
+"""Converts any source to a serving model or Triton repository, by the first route with equal outputs.
+
+A route is a sequence of conversions, such as PyTorch to ONNX, then ONNX to Paddle.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,11 @@ def convert_all(
     *,
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Write the serving model of `source` to `out`; report the route and its reason.
+    """Convert `source`, a path, module:factory or PaddleNLP model name, to a serving model in `out`.
 
-    `source` is a source for `detect_kind`. If a step fails, the next route for the requested engine is tried.
-    The reports of all steps are stored. A Paddle program has its ONNX form beside it, if that can be made.
-    Any model has its int8 form on request. Raises the ConversionError or ParityError of the last route; then
+    If a step fails, the next route for the requested engine is tried. The message names the route, and the
+    reports of all steps are stored. A Paddle model gets an ONNX copy beside it, if that can be made. Any
+    model gets an int8 copy on request. Raises the ConversionError or ParityError of the last route; then
     nothing is written.
     """
     step_arguments, options = step_arguments or StepArguments(), options or ConversionOptions()
@@ -83,7 +86,7 @@ def _fingerprint(
     torch_facts: Mapping[str, Any] | None,
     options: ConversionOptions,
 ) -> str:
-    """Return the hash of the first step's sources and of all arguments."""
+    """Return a hash of the first step's source files and all arguments; it tells whether `out` is current."""
     dry, nowhere = replace(options, dry_run=True), Path(tempfile.gettempdir(), "nothing-is-written-here")
     if kind is SourceKind.TORCH:
         written_as = step_arguments.program_format
@@ -117,10 +120,10 @@ _ENGINE = "onnxruntime"  # Triton runs ONNX models
 def convert_to_triton(
     source: str, out: Path, step_arguments: StepArguments, *, options: ConversionOptions
 ) -> Conversion:
-    """Write tokenizer, model, postprocess and their ensemble into the model repository `out`.
+    """Convert a text model to a Triton model repository `out`: tokenizer, model, postprocess and ensemble.
 
-    The ensemble has the source's name. Raises ConversionError, or ConfigError for a model of other
-    inputs than texts; then nothing is written.
+    The ensemble has the source's name. Raises ConversionError, also for a model of other inputs than texts,
+    and ConfigError if `out` has these models already, unless `options.force` is set.
     """
     if step_arguments.engine not in ("", _ENGINE):
         raise ConversionError(
@@ -148,6 +151,6 @@ def convert_to_triton(
 
 
 def _model_name(source: str) -> str:
-    """Return a model name from the last part of a path, or from the module of a factory."""
+    """Return a Triton model name from the last part of a path, or from the module of a module:factory."""
     name = Path(source.partition(":")[0]).resolve()
     return re.sub(r"[^\w.-]", "-", name.stem if name.is_file() else name.name)

@@ -1,4 +1,4 @@
-"""The routes from any source to a serving model, in order, and their runner."""
+"""The routes (sequences of conversions) from each kind of source to a serving model, and their runner."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ EXPORT, TWIN, TORCH_ONNX, X2PADDLE, TO_ONNX, TABLE_ONNX, SERVING = (
 
 @dataclass(frozen=True)
 class Route:
-    """The steps from a source to a serving model."""
+    """A sequence of conversions from a source to a serving model for one engine."""
 
     steps: tuple[str, ...]
     engine: EngineName  # that runs the result
@@ -79,10 +79,11 @@ _ROUTES: dict[SourceKind, tuple[Route, ...]] = {
 def list_routes(
     kind: SourceKind, engine: str = "", program_format: str = FORMATS[0], *, has_twin: bool = True
 ) -> tuple[Route, ...]:
-    """Return the routes for a kind of source, only those for `engine` if it is given.
+    """Return the routes from a kind of source to a serving model, in the order to try.
 
-    A format other than json needs a Layer's program that is served unchanged. has_twin: whether PaddleNLP has
-    the architecture of a PyTorch model.
+    engine: if not empty, only routes whose result it runs. program_format: a format other than json needs a
+    Paddle model that is served as it was exported. has_twin: whether PaddleNLP has the architecture of a
+    PyTorch model. Raises ConversionError if no route fits.
     """
     if engine and engine not in ENGINES:
         raise ConversionError(f"there is no engine {engine!r}; name {' or '.join(ENGINES)}.")
@@ -98,7 +99,7 @@ def list_routes(
 
 @dataclass
 class RouteRunner:
-    """Runs routes until one succeeds; a step that two routes begin with runs once."""
+    """Runs the conversions of routes until one route succeeds; a beginning that routes share runs once."""
 
     source: str
     kind: SourceKind
@@ -114,6 +115,10 @@ class RouteRunner:
     def run_first_possible(
         self, routes: Sequence[Route], out: Path
     ) -> tuple[Route, tuple[ParityReport, ...]]:
+        """Run the routes in order until one succeeds; return it with the comparison reports of its steps.
+
+        The serving model is written to `out`. Raises the error of the last route if all fail.
+        """
         say = self.options.steps.say
         say(f"{self.source} is {self.kind.value}. Route: {routes[0]} ({routes[0].why}).")
         error: ServingError | None = None
@@ -179,7 +184,10 @@ class RouteRunner:
     def _convert_to_serving(
         self, place: Path, earlier: tuple[ParityReport, ...], out: Path
     ) -> tuple[ParityReport, ...]:
-        """Write the serving model with the requested padding, or with suggested padding that is proven."""
+        """Write the serving model to `out`, with the requested or a suggested padding; return the reports.
+
+        If suggested padding changes the outputs, the model is written without padding.
+        """
         notes, files = self._notes(place)
         requested = self.step_arguments.padding
         padding = suggested_padding(place, notes) if requested is None else requested
@@ -210,7 +218,10 @@ class RouteRunner:
             return serve("")
 
     def _notes(self, place: Path) -> tuple[ModelNotes, list[Path]]:
-        """Read the notes beside the model; add missing facts from a configuration beside the source."""
+        """Read the notes in the model's folder `place`; add facts from the configuration beside the source.
+
+        Returns the notes, and the files to copy to the serving model.
+        """
         folder = place if place.is_dir() else place.parent
         notes = read_notes(folder) if (folder / NOTES_FILE).is_file() else ModelNotes(task="")
         if self.kind not in MODEL_FILES:
@@ -261,7 +272,7 @@ _FOLDERS = {
 def table_as_onnx(
     source: str, step_arguments: StepArguments, out: Path, options: ConversionOptions
 ) -> Conversion:
-    """Convert a table model to ONNX."""
+    """Convert a scikit-learn, LightGBM or XGBoost model to an ONNX model in the folder `out`."""
     table = table_source(Path(source))
     assert table is not None
     spec, trusted = step_arguments.input_spec, step_arguments.trusted
@@ -271,7 +282,7 @@ def table_as_onnx(
 def export_dynamic(
     source: str, kind: SourceKind, step_arguments: StepArguments, out: Path, options: ConversionOptions
 ) -> Conversion:
-    """Export a dynamic model of Paddle or PaddleNLP."""
+    """Export a Paddle Layer or PaddleNLP model to a Paddle inference model in the folder `out`."""
     if kind is SourceKind.LAYER:
         return convert_paddle(
             source,

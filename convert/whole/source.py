@@ -1,4 +1,4 @@
-"""The source of a conversion: the kind of its model, and the files beside it."""
+"""Detects the kind of model that a source names, and finds the files beside it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WEIGHTS_ALONE = (".pdparams", ".pdiparams", ".bin", ".pt", ".pth", ".safetensor
 
 
 class SourceKind(Enum):
-    """The kind of a source; the value is its name in messages."""
+    """The kind of model that a source names; the value is its description in messages."""
 
     LAYER = "a paddle.nn.Layer"
     PADDLENLP = "a model of PaddleNLP"
@@ -41,9 +41,10 @@ class SourceKind(Enum):
 
 
 def detect_kind(source: str, *, random_weights: bool = False) -> SourceKind:
-    """Return the kind of a module:factory (which is called), a folder, a file, or else a PaddleNLP name.
+    """Return the kind of model that `source` names: module:factory, a folder, a file, or a PaddleNLP name.
 
-    Raises ConversionError for another source, with examples of sources.
+    A factory is called. random_weights: whether a folder's configuration without weights is enough. Raises
+    ConversionError for another source.
     """
     if is_factory(source):
         return _kind_of_factory(source)
@@ -123,7 +124,10 @@ MODEL_FILES = (SourceKind.ONNX, SourceKind.PROGRAM)
 
 
 def suggested_padding(model: Path, notes: ModelNotes) -> str:
-    """Return the padding to prove: from the notes, else all integer feeds of a model with a mask."""
+    """Return a --padding value to prove for the model: from its notes, or 0 for its integer inputs.
+
+    Empty for a model without notes about padding and without an attention mask.
+    """
     feeds = {feed.name: feed for feed in read_program(model).feeds}
     if notes.padding:
         return ",".join(part for part in notes.padding.split(",") if part.partition("=")[0] in feeds)
@@ -134,7 +138,7 @@ def suggested_padding(model: Path, notes: ModelNotes) -> str:
 
 
 def folder_beside(source: str) -> Path:
-    """Return the folder with the configuration of an ONNX model or a program.
+    """Return the folder with the Hugging Face or PaddleNLP configuration of an exported model.
 
     Exports of Hugging Face models leave it in the folder around `onnx/`.
     """
@@ -143,7 +147,10 @@ def folder_beside(source: str) -> Path:
 
 
 def files_beside(source: str, kind: SourceKind) -> list[Path]:
-    """Return the files beside an ONNX model or a program that are copied with it."""
+    """Return the existing files beside an exported model that are copied with it.
+
+    These are notes, configuration, tokenizer and sentence encoder files; empty for other kinds of source.
+    """
     if kind not in MODEL_FILES:
         return []
     folder = folder_beside(source)
@@ -157,7 +164,7 @@ def _folder(source: str) -> Path:
 
 
 def config_beside(folder: Path) -> dict[str, Any]:
-    """Read the configuration of transformers or PaddleNLP; return an empty one if there is none."""
+    """Read the configuration of transformers or PaddleNLP in a folder; empty if there is none."""
     for name in CONFIG_FILES:
         try:
             config = json.loads((folder / name).read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The arguments of the steps of a conversion from any source."""
+"""The arguments of `convert all`, which its steps receive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pipeline.errors import ConversionError
 
 @dataclass(frozen=True)
 class StepArguments:
-    """The arguments of the steps of a conversion, each in the form of the step's own command."""
+    """The arguments of `convert_all`, each as the option of the command that runs the step."""
 
     engine: str = ""
     input_spec: str = ""
@@ -31,7 +31,7 @@ class StepArguments:
 
 
 def check_fit(source: str, kind: SourceKind, step_arguments: StepArguments) -> None:
-    """Raise ConversionError for an option that this kind of source has no use for."""
+    """Raise ConversionError for an argument that doesn't apply to this kind of source."""
     layer, nlp, table = SourceKind.LAYER, SourceKind.PADDLENLP, SourceKind.TABLE
     takers: dict[str, tuple[object, tuple[SourceKind, ...]]] = {
         "--params": (step_arguments.params, (layer,)),
