@@ -92,6 +92,7 @@ def test_everything_can_be_done_with_the_keyboard(show: ShowPage, words: Service
     expect(page.locator(".attempt .commands pre")).to_contain_text("import json")
     tab_to("Key/value")
     page.keyboard.press("Enter")
+    expect(page.locator("[data-endpoint='key/value'] .method")).to_be_visible()  # filled after the key press
     tab_to("POST")
     page.keyboard.press("Enter")
     expect(page.get_by_label("Body (JSON)")).to_be_visible()
