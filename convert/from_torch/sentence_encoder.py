@@ -39,11 +39,12 @@ def sentence_files(folder: Path) -> SentenceFiles:
 def read_encoder(
     folder: Path, work: Path, options: ConversionOptions, model: Path | None = None
 ) -> SentenceEncoder:
-    """Read a Sentence Transformers folder, and compute embeddings of some texts to compare with later.
+    """Read a Sentence Transformers folder, and compute the source model's embeddings of some texts.
 
-    work: a folder for the Dense weights. model: the exported model if the source is no PyTorch model; its
-    embeddings are then not compared without a conversion environment, and Dense modules can't be read.
-    Returns an empty encoder for other folders. Raises ConversionError.
+    The converted model's embeddings are compared with them later. work: a folder for the weights of Dense
+    modules. model: the exported model file (ONNX) if the folder has no PyTorch model. Without an environment
+    with PyTorch, such a model's embeddings are not compared, and a Dense module raises ConversionError.
+    Returns an empty encoder for other folders.
     """
     source = sentence_files(folder)
     if not source.settings:

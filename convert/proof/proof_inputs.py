@@ -86,7 +86,11 @@ class Inputs:
 
 
 def _joined(rows: Sequence[Feeds], target: Target) -> list[Feeds]:
-    """Batch rows as a service does: padded where allowed, else only rows of equal shapes."""
+    """Return the rows in batches, as a service forms them.
+
+    A batch holds rows of any length if the model's inputs may be padded, and rows of equal shapes otherwise.
+    target: the model, which may also take no batches. Every row is in one batch.
+    """
     if not target.by_row:
         return list(rows)
     groups: dict[object, list[Feeds]] = {}

@@ -426,7 +426,7 @@ class Instance:
             self._watch(self.in_flight[0])
 
     def _end_abandonment(self) -> None:
-        """Accept dispatches again, because the abandoned run has ended."""
+        """Accept dispatches again: the model run whose requests had exceeded their timeout has ended."""
         self.hangs = False
         if self.abandoned is not None:
             self.abandoned.set_result(None)
