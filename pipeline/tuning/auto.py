@@ -58,7 +58,7 @@ LARGE_BYTES = 64 << 20
 _ONEDNN_ENGINE = "paddle"  # which `use_mkldnn` configures
 OP_KEYS = ("batch_size", "placement")  # of the Op's section, not of `local_service_conf`
 _SLOWEST_TIMED = 2.5  # of the fastest candidate: slower runs alone can't make the faster service
-_MOST_CANDIDATES = 2  # whose instances are started, besides another placement
+_MAX_CANDIDATES = 2  # to start the instances of, besides another placement
 _RACE_S, _LARGE_RACE_S = 7.0, 35.0  # for the instances of all candidates
 PRECISIONS = (FP32, "bf16", INT8)  # that `precision: auto` tries; int8 where `convert` has made that form
 
@@ -255,7 +255,7 @@ def _build_race(
     able = sorted([pair for pair in measured if not pair[1].refused], key=lambda pair: pair[1].score())
     fastest = [pair for pair in able if pair[1].score() <= _SLOWEST_TIMED * able[0][1].score()]
     candidates, alternatives = [], []
-    for order, result in fastest[:_MOST_CANDIDATES]:
+    for order, result in fastest[:_MAX_CANDIDATES]:
         (model,) = [option.model for option in ways_to_run(subject.directory, [order.engine])]
         assert model is not None
         candidate = Candidate(
