@@ -25,6 +25,8 @@
 # |-- NotReady                  3001 / 503 / UNAVAILABLE
 # |-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died, and no retry is allowed
 # |-- PoisonRequest             9000 / 500 / INTERNAL            it killed a worker that ran nothing else
+# |-- AnswersNotTaken           3001 / 429 / RESOURCE_EXHAUSTED  the client of a stream reads too slowly
+# |-- AnswerCount               9000 / 500 / INTERNAL            a model sent several answers, or none
 # |-- HookFailed               10000 / 500 / INTERNAL            user code raised
 # |   |-- WrongResult           7000 / 500 / INTERNAL            it returned something of another type
 # |   `-- ForgottenFeed         5000 / 500 / INTERNAL            it forgot one of the model's feeds
@@ -253,6 +255,30 @@ class PoisonRequest(ServingError):
     """Raised for a request that killed a worker process while running alone in it; HTTP 500."""
 
     err_no = 9000
+
+
+class AnswersNotTaken(ServingError):
+    """Raised for a stream whose client does not read its answers while other requests wait; HTTP 429."""
+
+    err_no = 3001
+    http_status = 429
+    grpc_code = "RESOURCE_EXHAUSTED"
+    clients = True
+
+
+class AnswerCount(ServingError):
+    """Raised when a model sends several answers, or none, to a request that takes exactly one; HTTP 500.
+
+    Clients get the message of Triton's `generate`.
+    """
+
+    err_no = 9000
+
+    def __init__(self) -> None:
+        super().__init__(
+            "generate expects model to produce exactly 1 response, use generate stream for model that "
+            "generates various number of responses"
+        )
 
 
 class HookFailed(ServingError):

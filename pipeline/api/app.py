@@ -67,6 +67,18 @@ class ServedModel(NamedTuple):
         return self.graph.answer is not None
 
     @property
+    def is_decoupled(self) -> bool:
+        """Whether the model sends any number of responses to a request (`model_transaction_policy`)."""
+        policy = {} if self.config is None else self.config.get("model_transaction_policy", {})
+        return bool(policy.get("decoupled"))
+
+    @property
+    def max_inflight_requests(self) -> int:
+        """Answers of an ensemble's decoupled step that later steps process at a time; 0: no limit is set."""
+        scheduling = {} if self.config is None else self.config.get("ensemble_scheduling", {})
+        return int(scheduling.get("max_inflight_requests", 0))
+
+    @property
     def load_hint(self) -> str:
         """A phrase for error messages that tells clients how to load the unloaded model."""
         return f"POST /v2/repository/models/{self.name}/load loads it"

@@ -62,13 +62,36 @@ class OpRequest(msgspec.Struct, eq=False):
         return only
 
 
+class AnswerSender(Protocol):
+    """Sends several answers to one request, from any thread, also after the run of its batch."""
+
+    sent: int  # answers so far
+    closed: bool  # no answer follows
+
+    def send(self, output: Any, *, last: bool) -> None:
+        """Send an answer: a dict of output tensors, or a ServingError. None with `last` ends the answers."""
+        ...
+
+    def is_cancelled(self) -> bool:
+        """Return whether nobody waits for the answers any more."""
+        ...
+
+
+STREAMED: Any = object()  # in place of an output: an AnswerSender sends the answers
+
+
 class RequestRunner(Protocol):
     """Interface that runs a batch of requests without joining their rows, as Triton's Python backend does."""
 
-    def run(self, requests: Sequence[OpRequest], feeds: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Return, for each request, a dict of output tensors or a ServingError.
+    def run(
+        self,
+        requests: Sequence[OpRequest],
+        feeds: Sequence[Mapping[str, Any]],
+        senders: Sequence[AnswerSender],
+    ) -> list[Any]:
+        """Return, for each request, a dict of output tensors, a ServingError, or STREAMED.
 
-        An exception fails all requests.
+        senders: of each request. An exception fails all requests; none may be raised once an answer is sent.
         """
         ...
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 import sys
+import time
 from bisect import bisect_left, insort
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from functools import partial
@@ -18,7 +19,14 @@ from msgspec.structs import astuple
 from pipeline.api.dag import Dag
 from pipeline.api.op import REQUEST_OP, RESPONSE_OP
 from pipeline.api.request_options import LogId, RequestOptions
-from pipeline.errors import DeadlineExceeded, HookFailed, ServingError, get_error_text
+from pipeline.errors import (
+    AnswerCount,
+    DeadlineExceeded,
+    HookFailed,
+    ServingError,
+    UnprintableAnswer,
+    get_error_text,
+)
 from pipeline.front.metrics.metrics import Failures, RequestFigures, RequestTimings
 from pipeline.messages.frames import Part, encode, stow
 from pipeline.messages.messages import REFUSAL, CallMessage, Outcome, Refusal
@@ -81,6 +89,9 @@ class Request(msgspec.Struct, eq=False):
     client: Client | None = None  # set by the listener
     endpoint: str = ""  # name of the protocol and dialect, set by the listener
     turn: int = 0  # place in the queue, see `FairQueue`
+    decoupled: bool = False  # whether the model sends any number of answers
+    # Sends an answer that is not the last; None for a client of one answer. The final answer may then be empty.
+    stream: Callable[[Answer, Callable[[], None]], None] | None = None
 
 
 class InOrder:
@@ -125,7 +136,9 @@ _ANSWER, _VALUE, _JUMP = Outcome.ANSWER, Outcome.VALUE, Outcome.JUMP
 _data_ids = itertools.count(1)
 
 Answer = list[Part] | ServingError
-"""A complete response body, in the parts that the request's form defines, or an error."""
+"""A complete response body, in the parts that the request's form defines, or an error.
+
+Of a stream the last answer may be an empty list: no further answer follows those before."""
 
 Inputs = list[tuple[str, list[Part]]]
 """Inputs of an Op, with the names of their sources."""
@@ -136,6 +149,14 @@ class OpQueue(NamedTuple):
 
     enqueue: Callable[[DagRun, str, Inputs], None]  # run this node of the DAG for the request
     record_error: Callable[[ServingError], None]  # count a request that the Op has refused or failed
+
+
+class Branching(Protocol):
+    """Runs of the steps behind a decoupled step of an ensemble, one for each of its answers."""
+
+    def start(self) -> None:
+        """Start runs that have waited for the output of another step."""
+        ...
 
 
 class Entry(msgspec.Struct, eq=False):
@@ -153,6 +174,8 @@ class Entry(msgspec.Struct, eq=False):
     versioned: str  # the Op whose version is the version of the answers; empty without one
     requests: RequestFigures | None  # totals of its requests; None where the figures of its Op count them
     failures: Failures  # by reason
+    max_answer_bytes: int = sys.maxsize  # of one of several answers to a request
+    max_branches: int = 0  # of a request at a time, see `pipeline.front.branches`; 0: the default
     load_hint: str = ""  # tells clients how to load the model again, in the error of an unloaded model
     pending: int = 0  # admitted requests without an answer
 
@@ -187,8 +210,13 @@ class DagRun(msgspec.Struct, eq=False):
     # By node, the inputs of its latest start; empty once the DAG run has ended.
     awaited: dict[str, Inputs] = {}
     # By node: the name under which its consumers see the output, and the output. A jump changes the name.
-    _outputs: dict[str, tuple[str, list[Part]]] = {}
+    outputs: dict[str, tuple[str, list[Part]]] = {}
     _failed: set[str] = set()
+    # Called when the request ends while workers may still run it.
+    cancels: list[Callable[[], None]] = []
+    answered_at: float = 0.0  # instant of the latest of several answers; 0 before the first
+    _held: list[Answer] = []  # answers of a model that should send one
+    branches: dict[str, Branching] = {}  # by decoupled step of an ensemble with steps behind it
 
     def begin(self) -> None:
         """Start the first nodes of the DAG with the request's inputs.
@@ -203,7 +231,7 @@ class DagRun(msgspec.Struct, eq=False):
 
         label: the name under which these nodes see the output. parts: the encoded output.
         """
-        entry, outputs = self.entry, self._outputs
+        entry, outputs = self.entry, self.outputs
         dag = entry.dag
         outputs[node] = (label, parts)
         for consumer in dag.consumers[node]:
@@ -211,6 +239,8 @@ class DagRun(msgspec.Struct, eq=False):
             if inputs is not None:
                 inputs_now = self.awaited[consumer] = [outputs[name] for name in inputs]
                 entry.queues[consumer].enqueue(self, consumer, inputs_now)
+        for branches in self.branches.values():
+            branches.start()
         if dag.first_arrival:
             for name in superfluous(dag, self.awaited):
                 self.awaited[name] = []  # no task has these inputs, so a result of the node is dropped
@@ -226,7 +256,7 @@ class DagRun(msgspec.Struct, eq=False):
             return None if node in self.awaited else (came,)
         inputs = dag.inputs[node]
         for name in inputs:
-            if name not in self._outputs:
+            if name not in self.outputs:
                 return None
         return inputs
 
@@ -244,7 +274,7 @@ class DagRun(msgspec.Struct, eq=False):
         dag = self.entry.dag
         for target in dag.nodes[node].jumps:
             for stale in dag.descendants(target):
-                self._outputs.pop(stale, None)
+                self.outputs.pop(stale, None)
                 self.awaited.pop(stale, None)
                 self._failed.discard(stale)
         for target in dag.nodes[node].jumps:
@@ -278,7 +308,7 @@ class DagRun(msgspec.Struct, eq=False):
             self.refuse(node, error)
             return
         self.awaited.clear()
-        self._outputs.clear()
+        self.outputs.clear()
         self._failed.clear()
         self._hops_left = self.entry.max_hops
         self.begin()
@@ -316,6 +346,43 @@ class DagRun(msgspec.Struct, eq=False):
         self._failed.add(node)
         return dag.response not in lost_with(dag, self._failed, self.awaited)
 
+    def add_answer(self, answer: Answer, taken: Callable[[], None]) -> None:
+        """Send one of several answers to the client. taken: called once the client's connection has taken it.
+
+        An answer to a client of one answer is held until the stream ends. A second one ends the request with
+        AnswerCount.
+        """
+        self.answered_at = time.monotonic()
+        if isinstance(answer, list) and (size := sum(map(len, answer))) > self.entry.max_answer_bytes:
+            self.end(
+                UnprintableAnswer(
+                    f"an answer has {size} bytes, limits.response_bytes allows {self.entry.max_answer_bytes}"
+                )
+            )
+        elif self.request.stream is not None:
+            self.request.stream(answer, taken)
+        else:
+            self._held.append(answer)
+            taken()
+            if len(self._held) > 1:
+                self.end(AnswerCount())
+
+    def end_answers(self, answer: Answer | None) -> None:
+        """End a request with several answers. answer: the last; None if it was sent before."""
+        last = [] if answer is None else [answer]
+        if self.request.stream is not None:
+            self.end(answer or [])
+        elif len(only := [*self._held, *last]) == 1:
+            self.end(only[0])
+        else:
+            self.end(AnswerCount())
+
+    def get_deadline(self) -> float:
+        """Return the deadline, which begins anew with each of several answers."""
+        if not self.answered_at:
+            return self.request.deadline
+        return self.answered_at + (self.request.deadline - self.began)
+
     def expire(self) -> None:
         """End the request with DeadlineExceeded (504), because its deadline has passed."""
         self.end(DeadlineExceeded("the request's deadline passed before its answer was there"))
@@ -332,6 +399,8 @@ class DagRun(msgspec.Struct, eq=False):
         if not self._ended:
             self._ended = True
             self.awaited.clear()
+            for cancel in self.cancels:
+                run_isolated(cancel)
             self.entry.on_end(self, answer)
 
 
@@ -353,6 +422,7 @@ class Task(msgspec.Struct, eq=False):
     hung: bool = False  # an instance seemed to hang in the task, and another instance runs it
     moved: bool = False  # another instance has a copy, because this one hangs; the first result counts
     left_queue: bool = False  # the task was dispatched at least once
+    streaming: bool = False  # an answer of several was sent: the task must not run again
     late: bool = False  # its queue policy has moved it behind all others of its priority
     in_order: InOrder | None = None  # set where the model's responses keep the order of requests
     wait_limit: asyncio.TimerHandle | None = None  # timer of the queue policy, while the task waits
@@ -404,6 +474,11 @@ class Task(msgspec.Struct, eq=False):
         return self.dag_run.request.rows
 
     @property
+    def is_response(self) -> bool:
+        """Whether the output of the node is the response to the client."""
+        return self.node == self.dag_run.entry.dag.response
+
+    @property
     def wanted(self) -> bool:
         """Whether the request still needs the task's result: not after its end, a new try, or a jump."""
         return self.dag_run.awaited.get(self.node) is self.inputs
@@ -421,6 +496,30 @@ class Task(msgspec.Struct, eq=False):
         tensors = dag.tensors.get(self.node)
         axes = dag.batch_axes.get(self.node)
         return CallMessage(index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes)
+
+    def add_answer(self, answer: Answer, taken: Callable[[], None]) -> None:
+        """Accept one of several answers. From the first on, no other try of the task is wanted.
+
+        taken: called once the client's connection has taken the answer.
+        """
+        if self.claim():
+            self.dag_run.add_answer(answer, taken)
+
+    def claim(self) -> bool:
+        """Make this try the only one, for it has sent an answer. Return whether the answer is wanted."""
+        if not self.wanted:
+            return False
+        if not self.streaming:
+            self.streaming = True
+            self.inputs = self.dag_run.start_anew(self.node, self.inputs)
+        return True
+
+    def end_answers(self, answer: Answer | None) -> None:
+        """Accept the last of several answers; None for the end without a further one."""
+        if isinstance(answer, ServingError):
+            self.fail(answer)
+        elif self.wanted:
+            self.dag_run.end_answers(answer)
 
     def complete(self, outcome: Outcome, parts: list[Part]) -> None:
         """Accept a worker's result for the task, and continue its request: respond, or start further nodes.
@@ -467,7 +566,7 @@ class Task(msgspec.Struct, eq=False):
             return
         self.dag_run.awaited[self.node] = []
         try:
-            if error.err_no == DeadlineExceeded.err_no:
+            if error.err_no == DeadlineExceeded.err_no and not self.streaming:
                 self.dag_run.time_out(self.node, error)
             else:
                 self.dag_run.refuse(self.node, error)

@@ -31,6 +31,7 @@ class Outcome(IntEnum):
     ERROR = 2  # a refusal
     JUMP = 3  # the Op's output, for the consumers of its jump targets
     INPUTS = 4  # what an overridden RequestOp made of the message: the log_id in msgpack, then the inputs
+    STREAM = 5  # the answers are sent in `StreamedAnswer` messages, before and after the reply
 
 
 class Message(msgspec.Struct, array_like=True, eq=False):
@@ -85,6 +86,7 @@ class Ready(Message):
     signature: Signature | None  # of its model; None while unknown
     card: ModelCard | None = None  # None for an Op without a model
     has_stop_handler: bool = False  # whether the script has a handler of SIGTERM
+    streams: bool = False  # whether a request may have several answers, and is told when its client leaves
 
 
 class Failed(Message):
@@ -209,6 +211,37 @@ class CallStopHandler(Message):
     kind = 10
 
 
+class StreamedAnswer(Message):
+    """Message from a worker instance: one of several answers to a request.
+
+    Answers may follow after the last reply to the dispatch.
+    """
+
+    kind = 11
+    dispatch: int  # id of the dispatch
+    index: int  # see `CallMessage`
+    last: bool  # whether no answer follows
+    settled: Settled | None  # None: the end of the answers
+
+
+class AnswersTaken(Message):
+    """Message from the front to a worker instance: the client's connection has taken answers to a request."""
+
+    kind = 12
+    dispatch: int
+    index: int
+    answers: int  # since the last such message
+    size: int  # bytes of these answers
+
+
+class CancelCall(Message):
+    """Message from the front to a worker instance: no client waits for the answers to a request any more."""
+
+    kind = 13
+    dispatch: int
+    index: int
+
+
 KINDS: Sequence[type[Message]] = (
     Start,
     DispatchMessage,
@@ -220,4 +253,7 @@ KINDS: Sequence[type[Message]] = (
     OwnFamilies,
     Models,
     CallStopHandler,
+    StreamedAnswer,
+    AnswersTaken,
+    CancelCall,
 )

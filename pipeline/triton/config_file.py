@@ -235,8 +235,11 @@ def _find_backend_errors(config: ModelConfig, backend: str) -> Iterator[str]:
         yield _NOT_YET["batch_input"]
     if config.response_cache.enable:
         yield _NOT_YET["response_cache"]
-    if config.model_transaction_policy.decoupled:
-        yield "models of several answers a request (decoupled) are not served yet"
+    if config.model_transaction_policy.decoupled and backend != "python":
+        yield (
+            f"model_transaction_policy of {config.name}: models of the backend {backend!r} send one response "
+            "to each request; remove decoupled, which Python models alone can use"
+        )
     if any(group.HasField("rate_limiter") for group in config.instance_group):
         yield _NOT_YET["rate_limiter"]
     if (min_count := min((group.count for group in config.instance_group), default=0)) < 0:

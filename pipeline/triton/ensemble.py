@@ -6,6 +6,7 @@ Each node names the queue and workers (an Op) of its model, so ensembles share t
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -183,6 +184,19 @@ def check_ensemble(config: ModelConfig) -> list[str]:
         for tensor in sorted(used - {*produced})
     ]
     return errors
+
+
+def check_decoupled_steps(ensemble: str, graph: Dag, decoupled: Sequence[str]) -> None:
+    """Raise ConfigError for decoupled steps of which none depends on the other.
+
+    decoupled: nodes of the graph. No rule says which of their responses belong together.
+    """
+    for first, second in itertools.combinations(decoupled, 2):
+        if second not in graph.descendants(first) and first not in graph.descendants(second):
+            raise ConfigError(
+                f"in ensemble {ensemble}, steps {first} and {second} are decoupled, and neither gets the other's "
+                "outputs: run one behind the other, or call one from a Python model"
+            )
 
 
 def list_step_models(config: ModelConfig) -> list[str]:

@@ -351,6 +351,8 @@ class _RepositoryReader:
         except ConfigError as exc:
             raise _ModelUnavailable(UnavailableModel(versions[-1], exc.message)) from exc
         graph = None if backend != "ensemble" else self._build_graph(config)
+        if graph is not None and self._find_decoupled_steps(graph):
+            document = {**document, "model_transaction_policy": {"decoupled": True}}
         self.served.notes.extend(describe_ineffective_accelerators(config, backend))
         if backend == "python" and not self._repository.install_requirements:
             for path in find_requirements(folder, versions[-1]):
@@ -412,9 +414,16 @@ class _RepositoryReader:
             message = f"ensemble {config.name} contains models that are not available or ambiguous: "
             raise _ModelUnavailable(UnavailableModel("", message + ", ".join(missing)))
         try:
-            return ensemble.build_ensemble_dag(config, self._find_model)
+            graph = ensemble.build_ensemble_dag(config, self._find_model)
+            ensemble.check_decoupled_steps(config.name, graph, self._find_decoupled_steps(graph))
+            return graph
         except ConfigError as exc:
             raise _ModelUnavailable(UnavailableModel("", exc.message)) from exc
+
+    def _find_decoupled_steps(self, graph: Dag) -> list[str]:
+        """Return the nodes of an ensemble's graph whose models send any number of responses."""
+        by_op = {model.op: model for models in self._by_name.values() for model in models if model.op}
+        return [node.name for node in graph.nodes.values() if by_op[node.op].is_decoupled]
 
     def _find_model(self, name: str, version: int) -> ServedModel:
         models = self._by_name[name]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.api.app import ServedModel
-from pipeline.api.op import Op, OpRequest
+from pipeline.api.op import AnswerSender, Op, OpRequest
 from pipeline.engines.reshaped import Reshape, Reshapes
 from pipeline.errors import ConfigError, ServingError, get_error_text
 from pipeline.models.tensor_spec import BY_DATATYPE
@@ -170,9 +170,28 @@ class RepositoryOp(Op):
         if self.request_runner is None:
             self.predictor.run(feed)
             return
-        (answer,) = self.request_runner.run([OpRequest({}, 0, 0)], [feed])
-        if isinstance(answer, ServingError):
-            raise answer
+        sender = _Discarding()
+        (answer,) = self.request_runner.run([OpRequest({}, 0, 0)], [feed], [sender])
+        if isinstance(error := sender.error or answer, ServingError):
+            raise error
+
+
+class _Discarding:
+    """Takes the answers of a decoupled model to a warm-up request, and keeps the first error."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.closed = False
+        self.error: ServingError | None = None
+
+    def send(self, output: Any, *, last: bool) -> None:
+        self.sent += output is not None
+        self.closed = self.closed or last
+        if isinstance(output, ServingError):
+            self.error = self.error or output
+
+    def is_cancelled(self) -> bool:
+        return False
 
 
 def _get_reshapes(config: Mapping[str, Any]) -> Reshapes | None:
@@ -195,7 +214,12 @@ class Identity:
         inputs, outputs = ([tensor["name"] for tensor in config[field]] for field in ("input", "output"))
         self._names = dict(zip(inputs, outputs, strict=False))
 
-    def run(self, requests: Sequence[OpRequest], feeds: Sequence[Mapping[str, Any]]) -> list[Any]:
+    def run(
+        self,
+        requests: Sequence[OpRequest],
+        feeds: Sequence[Mapping[str, Any]],
+        senders: Sequence[AnswerSender],
+    ) -> list[Any]:
         """Return the outputs of each request of a batch: its inputs, under the names of the outputs."""
         return [{self._names[name]: array for name, array in feed.items()} for feed in feeds]
 

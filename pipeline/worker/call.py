@@ -36,6 +36,7 @@ class Call(CallMessage):
     process_values: dict[tuple[int, int], dict[str, Any]] | None = None
     sent: bool = False  # whether its reply is sent
     carried: Mapping[str, Any] = {}  # outputs of other steps that an ensemble's answer may contain
+    sender: Any = None  # an AnswerSender; None for an Op with one answer a request
     _fetches: list[list[Any]] = []  # for each feed, the fetches of its slices
     _missing: int = 0  # fetches that have not come yet
 

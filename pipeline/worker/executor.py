@@ -11,9 +11,9 @@ import msgspec
 
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.api.app import App, ServedModel, answered_by
-from pipeline.api.op import Op, OpRequest
+from pipeline.api.op import STREAMED, AnswerSender, Op, OpRequest
 from pipeline.dialects.dialect import Form
-from pipeline.errors import HookFailed, RemoteRefused, ServingError, get_error_fields, is_servers
+from pipeline.errors import HookFailed, ModelFailed, RemoteRefused, ServingError, get_error_fields, is_servers
 from pipeline.messages.frames import NotEncodable, Part, Tail, encode, stow
 from pipeline.messages.messages import Outcome, Ready, Refusal, Settled, Timings
 from pipeline.models.tensor_spec import TensorSpec, adapt_array
@@ -48,8 +48,16 @@ Returns False when the front has taken back the others, which have not begun.
 """
 
 
+OpenStream = Callable[[Call, Callable[[Call, list[Part]], Settled]], AnswerSender]
+"""Returns the sender of several answers to a request. The second argument encodes an output of the request."""
+
+
 def _nobody_takes_back(requests: int) -> bool:
     return True
+
+
+def _refuse_stream(call: Call, encode: object) -> AnswerSender:
+    raise ModelFailed("a model with several answers a request needs a server: it can't score files")
 
 
 Fetched = tuple[Call, Any]  # a request and what postprocess is given for it
@@ -75,7 +83,12 @@ class Executor:
         self._runner.limit_requests(requests)
 
     def run(
-        self, calls: list[Call], tail: Tail, send: Send, may_begin: MayBegin = _nobody_takes_back
+        self,
+        calls: list[Call],
+        tail: Tail,
+        send: Send,
+        may_begin: MayBegin = _nobody_takes_back,
+        open_stream: OpenStream = _refuse_stream,
     ) -> None:
         """Answer every request of a dispatch (a group of requests from the front), batch by batch.
 
@@ -85,6 +98,9 @@ class Executor:
         """
         started = time.perf_counter_ns()
         self._decode_inputs(calls, tail)
+        if self._runner.streams:
+            for call in calls:
+                call.sender = open_stream(call, self._outputs.settled)
         ended = False
 
         def send_once(settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
@@ -365,6 +381,8 @@ class Executor:
 def _mark_sent(calls: Iterable[Call]) -> None:
     for call in calls:
         call.sent = True
+        if call.sender is not None and (call.error is not None or call.output is not STREAMED):
+            call.sender.close()
 
 
 def _log_server_error(error: ServingError, data_id: int) -> bool:
@@ -424,6 +442,8 @@ class Outputs:
         Raises exceptions of hooks, of encoding, and of the protocol's response format.
         """
         output, hooks = call.output, self._hooks
+        if output is STREAMED:
+            return Outcome.STREAM, []
         if hooks.jumps and not call.direct and hooks.jump(call.op or hooks.op, call.request, output):
             return Outcome.JUMP, self._encoded(output)
         if not call.answers:
@@ -524,4 +544,4 @@ def create_executors(
         )
         for _ in range(count)
     ]
-    return executors, Ready(signature, model.card)
+    return executors, Ready(signature, model.card, streams=op.request_runner is not None)

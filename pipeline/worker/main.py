@@ -11,11 +11,14 @@ import ctypes
 import logging
 import os
 import runpy
+import select
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
 from functools import partial
@@ -45,7 +48,9 @@ from pipeline.messages.frames import (
 from pipeline.messages.messages import (
     KINDS,
     STOP_HANDLER_S,
+    AnswersTaken,
     CallStopHandler,
+    CancelCall,
     Failed,
     Message,
     Models,
@@ -56,6 +61,7 @@ from pipeline.messages.messages import (
     Reply,
     Settled,
     Start,
+    StreamedAnswer,
     Timings,
 )
 from pipeline.paddle_serving.numpy_1 import install_numpy_1_names
@@ -65,7 +71,8 @@ from pipeline.process.isolation import isolated
 from pipeline.process.log import keep_our_loggers, lines_written, set_up_logging
 from pipeline.process.processes import die_with, name_process
 from pipeline.process.run_module import PACKAGES
-from pipeline.worker.call import Dispatch
+from pipeline.worker.answer_streams import AnswerStream, Encode
+from pipeline.worker.call import Call, Dispatch
 from pipeline.worker.executor import LOAD_NOTE, Executor, create_executors
 from pipeline.worker.hooks import format_user_traceback, said_by
 from pipeline.worker.shared_ports import share_ports
@@ -141,24 +148,71 @@ LARGE_DISPATCH_BYTES = 16 << 20
 class Front:
     """Connection of one worker instance to the front process: receives requests and sends replies.
 
-    Frames travel over a socket, large parts through shared memory. End of file means stop.
+    Frames travel over a socket, large parts through shared memory. End of file means stop. Any thread may
+    send. Whichever thread waits for a message first reads for all threads.
     """
 
     def __init__(self, socket_fd: int, arena_fd: int) -> None:
         self._socket = socket.socket(fileno=socket_fd)
         self._arena = Arena(arena_fd)
-        self._frames = self._read_frames()
+        self._reader = FrameReader(self._arena, decoders=_DECODERS)
+        self._frames: deque[Frame] = deque()  # received, for `receive`
+        self._received = threading.Condition(threading.Lock())
+        self._is_reading = False  # whether a thread waits at the socket
+        self._ended = False  # end of file
+        self._sending = threading.Lock()
+        self._streams: dict[tuple[int, int], AnswerStream] = {}  # by dispatch and index of the request
         self.own_metrics: Callable[[], list[Any] | None] = lambda: None  # what its model counts itself
         self.service_stops = False  # the process shall call the script's handler of SIGTERM at its end
 
     def receive(self) -> Frame | None:
         """Wait for the next frame from the front; None when the front wants this worker to end."""
-        return next(self._frames, None)
+        self.wait_until(lambda: bool(self._frames))
+        return self._frames.popleft() if self._frames else None
 
-    def _read_frames(self) -> Iterator[Frame]:
-        reader = FrameReader(self._arena, decoders=_DECODERS)
-        while data := self._socket.recv(_RECEIVE_BYTES):
-            yield from reader.feed(data)
+    def wait_until(self, is_over: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Process messages of the front until a condition that they change is true. Return whether it is.
+
+        Returns False at the end of file, and after `timeout_s`; with 0 it processes what has arrived.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._received:
+            while not is_over() and not self._ended:
+                rest_s = None if deadline is None else deadline - time.monotonic()
+                if self._is_reading:
+                    if rest_s is not None and rest_s <= 0:
+                        break
+                    self._received.wait(rest_s)
+                elif not self._read(rest_s):
+                    break
+        return is_over()
+
+    def _read(self, timeout_s: float | None) -> bool:
+        """Wait for bytes of the front, for other threads too, and process them.
+
+        Called with the lock of `_received`, which is free during the wait. Returns False after `timeout_s`.
+        """
+        self._is_reading = True
+        self._received.release()
+        try:
+            arrived = timeout_s is None or select.select([self._socket], [], [], max(0.0, timeout_s))[0]
+            data = self._socket.recv(_RECEIVE_BYTES) if arrived else b""
+        finally:
+            self._received.acquire()
+            self._is_reading = False
+            self._received.notify_all()
+        if not arrived:
+            return False
+        self._ended = not data
+        for received in self._reader.feed(data):
+            message = received.message
+            if isinstance(message, AnswersTaken | CancelCall):
+                stream = self._streams.get((message.dispatch, message.index))
+                if stream is not None:
+                    stream.take_message(message)
+            else:
+                self._frames.append(received)
+        return True
 
     def send(self, message: Message) -> None:
         """Send a message without large parts to the front."""
@@ -176,7 +230,7 @@ class Front:
         From then on the dispatch counts as a cause of this process's death. Returns None for a dispatch that
         the front has taken back for other instances.
         """
-        replies = DispatchReplies(self, self._arena, dispatch_id)
+        replies = DispatchReplies(self, self._arena, self._streams, dispatch_id)
         if not replies.may_begin(0):
             self.send(Reply(dispatch_id, True, [], Timings()))
             return None
@@ -200,17 +254,28 @@ class Front:
         families = self.own_metrics()
         return [] if families is None else frame(OwnFamilies(families))
 
+    def send_streamed(self, answer: StreamedAnswer, tail: Sequence[Part]) -> None:
+        """Send one of several answers to a request; large parts go over the socket.
+
+        The shared memory of replies is free again after the dispatch, and the answers may come later.
+        """
+        self._write(frame(answer, tail))
+
     def _write(self, buffers: Sequence[Part]) -> None:
-        for buffer in buffers:
-            self._socket.sendall(buffer)
+        with self._sending:
+            for buffer in buffers:
+                self._socket.sendall(buffer)
 
 
 class DispatchReplies:
     """Sends the results of one dispatch to the front, and records how many of its requests have begun."""
 
-    def __init__(self, front: Front, arena: Arena, dispatch_id: int) -> None:
+    def __init__(
+        self, front: Front, arena: Arena, streams: dict[tuple[int, int], AnswerStream], dispatch_id: int
+    ) -> None:
         self._front = front
         self._arena = arena
+        self._streams = streams
         self._id = dispatch_id
         # One for all replies: each fills it behind the reply before, which the front may not have read yet.
         self._region = reply_region(dispatch_id)
@@ -229,6 +294,13 @@ class DispatchReplies:
         tail: large parts of the results. timings: durations and counts, for metrics.
         """
         self._front.reply(Reply(self._id, last, settled, timings), tail, self._region)
+
+    def open_stream(self, call: Call, encode: Encode) -> AnswerStream:
+        """Return the sender of several answers to a request. encode: encodes the output of a request."""
+        key = self._id, call.index
+        stream = AnswerStream(self._front, key, call, encode, partial(self._streams.pop, key, None))
+        self._streams[key] = stream
+        return stream
 
 
 class Worker:
@@ -377,7 +449,9 @@ def _answer_dispatches(front: Front, executor: Executor) -> None:
             if replies is not None:
                 if message.batch_limit:
                     executor.limit_batches(message.batch_limit)
-                executor.run(message.calls, received.tail, replies.send, replies.may_begin)
+                executor.run(
+                    message.calls, received.tail, replies.send, replies.may_begin, replies.open_stream
+                )
             is_large = received.tail.size > LARGE_DISPATCH_BYTES
             del message, received, replies  # or their arrays would stay until the next dispatch
             if is_large:

@@ -100,6 +100,7 @@ class Runner:
         self._last_shape: Hashable = None
         self._last_sizes: Collection[tuple[int, int]] = ()
         self._pool = ThreadPoolExecutor(CALLS_UNDER_WAY) if self._remote is not None else None
+        self.streams = self._beside is not None  # whether a request may have several answers
         # Whether there is one.
         self.runs_model = predictor is not None or hooks.own_process or self._beside is not None
         # Where several requests may share a call of the app's `process`, it runs on a copy of the Op, whose
@@ -316,7 +317,8 @@ class Runner:
         """
         process_values: dict[str, Any] = {}
         if self._beside is not None:
-            return self._beside.run([part.call.request for part in batch], [p.feed for p in batch])
+            requests, senders = [p.call.request for p in batch], [p.call.sender for p in batch]
+            return self._beside.run(requests, [p.feed for p in batch], senders)
         merged = join(batch, self._joining)
         if len(batch) > 1 and not self._are_rows(merged, batch):
             return [result for part in batch for result in self._process([part])]

@@ -43,6 +43,7 @@ class KServeModel:
     takes_messages: bool = False  # whether the app unpacks Paddle Serving's message itself
     key: str = ""  # key of the model in the scheduler
     config: Mapping[str, Any] | None = None  # Triton's ModelConfig; None outside of a repository
+    is_decoupled: bool = False  # whether the model sends any number of responses to a request
 
     @property
     def is_ensemble(self) -> bool:
@@ -102,6 +103,7 @@ class _AppModels:
                 model.graph.source == MESSAGE,
                 model.key,
                 model.config,
+                model.is_decoupled,
             )
             for model in self.app.models
             if model.signature is not None

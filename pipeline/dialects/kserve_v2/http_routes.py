@@ -54,7 +54,7 @@ from pipeline.dialects.kserve_v2.infer_request import (
 from pipeline.dialects.triton_extensions.repository_api import build_index, parse_parameters, parse_ready_only
 from pipeline.dialects.triton_extensions.server import V2Server, parse_log_settings, parse_trace_settings
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError, TooLarge
-from pipeline.front.dag_run import Request
+from pipeline.front.dag_run import Answer, Request
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import (
     JSON,
@@ -97,6 +97,7 @@ _PAGE_APIS = {
 _MODEL_APIS = {None: METADATA, "ready": HEALTH, "config": MODEL_CONFIG, "stats": STATISTICS}
 _BEFORE_READING = ("Request for unknown model", "inference header size", "Unsupported compression")
 _COMPRESSED_AT_ONCE = 64 * 1024  # larger bodies are compressed in a thread, without delay for other requests
+_GENERATE_STATUSES = {"AnswerCount": 200, "ModelRaised": 400}  # Triton's, by the name of the error's class
 _json = msgspec.json.encode
 Page = Callable[[], Any]
 
@@ -209,17 +210,9 @@ def _is_text(value: Any) -> bool:
     )
 
 
-class AsEvent:
-    """Converts the response of `generate_stream` to a server-sent event, the only one of the stream.
-
-    It is called at the end of a request, as its `Request.finish`. Errors are not changed.
-    """
-
-    def begin(self) -> None:
-        pass
-
-    def end(self, answer: Any) -> Any:
-        return [b"data: %b\n\n" % answer[0]] if isinstance(answer, list) else answer
+def _event(document: Part) -> bytes:
+    """Return a server-sent event with a JSON document."""
+    return b"data: %b\n\n" % bytes(document)
 
 
 def find_extension_api(path: str) -> str | None:
@@ -470,7 +463,7 @@ class V2Http(HttpHandler):
         prediction = infer_request.build_request(model, GENERATED, self._scheduler)
         prediction.deadline = self._scheduler.deadline(began=request.began)
         if action == "generate_stream":
-            prediction.finish = AsEvent()
+            prediction.stream = partial(self._send_event, request)
         return prediction
 
     def _parse_infer(
@@ -493,17 +486,36 @@ class V2Http(HttpHandler):
                 outline,
             )
         prediction = infer_request.build_request(model, JSON_FORM, self._scheduler)
+        if prediction.decoupled:
+            raise KServeRefusal(
+                "HTTP end point doesn't support models with decoupled transaction policy", "UNIMPLEMENTED"
+            )
         prediction.deadline = self._scheduler.deadline(infer_request.deadline_s(model), request.began)
         return prediction
 
+    def _send_event(
+        self, request: HttpRequest, answer: Answer, taken: Callable[[], None] = lambda: None, head: bytes = b""
+    ) -> None:
+        """Send an answer of `generate_stream`, or an error behind the first answer."""
+        if not request.has_begun:
+            request.begin_chunks(200, head + _EVENTS)
+        if isinstance(answer, ServingError):
+            request.send_chunk(_event(error_body(describe_error(answer)[2])), taken)
+        elif answer:
+            request.send_chunk(_event(answer[0]), taken)
+
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
+        if request.path.endswith("/generate_stream"):
+            self._send_event(request, parts, head=head)
+            request.end_chunks()
+            return
         body = parts[0]
         if len(parts) > 1:
             head += _BINARY % len(body)
             body = b"".join(parts)
         else:
-            head += _EVENTS if request.path.endswith("/generate_stream") else JSON
-        if "/generate" in request.path:
+            head += JSON
+        if request.path.endswith("/generate"):
             request.respond(200, head, body, chunked=True)
             return
         encoding = choose_encoding(header(request, b"accept-encoding"))
@@ -522,10 +534,16 @@ class V2Http(HttpHandler):
 
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         self._access_log.refused(self.name, error, request.peer)
+        if request.has_begun:
+            self._send_event(request, error)
+            request.end_chunks()
+            return
         status, _, message = describe_error(error)
         if isinstance(error, Refused):
             message = error.phrase
         head += _content_type(request.path, error) + refusal_headers(error)
+        if request.path.endswith("/generate"):
+            status = _GENERATE_STATUSES.get(error.kind or type(error).__name__, status)
         if status == 501:
             head += b"accept-encoding: gzip, deflate\r\n"
         request.respond(status, head, error_body(message))

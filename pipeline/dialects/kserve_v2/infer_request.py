@@ -155,6 +155,7 @@ class InferRequest(msgspec.Struct, eq=False):
         request = Request(model.name, "infer", values, form=form, wish=response_options)
         request.model_version = model.version
         request.model = model.key
+        request.decoupled = model.is_decoupled
         fields = self.request_id, self.priority, self.timeout_us, self.parameters
         outputs = (
             () if model.is_ensemble else tuple(self.outputs or ())

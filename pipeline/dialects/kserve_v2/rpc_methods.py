@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -117,10 +118,19 @@ log = logging.getLogger(__name__)
 _STRICT = ("triton_grpc_error", "true")  # metadata of clients that want an error to end the stream
 IN_FLIGHT = 256  # maximum number of unanswered requests of a stream
 _INFER_RESPONSE = b"\x12"  # field 2 of ModelStreamInferResponse
-_FINAL = ModelInferResponse()
-_FINAL.parameters["triton_final_response"].bool_param = True
-_FINAL_BYTES = _FINAL.SerializeToString()  # appended to the bytes of a response
-PendingResponse = asyncio.Future[bytes | ServingError]  # the response to a request of the stream
+_EMPTY_FINAL = "triton_enable_empty_final_response"
+
+
+def _mark_final(response: ModelInferResponse, is_final: bool) -> ModelInferResponse:
+    """Set the parameter that tells whether a response is the last to its request, and return the response."""
+    response.parameters["triton_final_response"].bool_param = is_final
+    return response
+
+
+# Appended to the bytes of a response.
+_NOT_FINAL_BYTES, _FINAL_BYTES = (
+    _mark_final(ModelInferResponse(), is_final).SerializeToString() for is_final in (False, True)
+)
 
 
 class InferMessage(NamedTuple):
@@ -488,7 +498,12 @@ class V2Rpc(RpcHandler):
     # Inference:
 
     def _parse_request(self, data: bytes, context: CallContext) -> Request:
-        return self.build_request(parse_message(data, self._server.limits), context)
+        request = self.build_request(parse_message(data, self._server.limits), context)
+        if request.decoupled:
+            raise KServeRefusal(
+                "ModelInfer RPC doesn't support models with decoupled transaction policy", "UNIMPLEMENTED"
+            )
+        return request
 
     def build_request(self, message: InferMessage, context: CallContext) -> Request:
         """Convert a parsed ModelInferRequest to the request for the scheduler, with client and deadline.
@@ -544,11 +559,51 @@ def _decode_message(kind: Any, data: bytes) -> Any:
 BuildRequest = Callable[[InferMessage, CallContext], Request]
 
 
-class Stream:
-    """A ModelStreamInfer call: receives requests while earlier ones run, and responds in their order.
+class StreamRequest:
+    """A request of a ModelStreamInfer call, until its last response is written."""
 
-    An error is a message of the stream, which stays open. Clients may choose that an error ends the stream
-    with its code. When the server stops, the stream ends after the responses to all received requests.
+    def __init__(self) -> None:
+        self.id = ""
+        self.request: Request | None = None  # None for a message that is no valid request
+        self.wants_empty_final = False  # of a decoupled model, when it has sent its last response before
+        self.message: bytes | ServingError | None = None  # the only response, while earlier requests wait
+
+    def parse(self, message: InferMessage) -> None:
+        """Set the fields that responses repeat, from the message of the request."""
+        self.id = message.fields.id
+        parameter = message.fields.parameters.get(_EMPTY_FINAL)
+        self.wants_empty_final = parameter is not None and parameter.bool_param
+
+    def encode(self, answer: Answer, *, is_final: bool) -> bytes:
+        """Return the message with a response or an error."""
+        if isinstance(answer, ServingError):
+            refusal = ModelStreamInferResponse(error_message=describe_error(answer)[2])
+            refusal.infer_response.id = self.id
+            if not is_final and self.request is not None:
+                refusal.infer_response.model_name = self.request.service
+                _mark_final(refusal.infer_response, False)
+            return refusal.SerializeToString()
+        marks = _FINAL_BYTES if is_final else _NOT_FINAL_BYTES
+        parts = [_INFER_RESPONSE, encode_varint(len(answer[0]) + len(marks)), answer[0], marks]
+        return b"".join(parts)
+
+    def encode_empty_final(self) -> bytes:
+        """Return the message that ends the responses of a decoupled model."""
+        final = ModelStreamInferResponse()
+        final.infer_response.id = self.id
+        if self.request is not None:
+            final.infer_response.model_name = self.request.service
+            final.infer_response.model_version = self.request.model_version
+        _mark_final(final.infer_response, True)
+        return final.SerializeToString()
+
+
+class Stream:
+    """A ModelStreamInfer call: receives requests while earlier ones run.
+
+    Responses have the order of the requests, except those of decoupled models, which are sent at once. An
+    error is a message of the stream, which stays open. Clients may choose that an error ends the stream with
+    its code. When the server stops, the stream ends after the responses to all received requests.
     """
 
     def __init__(
@@ -560,7 +615,10 @@ class Stream:
         self._endpoint = endpoint
         self._dag_runs: set[DagRun] = set()
         self._strict = _STRICT in tuple(context.invocation_metadata() or ())
-        self._responses: asyncio.Queue[PendingResponse | None] = asyncio.Queue()
+        self._in_order: deque[StreamRequest] = deque()  # requests with one response each
+        # Messages to write, with the function to call when a message is written.
+        self._outgoing: deque[tuple[bytes | ServingError, Callable[[], None]]] = deque()
+        self._wake = asyncio.Event()  # there is a message to write, or `_receive_messages` has ended
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._reader: asyncio.Task[None] | None = None  # the task that waits for a message
         self._stopping = False
@@ -575,19 +633,14 @@ class Stream:
     async def run(self) -> None:
         """Handle all requests of the stream until its end. If the client disconnects, cancel its requests."""
         reading = asyncio.create_task(self._receive_messages(), name="stream-reader")
+        reading.add_done_callback(lambda _: self._wake.set())
         try:
-            while (response := await self._responses.get()) is not None:
-                if not response.done():
-                    await asyncio.wait((response, reading), return_when=asyncio.FIRST_COMPLETED)
-                    if not response.done():
-                        break  # the client has disconnected: reading ends before the last response
-                answer = response.result()
-                if isinstance(answer, ServingError):
-                    _, code, message = describe_error(answer)
-                    await self._context.abort(getattr(grpc.StatusCode, code), message)
-                else:
-                    await self._context.write(answer)
-                self._slots.release()
+            while self._outgoing or not reading.done():
+                self._wake.clear()
+                while self._outgoing:
+                    await self._write(*self._outgoing.popleft())
+                if not reading.done():
+                    await self._wake.wait()
             reading.result()
             if self._stopped:
                 await self._context.abort(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
@@ -596,15 +649,19 @@ class Stream:
             for dag_run in list(self._dag_runs):
                 dag_run.leave()
 
+    async def _write(self, message: bytes | ServingError, written: Callable[[], None]) -> None:
+        if isinstance(message, ServingError):
+            _, code, text = describe_error(message)
+            await self._context.abort(getattr(grpc.StatusCode, code), text)
+        await self._context.write(message)
+        written()
+
     async def _receive_messages(self) -> None:
-        try:
-            while (data := await self._next_message()) is not None:
-                await self._slots.acquire()
-                self._begin_request(data)
-            for _ in range(IN_FLIGHT):  # wait until all responses are written
-                await self._slots.acquire()
-        finally:
-            self._responses.put_nowait(None)
+        while (data := await self._next_message()) is not None:
+            await self._slots.acquire()
+            self._begin_request(data)
+        for _ in range(IN_FLIGHT):  # wait until all responses are written
+            await self._slots.acquire()
 
     async def _next_message(self) -> Any:
         """Return the next message; None at the end of the stream, and when the server stops."""
@@ -623,47 +680,68 @@ class Stream:
         return None
 
     def _begin_request(self, data: Any) -> None:
-        request_id = ""
-        response: PendingResponse = asyncio.get_running_loop().create_future()
-        self._responses.put_nowait(response)
+        entry = StreamRequest()
         try:
             message = parse_message(data, self._scheduler.app.config.limits)
-            request_id = message.fields.id
-            request = self._build_request(message, self._context)
+            entry.parse(message)
+            request = entry.request = self._build_request(message, self._context)
             request.endpoint = self._endpoint
-            dag_run = self._scheduler.begin(
-                request, lambda answer: self._respond(response, request_id, answer, dag_run)
-            )
+            request.stream = partial(self._add_answer, entry)
+            if not request.decoupled:
+                self._in_order.append(entry)
+            dag_run = self._scheduler.begin(request, lambda answer: self._respond(entry, answer, dag_run))
         except ServingError as exc:
-            self._respond(response, request_id, exc)
+            self._respond_early(entry, exc)
         except Exception:
             log.exception("A fault of ours in ModelStreamInfer")
-            self._respond(response, request_id, OUR_FAULT)
+            self._respond_early(entry, OUR_FAULT)
         else:
             self._dag_runs.add(dag_run)
 
-    def _respond(
-        self, response: PendingResponse, request_id: str, answer: Answer, dag_run: DagRun | None = None
-    ) -> None:
+    def _respond_early(self, entry: StreamRequest, error: ServingError) -> None:
+        """Respond to a request that was not admitted, in the order of the requests."""
+        if entry.request is None:
+            self._in_order.append(entry)
+        self._respond(entry, error)
+
+    def _add_answer(self, entry: StreamRequest, answer: Answer, taken: Callable[[], None]) -> None:
+        """Send one of several answers to a request."""
+        if isinstance(answer, ServingError) and self._strict:
+            self._enqueue(answer, taken)
+        else:
+            self._enqueue(entry.encode(answer, is_final=False), taken)
+
+    def _respond(self, entry: StreamRequest, answer: Answer, dag_run: DagRun | None = None) -> None:
+        """Send the last answer to a request, or the only one. An empty list: all answers are sent."""
         if dag_run is not None:
             self._dag_runs.discard(dag_run)
         if isinstance(answer, ServingError):
             self._scheduler.access_log.refused(self._endpoint, answer, name_caller(self._context.peer()))
-            if self._strict:
-                self._complete(response, answer)
-                return
-            refusal = ModelStreamInferResponse(error_message=describe_error(answer)[2])
-            refusal.infer_response.id = request_id
-            self._complete(response, refusal.SerializeToString())
+            entry.message = answer if self._strict else entry.encode(answer, is_final=True)
+        else:
+            self._scheduler.access_log.answered(self._endpoint)
+            if answer:
+                entry.message = entry.encode(answer, is_final=True)
+            elif entry.wants_empty_final:
+                entry.message = entry.encode_empty_final()
+            else:
+                entry.message = b""
+        if entry.request is not None and entry.request.decoupled:
+            self._enqueue_last(entry.message)
             return
-        self._scheduler.access_log.answered(self._endpoint)
-        size = len(answer[0]) + len(_FINAL_BYTES)
-        parts = [_INFER_RESPONSE, encode_varint(size), answer[0], _FINAL_BYTES]
-        self._complete(response, b"".join(parts))
+        while self._in_order and (message := self._in_order[0].message) is not None:
+            self._in_order.popleft()
+            self._enqueue_last(message)
 
-    def _complete(self, response: PendingResponse, answer: bytes | ServingError) -> None:
-        if response.done():  # cancelled with the call
-            return
-        response.set_result(answer)
-        if isinstance(answer, bytes):
-            self._context.queue_message(len(answer))
+    def _enqueue_last(self, message: bytes | ServingError) -> None:
+        if message:
+            self._enqueue(message, self._slots.release)
+        else:
+            self._slots.release()
+
+    def _enqueue(self, message: bytes | ServingError, written: Callable[[], None]) -> None:
+        """Write a message after all earlier ones, and call `written` then."""
+        self._outgoing.append((message, written))
+        if isinstance(message, bytes):
+            self._context.queue_message(len(message))
+        self._wake.set()

@@ -75,6 +75,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     takes_chunks: bool = False
     began: float = 0.0  # when it was complete and earlier requests had their responses (time.monotonic)
     on_left: Callable[[], None] | None = None  # called if the client leaves before the response
+    has_begun: bool = False  # whether the response is sent in chunks, and the first is sent
 
     @property
     def peer(self) -> str:
@@ -92,6 +93,19 @@ class HttpRequest(msgspec.Struct, eq=False):
             self._connection.respond(self, status, head, framed, _CHUNKED)
             return
         self._connection.respond(self, status, head, body)
+
+    def begin_chunks(self, status: int, head: bytes) -> None:
+        """Begin a response that is sent in chunks, until `end_chunks`. head: as in `respond`."""
+        self.has_begun = True
+        self._connection.begin_chunks(self, status, head)
+
+    def send_chunk(self, data: bytes, taken: Callable[[], None]) -> None:
+        """Send a part of the response. taken: called once the client reads what was sent before."""
+        self._connection.send_chunk(self, data, taken)
+
+    def end_chunks(self) -> None:
+        """End the response."""
+        self._connection.end_chunks(self)
 
     def reject_overload(self, reject: Reject, deadline: float) -> None:
         """Call `reject`, which sends an overload error: now, or later to a client that retries without pause.
@@ -152,6 +166,7 @@ class Connection(OpenConnection):
         self._pipelined = False  # the next request was here before the answer to the previous one was sent
         self._reading_paused = False
         self._write_paused = False
+        self._untaken: list[Callable[[], None]] = []  # of chunks behind unread data, see `send_chunk`
         self._half_closed: HalfClosed | None = None
         self._refusal: ServingError | None = None
         self._refused_at = 0.0
@@ -221,6 +236,7 @@ class Connection(OpenConnection):
         requests = self._waiting if current is None else (current, *self._waiting)
         self._listener.bodies_bytes -= sum(len(request.body) for request in requests)
         self._waiting.clear()
+        self._untaken.clear()
         self._unparsed = b""
         self._reading_paused = False
         self._reader.close()
@@ -238,11 +254,53 @@ class Connection(OpenConnection):
         """
         if request is not self._current or self._transport.is_closing():
             return
-        last = self._listener.draining or not request.keep_alive
-        last = last or (self._half_closed is not None and not self._waiting)
+        last = self._is_last(request)
         if last:
             head = b"%bconnection: close\r\n" % head
         self._write(status, head, body, request.method, length)
+        self._end_response(request, last=last)
+
+    def _is_last(self, request: HttpRequest) -> bool:
+        """Return whether the response to this request closes the connection."""
+        last = self._listener.draining or not request.keep_alive
+        return last or (self._half_closed is not None and not self._waiting)
+
+    def begin_chunks(self, request: HttpRequest, status: int, head: bytes) -> None:
+        """Begin the response to the current request; its body follows in chunks.
+
+        Clients of HTTP/1.0 get the body without chunks, until the end of the connection.
+        """
+        if request is not self._current or self._transport.is_closing():
+            return
+        request.keep_alive = request.takes_chunks and not self._is_last(request)
+        if not request.keep_alive:
+            head = b"%bconnection: close\r\n" % head
+        self._write(status, head, b"", length=_CHUNKED if request.takes_chunks else b"")
+
+    def send_chunk(self, request: HttpRequest, data: bytes, taken: Callable[[], None]) -> None:
+        """Send a chunk of the current response.
+
+        taken: called now, or as soon as a client that does not read has read on.
+        """
+        if request is not self._current or self._transport.is_closing():
+            return
+        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if request.takes_chunks else data)
+        self.seen_at = time.monotonic()
+        if self._write_paused:
+            self._untaken.append(taken)
+            self._listener.add_unread(self)
+        else:
+            taken()
+
+    def end_chunks(self, request: HttpRequest) -> None:
+        """End the current response, and begin the next request."""
+        if request is not self._current or self._transport.is_closing():
+            return
+        if request.takes_chunks:
+            self._transport.write(b"0\r\n\r\n")
+        self._end_response(request, last=not request.keep_alive)
+
+    def _end_response(self, request: HttpRequest, *, last: bool) -> None:
         self._current = None
         self._listener.bodies_bytes -= len(request.body)
         request.on_left = None  # breaks a reference cycle: the DAG run holds the request
@@ -357,6 +415,9 @@ class Connection(OpenConnection):
         """Begin requests again, because the client reads its responses. Called by asyncio."""
         self._write_paused = False
         self._listener.remove_unread(self)
+        untaken, self._untaken = self._untaken, []
+        for taken in untaken:
+            taken()
         self.go_on()
 
     # Rejecting

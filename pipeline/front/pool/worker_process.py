@@ -15,15 +15,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from pipeline.api.app import App
 from pipeline.config.config_file import OpConfig
-from pipeline.errors import ServingError
 from pipeline.front.dag_run import Task
 from pipeline.front.metrics.metrics import resident_bytes
+from pipeline.front.pool.answer_streams import AnswerStreams, get_error
 from pipeline.front.pool.outputs import Output, Outputs
 from pipeline.front.pool.plan import shares_process
 from pipeline.messages.frames import (
@@ -42,6 +43,7 @@ from pipeline.messages.frames import (
 )
 from pipeline.messages.messages import (
     CallMessage,
+    CancelCall,
     DispatchMessage,
     Failed,
     Message,
@@ -54,6 +56,7 @@ from pipeline.messages.messages import (
     Reply,
     Settled,
     Start,
+    StreamedAnswer,
 )
 from pipeline.process.environment import MODEL_PROCESS, oom_kills
 from pipeline.process.isolation import run_isolated
@@ -84,7 +87,7 @@ class State(Enum):
 
 
 _READY = State.READY  # looking a member up costs as much as a short loop
-_ERROR = Outcome.ERROR
+_ERROR, _STREAM = Outcome.ERROR, Outcome.STREAM
 
 
 class Dispatch(msgspec.Struct, eq=False):
@@ -149,6 +152,7 @@ class Instance:
         self.process = process
         self.state = State.STARTING
         self.in_flight: deque[Dispatch] = deque()
+        self.streams = AnswerStreams(self.send)
         self.idle_since = 0.0  # end of its last dispatch, time.monotonic()
         self.answered = 0  # requests in its last dispatch
         self.served = 0  # requests since the start
@@ -200,7 +204,8 @@ class Instance:
 
     def send(self, message: Message) -> None:
         """Send a message to the worker, without waiting."""
-        self._outbox.send(frame(message))
+        if self.state is not State.DEAD:
+            self._outbox.send(frame(message))
 
     def dispatch(
         self, tasks: Sequence[Task], calls: list[CallMessage], tail: Sequence[Part], batch_limit: int = 0
@@ -218,6 +223,9 @@ class Instance:
         buffers = frame(DispatchMessage(dispatch.id, calls, batch_limit), tail, self._arena, region)
         self._dispatches += 1
         self.in_flight.append(dispatch)
+        if self.process.streams:
+            for index, task in enumerate(tasks):
+                task.dag_run.cancels.append(partial(self._cancel, dispatch, index))
         self._outbox.send(buffers)
         self._watch(dispatch)
 
@@ -261,9 +269,21 @@ class Instance:
         self.send(Probe())
 
     def stop(self) -> None:
-        """Ask the worker's thread to end after its pending tasks, by shutting down the connection."""
+        """Ask the worker's thread to end after its pending tasks, by shutting down the connection.
+
+        Streams of answers end before: their messages need the connection.
+        """
         self.state = State.STOPPING
-        self._outbox.finish()
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if not self.streams and not (self.process.streams and self.in_flight):
+            self._outbox.finish()
+
+    def _cancel(self, dispatch: Dispatch, index: int) -> None:
+        """Tell the worker that nobody waits for the answers to a request any more, unless they are sent."""
+        if dispatch.tasks[index] is not None or (dispatch.id, index) in self.streams:
+            self.send(CancelCall(dispatch.id, index))
 
     def began(self, dispatch: Dispatch) -> bool:
         """Return whether the worker had begun this dispatch (group of tasks) when it died."""
@@ -370,6 +390,8 @@ class Instance:
         for message, tail in self._reader.feed(data):
             if type(message) is Reply:
                 yield from self._take_reply(message, tail)
+            elif type(message) is StreamedAnswer:
+                self._take_answer(message, tail)
             elif isinstance(message, Ready):
                 self.process.became_ready(message)
             elif isinstance(message, Probed):
@@ -387,6 +409,20 @@ class Instance:
         if failure:
             self.process.kill(f"idle, it failed a probe: {failure}")
 
+    def _take_answer(self, message: StreamedAnswer, tail: Tail) -> None:
+        """Pass on one of several answers to a request, and let the run that sends them have more time."""
+        dispatch = next((each for each in self.in_flight if each.id == message.dispatch), None)
+        if dispatch is not None:
+            now = time.monotonic()
+            dispatch.deadline += now - dispatch.run_began
+            dispatch.run_began = now
+        task = None if dispatch is None else dispatch.tasks[message.index]
+        if dispatch is not None and message.last:
+            dispatch.tasks[message.index] = None
+        self.streams.take(message, tail, task)
+        if self.state is State.STOPPING:
+            self._finish_if_done()
+
     def _take_reply(self, reply: Reply, tail: Tail) -> Iterator[None]:
         """Complete or fail the tasks of a worker's reply. Yield after each large answer."""
         dispatch = self.in_flight[0]
@@ -402,7 +438,10 @@ class Instance:
             if task is None:
                 continue
             if settled.outcome is _ERROR:
-                run_isolated(task.fail, _get_error(settled))
+                run_isolated(task.fail, get_error(settled))
+                continue
+            if settled.outcome is _STREAM:
+                self.streams.add(reply.dispatch, settled.index, task)
                 continue
             parts = tail.unstow(settled.parts)
             run_isolated(task.complete, settled.outcome, parts)
@@ -421,7 +460,9 @@ class Instance:
         run_isolated(self._callbacks.replied, self, dispatch, reply)
         if not reply.last:
             dispatch.run_began = time.monotonic()
-        elif self.in_flight:
+        elif self.state is State.STOPPING:
+            self._finish_if_done()
+        if reply.last and self.in_flight:
             self.in_flight[0].began = self.in_flight[0].run_began = time.monotonic()
             self._watch(self.in_flight[0])
 
@@ -462,13 +503,6 @@ class Instance:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _get_error(settled: Settled) -> ServingError:
-    """Return the error of a request that a worker has refused."""
-    if settled.refusal is None:
-        raise RuntimeError("a reply refuses a request without saying why")
-    return settled.refusal.error()
 
 
 OUT_OF_MEMORY = " when memory ran out: give the service more, fewer instances, or a max_worker_rss"
@@ -515,6 +549,7 @@ class WorkerProcess:
         self.ready_at = 0.0  # time.monotonic; 0 before
         self.ready_bytes = 0.0  # resident memory when it became ready
         self.ready_message: Ready | None = None  # describes the model; None before the process is ready
+        self.streams = False  # whether a request may have several answers
         self._app = app
         self._owner = owner
         self._outputs = outputs
@@ -591,7 +626,7 @@ class WorkerProcess:
     @property
     def idle(self) -> bool:
         """Whether the worker process is ready, and no instance has work."""
-        return all(i.state is State.READY and not i.in_flight for i in self.instances)
+        return all(i.state is State.READY and not i.in_flight and not i.streams for i in self.instances)
 
     @property
     def abandoned(self) -> bool:
@@ -609,6 +644,7 @@ class WorkerProcess:
         ready: the worker's message about its model.
         """
         self.ready_message = ready
+        self.streams = ready.streams
         self._cancel_start_timer()
         self.ready_at = time.monotonic()
         self.ready_bytes = resident_bytes(self.pid)

@@ -604,7 +604,7 @@ class Batcher:
         for task in dispatch.open_tasks():
             if not task.wanted:
                 continue
-            if task.tries_left > 1:
+            if task.tries_left > 1 and not task.streaming:
                 renewed = task.next_try(now)
                 if self._in_order is not None:
                     self._in_order.sent(renewed)  # the next try keeps the place
@@ -655,7 +655,9 @@ class Batcher:
         self.pool.abandoned.set()
         dispatch = instance.in_flight[0]
         tasks = dispatch.open_tasks() if self._crash_retry else []
-        moved = [task for task in tasks if task.wanted and not task.hung and not task.moved]
+        moved = [
+            task for task in tasks if task.wanted and not (task.hung or task.moved or task.streaming)
+        ]
         log.warning(
             "Worker %s (pid %d) %s; other instances run %d of its requests, %d for the second time",
             instance.process.name, instance.process.pid, HANGS[verdict], len(moved) + taken_back, len(moved),

@@ -121,10 +121,13 @@ class Deadlines:
 
     def _expire(self) -> None:
         self._timer = None
-        current = int(time.monotonic() * TICKS_PER_S)
-        for key in [key for key in self._buckets if key <= current]:
+        now = time.monotonic()
+        for key in [key for key in self._buckets if key <= int(now * TICKS_PER_S)]:
             for dag_run in self._buckets.pop(key):
-                run_isolated(dag_run.expire)
+                if dag_run.answered_at and (deadline := dag_run.get_deadline()) > now:
+                    dag_run.due_key = self.add(dag_run, deadline)
+                else:
+                    run_isolated(dag_run.expire)
         if self._buckets:
             self._arm(min(self._buckets))
 
@@ -215,6 +218,8 @@ class Scheduler:
             version=model.version or UNVERSIONED,
             versioned=with_version[0] if len(with_version) == 1 else "",
             requests=requests,
+            max_branches=model.max_inflight_requests,
+            max_answer_bytes=self.app.config.limits.response_bytes,
             load_hint=model.load_hint,
             failures=self.metrics.of_ops[model.op].failures if requests is None else requests.failures,
         )

@@ -216,19 +216,27 @@ def tried_again(process: WorkerProcess, crash_retry: bool) -> Iterator[Task]:
     """
     causes = {task for instance in process.instances for task in _find_causes(instance)}
     for instance in process.instances:
-        for dispatch in instance.in_flight:
-            for task in dispatch.open_tasks():
-                if task.moved:  # another instance has a copy
-                    continue
-                if task in causes and _is_refused(task, crash_retry, alone=len(causes) == 1):
-                    process.refused.append(task)
-                elif task.wanted:
-                    yield task
+        dispatched = [task for dispatch in instance.in_flight for task in dispatch.open_tasks()]
+        for task in dict.fromkeys([*dispatched, *instance.streams.drain()]):
+            if task.moved:  # another instance has a copy
+                continue
+            is_cause = task in causes
+            if task.streaming or (is_cause and _is_refused(task, crash_retry, alone=len(causes) == 1)):
+                process.refused.append(task)
+            elif task.wanted:
+                yield task
         instance.in_flight.clear()
 
 
 def _find_causes(instance: Instance) -> list[Task]:
-    """Return the tasks that a worker instance executed when its process died: one may have killed it."""
+    """Return the tasks that a worker instance executed when its process died: one may have killed it.
+
+    Tasks whose answers go on after their dispatch run in threads of the model.
+    """
+    return [*_find_dispatched_causes(instance), *instance.streams.list_tasks()]
+
+
+def _find_dispatched_causes(instance: Instance) -> list[Task]:
     if not instance.in_flight:
         return []
     dispatch = instance.in_flight[0]
@@ -260,8 +268,10 @@ def refuse_blamed(process: WorkerProcess) -> None:
     """
     why = f"the worker of Op {process.op} died under this request ({process.describe_death()})"
     for task in process.refused:
-        if task.suspect:
-            error: ServingError = PoisonRequest(
+        if task.streaming:
+            error: ServingError = WorkerLost(f"{why}, which has answers already, so it was not tried again")
+        elif task.suspect:
+            error = PoisonRequest(
                 f"{why} for the second time, and nothing else ran there; it is not tried again"
             )
         else:

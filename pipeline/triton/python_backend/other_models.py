@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ServingError
@@ -34,20 +34,31 @@ class OtherModels:
         timeout_s: None: no limit.
         """
         from client.protos.kserve_v2_pb2 import ModelInferResponse
-        from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
 
         try:
-            answer = ModelInferResponse.FromString(
-                self._call_server("ModelInfer", _encode_request(request), timeout_s)
+            return _decode_response(
+                ModelInferResponse.FromString(
+                    self._call_server("ModelInfer", _encode_request(request), timeout_s)
+                )
             )
-            parameters = {
-                name: _get_parameter_value(parameter) for name, parameter in answer.parameters.items()
-            }
-            return InferenceResponse(_decode_tensors(answer), parameters=parameters)
-        except CallFailed as exc:
-            return InferenceResponse(error=TritonError(exc.message, _CODES.get(exc.code, 1)))
-        except (ServingError, ValueError) as exc:
-            return InferenceResponse(error=TritonError(str(exc), TritonError.INVALID_ARG))
+        except (CallFailed, ServingError, ValueError) as exc:
+            return _as_error_response(exc)
+
+    def stream(self, request: InferenceRequest, timeout_s: float | None) -> ResponseIterator:
+        """Run a request on a model that may be decoupled, and return an iterator over its responses.
+
+        A failure is an error response, the last. timeout_s: of all responses; None: no limit.
+        """
+        from client.protos.kserve_v2_pb2 import ModelStreamInferResponse
+
+        try:
+            message = _encode_request(request)
+            method = self._connect().stream_stream(
+                f"{_SERVICE}ModelStreamInfer", bytes, ModelStreamInferResponse.FromString
+            )
+            return ResponseIterator(method(iter([message]), timeout=timeout_s, metadata=self._metadata))
+        except (CallFailed, ServingError, ValueError) as exc:
+            return ResponseIterator(None, [_as_error_response(exc)])
 
     def load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """Load a model of this server, or load it again. Raises CallFailed.
@@ -86,17 +97,77 @@ class OtherModels:
     def _call_server(self, method: str, message: bytes, timeout_s: float | None = None) -> bytes:
         import grpc
 
-        if not self._address:
-            raise CallFailed(_NO_SERVER, "UNAVAILABLE")
-        if self._channel is None:
-            self._channel = grpc.insecure_channel(self._address, _OPTIONS)
         try:
-            answer: bytes = self._channel.unary_unary(_SERVICE + method, bytes, bytes)(
+            answer: bytes = self._connect().unary_unary(_SERVICE + method, bytes, bytes)(
                 message, timeout=timeout_s, metadata=self._metadata
             )
         except grpc.RpcError as exc:
             raise CallFailed(exc.details() or "", exc.code().name) from exc
         return answer
+
+    def _connect(self) -> Any:
+        """Return the gRPC channel. Raises CallFailed if workers can't call the server."""
+        import grpc
+
+        if not self._address:
+            raise CallFailed(_NO_SERVER, "UNAVAILABLE")
+        if self._channel is None:
+            self._channel = grpc.insecure_channel(self._address, _OPTIONS)
+        return self._channel
+
+
+class ResponseIterator:
+    """The responses of a model to a request with `decoupled=True`, as they arrive.
+
+    call: the gRPC call; None where it could not begin. responses: before those of the call.
+    """
+
+    def __init__(self, call: Any, responses: Sequence[InferenceResponse] = ()) -> None:
+        self._call = call
+        self._responses = self._receive(call, responses)
+
+    def __iter__(self) -> ResponseIterator:
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        return next(self._responses)
+
+    def cancel(self) -> None:
+        """Cancel the request: its model sends no further response."""
+        if self._call is not None:
+            self._call.cancel()
+
+    @staticmethod
+    def _receive(call: Any, responses: Sequence[InferenceResponse]) -> Iterator[InferenceResponse]:
+        import grpc
+
+        from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
+
+        yield from responses
+        try:
+            for answer in call or ():
+                if answer.error_message:
+                    yield InferenceResponse(error=TritonError(answer.error_message))
+                else:
+                    yield _decode_response(answer.infer_response)
+        except grpc.RpcError as exc:
+            yield _as_error_response(CallFailed(exc.details() or "", exc.code().name))
+
+
+def _decode_response(answer: Any) -> InferenceResponse:
+    from pipeline.triton.python_backend.utils import InferenceResponse
+
+    parameters = {name: _get_parameter_value(value) for name, value in answer.parameters.items()}
+    parameters.pop("triton_final_response", None)
+    return InferenceResponse(_decode_tensors(answer), parameters=parameters)
+
+
+def _as_error_response(exc: Exception) -> InferenceResponse:
+    from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
+
+    if isinstance(exc, CallFailed):
+        return InferenceResponse(error=TritonError(exc.message, _CODES.get(exc.code, 1)))
+    return InferenceResponse(error=TritonError(str(exc), TritonError.INVALID_ARG))
 
 
 class CallFailed(Exception):

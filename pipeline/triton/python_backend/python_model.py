@@ -7,15 +7,17 @@ import importlib.util
 import inspect
 import json
 import sys
+import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from pipeline.api.op import OpRequest
+from pipeline.api.op import STREAMED, AnswerSender, OpRequest
 from pipeline.errors import ConfigError, InvalidInput, ServingError, get_error_text
 from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.process.app_modules import lead_import_path
@@ -96,6 +98,9 @@ class PythonModel:
         utils.set_served_model(str(self._path.parent), other_models)
         missing = add_model_packages(config, folder, version, install_requirements)
         self._loop = asyncio.new_event_loop()  # for all calls of an `execute` that is a coroutine
+        self._decoupled = utils.using_decoupled_model_transaction_policy(config)
+        self._loop_thread: threading.Thread | None = None  # of a decoupled model
+        self._running: set[Any] = set()  # calls of a decoupled `execute` that is a coroutine
         module = load_module(self._path, missing)
         kind = getattr(module, "TritonPythonModel", None)
         if kind is None:
@@ -118,18 +123,49 @@ class PythonModel:
             "model_name": self._config["name"],
         }
 
-    def run(self, requests: Sequence[OpRequest], feeds: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Run a batch of requests. Returns for each its output arrays by name, or a ServingError.
+    def run(
+        self,
+        requests: Sequence[OpRequest],
+        feeds: Sequence[Mapping[str, Any]],
+        senders: Sequence[AnswerSender],
+    ) -> list[Any]:
+        """Run a batch of requests. Returns for each its output arrays by name, a ServingError, or STREAMED.
 
-        feeds: the input arrays of each request, by name. Raises ModelRaised if the whole batch fails.
+        feeds: the input arrays of each request, by name. senders: of each request, for a model with a
+        response sender. Raises ModelRaised if the whole batch fails before a response is sent.
         """
         parsed = [self._build_request(*pair) for pair in zip(requests, feeds, strict=True)]
-        valid = [request for request in parsed if not isinstance(request, ServingError)]
-        answers = iter(self._execute(valid) if valid else ())
+        valid = []
+        for request, sender in zip(parsed, senders, strict=True):
+            if isinstance(request, InferenceRequest):
+                convert = partial(self._build_fetch, names=request.requested_output_names())
+                request.serve(sender, convert, self._decoupled)
+                valid.append(request)
+        try:
+            answers = iter(self._execute(valid) if valid else ())
+        except ModelRaised as exc:
+            for request in valid:
+                request.disconnect()
+            if not self._decoupled and not any(sender.sent for sender in senders):
+                raise  # the caller looks for the request that fails
+            answers = iter([exc] * len(valid))
         return [
-            request if isinstance(request, ServingError) else self._build_fetch(next(answers), request)
-            for request in parsed
+            request if isinstance(request, ServingError) else self._get_result(next(answers), request, sender)
+            for request, sender in zip(parsed, senders, strict=True)
         ]
+
+    def _get_result(self, answer: Any, request: InferenceRequest, sender: AnswerSender) -> Any:
+        """Return a request's output arrays, an error, or STREAMED. answer: its element of execute's list."""
+        if isinstance(answer, ModelRaised):
+            sender.send(answer, last=True)  # no effect after the final response
+            return STREAMED
+        if request.sender is not None and (answer is None or sender.closed):
+            return STREAMED
+        if answer is None and self._decoupled:
+            return ModelRaised(
+                self._format_failure("execute neither called get_response_sender nor raised an exception")
+            )
+        return self._build_fetch(answer, request.requested_output_names())
 
     def _build_request(self, request: OpRequest, feed: Mapping[str, Any]) -> InferenceRequest | ServingError:
         tensors = []
@@ -160,11 +196,15 @@ class PythonModel:
             parameters=request.parameters,
         )
 
-    def _execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse]:
+    def _execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse | None]:
         try:
             answers = self._model.execute(requests)
             if inspect.iscoroutine(answers):
-                answers = self._loop.run_until_complete(answers)
+                if self._decoupled:
+                    self._run_in_background(answers, requests)
+                    answers = None
+                else:
+                    answers = self._loop.run_until_complete(answers)
         except TritonModelException as exc:
             raise ModelRaised(
                 self._format_failure(get_error_text(exc) + format_model_lines(exc, self._path))
@@ -173,6 +213,21 @@ class PythonModel:
             raise ModelRaised(
                 self._format_failure(format_exception(exc) + format_model_lines(exc, self._path))
             ) from exc
+        return self._check_answers(answers, requests)
+
+    def _check_answers(
+        self, answers: Any, requests: Sequence[InferenceRequest]
+    ) -> list[InferenceResponse | None]:
+        """Return the list that `execute` has returned, an element for each request. Raises ModelRaised."""
+        if answers is None and (self._decoupled or any(request.sender for request in requests)):
+            return [None] * len(requests)
+        if self._decoupled:
+            raise ModelRaised(
+                self._format_failure(
+                    f"Python model '{self._instance}' is using the decoupled mode and the execute function "
+                    "must return None."
+                )
+            )
         if not isinstance(answers, list):
             raise ModelRaised(
                 self._format_failure(
@@ -189,7 +244,31 @@ class PythonModel:
             )
         return answers
 
-    def _build_fetch(self, answer: Any, request: InferenceRequest) -> dict[str, Any] | ServingError:
+    def _run_in_background(
+        self, execution: Coroutine[Any, Any, Any], requests: Sequence[InferenceRequest]
+    ) -> None:
+        """Run the coroutine `execute` of a decoupled model while the instance executes further requests.
+
+        All such coroutines share an event loop in a thread, as in Triton.
+        """
+        senders = [request.get_response_sender() for request in requests]
+
+        async def run() -> None:
+            try:
+                await execution
+            except BaseException as exc:
+                why = format_exception(exc) + format_model_lines(exc, self._path)
+                for sender in senders:
+                    sender.fail(self._format_failure(why))
+
+        if self._loop_thread is None:
+            self._loop_thread = threading.Thread(target=self._loop.run_forever, name="execute", daemon=True)
+            self._loop_thread.start()
+        running = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+
+    def _build_fetch(self, answer: Any, names: Sequence[str]) -> dict[str, Any] | ServingError:
         if not isinstance(answer, InferenceResponse):
             return ModelRaised(
                 self._format_failure(
@@ -200,8 +279,7 @@ class PythonModel:
         error = answer.error()
         if error is not None:
             return as_serving_error(error)
-        requested = request.requested_output_names()
-        outputs = [tensor for tensor in answer.output_tensors() if tensor.name() in requested]
+        outputs = [tensor for tensor in answer.output_tensors() if tensor.name() in names]
         for tensor in outputs:
             if (mismatch := self._describe_mismatch(tensor)) is not None:
                 return ModelRaised(self._format_failure(mismatch))
@@ -252,7 +330,8 @@ class PythonModel:
         """Call the model's `finalize`, when the worker ends."""
         if hasattr(self._model, "finalize"):
             self._model.finalize()
-        self._loop.close()
+        if self._loop_thread is None:
+            self._loop.close()
 
 
 def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:

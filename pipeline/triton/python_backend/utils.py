@@ -8,11 +8,12 @@ import logging
 import re
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from pipeline.api.op import AnswerSender
 from pipeline.messages.messages import OwnFamily
 from pipeline.models.tensor_spec import BY_DATATYPE, BY_NAME
 from pipeline.process.log import NAME
@@ -296,6 +297,8 @@ class InferenceRequest:
         self._timeout = timeout
         self._priority = priority
         self._parameters = dict(parameters or {})
+        self._answers: AnswerSender | None = None  # set by `serve`
+        self.sender: InferenceResponseSender | None = None  # once the model has got it
 
     def inputs(self) -> list[Tensor]:
         return self._inputs
@@ -334,15 +337,34 @@ class InferenceRequest:
         return InferenceTrace()
 
     def is_cancelled(self) -> bool:
-        """Return False: cancellation is not passed on to models."""
-        return False
+        """Return whether nobody waits for the response: the client has left, or the deadline has passed."""
+        return self._answers is not None and self._answers.is_cancelled()
 
     def set_release_flags(self, flags: int) -> None:
         pass
 
-    def get_response_sender(self) -> Any:
-        """Raise TritonModelException: several responses to a request (decoupled) are not supported."""
-        raise TritonModelException("models of several answers a request (decoupled) are not served yet")
+    def get_response_sender(self) -> InferenceResponseSender:
+        """Return the sender of this request's responses, the same in each call.
+
+        Raises TritonModelException for a request that the model itself has built.
+        """
+        if self._answers is None:
+            raise TritonModelException("only a request that execute was given has a response sender")
+        if self.sender is None:
+            self.sender = InferenceResponseSender(self._answers, self._convert, self._decoupled)
+        return self.sender
+
+    def serve(self, answers: AnswerSender, convert: Convert, decoupled: bool) -> None:
+        """Connect the request to its client. The worker calls it; Triton lacks it.
+
+        convert: returns the output arrays or the error of a response. decoupled: any number of responses.
+        """
+        self._answers, self._convert, self._decoupled = answers, convert, decoupled
+
+    def disconnect(self) -> None:
+        """Let the response sender send nothing more, because `execute` has failed. Triton lacks it."""
+        if self.sender is not None:
+            self.sender.closed = True
 
     def get_target_model(self) -> tuple[str, str]:
         """Return (name, version) of the model to call, with an empty version for the newest.
@@ -355,10 +377,12 @@ class InferenceRequest:
         """Run the request on the model of this server that it names, and return the response.
 
         Failures are error responses. execution_timeout: in microseconds; 0: none. decoupled: return an
-        iterator over the single response.
+        iterator over the responses of a model that may be decoupled.
         """
-        answer = _OTHER_MODELS[0].infer(self, execution_timeout / 1e6 if execution_timeout else None)
-        return iter([answer]) if decoupled else answer
+        timeout_s = execution_timeout / 1e6 if execution_timeout else None
+        if decoupled:
+            return _OTHER_MODELS[0].stream(self, timeout_s)
+        return _OTHER_MODELS[0].infer(self, timeout_s)
 
     async def async_exec(self, decoupled: bool = False, execution_timeout: int = 0) -> Any:
         """Call `exec` in a thread, so a coroutine can await several calls at the same time."""
@@ -405,6 +429,83 @@ class InferenceResponse:
     def parameters(self) -> str:
         """Return the response's parameters as JSON text."""
         return json.dumps(self._parameters, separators=(",", ":"))
+
+
+Convert = Callable[["InferenceResponse"], Any]
+_FLAGS = (0, TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+class InferenceResponseSender:
+    """Sends the responses to a request, as in Triton: from any thread, also after `execute` has returned.
+
+    A sender that the model drops before the final flag ends the request with an error: no client waits for a
+    response that can't come.
+    """
+
+    def __init__(self, answers: AnswerSender, convert: Convert, decoupled: bool) -> None:
+        self._answers = answers
+        self._convert = convert
+        self._decoupled = decoupled
+        self.closed = False  # the model sends no more
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response. flags: TRITONSERVER_RESPONSE_COMPLETE_FINAL with the last, or without a response.
+
+        Blocks while the client does not take the responses. Raises TritonModelException after the final flag,
+        and for a second response of a model that is not decoupled.
+        """
+        if self.closed:
+            Logger.log_error("the model sends a response after TRITONSERVER_RESPONSE_COMPLETE_FINAL")
+            raise TritonModelException("Unable to send response. Response sender has been closed.")
+        if flags not in _FLAGS:
+            raise TritonModelException(
+                "Unable to send response. Unsupported response flags: 0 and "
+                "TRITONSERVER_RESPONSE_COMPLETE_FINAL are supported."
+            )
+        if response is None and not flags:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TritonModelException(f"send takes an InferenceResponse, not {type(response).__name__}")
+        if not self._decoupled:
+            self._check_only_response(response)
+        self.closed = bool(flags)
+        output = None if response is None else self._convert(response)
+        self._answers.send(output, last=self.closed or not self._decoupled)
+
+    def _check_only_response(self, response: InferenceResponse | None) -> None:
+        if response is None and not self._answers.sent:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send complete final before sending a "
+                "response."
+            )
+        if response is not None and self._answers.sent:
+            raise TritonModelException(
+                "Unable to send response. Non-decoupled model cannot send more than one response."
+            )
+
+    def is_cancelled(self) -> bool:
+        """Return whether nobody waits for further responses."""
+        return self._answers.is_cancelled()
+
+    def fail(self, message: str) -> None:
+        """End the request with an error, unless it has ended. The worker calls it; Triton lacks it."""
+        if not self._answers.closed:
+            self._answers.send(self._convert(InferenceResponse(error=TritonError(message))), last=True)
+        self.closed = True
+
+    def __del__(self) -> None:
+        """End a request that can get no further response.
+
+        In a thread: the interpreter may call this method while the current thread sends another response.
+        """
+        if not (self.closed or self._answers.closed):
+            error = self._convert(InferenceResponse(error=TritonError(_DROPPED)))
+            threading.Thread(target=self._answers.send, args=(error,), kwargs={"last": True}).start()
+
+
+_DROPPED = "the model has dropped the response sender before TRITONSERVER_RESPONSE_COMPLETE_FINAL"
 
 
 class Logger:

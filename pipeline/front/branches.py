@@ -1,0 +1,160 @@
+"""Ensembles with a decoupled step: each of its answers runs through the steps behind it in a branch."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from pipeline.errors import ServingError
+from pipeline.front.dag_run import Answer, DagRun, Task
+from pipeline.messages.frames import Part
+from pipeline.process.isolation import run_isolated
+
+_MAX_BRANCHES = 256  # at a time, for an ensemble without `max_inflight_requests`
+
+
+class Branch(DagRun):
+    """The run of one answer of a decoupled step through the steps behind it."""
+
+    owner: Branches | None = None
+    answers: deque[tuple[Answer, Callable[[], None]]] = msgspec.field(default_factory=deque)
+    done: bool = False
+    taken: Callable[[], None] | None = None  # acknowledges the answer that the branch runs on
+
+    def add_answer(self, answer: Answer, taken: Callable[[], None]) -> None:
+        """Send an answer of a decoupled step at the end of the ensemble, behind those of earlier branches."""
+        assert self.owner is not None
+        self.owner.pass_on(self, answer, taken)
+
+    def end_answers(self, answer: Answer | None) -> None:
+        self.end([] if answer is None else answer)
+
+    def end(self, answer: Answer | None) -> None:
+        """End the branch. An error ends the whole request."""
+        if self._ended:
+            return
+        self._ended = True
+        self.awaited.clear()
+        for cancel in self.cancels:
+            run_isolated(cancel)
+        if answer is not None and self.owner is not None:
+            self.owner.end_branch(self, answer)
+
+
+class Branches:
+    """All branches of a request behind one decoupled step, whose answers are sent in the step's order.
+
+    At most `max_inflight_requests` branches run at a time. The step is told of an answer's end when its
+    branch has ended, so that a slow step behind it delays it.
+    """
+
+    def __init__(self, dag_run: DagRun, node: str) -> None:
+        self._dag_run = dag_run
+        self._node = node
+        dag = dag_run.entry.dag
+        behind = {*dag.descendants(node)}
+        sources = {source for name in behind for source in dag.inputs[name]}
+        self._needed = sources - behind - {node}  # outputs of other steps, which all branches use
+        self._waiting: deque[tuple[list[Part], Callable[[], None]]] = deque()  # outputs without a branch yet
+        self._order: deque[Branch] = deque()
+        self._running = 0
+        self._ended = False  # the step sends no further answer
+        dag_run.cancels.append(self._leave)
+
+    def add(self, parts: list[Part], taken: Callable[[], None]) -> None:
+        """Run an answer of the step through the steps behind it. taken: called when the branch has ended."""
+        self._waiting.append((parts, taken))
+        self.start()
+
+    def end_step(self) -> None:
+        """End the request after the last branch, because the step sends no further answer."""
+        self._ended = True
+        self._end_if_done()
+
+    def start(self) -> None:
+        """Start branches, as far as the outputs of other steps are there and the limit allows."""
+        limit = self._dag_run.entry.max_branches or _MAX_BRANCHES
+        while self._waiting and self._running < limit and self._needed <= self._dag_run.outputs.keys():
+            parts, taken = self._waiting.popleft()
+            self._running += 1
+            whole = self._dag_run
+            branch = Branch(
+                whole.request, whole.answered, whole.began, whole.entry, whole.entry.max_hops, 1,
+                data_id=whole.data_id, outputs=dict(whole.outputs), owner=self, taken=taken,
+            )  # fmt: skip
+            self._order.append(branch)
+            branch.deliver(self._node, self._node, parts)
+
+    def pass_on(self, branch: Branch, answer: Answer, taken: Callable[[], None]) -> None:
+        """Send an answer of a branch, once those of earlier branches are sent."""
+        branch.answers.append((answer, taken))
+        self._send()
+
+    def end_branch(self, branch: Branch, answer: Answer) -> None:
+        """Send the last answer of a branch, once those of earlier branches are sent."""
+        if isinstance(answer, ServingError):
+            self._dag_run.end(answer)
+            return
+        branch.done = True
+        self._running -= 1
+        if answer:
+            branch.answers.append(([bytes(part) for part in answer], _ignore))
+        self._send()
+        self.start()
+        self._end_if_done()
+
+    def _send(self) -> None:
+        """Send the answers of the first branches, up to the first branch that has not ended."""
+        while self._order:
+            branch = self._order[0]
+            while branch.answers:
+                self._dag_run.add_answer(*branch.answers.popleft())
+            if not branch.done or not self._order:  # a failed answer ends the request
+                return
+            self._order.popleft()
+            if branch.taken is not None:
+                branch.taken()
+
+    def _end_if_done(self) -> None:
+        if self._ended and not self._waiting and not self._order:
+            self._dag_run.end_answers(None)
+
+    def _leave(self) -> None:
+        """End all branches, because the request has ended."""
+        self._waiting.clear()
+        branches, self._order = list(self._order), deque()
+        for branch in branches:
+            branch.leave()
+
+
+def _ignore() -> None:
+    pass
+
+
+def add_output(task: Task, parts: list[Part], taken: Callable[[], None]) -> None:
+    """Accept one of several outputs of a decoupled step: the steps behind it run once for each."""
+    if task.claim():
+        task.dag_run.answered_at = time.monotonic()
+        _get_branches(task).add([bytes(part) for part in parts], taken)
+
+
+def end_outputs(task: Task, parts: list[Part] | None) -> None:
+    """Accept the last of several outputs of a decoupled step; None for the end without a further one."""
+    if not task.claim():
+        return
+    branches = _get_branches(task)
+    if parts is not None:
+        branches.add([bytes(part) for part in parts], _ignore)
+    branches.end_step()
+
+
+def _get_branches(task: Task) -> Branches:
+    dag_run = task.dag_run
+    branches = dag_run.branches.get(task.node)
+    if branches is None:
+        branches = dag_run.branches[task.node] = Branches(dag_run, task.node)
+    assert isinstance(branches, Branches)
+    return branches

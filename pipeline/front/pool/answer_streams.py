@@ -1,0 +1,113 @@
+"""Requests with several answers, as the front sees them: passes answers on, and acknowledges them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from pipeline.errors import ServingError
+from pipeline.front.branches import add_output, end_outputs
+from pipeline.front.dag_run import Answer, Task
+from pipeline.messages.frames import Tail
+from pipeline.messages.messages import AnswersTaken, Message, Settled, StreamedAnswer
+from pipeline.process.isolation import run_isolated
+
+# The worker may send more answers than these before it waits, see `pipeline.worker.answer_streams`.
+_ACKNOWLEDGED_ANSWERS, _ACKNOWLEDGED_BYTES = 64, 256 * 1024
+
+_Key = tuple[int, int]  # dispatch and index of the request
+
+
+class _Stream(msgspec.Struct, eq=False):
+    task: Task
+    taken_answers: int = 0  # since the last acknowledgement
+    taken_bytes: int = 0
+
+
+class AnswerStreams:
+    """The requests of a worker instance with several answers each: until their last answer, or its death.
+
+    send: sends a message to the instance.
+    """
+
+    def __init__(self, send: Callable[[Message], None]) -> None:
+        self._send = send
+        self._streams: dict[_Key, _Stream] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def __contains__(self, key: _Key) -> bool:
+        return key in self._streams
+
+    def add(self, dispatch: int, index: int, task: Task) -> None:
+        """Keep a request whose answers go on after the reply to its dispatch."""
+        self._streams.setdefault((dispatch, index), _Stream(task))
+
+    def take(self, message: StreamedAnswer, tail: Tail, task: Task | None) -> None:
+        """Pass on an answer. task: of the request, while its dispatch is in flight."""
+        key = message.dispatch, message.index
+        stream = self._streams.get(key)
+        if stream is None:
+            if task is None:  # another instance has answered it
+                return
+            stream = self._streams[key] = _Stream(task)
+        answer, size = None, 0
+        if message.settled is not None:
+            answer = _read_answer(message.settled, tail)
+            size = sum(map(len, answer)) if isinstance(answer, list) else 0
+        if message.last:
+            del self._streams[key]
+            run_isolated(_end_answers, stream.task, answer)
+        elif answer is not None:
+            run_isolated(_add_answer, stream.task, answer, partial(self._acknowledge, key, size))
+
+    def _acknowledge(self, key: _Key, size: int) -> None:
+        """Count an answer that the client's connection has taken, and tell the worker of some at a time."""
+        stream = self._streams.get(key)
+        if stream is None:
+            return
+        stream.taken_answers += 1
+        stream.taken_bytes += size
+        if stream.taken_answers >= _ACKNOWLEDGED_ANSWERS or stream.taken_bytes >= _ACKNOWLEDGED_BYTES:
+            self._send(AnswersTaken(*key, stream.taken_answers, stream.taken_bytes))
+            stream.taken_answers = stream.taken_bytes = 0
+
+    def list_tasks(self) -> list[Task]:
+        """Return the tasks with an open stream."""
+        return [stream.task for stream in self._streams.values()]
+
+    def drain(self) -> list[Task]:
+        """Remove all streams, and return their tasks."""
+        tasks = self.list_tasks()
+        self._streams.clear()
+        return tasks
+
+
+def _add_answer(task: Task, answer: Answer, taken: Callable[[], None]) -> None:
+    if task.is_response:
+        task.add_answer(answer, taken)
+    elif isinstance(answer, ServingError):
+        task.fail(answer)
+    else:
+        add_output(task, answer, taken)
+
+
+def _end_answers(task: Task, answer: Answer | None) -> None:
+    if task.is_response or isinstance(answer, ServingError):
+        task.end_answers(answer)
+    else:
+        end_outputs(task, answer)
+
+
+def _read_answer(settled: Settled, tail: Tail) -> Answer:
+    return tail.unstow(settled.parts) if settled.refusal is None else get_error(settled)
+
+
+def get_error(settled: Settled) -> ServingError:
+    """Return the error of a request that a worker has refused."""
+    if settled.refusal is None:
+        raise RuntimeError("a reply refuses a request without saying why")
+    return settled.refusal.error()

@@ -1,0 +1,86 @@
+"""Decoupled models as steps of ensembles, and called by other Python models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.support.answer_streams import get_text, get_texts, infer, list_final, open_stream, request
+from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import wait_until
+from tests.support.triton_repository import write_model
+
+
+@pytest.mark.parametrize("way", ["count", "in_thread"])
+def test_each_answer_of_a_step_runs_through_the_steps_behind_it(channel: grpc.Channel, way: str) -> None:
+    answers = infer(channel, request("ensemble_first", f"{way} 3", "a", empty_final=True))
+    assert get_texts(answers) == ["<0>", "<1>", "<2>", ""]
+    assert list(list_final(answers)) == [False, False, False, True]
+    assert {answer.infer_response.model_name for answer in answers} == {"ensemble_first"}
+
+
+def test_a_decoupled_step_may_be_the_last(channel: grpc.Channel) -> None:
+    assert get_texts(infer(channel, request("ensemble_last", "return count 3"))) == ["0", "1", "2"]
+    assert get_texts(infer(channel, request("ensemble_last", "return count 0"))) == []
+
+
+def test_a_decoupled_step_behind_another_answers_each_of_its_answers_in_order(channel: grpc.Channel) -> None:
+    texts = get_texts(infer(channel, request("ensemble_twice", "count 3")))
+    assert texts == ["<1.0>", "<2.0>", "<2.1>"]
+
+
+def test_an_error_behind_a_decoupled_step_ends_the_request(channel: grpc.Channel) -> None:
+    texts = get_texts(infer(channel, request("ensemble_first", "count 9")))
+    assert texts[-1].endswith("no threes")
+    assert texts[:-1] == ["<0>", "<1>", "<2>"][: len(texts) - 1]
+    texts = get_texts(infer(channel, request("ensemble_first", "fail_second")))
+    assert texts[-1].endswith("the second fails")
+
+
+def test_a_client_of_an_ensemble_that_leaves_cancels_its_steps(channel: grpc.Channel, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    call = open_stream(channel, [request("ensemble_first", f"gated {gate}")])
+    assert get_text(next(call)) == "<0>"
+    call.cancel()
+    wait_until(lambda: Path(f"{gate}.cancelled").exists(), "the model is told")
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("exec count 3", "0 1 2"),
+        ("async_exec count 2", "0 1"),
+        ("exec count 0", ""),
+        ("exec fail_second", "0 the second fails 2"),
+        ("alone count 1", "ModelInfer RPC doesn't support models with decoupled transaction policy"),
+        ("cancel in_thread 100000", "7"),
+    ],
+)
+def test_a_model_iterates_over_the_answers_of_another(channel: grpc.Channel, text: str, answer: str) -> None:
+    assert get_texts(infer(channel, request("asks", text))) == [answer]
+
+
+def test_decoupled_steps_beside_each_other_and_other_backends_are_refused(
+    models: RepositoryProcess, tmp_path: Path
+) -> None:
+    tensors = 'input { name: "X" data_type: TYPE_STRING dims: 1 }\noutput { name: "Y" data_type: TYPE_STRING dims: -1 }'
+    decoupled = "model_transaction_policy { decoupled: true }"
+    code = "class TritonPythonModel:\n    def execute(self, requests):\n        return None\n"
+    write_model(tmp_path, "source", f'backend: "python"\n{tensors}\n{decoupled}', code)
+    write_model(tmp_path, "native", f'backend: "identity"\n{tensors}\n{decoupled}').joinpath("1").mkdir(
+        exist_ok=True
+    )
+    steps = [
+        f'step {{ model_name: "source" model_version: -1 input_map {{ key: "X" value: "X" }} '
+        f'output_map {{ key: "Y" value: "{name}" }} }}'
+        for name in "YZ"
+    ]
+    beside = f'platform: "ensemble"\n{tensors}\noutput {{ name: "Z" data_type: TYPE_STRING dims: -1 }}\n'
+    beside += f"ensemble_scheduling {{ {' '.join(steps)} }}"
+    write_model(tmp_path, "beside", beside).joinpath("1").mkdir(exist_ok=True)
+    with RepositoryProcess(tmp_path, arguments=["--strict-readiness=false"]) as process:
+        log = process.log
+    assert "steps 1 and 2 are decoupled, and neither gets the other's outputs" in log
+    assert "models of the backend 'identity' send one response to each request" in log
