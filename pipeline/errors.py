@@ -25,7 +25,7 @@
 # |-- NotReady                  3001 / 503 / UNAVAILABLE
 # |-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died, and no retry is allowed
 # |-- PoisonRequest             9000 / 500 / INTERNAL            it killed a worker that ran nothing else
-# |-- AnswersNotTaken           3001 / 429 / RESOURCE_EXHAUSTED  the client of a stream reads too slowly
+# |-- AnswersNotRead           3001 / 429 / RESOURCE_EXHAUSTED  the client of a stream reads too slowly
 # |-- AnswerCount               9000 / 500 / INTERNAL            a model sent several answers, or none
 # |-- HookFailed               10000 / 500 / INTERNAL            user code raised
 # |   |-- WrongResult           7000 / 500 / INTERNAL            it returned something of another type
@@ -257,7 +257,7 @@ class PoisonRequest(ServingError):
     err_no = 9000
 
 
-class AnswersNotTaken(ServingError):
+class AnswersNotRead(ServingError):
     """Raised for a stream whose client does not read its answers while other requests wait; HTTP 429."""
 
     err_no = 3001

@@ -22,18 +22,18 @@ class Branch(DagRun):
     owner: Branches | None = None
     answers: deque[tuple[Answer, Callable[[], None]]] = msgspec.field(default_factory=deque)
     done: bool = False
-    taken: Callable[[], None] | None = None  # acknowledges the answer that the branch runs on
+    acknowledge: Callable[[], None] | None = None  # acknowledges the answer that the branch runs on
 
-    def add_answer(self, answer: Answer, taken: Callable[[], None]) -> None:
+    def add_answer(self, answer: Answer, acknowledge: Callable[[], None]) -> None:
         """Send an answer of a decoupled step at the end of the ensemble, behind those of earlier branches."""
         assert self.owner is not None
-        self.owner.pass_on(self, answer, taken)
+        self.owner.pass_on(self, answer, acknowledge)
 
     def end_answers(self, answer: Answer | None) -> None:
         self.end([] if answer is None else answer)
 
     def end(self, answer: Answer | None) -> None:
-        """End the branch. An error ends the whole request."""
+        """End the branch. An error ends the dag_run request."""
         if self._ended:
             return
         self._ended = True
@@ -64,9 +64,12 @@ class Branches:
         self._ended = False  # the step sends no further answer
         dag_run.cancels.append(self._leave)
 
-    def add(self, parts: list[Part], taken: Callable[[], None]) -> None:
-        """Run an answer of the step through the steps behind it. taken: called when the branch has ended."""
-        self._waiting.append((parts, taken))
+    def add(self, parts: list[Part], acknowledge: Callable[[], None]) -> None:
+        """Run an answer of the step through the steps behind it.
+
+        acknowledge: called when the branch has ended.
+        """
+        self._waiting.append((parts, acknowledge))
         self.start()
 
     def end_step(self) -> None:
@@ -78,19 +81,19 @@ class Branches:
         """Start branches, as far as the outputs of other steps are there and the limit allows."""
         limit = self._dag_run.entry.max_branches or _MAX_BRANCHES
         while self._waiting and self._running < limit and self._needed <= self._dag_run.outputs.keys():
-            parts, taken = self._waiting.popleft()
+            parts, acknowledge = self._waiting.popleft()
             self._running += 1
-            whole = self._dag_run
+            dag_run = self._dag_run
             branch = Branch(
-                whole.request, whole.answered, whole.began, whole.entry, whole.entry.max_hops, 1,
-                data_id=whole.data_id, outputs=dict(whole.outputs), owner=self, taken=taken,
+                dag_run.request, dag_run.answered, dag_run.began, dag_run.entry, dag_run.entry.max_hops, 1,
+                data_id=dag_run.data_id, outputs=dict(dag_run.outputs), owner=self, acknowledge=acknowledge,
             )  # fmt: skip
             self._order.append(branch)
             branch.deliver(self._node, self._node, parts)
 
-    def pass_on(self, branch: Branch, answer: Answer, taken: Callable[[], None]) -> None:
+    def pass_on(self, branch: Branch, answer: Answer, acknowledge: Callable[[], None]) -> None:
         """Send an answer of a branch, once those of earlier branches are sent."""
-        branch.answers.append((answer, taken))
+        branch.answers.append((answer, acknowledge))
         self._send()
 
     def end_branch(self, branch: Branch, answer: Answer) -> None:
@@ -115,8 +118,8 @@ class Branches:
             if not branch.done or not self._order:  # a failed answer ends the request
                 return
             self._order.popleft()
-            if branch.taken is not None:
-                branch.taken()
+            if branch.acknowledge is not None:
+                branch.acknowledge()
 
     def _end_if_done(self) -> None:
         if self._ended and not self._waiting and not self._order:
@@ -134,11 +137,11 @@ def _ignore() -> None:
     pass
 
 
-def add_output(task: Task, parts: list[Part], taken: Callable[[], None]) -> None:
+def add_output(task: Task, parts: list[Part], acknowledge: Callable[[], None]) -> None:
     """Accept one of several outputs of a decoupled step: the steps behind it run once for each."""
     if task.claim():
         task.dag_run.answered_at = time.monotonic()
-        _get_branches(task).add([bytes(part) for part in parts], taken)
+        _get_branches(task).add([bytes(part) for part in parts], acknowledge)
 
 
 def end_outputs(task: Task, parts: list[Part] | None) -> None:

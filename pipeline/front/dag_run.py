@@ -90,7 +90,7 @@ class Request(msgspec.Struct, eq=False):
     endpoint: str = ""  # name of the protocol and dialect, set by the listener
     turn: int = 0  # place in the queue, see `FairQueue`
     decoupled: bool = False  # whether the model sends any number of answers
-    # Sends an answer that is not the last; None for a client of one answer. The final answer may then be empty.
+    # Sends an answer that is not the last, and the last may be empty; None for a client of one answer.
     stream: Callable[[Answer, Callable[[], None]], None] | None = None
 
 
@@ -215,7 +215,7 @@ class DagRun(msgspec.Struct, eq=False):
     # Called when the request ends while workers may still run it.
     cancels: list[Callable[[], None]] = []
     answered_at: float = 0.0  # instant of the latest of several answers; 0 before the first
-    _held: list[Answer] = []  # answers of a model that should send one
+    _answers: list[Answer] = []  # answers of a model that should send one
     branches: dict[str, Branching] = {}  # by decoupled step of an ensemble with steps behind it
 
     def begin(self) -> None:
@@ -346,11 +346,11 @@ class DagRun(msgspec.Struct, eq=False):
         self._failed.add(node)
         return dag.response not in lost_with(dag, self._failed, self.awaited)
 
-    def add_answer(self, answer: Answer, taken: Callable[[], None]) -> None:
-        """Send one of several answers to the client. taken: called once the client's connection has taken it.
+    def add_answer(self, answer: Answer, acknowledge: Callable[[], None]) -> None:
+        """Send one of several answers to the client.
 
-        An answer to a client of one answer is held until the stream ends. A second one ends the request with
-        AnswerCount.
+        acknowledge: called once the client's connection accepts more. An answer to a client of one answer is
+        held until the stream ends. A second answer ends the request with AnswerCount.
         """
         self.answered_at = time.monotonic()
         if isinstance(answer, list) and (size := sum(map(len, answer))) > self.entry.max_answer_bytes:
@@ -360,11 +360,11 @@ class DagRun(msgspec.Struct, eq=False):
                 )
             )
         elif self.request.stream is not None:
-            self.request.stream(answer, taken)
+            self.request.stream(answer, acknowledge)
         else:
-            self._held.append(answer)
-            taken()
-            if len(self._held) > 1:
+            self._answers.append(answer)
+            acknowledge()
+            if len(self._answers) > 1:
                 self.end(AnswerCount())
 
     def end_answers(self, answer: Answer | None) -> None:
@@ -372,7 +372,7 @@ class DagRun(msgspec.Struct, eq=False):
         last = [] if answer is None else [answer]
         if self.request.stream is not None:
             self.end(answer or [])
-        elif len(only := [*self._held, *last]) == 1:
+        elif len(only := [*self._answers, *last]) == 1:
             self.end(only[0])
         else:
             self.end(AnswerCount())
@@ -497,13 +497,13 @@ class Task(msgspec.Struct, eq=False):
         axes = dag.batch_axes.get(self.node)
         return CallMessage(index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes)
 
-    def add_answer(self, answer: Answer, taken: Callable[[], None]) -> None:
+    def add_answer(self, answer: Answer, acknowledge: Callable[[], None]) -> None:
         """Accept one of several answers. From the first on, no other try of the task is wanted.
 
-        taken: called once the client's connection has taken the answer.
+        acknowledge: called once the client's connection accepts more.
         """
         if self.claim():
-            self.dag_run.add_answer(answer, taken)
+            self.dag_run.add_answer(answer, acknowledge)
 
     def claim(self) -> bool:
         """Make this try the only one, for it has sent an answer. Return whether the answer is wanted."""

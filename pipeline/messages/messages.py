@@ -224,8 +224,8 @@ class StreamedAnswer(Message):
     settled: Settled | None  # None: the end of the answers
 
 
-class AnswersTaken(Message):
-    """Message from the front to a worker instance: the client's connection has taken answers to a request."""
+class AnswersDelivered(Message):
+    """Message from the front to a worker instance: the client's connection has accepted answers."""
 
     kind = 12
     dispatch: int
@@ -254,6 +254,6 @@ KINDS: Sequence[type[Message]] = (
     Models,
     CallStopHandler,
     StreamedAnswer,
-    AnswersTaken,
+    AnswersDelivered,
     CancelCall,
 )

@@ -192,11 +192,19 @@ def check_decoupled_steps(ensemble: str, graph: Dag, decoupled: Sequence[str]) -
     decoupled: nodes of the graph. No rule says which of their responses belong together.
     """
     for first, second in itertools.combinations(decoupled, 2):
-        if second not in graph.descendants(first) and first not in graph.descendants(second):
+        if not (_feeds(graph, first, second) or _feeds(graph, second, first)):
             raise ConfigError(
-                f"in ensemble {ensemble}, steps {first} and {second} are decoupled, and neither gets the other's "
-                "outputs: run one behind the other, or call one from a Python model"
+                f"in ensemble {ensemble}, steps {first} and {second} are decoupled, and neither gets the "
+                "other's outputs: run one behind the other, or call one from a Python model"
             )
+
+
+def _feeds(graph: Dag, first: str, second: str) -> bool:
+    """Return whether a tensor leads from one node to another, directly or through other nodes."""
+    sources = [
+        edge.source for edge in graph.nodes[second].inputs if edge.tensors and edge.source in graph.nodes
+    ]
+    return first in sources or any(_feeds(graph, first, source) for source in sources)
 
 
 def list_step_models(config: ModelConfig) -> list[str]:

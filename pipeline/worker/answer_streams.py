@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from pipeline.errors import AnswersNotTaken, ServingError
+from pipeline.errors import AnswersNotRead, ServingError
 from pipeline.messages.frames import Part
-from pipeline.messages.messages import AnswersTaken, CancelCall, Outcome, Refusal, Settled, StreamedAnswer
+from pipeline.messages.messages import AnswersDelivered, CancelCall, Outcome, Refusal, Settled, StreamedAnswer
 from pipeline.worker.call import Call
 
-WINDOW_ANSWERS = 1024  # answers to a request that its client has not taken; above this `send` blocks
+WINDOW_ANSWERS = 1024  # answers to a request that its client has not read; above this `send` blocks
 WINDOW_BYTES = 16 << 20
 # How long a client may delay the thread that serves other requests, until it takes the next `REFILL` answers.
 STALL_S, REFILL = 2.0, 64
@@ -58,13 +58,13 @@ class AnswerStream:
         self._instance_thread = threading.get_ident()
         self._lock = threading.Lock()  # of `send`
         self._unread_answers = self._unread_bytes = 0
-        self._refilled = 0  # answers taken since the stall time was last reset
+        self._refilled = 0  # answers read since the stall time was last reset
         self._stalled_s = 0.0
         self._cancelled = False
         self.sent = 0  # answers
         self.closed = False  # no answer follows
 
-    def take_message(self, message: AnswersTaken | CancelCall) -> None:
+    def take_message(self, message: AnswersDelivered | CancelCall) -> None:
         """Process a message of the front about this request. Any thread may call it."""
         if isinstance(message, CancelCall):
             self._cancelled = True
@@ -101,9 +101,7 @@ class AnswerStream:
             self.closed = last
             if last:
                 self._on_end()
-            self._connection.send_streamed(
-                StreamedAnswer(self._dispatch, self._index, last, settled), tail
-            )
+            self._connection.send_streamed(StreamedAnswer(self._dispatch, self._index, last, settled), tail)
 
     def close(self) -> None:
         """Send nothing more, because the reply to the dispatch answers the request."""
@@ -123,7 +121,7 @@ class AnswerStream:
         )
 
     def _wait_for_client(self) -> bool:
-        """Wait until the client has taken enough answers. Return False if it takes too long."""
+        """Wait until the client has read enough answers. Return False if it takes too long."""
         if self._has_room():
             return True
         if threading.get_ident() != self._instance_thread:
@@ -137,8 +135,8 @@ class AnswerStream:
     def _refuse_client(self) -> Settled:
         """Cancel the request of a client that does not take its answers. Return the error for the client."""
         self._cancelled = True
-        error = AnswersNotTaken(
-            f"the client has not taken {self._unread_answers} answers, and the model waits for it: read the "
+        error = AnswersNotRead(
+            f"the client has not read {self._unread_answers} answers, and the model waits for it: read the "
             "answers faster, or send them from a thread of the model"
         )
         return Settled(self._index, Outcome.ERROR, refusal=Refusal.from_error(error))

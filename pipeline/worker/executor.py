@@ -24,6 +24,7 @@ from pipeline.process.isolation import isolated, log_fault
 from pipeline.process.log import keep_our_loggers, one_line
 from pipeline.worker.call import Call, picked
 from pipeline.worker.error_log import ERRORS
+from pipeline.worker.generated_answers import GeneratedAnswers
 from pipeline.worker.hooks import Hooks, call_init_op, format_cause, get_hooks
 from pipeline.worker.model import Model
 from pipeline.worker.plan import Slice
@@ -49,7 +50,7 @@ Returns False when the front has taken back the others, which have not begun.
 
 
 OpenStream = Callable[[Call, Callable[[Call, list[Part]], Settled]], AnswerSender]
-"""Returns the sender of several answers to a request. The second argument encodes an output of the request."""
+"""Returns the sender of several answers to a request. The second argument encodes an output."""
 
 
 def _nobody_takes_back(requests: int) -> bool:
@@ -73,6 +74,7 @@ class Executor:
         self._hooks = hooks
         self._runner = runner
         self._outputs = outputs
+        self._generated = GeneratedAnswers(hooks) if hooks.streams else None
 
     def answer_for(self, models: Sequence[ServedModel]) -> None:
         """Set the models whose responses are this Op's output, when the front has added a model."""
@@ -337,6 +339,9 @@ class Executor:
             for group in self._of_one_process(fetched):
                 self._postprocess_batch(group)
             return
+        if self._generated is not None:
+            self._generated.send(fetched)
+            return
         for call, fetch in fetched:
             assert call.op is not None
             try:
@@ -544,4 +549,4 @@ def create_executors(
         )
         for _ in range(count)
     ]
-    return executors, Ready(signature, model.card, streams=op.request_runner is not None)
+    return executors, Ready(signature, model.card, streams=op.request_runner is not None or hooks.streams)

@@ -185,6 +185,8 @@ class Hooks:
         self._process = Arguments.inspect_hook(op, "process", ("feed_batch", "typical_logid"), 1)
         argument_names = ("input_dicts", "fetch_dict", "data_id", "log_id")
         self._postprocess = Arguments.inspect_hook(op, "postprocess", argument_names, 2)
+        self.streams_process = self.own_process and _is_generator(op.process)
+        self.streams_postprocess = not self.batch_postprocess and _is_generator(op.postprocess)
         makes_feed = "preprocess_batch" if self.batch_preprocess else "preprocess"
         self._makes_output = "postprocess" if own_postprocess else makes_feed
         # The hook of the app that makes the feed; empty where that is what the Op is given, as it is.
@@ -246,6 +248,28 @@ class Hooks:
         with self.set_attributes.on(op) as names:
             fetch = self.process(op, feed, log_id)
         return fetch, self.set_attributes.values(op, names)
+
+    @property
+    def streams(self) -> bool:
+        """Whether `process` or `postprocess` is a generator, so that a request has several answers."""
+        return self.streams_process or self.streams_postprocess
+
+    def begin_process(self, op: Op, feed: dict[str, Any], log_id: LogId) -> Any:
+        """Return the iterator of an app's `process` that is a generator."""
+        return self._process.call_hook(op.process, [feed], log_id)
+
+    def check_fetch(self, result: Any) -> dict[str, Any]:
+        """Return the outputs by name in a value that `process` has yielded. Raises ServingError."""
+        return _of_process(self.op.name, result)
+
+    def begin_postprocess(self, op: Op, request: OpRequest, fetch: Any) -> Any:
+        """Return the iterator of a `postprocess` that is a generator."""
+        arguments = (request.input_dicts, fetch, request.data_id, request.log_id)
+        return self._postprocess.call_hook(op.postprocess, *arguments)
+
+    def check_output(self, result: Any) -> Any:
+        """Return the Op's output in a value that `postprocess` has yielded. Raises ServingError."""
+        return _of_postprocess(self.op.name, result, self._makes_output)
 
     def postprocess(self, op: Op, request: OpRequest, fetch: Any) -> Any:
         """Call postprocess with the model's outputs, and return the Op's output. Raises ServingError."""
@@ -416,6 +440,10 @@ def _locate_arguments(
             for place, name in list(enumerate(parameters))[needed:]
         ]
     return tuple(places)
+
+
+def _is_generator(hook: Callable[..., Any]) -> bool:
+    return inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook)
 
 
 def _of_preprocess(op: str, result: Any) -> tuple[Any, bool]:

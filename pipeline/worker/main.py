@@ -48,7 +48,7 @@ from pipeline.messages.frames import (
 from pipeline.messages.messages import (
     KINDS,
     STOP_HANDLER_S,
-    AnswersTaken,
+    AnswersDelivered,
     CallStopHandler,
     CancelCall,
     Failed,
@@ -206,7 +206,7 @@ class Front:
         self._ended = not data
         for received in self._reader.feed(data):
             message = received.message
-            if isinstance(message, AnswersTaken | CancelCall):
+            if isinstance(message, AnswersDelivered | CancelCall):
                 stream = self._streams.get((message.dispatch, message.index))
                 if stream is not None:
                     stream.take_message(message)

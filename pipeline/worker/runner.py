@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -100,7 +100,7 @@ class Runner:
         self._last_shape: Hashable = None
         self._last_sizes: Collection[tuple[int, int]] = ()
         self._pool = ThreadPoolExecutor(CALLS_UNDER_WAY) if self._remote is not None else None
-        self.streams = self._beside is not None  # whether a request may have several answers
+        self.streams = self._beside is not None or hooks.streams  # whether a request may have several answers
         # Whether there is one.
         self.runs_model = predictor is not None or hooks.own_process or self._beside is not None
         # Where several requests may share a call of the app's `process`, it runs on a copy of the Op, whose
@@ -322,6 +322,8 @@ class Runner:
         merged = join(batch, self._joining)
         if len(batch) > 1 and not self._are_rows(merged, batch):
             return [result for part in batch for result in self._process([part])]
+        if self._hooks.streams_process:
+            return self._begin_steps(batch, merged)
         if self._remote is not None:
             fetches = self._remote.run(merged, deadline=max(part.call.deadline for part in batch))
         elif self._hooks.own_process:
@@ -342,6 +344,14 @@ class Runner:
             "[%s] answers without a row for each row fed: its requests run alone", self._hooks.op.name
         )
         return [result for part in batch for result in self._process([part])]
+
+    def _begin_steps(self, batch: list[Slice], feed: dict[str, Any]) -> list[Any]:
+        """Begin the app's `process` that is a generator. Returns a part of its outputs for each slice."""
+        op = batch[-1].call.op
+        log_id = batch[0].call.request.log_id
+        values = self._hooks.begin_process(self._hooks.own_copy(op), feed, log_id)
+        steps = Steps(values, batch, self._joining.padding)
+        return [StepsPart(steps, number) for number in range(len(batch))]
 
     def _own_process(self, batch: list[Slice], feed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Call the app's own `process`.
@@ -523,6 +533,35 @@ def split(
         fetches_of_slices.append({name: array.copy() for name, array in cut.items()} if copies else cut)
         start = stop
     return fetches_of_slices
+
+
+class Steps(NamedTuple):
+    """What a `process` that is a generator yields for a batch: outputs of all its requests, step by step."""
+
+    values: Any  # the generator, plain or asynchronous
+    batch: list[Slice]
+    padding: Padding | None
+
+    def split(self, fetch: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the outputs of each slice in a step.
+
+        Raises ModelFailed for outputs without a row for each row of the feed.
+        """
+        parts = split(fetch, self.batch, self.padding)
+        if parts is None and len(self.batch) == 1:
+            return [dict(fetch)]
+        if parts is None:
+            raise ModelFailed(
+                "process yields outputs without a row for each row of the feed: use batch_size 1"
+            )
+        return parts
+
+
+class StepsPart(NamedTuple):
+    """The part of one slice in `Steps`, in place of its outputs."""
+
+    steps: Steps
+    number: int
 
 
 def _rows(fetch: Any) -> int:

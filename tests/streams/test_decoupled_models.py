@@ -85,11 +85,12 @@ def test_a_dropped_sender_ends_its_request(channel: grpc.Channel) -> None:
 
 @pytest.mark.parametrize(
     ("model", "error"),
-    [("tells", "execute neither called get_response_sender"), ("returns", "execute function must return None")],
+    [
+        ("tells", "execute neither called get_response_sender"),
+        ("returns", "execute function must return None"),
+    ],
 )
-def test_an_execute_that_can_answer_nobody_is_an_error(
-    channel: grpc.Channel, model: str, error: str
-) -> None:
+def test_an_execute_that_can_answer_nobody_is_an_error(channel: grpc.Channel, model: str, error: str) -> None:
     (text,) = get_texts(infer(channel, request(model, "ignore")))
     assert error in text
 
@@ -117,7 +118,9 @@ def test_fifty_streams_have_their_answers_in_order(channel: grpc.Channel) -> Non
 
 def test_answers_to_requests_of_one_call_are_sent_as_they_come(channel: grpc.Channel, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    call = open_stream(channel, [request("tells", f"gated {gate}", "slow"), request("tells", "count 2", "fast")])
+    call = open_stream(
+        channel, [request("tells", f"gated {gate}", "slow"), request("tells", "count 2", "fast")]
+    )
     early = [next(call) for _ in range(3)]
     assert Counter(answer.infer_response.id for answer in early) == {"slow": 1, "fast": 2}
     gate.touch()

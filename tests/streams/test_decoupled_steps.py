@@ -65,7 +65,8 @@ def test_a_model_iterates_over_the_answers_of_another(channel: grpc.Channel, tex
 def test_decoupled_steps_beside_each_other_and_other_backends_are_refused(
     models: RepositoryProcess, tmp_path: Path
 ) -> None:
-    tensors = 'input { name: "X" data_type: TYPE_STRING dims: 1 }\noutput { name: "Y" data_type: TYPE_STRING dims: -1 }'
+    tensors = 'input { name: "X" data_type: TYPE_STRING dims: 1 }\n'
+    tensors += 'output { name: "Y" data_type: TYPE_STRING dims: -1 }'
     decoupled = "model_transaction_policy { decoupled: true }"
     code = "class TritonPythonModel:\n    def execute(self, requests):\n        return None\n"
     write_model(tmp_path, "source", f'backend: "python"\n{tensors}\n{decoupled}', code)

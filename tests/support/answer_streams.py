@@ -244,7 +244,11 @@ output { name: "Y" data_type: TYPE_STRING dims: -1 }
 def _write_ensembles(folder: Path) -> None:
     """Ensembles with a decoupled step: first, last, and between others."""
     write_model(folder, "upper", _TENSORS.replace("dims: 1", "dims: -1"), _UPPER)
-    steps = {"first": ["tells", "upper"], "last": ["single", "tells"], "twice": ["tells", "counts_down", "upper"]}
+    steps = {
+        "first": ["tells", "upper"],
+        "last": ["single", "tells"],
+        "twice": ["tells", "counts_down", "upper"],
+    }
     write_model(folder, "counts_down", _DECOUPLED.replace("dims: 1", "dims: -1"), _COUNTS_DOWN)
     for name, models in steps.items():
         tensors = ["X", *(f"t{number}" for number in range(1, len(models))), "Y"]
@@ -296,7 +300,9 @@ def request(model: str, text: str, request_id: str = "", *, empty_final: bool = 
 def numbers_request(model: str, numbers: list[int], request_id: str = "") -> ModelInferRequest:
     """A request to `repeat` or `square`."""
     message = ModelInferRequest(model_name=model, id=request_id)
-    message.inputs.add(name="IN", datatype="INT32", shape=[len(numbers)]).contents.int_contents.extend(numbers)
+    message.inputs.add(name="IN", datatype="INT32", shape=[len(numbers)]).contents.int_contents.extend(
+        numbers
+    )
     return message
 
 

@@ -55,7 +55,7 @@ class Reader:
     def _do(self, block: Block) -> None:
         if block.title:
             file = self.folder / block.title
-            file.parent.mkdir(exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(self._on_own_ports(block.text), "utf-8")
         elif block.language == "json":
             self.answers[-1] = (self.answers[-1][0], json.loads(block.text))
@@ -69,6 +69,10 @@ class Reader:
             self._start(script, script.parent.name)
         elif match := re.fullmatch(r"paddlewheel run (\w+)", command):
             self._start("-m", match[1], ["pipeline", "run", match[1]])
+        elif match := re.fullmatch(r"paddlewheel serve --model-repository (\w+) .*", command):
+            http, grpc = (self.ports[name] for name in ("http_port", "rpc_port"))
+            options = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={free_port()}"]
+            self._start("-m", match[1], ["pipeline", "serve", f"--model-repository={match[1]}", *options])
         elif match := re.fullmatch(r"paddlewheel text (\w+)(.*)", command):
             ports = (f"--{name.replace('_', '-')}={port}" for name, port in self.ports.items())
             self._start("-m", match[1], ["pipeline", "text", match[1], *shlex.split(match[2]), *ports])

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import grpc
@@ -58,7 +58,7 @@ from pipeline.errors import (
     TooLarge,
     UnknownService,
 )
-from pipeline.front.dag_run import Request
+from pipeline.front.dag_run import Answer, Request
 from pipeline.front.grpc.rpc_handler import CallContext, RpcHandler
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import (
@@ -85,6 +85,7 @@ from pipeline.wire.paddle_tensors import (
 )
 
 METHOD = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+STREAM_METHOD = f"{METHOD}_stream"
 # Paddle Serving ends the call with a status for these errors. All others are messages with err_no.
 _AS_STATUS = (Overloaded, NotReady)
 _TIMEOUT = b"grpc-timeout"
@@ -132,6 +133,28 @@ _ANSWER: Schema = {
 }
 
 
+class Framing(NamedTuple):
+    """How several answers are sent in one HTTP response."""
+
+    head: bytes  # header line
+    part: bytes  # of each answer, a JSON document
+
+
+_FRAMINGS = {  # by the media type in the Accept header
+    "text/event-stream": Framing(b"content-type: text/event-stream; charset=utf-8\r\n", b"data: %b\n\n"),
+    "application/x-ndjson": Framing(b"content-type: application/x-ndjson\r\n", b"%b\n"),
+}
+
+
+def _find_framing(request: HttpRequest) -> Framing | None:
+    """Return the framing that a client of several answers names in its Accept header; None for others."""
+    accepted = request.headers.get(b"accept")
+    if accepted is None or accepted == b"*/*":
+        return None
+    media = accepted.decode("latin-1").partition(",")[0].partition(";")[0].strip().lower()
+    return _FRAMINGS.get(media)
+
+
 class KeyValueHttp(ScanFirst, HttpHandler):
     """HTTP handler of the key/value protocol, `POST /{service}/{method}`.
 
@@ -176,12 +199,43 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         if model is not None and self._models is not None:
             self._models.address(prediction, model)
         prediction.deadline = self._scheduler.deadline(_timeout_s(request), request.began)
+        if (framing := _find_framing(request)) is not None:
+            prediction.stream = partial(self._send_part, request, framing)
         return prediction
+
+    def _send_part(
+        self,
+        request: HttpRequest,
+        framing: Framing,
+        answer: Answer,
+        acknowledge: Callable[[], None] = lambda: None,
+        head: bytes = b"",
+    ) -> None:
+        """Send one of several answers, or an error, as a part of the response."""
+        if not request.has_begun:
+            request.begin_chunks(200, head + framing.head)
+        if answer:
+            body = render_error(answer, JSON_FORM) if isinstance(answer, ServingError) else bytes(answer[0])
+            request.send_chunk(framing.part % body, acknowledge)
+
+    def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
+        framing = _find_framing(request)
+        if framing is None:
+            super()._send(request, parts, head)
+            return
+        self._send_part(request, framing, parts, head=head)
+        request.end_chunks()
 
     def _read_outline(self, request: HttpRequest, outline: Outline) -> Request | None:
         return self._read(request, outline)
 
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
+        framing = _find_framing(request)
+        if framing is not None and request.has_begun:
+            self._access_log.refused(self.name, error, request.peer)
+            self._send_part(request, framing, error)
+            request.end_chunks()
+            return
         # Paddle Serving's gateway responds 504 if the timeout was set by the client.
         always = error.always_status or (
             isinstance(error, DeadlineExceeded) and _timeout_s(request) < math.inf
@@ -235,7 +289,10 @@ def parse_grpc_timeout(value: bytes) -> float:
 
 
 class KeyValueRpc(RpcHandler):
-    """gRPC handler of PipelineService, Paddle Serving's protobuf service, and its only method `inference`."""
+    """gRPC handler of PipelineService, Paddle Serving's protobuf service.
+
+    Its method `inference_stream`, with several responses to a request, is an addition.
+    """
 
     name = "grpc"
 
@@ -247,7 +304,16 @@ class KeyValueRpc(RpcHandler):
         self._models = RepositoryModels(scheduler) if scheduler.app.repository else None
         self._parse = pass_proto_on if scheduler.takes_messages else parse_proto
         predict = partial(self._predict, METHOD, self._parse_request)
-        self.methods = {METHOD: grpc.unary_unary_rpc_method_handler(predict)}
+        self.methods: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
+            METHOD: grpc.unary_unary_rpc_method_handler(predict),
+            STREAM_METHOD: grpc.stream_stream_rpc_method_handler(self._run_stream),
+        }
+
+    async def _run_stream(self, requests: Any, context: CallContext) -> None:
+        await self._predict_stream(STREAM_METHOD, self._parse_request, context)
+
+    def _encode(self, answer: Answer) -> bytes:
+        return render_error(answer, PROTO) if isinstance(answer, ServingError) else bytes(answer[0])
 
     def _parse_request(self, data: bytes, context: CallContext) -> Request:
         request = self._parse(data, self._limits, self._example)

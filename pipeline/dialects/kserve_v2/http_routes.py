@@ -494,15 +494,19 @@ class V2Http(HttpHandler):
         return prediction
 
     def _send_event(
-        self, request: HttpRequest, answer: Answer, taken: Callable[[], None] = lambda: None, head: bytes = b""
+        self,
+        request: HttpRequest,
+        answer: Answer,
+        acknowledge: Callable[[], None] = lambda: None,
+        head: bytes = b"",
     ) -> None:
         """Send an answer of `generate_stream`, or an error behind the first answer."""
         if not request.has_begun:
             request.begin_chunks(200, head + _EVENTS)
         if isinstance(answer, ServingError):
-            request.send_chunk(_event(error_body(describe_error(answer)[2])), taken)
+            request.send_chunk(_event(error_body(describe_error(answer)[2])), acknowledge)
         elif answer:
-            request.send_chunk(_event(answer[0]), taken)
+            request.send_chunk(_event(answer[0]), acknowledge)
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
         if request.path.endswith("/generate_stream"):

@@ -49,6 +49,7 @@ from pipeline.dialects.triton_extensions.server import LOG_FORMATS, V2Server
 from pipeline.dialects.triton_extensions.shared_memory import FindSpan, Span
 from pipeline.errors import OUR_FAULT, DeadlineExceeded, ServingError, TooLarge
 from pipeline.front.dag_run import Answer, DagRun, Request
+from pipeline.front.grpc.outgoing import OutgoingMessages
 from pipeline.front.grpc.rpc_handler import CallContext, RpcHandler
 from pipeline.front.scheduler.admission import CALLER, name_caller
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -616,9 +617,8 @@ class Stream:
         self._dag_runs: set[DagRun] = set()
         self._strict = _STRICT in tuple(context.invocation_metadata() or ())
         self._in_order: deque[StreamRequest] = deque()  # requests with one response each
-        # Messages to write, with the function to call when a message is written.
-        self._outgoing: deque[tuple[bytes | ServingError, Callable[[], None]]] = deque()
-        self._wake = asyncio.Event()  # there is a message to write, or `_receive_messages` has ended
+        self._outgoing = OutgoingMessages(context)
+        self._failure: asyncio.Future[ServingError] = asyncio.get_running_loop().create_future()
         self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._reader: asyncio.Task[None] | None = None  # the task that waits for a message
         self._stopping = False
@@ -633,14 +633,12 @@ class Stream:
     async def run(self) -> None:
         """Handle all requests of the stream until its end. If the client disconnects, cancel its requests."""
         reading = asyncio.create_task(self._receive_messages(), name="stream-reader")
-        reading.add_done_callback(lambda _: self._wake.set())
+        reading.add_done_callback(lambda _: self._failure.cancel())
         try:
-            while self._outgoing or not reading.done():
-                self._wake.clear()
-                while self._outgoing:
-                    await self._write(*self._outgoing.popleft())
-                if not reading.done():
-                    await self._wake.wait()
+            await self._outgoing.write_until(self._failure)
+            if not self._failure.cancelled():
+                _, code, message = describe_error(self._failure.result())
+                await self._context.abort(getattr(grpc.StatusCode, code), message)
             reading.result()
             if self._stopped:
                 await self._context.abort(grpc.StatusCode.UNAVAILABLE, "the service is stopping")
@@ -648,13 +646,6 @@ class Stream:
             reading.cancel()
             for dag_run in list(self._dag_runs):
                 dag_run.leave()
-
-    async def _write(self, message: bytes | ServingError, written: Callable[[], None]) -> None:
-        if isinstance(message, ServingError):
-            _, code, text = describe_error(message)
-            await self._context.abort(getattr(grpc.StatusCode, code), text)
-        await self._context.write(message)
-        written()
 
     async def _receive_messages(self) -> None:
         while (data := await self._next_message()) is not None:
@@ -704,12 +695,14 @@ class Stream:
             self._in_order.append(entry)
         self._respond(entry, error)
 
-    def _add_answer(self, entry: StreamRequest, answer: Answer, taken: Callable[[], None]) -> None:
+    def _add_answer(self, entry: StreamRequest, answer: Answer, acknowledge: Callable[[], None]) -> None:
         """Send one of several answers to a request."""
+        if self._failure.done():
+            return
         if isinstance(answer, ServingError) and self._strict:
-            self._enqueue(answer, taken)
+            self._fail(answer)
         else:
-            self._enqueue(entry.encode(answer, is_final=False), taken)
+            self._outgoing.add(entry.encode(answer, is_final=False), acknowledge)
 
     def _respond(self, entry: StreamRequest, answer: Answer, dag_run: DagRun | None = None) -> None:
         """Send the last answer to a request, or the only one. An empty list: all answers are sent."""
@@ -734,14 +727,16 @@ class Stream:
             self._enqueue_last(message)
 
     def _enqueue_last(self, message: bytes | ServingError) -> None:
-        if message:
-            self._enqueue(message, self._slots.release)
+        if self._failure.done():
+            return
+        if isinstance(message, ServingError):
+            self._fail(message)
+        elif message:
+            self._outgoing.add(message, self._slots.release)
         else:
             self._slots.release()
 
-    def _enqueue(self, message: bytes | ServingError, written: Callable[[], None]) -> None:
-        """Write a message after all earlier ones, and call `written` then."""
-        self._outgoing.append((message, written))
-        if isinstance(message, bytes):
-            self._context.queue_message(len(message))
-        self._wake.set()
+    def _fail(self, error: ServingError) -> None:
+        """End the call with the status of an error, after the messages before it."""
+        if not self._failure.done():
+            self._failure.set_result(error)

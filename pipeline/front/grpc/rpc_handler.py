@@ -17,7 +17,8 @@ import grpc.aio
 
 from pipeline.api.restrictions import RestrictedApis
 from pipeline.errors import OUR_FAULT, Overloaded, RestrictedApi, ServingError, Unauthenticated, detach
-from pipeline.front.dag_run import Answer, Request
+from pipeline.front.dag_run import Answer, DagRun, Request
+from pipeline.front.grpc.outgoing import OutgoingMessages
 from pipeline.front.grpc.slow_clients import ClientBounds
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.scheduler.admission import CALLER, KeyRing, find_key, name_caller, name_peer
@@ -411,6 +412,51 @@ class RpcHandler(ABC):
         if request is not None and request.timings is not None:
             context.set_trailing_metadata((("server-timing", request.timings.header()),))
         return message
+
+    async def _predict_stream(
+        self, method: str, read: Callable[[bytes, CallContext], Request], context: CallContext
+    ) -> None:
+        """Run the inference of a call with one request message, and send a message for each answer.
+
+        An error is the last message, or ends the call with a status. method, read: as for `_predict`.
+        """
+        data = await context.read()
+        if data is grpc.aio.EOF:  # type: ignore[attr-defined]
+            await context.abort(grpc.StatusCode.INTERNAL, "the call has no message")
+        outgoing = OutgoingMessages(context)
+        last: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        dag_run: DagRun | None = None
+        try:
+            request = read(data, context)
+            request.endpoint = self.name
+            request.stream = lambda answer, acknowledge: outgoing.add(self._encode(answer), acknowledge)
+            dag_run = self._scheduler.begin(request, last.set_result)
+        except ServingError as exc:
+            last.set_result(detach(exc))
+        except Exception:
+            log.exception("A fault of ours in %s", method)
+            last.set_result(OUR_FAULT)
+        try:
+            await outgoing.write_until(last)
+        finally:
+            if dag_run is not None:
+                dag_run.leave()
+        answer = last.result()
+        if isinstance(answer, ServingError):
+            self._access_log.refused(self.name, answer, name_caller(context.peer()))
+            await self._write_last(context, await self._refuse(context, answer))
+            return
+        self._access_log.answered(self.name)
+        if answer:
+            await self._write_last(context, self._encode(answer))
+
+    async def _write_last(self, context: CallContext, message: bytes) -> None:
+        context.queue_message(len(message))
+        await context.write(message)
+
+    def _encode(self, answer: Answer) -> bytes:
+        """Return the message of one of several answers, or of an error."""
+        raise NotImplementedError
 
     async def _end(self, context: CallContext, error: ServingError, code: str, message: str) -> Never:
         """End the call with an error status. code: name of a gRPC status code.

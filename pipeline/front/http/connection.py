@@ -99,9 +99,9 @@ class HttpRequest(msgspec.Struct, eq=False):
         self.has_begun = True
         self._connection.begin_chunks(self, status, head)
 
-    def send_chunk(self, data: bytes, taken: Callable[[], None]) -> None:
-        """Send a part of the response. taken: called once the client reads what was sent before."""
-        self._connection.send_chunk(self, data, taken)
+    def send_chunk(self, data: bytes, acknowledge: Callable[[], None]) -> None:
+        """Send a part of the response. acknowledge: called once the client reads what was sent before."""
+        self._connection.send_chunk(self, data, acknowledge)
 
     def end_chunks(self) -> None:
         """End the response."""
@@ -166,7 +166,7 @@ class Connection(OpenConnection):
         self._pipelined = False  # the next request was here before the answer to the previous one was sent
         self._reading_paused = False
         self._write_paused = False
-        self._untaken: list[Callable[[], None]] = []  # of chunks behind unread data, see `send_chunk`
+        self._unread_chunks: list[Callable[[], None]] = []  # of chunks behind unread data, see `send_chunk`
         self._half_closed: HalfClosed | None = None
         self._refusal: ServingError | None = None
         self._refused_at = 0.0
@@ -236,7 +236,7 @@ class Connection(OpenConnection):
         requests = self._waiting if current is None else (current, *self._waiting)
         self._listener.bodies_bytes -= sum(len(request.body) for request in requests)
         self._waiting.clear()
-        self._untaken.clear()
+        self._unread_chunks.clear()
         self._unparsed = b""
         self._reading_paused = False
         self._reader.close()
@@ -277,20 +277,20 @@ class Connection(OpenConnection):
             head = b"%bconnection: close\r\n" % head
         self._write(status, head, b"", length=_CHUNKED if request.takes_chunks else b"")
 
-    def send_chunk(self, request: HttpRequest, data: bytes, taken: Callable[[], None]) -> None:
+    def send_chunk(self, request: HttpRequest, data: bytes, acknowledge: Callable[[], None]) -> None:
         """Send a chunk of the current response.
 
-        taken: called now, or as soon as a client that does not read has read on.
+        acknowledge: called now, or as soon as a client that does not read has read on.
         """
         if request is not self._current or self._transport.is_closing():
             return
         self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if request.takes_chunks else data)
         self.seen_at = time.monotonic()
         if self._write_paused:
-            self._untaken.append(taken)
+            self._unread_chunks.append(acknowledge)
             self._listener.add_unread(self)
         else:
-            taken()
+            acknowledge()
 
     def end_chunks(self, request: HttpRequest) -> None:
         """End the current response, and begin the next request."""
@@ -415,9 +415,9 @@ class Connection(OpenConnection):
         """Begin requests again, because the client reads its responses. Called by asyncio."""
         self._write_paused = False
         self._listener.remove_unread(self)
-        untaken, self._untaken = self._untaken, []
-        for taken in untaken:
-            taken()
+        acknowledgements, self._unread_chunks = self._unread_chunks, []
+        for acknowledge in acknowledgements:
+            acknowledge()
         self.go_on()
 
     # Rejecting

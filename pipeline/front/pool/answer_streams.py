@@ -11,7 +11,7 @@ from pipeline.errors import ServingError
 from pipeline.front.branches import add_output, end_outputs
 from pipeline.front.dag_run import Answer, Task
 from pipeline.messages.frames import Tail
-from pipeline.messages.messages import AnswersTaken, Message, Settled, StreamedAnswer
+from pipeline.messages.messages import AnswersDelivered, Message, Settled, StreamedAnswer
 from pipeline.process.isolation import run_isolated
 
 # The worker may send more answers than these before it waits, see `pipeline.worker.answer_streams`.
@@ -22,8 +22,8 @@ _Key = tuple[int, int]  # dispatch and index of the request
 
 class _Stream(msgspec.Struct, eq=False):
     task: Task
-    taken_answers: int = 0  # since the last acknowledgement
-    taken_bytes: int = 0
+    delivered_answers: int = 0  # since the last acknowledgement
+    delivered_bytes: int = 0
 
 
 class AnswerStreams:
@@ -46,6 +46,10 @@ class AnswerStreams:
         """Keep a request whose answers go on after the reply to its dispatch."""
         self._streams.setdefault((dispatch, index), _Stream(task))
 
+    def discard(self, dispatch: int, index: int) -> None:
+        """Forget a request that the reply to its dispatch has answered."""
+        self._streams.pop((dispatch, index), None)
+
     def take(self, message: StreamedAnswer, tail: Tail, task: Task | None) -> None:
         """Pass on an answer. task: of the request, while its dispatch is in flight."""
         key = message.dispatch, message.index
@@ -65,15 +69,15 @@ class AnswerStreams:
             run_isolated(_add_answer, stream.task, answer, partial(self._acknowledge, key, size))
 
     def _acknowledge(self, key: _Key, size: int) -> None:
-        """Count an answer that the client's connection has taken, and tell the worker of some at a time."""
+        """Count an answer that the client's connection has accepted, and tell the worker of many at once."""
         stream = self._streams.get(key)
         if stream is None:
             return
-        stream.taken_answers += 1
-        stream.taken_bytes += size
-        if stream.taken_answers >= _ACKNOWLEDGED_ANSWERS or stream.taken_bytes >= _ACKNOWLEDGED_BYTES:
-            self._send(AnswersTaken(*key, stream.taken_answers, stream.taken_bytes))
-            stream.taken_answers = stream.taken_bytes = 0
+        stream.delivered_answers += 1
+        stream.delivered_bytes += size
+        if stream.delivered_answers >= _ACKNOWLEDGED_ANSWERS or stream.delivered_bytes >= _ACKNOWLEDGED_BYTES:
+            self._send(AnswersDelivered(*key, stream.delivered_answers, stream.delivered_bytes))
+            stream.delivered_answers = stream.delivered_bytes = 0
 
     def list_tasks(self) -> list[Task]:
         """Return the tasks with an open stream."""
@@ -86,13 +90,13 @@ class AnswerStreams:
         return tasks
 
 
-def _add_answer(task: Task, answer: Answer, taken: Callable[[], None]) -> None:
+def _add_answer(task: Task, answer: Answer, acknowledge: Callable[[], None]) -> None:
     if task.is_response:
-        task.add_answer(answer, taken)
+        task.add_answer(answer, acknowledge)
     elif isinstance(answer, ServingError):
         task.fail(answer)
     else:
-        add_output(task, answer, taken)
+        add_output(task, answer, acknowledge)
 
 
 def _end_answers(task: Task, answer: Answer | None) -> None:

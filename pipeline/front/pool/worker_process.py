@@ -54,7 +54,6 @@ from pipeline.messages.messages import (
     Probed,
     Ready,
     Reply,
-    Settled,
     Start,
     StreamedAnswer,
 )
@@ -437,11 +436,13 @@ class Instance:
             tasks[settled.index] = None
             if task is None:
                 continue
-            if settled.outcome is _ERROR:
-                run_isolated(task.fail, get_error(settled))
-                continue
             if settled.outcome is _STREAM:
                 self.streams.add(reply.dispatch, settled.index, task)
+                continue
+            if task.streaming:
+                self.streams.discard(reply.dispatch, settled.index)
+            if settled.outcome is _ERROR:
+                run_isolated(task.fail, get_error(settled))
                 continue
             parts = tail.unstow(settled.parts)
             run_isolated(task.complete, settled.outcome, parts)

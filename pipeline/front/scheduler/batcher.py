@@ -655,9 +655,7 @@ class Batcher:
         self.pool.abandoned.set()
         dispatch = instance.in_flight[0]
         tasks = dispatch.open_tasks() if self._crash_retry else []
-        moved = [
-            task for task in tasks if task.wanted and not (task.hung or task.moved or task.streaming)
-        ]
+        moved = [task for task in tasks if task.wanted and not (task.hung or task.moved or task.streaming)]
         log.warning(
             "Worker %s (pid %d) %s; other instances run %d of its requests, %d for the second time",
             instance.process.name, instance.process.pid, HANGS[verdict], len(moved) + taken_back, len(moved),

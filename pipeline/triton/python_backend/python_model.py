@@ -9,7 +9,7 @@ import json
 import sys
 import threading
 import traceback
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -141,6 +141,7 @@ class PythonModel:
                 convert = partial(self._build_fetch, names=request.requested_output_names())
                 request.serve(sender, convert, self._decoupled)
                 valid.append(request)
+        answers: Iterator[Any]
         try:
             answers = iter(self._execute(valid) if valid else ())
         except ModelRaised as exc:
