@@ -1,4 +1,4 @@
-"""Ops whose hooks are generators. The key `how` says what an Op does, `number` how often, and `gate` waits."""
+"""Ops whose hooks are generators: `how` says what an Op does, `number` how often, and `gate` waits."""
 
 import asyncio
 import os
