@@ -23,7 +23,7 @@ def test_every_client_gets_the_answers_that_are_shown(reader: Reader) -> None:
     shown = [block.text for block in blocks_of(PAGE) if block.language == "text" and not block.title]
     lines, events, printed, repeated = shown
     assert [answer.body.decode() for answer, _ in reader.answers] == [lines, events, repeated]
-    assert reader.printed["python3 client.py"] == printed
+    assert reader.printed["python3 count.py"] == printed
 
 
 def test_both_languages_show_the_same_blocks() -> None:
