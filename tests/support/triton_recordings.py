@@ -174,6 +174,9 @@ def _replayed(status: int, headers: dict[str, str], body: bytes) -> Replayed:
     encoding = headers.get("content-encoding")
     if encoding:
         body = zlib.decompress(body, 31 if encoding == "gzip" else 15)
+    if headers.get("content-type", "").startswith("text/event-stream"):
+        events = [json.loads(line[len(b"data: ") :]) for line in body.split(b"\n\n") if line]
+        return Replayed(status, {"events": events}, b"")
     length = int(headers.get("inference-header-content-length", len(body)))
     return Replayed(status, json.loads(body[:length]) if body else None, body[length:])
 

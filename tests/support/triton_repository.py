@@ -28,10 +28,43 @@ class TritonPythonModel:
 """
 
 
+_REPEAT_CONFIG = """
+backend: "python"
+max_batch_size: 0
+model_transaction_policy { decoupled: true }
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] },
+        { name: "DELAY" data_type: TYPE_UINT32 dims: [ -1 ] },
+        { name: "WAIT" data_type: TYPE_UINT32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] },
+         { name: "IDX" data_type: TYPE_UINT32 dims: [ 1 ] } ]
+instance_group [ { kind: KIND_CPU } ]
+"""
+_REPEAT = """
+import threading
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            inputs = [tensor.as_numpy() for tensor in request.inputs()]
+            threading.Thread(target=self.answer, args=(request.get_response_sender(), inputs[0])).start()
+
+    def answer(self, sender, numbers):
+        for index, number in enumerate(numbers):
+            tensors = [
+                pb_utils.Tensor("IDX", np.array([index], np.uint32)),
+                pb_utils.Tensor("OUT", np.array([number], np.int32)),
+            ]
+            sender.send(pb_utils.InferenceResponse(tensors))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
 def write_recorded(folder: Path) -> Path:
-    """The recorded repository, with `simple`, which is one of Triton's own examples."""
+    """The recorded repository, with `simple` and `repeat_int32`, which are Triton's own examples."""
     subprocess.run([sys.executable, str(_WRITER)], cwd=folder, check=True)
     write_model(folder / "repo", "simple", f'backend: "python"{_TENSORS}', _ADD_SUB)
+    write_model(folder / "repo", "repeat_int32", _REPEAT_CONFIG, _REPEAT)
     return folder / "repo"
 
 

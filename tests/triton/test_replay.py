@@ -31,9 +31,7 @@ _LEFT = (*BY_THEMSELVES, *LEFT, "x.")
 ROWS = [
     of_this_run(row)
     for row in RECORDED
-    if row["source"] in ("http", "grpc")
-    and not row["id"].startswith(_LEFT)
-    and row["id"] not in _ECHOES
+    if row["source"] in ("http", "grpc") and not row["id"].startswith(_LEFT) and row["id"] not in _ECHOES
 ]
 
 
