@@ -222,12 +222,18 @@ def test_the_timeout_of_requests_is_the_shorter_of_both(serve: Serve) -> None:
 class Expiring:
     """A DAG run that records when it expires."""
 
+    answered_at = 0.0
+    due_key: int | None = None
+
     def __init__(self, service: SimulatedService, deadlines: Deadlines, after_s: float) -> None:
         self.service = service
         self.expired_at: list[float] = []
         began = service.clock.now
         self.key = service.run(lambda: deadlines.add(self, service.clock.now + after_s))  # type: ignore[arg-type]
         self.began = began
+
+    def get_deadline(self) -> float:
+        return self.answered_at + 0.5
 
     def expire(self) -> None:
         self.expired_at.append(self.service.clock.now - self.began)
@@ -247,6 +253,19 @@ def test_deadlines_expire_within_ten_milliseconds_each_once(serve: Serve) -> Non
     again = Expiring(service, deadlines, 0.1)
     service.advance(0.2)
     assert len(again.expired_at) == 1, "a timer is set again after all have expired"
+
+
+def test_the_deadline_of_a_stream_begins_anew_with_each_answer(serve: Serve) -> None:
+    service, deadlines = serve(begins=False), Deadlines()
+    stream = Expiring(service, deadlines, 0.5)
+    for _ in range(4):
+        service.advance(0.3)
+        stream.answered_at = service.clock.now
+    service.advance(0.45)
+    assert stream.expired_at == []
+    service.advance(0.1)
+    (expired_at,) = stream.expired_at
+    assert 1.7 <= expired_at <= 1.711
 
 
 def test_a_deadline_that_is_discarded_leaves_those_of_the_same_tick(serve: Serve) -> None:

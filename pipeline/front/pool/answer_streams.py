@@ -27,13 +27,9 @@ class _Stream(msgspec.Struct, eq=False):
 
 
 class AnswerStreams:
-    """The requests of a worker instance with several answers each: until their last answer, or its death.
+    """The requests of a worker instance with several answers each: until their last answer, or its death."""
 
-    send: sends a message to the instance.
-    """
-
-    def __init__(self, send: Callable[[Message], None]) -> None:
-        self._send = send
+    def __init__(self) -> None:
         self._streams: dict[_Key, _Stream] = {}
 
     def __len__(self) -> int:
@@ -50,8 +46,13 @@ class AnswerStreams:
         """Forget a request that the reply to its dispatch has answered."""
         self._streams.pop((dispatch, index), None)
 
-    def take(self, message: StreamedAnswer, tail: Tail, task: Task | None) -> None:
-        """Pass on an answer. task: of the request, while its dispatch is in flight."""
+    def take(
+        self, message: StreamedAnswer, tail: Tail, task: Task | None, send: Callable[[Message], None]
+    ) -> None:
+        """Pass on an answer. task: of the request, while its dispatch is in flight.
+
+        send: sends a message to the instance. A reference to the instance here would be a cycle.
+        """
         key = message.dispatch, message.index
         stream = self._streams.get(key)
         if stream is None:
@@ -66,9 +67,9 @@ class AnswerStreams:
             del self._streams[key]
             run_isolated(_end_answers, stream.task, answer)
         elif answer is not None:
-            run_isolated(_add_answer, stream.task, answer, partial(self._acknowledge, key, size))
+            run_isolated(_add_answer, stream.task, answer, partial(self._acknowledge, key, size, send))
 
-    def _acknowledge(self, key: _Key, size: int) -> None:
+    def _acknowledge(self, key: _Key, size: int, send: Callable[[Message], None]) -> None:
         """Count an answer that the client's connection has accepted, and tell the worker of many at once."""
         stream = self._streams.get(key)
         if stream is None:
@@ -76,7 +77,7 @@ class AnswerStreams:
         stream.delivered_answers += 1
         stream.delivered_bytes += size
         if stream.delivered_answers >= _ACKNOWLEDGED_ANSWERS or stream.delivered_bytes >= _ACKNOWLEDGED_BYTES:
-            self._send(AnswersDelivered(*key, stream.delivered_answers, stream.delivered_bytes))
+            send(AnswersDelivered(*key, stream.delivered_answers, stream.delivered_bytes))
             stream.delivered_answers = stream.delivered_bytes = 0
 
     def list_tasks(self) -> list[Task]:

@@ -151,7 +151,7 @@ class Instance:
         self.process = process
         self.state = State.STARTING
         self.in_flight: deque[Dispatch] = deque()
-        self.streams = AnswerStreams(self.send)
+        self.streams = AnswerStreams()
         self.idle_since = 0.0  # end of its last dispatch, time.monotonic()
         self.answered = 0  # requests in its last dispatch
         self.served = 0  # requests since the start
@@ -418,7 +418,7 @@ class Instance:
         task = None if dispatch is None else dispatch.tasks[message.index]
         if dispatch is not None and message.last:
             dispatch.tasks[message.index] = None
-        self.streams.take(message, tail, task)
+        self.streams.take(message, tail, task, self.send)
         if self.state is State.STOPPING:
             self._finish_if_done()
 
