@@ -20,6 +20,7 @@ from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
 from pipeline.api.queue_policy import ModelBatching, parse_dynamic_batching
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
+from pipeline.api.sequences import SequenceRules, parse_rules
 from pipeline.config.config_file import ServiceConfig
 from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import Signature
@@ -224,6 +225,7 @@ class App:
     dialects: tuple[Plugin, ...] = ()  # added by the front, for workers
     choices: Mapping[str, Choice] = field(default_factory=dict)  # by Op with `auto`, the fastest choice
     restrictions: Restrictions = NO_RESTRICTIONS  # APIs that require a header
+    sequences: Mapping[str, SequenceRules] = field(default_factory=dict)  # by Op of a script
 
     @property
     def default(self) -> ServedModel | None:
@@ -255,6 +257,11 @@ class App:
         """
         configured = (m for m in self.models if m.op == op and m.config is not None)
         return next((model.batching for model in configured), ModelBatching())
+
+    def get_sequence_rules(self, op: str) -> SequenceRules | None:
+        """Return the rules for the sequences of the Op named `op`; None if its requests form no sequences."""
+        configured = (model.config for model in self.models if model.op == op and model.config is not None)
+        return self.sequences.get(op) or next(filter(None, map(parse_rules, configured)), None)
 
     def to_json(self) -> str:
         """Serialize the description as JSON, for `from_json`.

@@ -122,6 +122,7 @@ class Op:
     _predictor: Any = None  # our reference to it: an app may assign its own predictor to `predictor`
     request_runner: RequestRunner | None = None  # runs the Op's requests instead of a predictor
     reshapes: Any = None  # `Reshapes`, where clients see other tensor shapes than the model
+    sequence_tensors: Any = None  # `SequenceTensors`, where the model's requests form sequences
     client: Any = None  # Paddle Serving's client of a local model: predict(feed=..., fetch=..., batch=True)
     _fetch_names: Sequence[str] = ()  # for `fetch` of that call in an overridden `process`
     model: ServingModel | None = None  # the Op's model: folder, labels, feeds and fetches

@@ -47,11 +47,16 @@ class ModelBatching(NamedTuple):
     preferred: tuple[int, ...] = ()  # batch sizes, ascending
     in_order: bool = False  # responses have the order of the requests
     policies: QueuePolicies | None = None  # None where the model has no queue policies
+    least: int = 0  # requests that leave without a wait for more; 0: a full batch
 
 
 def parse_dynamic_batching(config: Mapping[str, Any]) -> ModelBatching:
-    """Return the batching settings in the `dynamic_batching` section of a model's config.pbtxt."""
-    batching = config.get("dynamic_batching", {})
+    """Return the batching settings in the `dynamic_batching` section of a model's config.pbtxt.
+
+    A model of sequences has them in `sequence_batching`: under `oldest`, or as a share of slots in `direct`.
+    """
+    sequences = config.get("sequence_batching", {})
+    batching = config.get("dynamic_batching") or sequences.get("oldest", {})
     policy = batching.get("default_queue_policy") or batching.get("priority_queue_policy")
     preferred = tuple(sorted(map(int, batching.get("preferred_batch_size", ()))))
     max_batch_size = int(config.get("max_batch_size", 0))
@@ -59,6 +64,7 @@ def parse_dynamic_batching(config: Mapping[str, Any]) -> ModelBatching:
         () if preferred == (max_batch_size,) else preferred,  # a full batch leaves at once anyway
         bool(batching.get("preserve_ordering")),
         QueuePolicies(batching) if policy else None,
+        math.ceil(sequences.get("direct", {}).get("minimum_slot_utilization", 0.0) * max_batch_size),
     )
 
 

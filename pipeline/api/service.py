@@ -18,6 +18,7 @@ from pipeline.api.app import App, ScriptModels, collect_models, write_app
 from pipeline.api.dag import build_dag, build_signature, collect_ops, get_raw_bodies
 from pipeline.api.examples import collect_examples
 from pipeline.api.op import Op, RequestOp, ResponseOp, overrides
+from pipeline.api.sequences import SequenceRules
 from pipeline.config.api_keys import check_api_keys
 from pipeline.config.config_file import (
     LocalServiceConf,
@@ -283,6 +284,7 @@ class Service:
             described=described,
             module=spec.name if spec else "",
             choices=choices,
+            sequences=_list_sequences(ops, config),
         )
 
 
@@ -376,6 +378,16 @@ def _describe_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, 
             extras = {"parameters": op.request_parameters, "row": op.row_schema, "text_info": op._text_info}
             described[name] |= {key: dict(value) for key, value in extras.items() if value}
     return described
+
+
+def _list_sequences(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, SequenceRules]:
+    """Return the rules for the sequences of each Op whose model declares its state in serving.yml."""
+    confs = {name: config.op[name].local_model for name in ops}
+    return {
+        name: SequenceRules()
+        for name, conf in confs.items()
+        if conf is not None and _find_model(conf, Path(conf.model_dir)).states
+    }
 
 
 def _check_encryption(name: str, section: OpConfig) -> list[str]:

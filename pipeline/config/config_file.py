@@ -158,6 +158,17 @@ class Limits(Section):
     connection_calls: PositiveInt = Field(
         default=1000, description="Calls under way on one gRPC connection; a client holds further ones back."
     )
+    sequences: PositiveInt = Field(
+        default=100_000, description="Live sequences of an Op; further ones are refused with 429."
+    )
+    sequence_bytes: PositiveInt = Field(
+        default=1 << 30, description="Bytes of the states that the front keeps for the sequences of an Op."
+    )
+    sequence_idle_s: Annotated[Seconds, Field(gt=0)] = Field(
+        default=60.0,
+        description="Seconds without a request after which a sequence ends. A config.pbtxt has its own, "
+        "`max_sequence_idle_microseconds`.",
+    )
 
 
 __all__ = [

@@ -249,6 +249,10 @@ _MEANINGS = {  # by section, then by key
         "metrics_interval_s": "两次生成 /metrics 至少间隔的秒数；其间的请求等待下一次。",
         "max_connections": "每个端口打开的连接数。",
         "connection_calls": "一个 gRPC 连接上同时进行的调用数；更多的由客户端等待。",
+        "sequences": "一个 Op 的活动序列数上限；超出时以 429 拒绝。",
+        "sequence_bytes": "前端为一个 Op 的所有序列保存的状态的总字节数上限。",
+        "sequence_idle_s": "序列在没有请求多少秒后结束；config.pbtxt 有自己的 "
+        "`max_sequence_idle_microseconds`。",
     },
     "inputs.<name>, kind: image": {
         "feed": "模型输入的别名；不写：唯一的那个。",

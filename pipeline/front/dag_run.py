@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
@@ -48,6 +48,46 @@ class Finish(Protocol):
 
         answer: None when the client has left. Called once, however the request ends. Must not raise.
         """
+        ...
+
+
+class SequenceTurn(Protocol):
+    """The place of a request in a sequence of an Op: its tasks run in order, each with the state so far."""
+
+    state: Sequence[Part] | None  # for the next task, as a worker has encoded it; None: the initial state
+
+    def admit(self, task: Task) -> bool:
+        """Return whether a new task of the request may be queued now. If not, it is queued later."""
+        ...
+
+    def settle(self, state: Sequence[Part]) -> None:
+        """Record that a task of the request has ended. state: the next one; empty if it is unchanged."""
+        ...
+
+    def restart(self) -> None:
+        """Forget the tasks of the request and their states, because the whole request is run again."""
+        ...
+
+    def find_refusal(self) -> ServingError | None:
+        """Return the error of a request whose new state can't be kept, else None."""
+        ...
+
+    def end(self, *, succeeded: bool) -> None:
+        """Give up the turn, at the end of the request. The state of a successful request is kept."""
+        ...
+
+
+class JoinedSequences(Protocol):
+    """The sequences of an Op, in which each request has a turn."""
+
+    @property
+    def op(self) -> str: ...
+    def check(self, request: Request) -> None:
+        """Raise ServingError for a request that can't join a sequence."""
+        ...
+
+    def join(self, request: Request) -> SequenceTurn:
+        """Return the turn of a request that `check` has accepted, behind all requests of its sequence."""
         ...
 
 
@@ -177,6 +217,7 @@ class Entry(msgspec.Struct, eq=False):
     max_answer_bytes: int = sys.maxsize  # of one of several answers to a request
     max_branches: int = 0  # of a request at a time, see `pipeline.front.branches`; 0: the default
     load_hint: str = ""  # tells clients how to load the model again, in the error of an unloaded model
+    sequences: tuple[JoinedSequences, ...] = ()  # of the Ops whose requests form sequences
     pending: int = 0  # admitted requests without an answer
 
     def needs(self, parts: Collection[str]) -> bool:
@@ -217,6 +258,7 @@ class DagRun(msgspec.Struct, eq=False):
     answered_at: float = 0.0  # instant of the latest of several answers; 0 before the first
     _answers: list[Answer] = []  # answers of a model that should send one
     branches: dict[str, Branching] = {}  # by decoupled step of an ensemble with steps behind it
+    turns: dict[str, SequenceTurn] = {}  # by Op, its places in sequences
 
     def begin(self) -> None:
         """Start the first nodes of the DAG with the request's inputs.
@@ -311,6 +353,8 @@ class DagRun(msgspec.Struct, eq=False):
         self.outputs.clear()
         self._failed.clear()
         self._hops_left = self.entry.max_hops
+        for turn in self.turns.values():
+            turn.restart()
         self.begin()
 
     def refuse(self, node: str, error: ServingError) -> None:
@@ -425,6 +469,7 @@ class Task(msgspec.Struct, eq=False):
     streaming: bool = False  # an answer of several was sent: the task must not run again
     late: bool = False  # its queue policy has moved it behind all others of its priority
     in_order: InOrder | None = None  # set where the model's responses keep the order of requests
+    turn: SequenceTurn | None = None  # the request's place in a sequence; None outside of sequences
     wait_limit: asyncio.TimerHandle | None = None  # timer of the queue policy, while the task waits
     place: tuple[int, int, int] = (0, 0, 0)  # priority, turn and number, set by the queue
 
@@ -495,7 +540,11 @@ class Task(msgspec.Struct, eq=False):
         answers = entry.model if self.node == dag.response else ""
         tensors = dag.tensors.get(self.node)
         axes = dag.batch_axes.get(self.node)
-        return CallMessage(index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes)
+        turn = self.turn
+        state = None if turn is None or turn.state is None else stow(turn.state, tail)
+        return CallMessage(
+            index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes, state
+        )
 
     def add_answer(self, answer: Answer, acknowledge: Callable[[], None]) -> None:
         """Accept one of several answers. From the first on, no other try of the task is wanted.
@@ -521,23 +570,26 @@ class Task(msgspec.Struct, eq=False):
         elif self.wanted:
             self.dag_run.end_answers(answer)
 
-    def complete(self, outcome: Outcome, parts: list[Part]) -> None:
+    def complete(self, outcome: Outcome, parts: list[Part], state: Sequence[Part] = ()) -> None:
         """Accept a worker's result for the task, and continue its request: respond, or start further nodes.
 
-        parts: the encoded result, possibly in memory that the next reply overwrites.
+        parts: the encoded result, possibly in memory that the next reply overwrites. state: the next state of
+        the request's sequence; empty if it is unchanged.
         """
         if self.in_order is not None:
             # The parts may be views of memory that the next reply is written to.
             copies: list[Part] = [bytes(part) for part in parts]
-            self.in_order.complete(self, partial(self._go_on, outcome, copies))
+            self.in_order.complete(self, partial(self._go_on, outcome, copies, state))
             return
-        self._go_on(outcome, parts)
+        self._go_on(outcome, parts, state)
 
-    def _go_on(self, outcome: Outcome, parts: list[Part]) -> None:
+    def _go_on(self, outcome: Outcome, parts: list[Part], state: Sequence[Part]) -> None:
         dag_run, node = self.dag_run, self.node
         if dag_run.awaited.get(node) is not self.inputs:  # `wanted`
             return
         try:
+            if self.turn is not None:
+                self.turn.settle(state)
             if outcome is _ANSWER:
                 dag_run.end(parts)
                 return
@@ -564,6 +616,8 @@ class Task(msgspec.Struct, eq=False):
     def _end(self, error: ServingError) -> None:
         if not self.wanted:
             return
+        if self.turn is not None:
+            self.turn.settle(())
         self.dag_run.awaited[self.node] = []
         try:
             if error.err_no == DeadlineExceeded.err_no and not self.streaming:

@@ -68,6 +68,7 @@ class CallMessage(msgspec.Struct, array_like=True, eq=False):
     # for all tensors of the input.
     tensors: Sequence[Mapping[str, str | Sequence[str]] | None] | None = None
     batch_axes: Mapping[str, Sequence[BatchAxis]] | None = None  # batch axes to add or remove, by feed
+    state: Stowed | None = None  # of its sequence, as a worker has encoded it; None: the initial state
 
 
 class DispatchMessage(Message):
@@ -141,6 +142,7 @@ class Settled(msgspec.Struct, array_like=True, eq=False):
     outcome: Outcome
     parts: Stowed = []  # of every outcome but an ERROR
     refusal: Refusal | None = None  # of an ERROR
+    state: Stowed = []  # the next state of its sequence; empty if it is unchanged
 
 
 class Timings(msgspec.Struct, array_like=True):

@@ -19,6 +19,7 @@ PARITY_FILE = "parity.json"
 # Keys of serving.yml that are interpreted.
 KEYS = {
     "batched",
+    "constants",
     "digests",
     "inputs",
     "labels",
@@ -28,6 +29,7 @@ KEYS = {
     "padding",
     "parity",
     "sentence",
+    "state",
     "warmup_shapes",
 }
 MAX_LENGTHS = "max_lengths"

@@ -40,6 +40,13 @@ from pipeline.models.additions import (
     with_max_lengths,
 )
 from pipeline.models.description import INPUTS_KEY, OUTPUTS_KEY, Description, describe
+from pipeline.models.sequence_tensors import (
+    CONSTANTS_KEY,
+    STATE_KEY,
+    StateTensor,
+    parse_constants,
+    parse_state,
+)
 from pipeline.models.signature import Variable, read_signature, signature_text
 from pipeline.plugins import ENGINES, Library, find, load
 
@@ -210,6 +217,8 @@ class ServingModel:
     labels: tuple[str, ...] = ()
     description: Description = field(default_factory=Description)  # of what clients send and get
     additions: Mapping[str, Any] = field(default_factory=dict)  # serving.yml as read
+    states: tuple[StateTensor, ...] = ()  # the state of sequences
+    constants: Mapping[str, Array] = field(default_factory=dict)  # inputs with the same value in each run
     failures: tuple[str, ...] = ()  # in the parity reports beside the model
     variant: str = ""  # the form that is run in place of the model's own program; empty: the program
     lowered: bool = False  # whether the program of this form computes in a lower precision
@@ -251,6 +260,8 @@ def load_serving_model(directory: Path | str, engine: str | None = None) -> Serv
         labels=labels,
         description=describe(additions, feeds, fetches, labels, folder / ADDITIONS),
         additions=additions,
+        states=parse_state(additions.get(STATE_KEY), feeds, fetches, folder / ADDITIONS),
+        constants=parse_constants(additions.get(CONSTANTS_KEY), feeds, folder / ADDITIONS),
         failures=failed_reports(folder / PARITY_FILE),
     )
 

@@ -21,6 +21,7 @@ from client.protos.kserve_v2_pb2 import ModelConfig, ModelInput, ModelInstanceGr
 from pipeline.errors import ConfigError
 from pipeline.models.protobuf_text import read_message
 from pipeline.plugins import ENGINES, find
+from pipeline.triton.sequence_batching import find_sequence_errors, keeps_sequences
 
 FILE = "config.pbtxt"
 MAX_FILE_BYTES = 1 << 20
@@ -86,6 +87,15 @@ def fill_default_fields(config: ModelConfig, backend: str) -> None:
         batching = config.dynamic_batching
         if not batching.preferred_batch_size and config.max_batch_size:
             batching.preferred_batch_size.append(config.max_batch_size)
+    if keeps_sequences(config):
+        sequences = config.sequence_batching
+        sequences.max_sequence_idle_microseconds = sequences.max_sequence_idle_microseconds or 1_000_000
+        if (
+            sequences.HasField("oldest")
+            and not sequences.oldest.preferred_batch_size
+            and config.max_batch_size
+        ):
+            sequences.oldest.preferred_batch_size.append(config.max_batch_size)
     if not config.version_policy.WhichOneof("policy_choice"):
         config.version_policy.latest.num_versions = 1
     if backend == "ensemble":
@@ -191,7 +201,6 @@ _NOT_HERE = {  # backends of Triton that this server lacks, with the alternative
 }
 _RUN_HERE = ("python", "identity", "ensemble")  # beside the engines
 _NOT_YET = {
-    "sequence_batching": "models of sequences (sequence_batching) are not served yet",
     "response_cache": "the response cache is not built yet: take response_cache out",
     "batch_input": "inputs that are made of a batch (batch_input, batch_output) are not made yet: send them",
     "rate_limiter": "the rate limiter is not built yet: take rate_limiter out of instance_group",
@@ -206,6 +215,7 @@ def check_config(config: ModelConfig, backend: str) -> list[str]:
     return [
         *_find_backend_errors(config, backend),
         *_find_batching_errors(config),
+        *find_sequence_errors(config),
     ]
 
 
@@ -229,8 +239,6 @@ def check_tensors(config: ModelConfig, backend: str) -> list[str]:
 def _find_backend_errors(config: ModelConfig, backend: str) -> Iterator[str]:
     if backend in _NOT_HERE:
         yield f"backend {backend!r}: {_NOT_HERE[backend]}"
-    if config.WhichOneof("scheduling_choice") == "sequence_batching":
-        yield _NOT_YET["sequence_batching"]
     if config.batch_input or config.batch_output:
         yield _NOT_YET["batch_input"]
     if config.response_cache.enable:

@@ -20,6 +20,7 @@ from pipeline.models.signature import Variable, read_signature, signature_text
 from pipeline.models.tensor_spec import BY_NAME, Signature, TensorSpec
 from pipeline.process.folders import cache_folder
 from pipeline.process.helper_process import HelperFailed, run_helper
+from pipeline.triton.sequence_batching import list_hidden_tensors
 
 _DATA_TYPES = ModelConfig.DESCRIPTOR.file.enum_types_by_name["DataType"]
 NO_VERSION = "at least one version must be available under the version policy of model '{}'"
@@ -262,10 +263,38 @@ def fill_from_program(
         if max_batch_size > 1 and not config.WhichOneof("scheduling_choice"):
             config.dynamic_batching.SetInParent()
     batched = config.max_batch_size > 0
+    hidden_inputs, hidden_outputs = list_hidden_tensors(config)
     return [
-        *_fill_tensors(config, "input", config.input, feeds, batched),
-        *_fill_tensors(config, "output", config.output, fetches, batched),
+        *_compare_hidden("input", hidden_inputs, feeds, batched),
+        *_compare_hidden("output", hidden_outputs, fetches, batched),
+        *_fill_tensors(config, "input", config.input, _without(feeds, hidden_inputs), batched),
+        *_fill_tensors(config, "output", config.output, _without(fetches, hidden_outputs), batched),
     ]
+
+
+def _without(
+    variables: Sequence[Variable], tensors: Sequence[ModelInput] | Sequence[ModelOutput]
+) -> list[Variable]:
+    names = {tensor.name for tensor in tensors}
+    return [variable for variable in variables if variable.alias not in names]
+
+
+def _compare_hidden(
+    field: str,
+    tensors: Sequence[ModelInput] | Sequence[ModelOutput],
+    variables: Sequence[Variable],
+    batched: bool,
+) -> Iterator[str]:
+    """Yield a message for each state or control of `sequence_batching` that does not fit the model file."""
+    by_name = {variable.alias: variable for variable in variables}
+    for tensor in tensors:
+        if tensor.name in by_name:
+            yield from _compare_tensor(field, tensor, by_name[tensor.name], batched)
+        else:
+            yield (
+                f"sequence_batching has the {field} '{tensor.name}', which is not in the model: it has "
+                f"{', '.join(by_name)}"
+            )
 
 
 def _fill_tensors(

@@ -51,6 +51,7 @@ from pipeline.triton.padding_proof import load_padding_proof
 from pipeline.triton.python_backend.auto_complete import has_auto_complete, run_auto_complete
 from pipeline.triton.python_backend.environment import NOT_INSTALLED, find_requirements
 from pipeline.triton.repository_op import find_sample_error
+from pipeline.triton.sequence_batching import keeps_sequences, list_hidden_tensors
 from pipeline.tuning.choice import Choice, Timed
 
 MAX_READ_AT_ONCE = 8  # models whose code, engine or padding proof runs in a helper process at the same time
@@ -378,7 +379,7 @@ class _RepositoryReader:
         reshaped = any(
             tensor.HasField("reshape") for side in (config.input, config.output) for tensor in side
         )
-        if backend in _RUN_HERE or section["batch_size"] == 1 or reshaped:
+        if backend in _RUN_HERE or section["batch_size"] == 1 or reshaped or keeps_sequences(config):
             return
         if setting == "off":
             served.padding[op] = f"equal lengths only, as parameter {PADDING} says"
@@ -467,12 +468,13 @@ def build_section(config: ModelConfig, backend: str, folder: Path, threads: int)
     folder: of the version. threads: CPU threads of one inference, where the configuration does not set a
     number.
     """
-    batching = config.WhichOneof("scheduling_choice") == "dynamic_batching"
+    sequences = keeps_sequences(config)
+    batching = sequences or config.WhichOneof("scheduling_choice") == "dynamic_batching"
     max_batch_size = config.max_batch_size
     section: dict[str, Any] = {
         "concurrency": _count_instances(config),
         "batch_size": max(1, max_batch_size) if batching else 1,
-        "auto_batching_timeout": config.dynamic_batching.max_queue_delay_microseconds / 1000,
+        "auto_batching_timeout": _get_queue_delay_us(config) / 1000,
     }
     if max_batch_size:
         section["max_batch_rows"] = max_batch_size
@@ -483,11 +485,21 @@ def build_section(config: ModelConfig, backend: str, folder: Path, threads: int)
         section["local_service_conf"] = {
             "model_config": str(read_program_facts(program, backend).folder),
             "engine": backend,
-            "fetch_list": [tensor.name for tensor in config.output],
+            "fetch_list": [tensor.name for tensor in (*config.output, *list_hidden_tensors(config)[1])],
             **get_engine_options(config, backend, threads),
             **get_device_keys(config, backend),
         }
     return section
+
+
+def _get_queue_delay_us(config: ModelConfig) -> int:
+    """Return how long a batch waits for more requests, in microseconds."""
+    if not keeps_sequences(config):
+        return config.dynamic_batching.max_queue_delay_microseconds
+    direct = config.sequence_batching.direct
+    # As in Triton, the delay of `direct` counts only beside a share of slots.
+    delay_us = direct.max_queue_delay_microseconds if direct.minimum_slot_utilization else 0
+    return delay_us or config.sequence_batching.oldest.max_queue_delay_microseconds
 
 
 def _count_instances(config: ModelConfig) -> int:

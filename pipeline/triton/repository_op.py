@@ -13,11 +13,14 @@ from pipeline.api.app import ServedModel
 from pipeline.api.op import AnswerSender, Op, OpRequest
 from pipeline.engines.reshaped import Reshape, Reshapes
 from pipeline.errors import ConfigError, ServingError, get_error_text
+from pipeline.models.sequence_tensors import END, START
 from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.triton.config_file import split_texts
 from pipeline.triton.python_backend.other_models import OtherModels
+from pipeline.triton.sequence_batching import build_sequence_tensors
 
 FOLDER = "warmup"  # subfolder of the model's folder with the data files of samples
+_WARMUP_ID = 1  # correlation id of warm-up requests to a model of sequences
 _Config = Mapping[str, Any]
 
 
@@ -129,6 +132,7 @@ class RepositoryOp(Op):
         self._served = model
         self._other_models = other_models
         assert model.config is not None
+        self.sequence_tensors = build_sequence_tensors(model.config, Path(model.folder))
         if model.config["backend"] not in ("python", "identity"):
             self.reshapes = _get_reshapes(model.config)
 
@@ -151,6 +155,7 @@ class RepositoryOp(Op):
                 served.version,
                 instance,
                 self._other_models,
+                self.sequence_tensors,
                 install_requirements=self._install_requirements,
             )
         self._warm_up(served.config, Path(served.folder))
@@ -167,6 +172,10 @@ class RepositoryOp(Op):
                     ) from exc
 
     def _run_sample(self, feed: dict[str, Any]) -> None:
+        tensors = self.sequence_tensors
+        if tensors is not None:
+            initial = {state.input: state.build_initial() for state in tensors.states}
+            feed = {**feed, **initial, **tensors.build_controls(_WARMUP_ID, START | END)}
         if self.request_runner is None:
             self.predictor.run(feed)
             return

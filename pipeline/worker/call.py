@@ -35,6 +35,8 @@ class Call(CallMessage):
     # Attributes that `process` has set on a copy of the Op, by the numbers of the feed and the slice.
     process_values: dict[tuple[int, int], dict[str, Any]] | None = None
     sent: bool = False  # whether its reply is sent
+    sequence_state: Any = None  # the state of its sequence; None: the initial state
+    next_state: Any = None  # the state after this request; None: unchanged
     carried: Mapping[str, Any] = {}  # outputs of other steps that an ensemble's answer may contain
     sender: Any = None  # an AnswerSender; None for an Op with one answer a request
     _fetches: list[list[Any]] = []  # for each feed, the fetches of its slices
@@ -56,6 +58,7 @@ class Call(CallMessage):
                 self.error = exc
             except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
                 self.error = _as_hook_failed(f"input {name!r} can't be rebuilt", exc)
+        self._decode_state(tail)
         client_inputs: Mapping[str, Any] | None = inputs.get(FEED)
         if type(request_inputs := inputs.get(REQUEST_OP)) is dict:
             client_inputs = inputs[REQUEST_OP] = RequestInputs(request_inputs)
@@ -72,6 +75,15 @@ class Call(CallMessage):
         self._set_request(inputs)
         if FEED in inputs:
             self.direct, self.feeds, self.carried = True, [inputs[FEED]], carried
+
+    def _decode_state(self, tail: Tail) -> None:
+        if self.state is None:
+            return
+        parts = tail.unstow(self.state)
+        try:
+            self.sequence_state = decode(parts, allow_pickle=True)  # a worker has encoded it
+        except BaseException as exc:
+            self.error = _as_hook_failed("the state of the sequence can't be rebuilt", exc)
 
     def _set_request(self, inputs: dict[str, Any]) -> None:
         options = self.options

@@ -29,6 +29,7 @@ from pipeline.worker.hooks import Hooks, call_init_op, format_cause, get_hooks
 from pipeline.worker.model import Model
 from pipeline.worker.plan import Slice
 from pipeline.worker.runner import Run, Runner
+from pipeline.worker.sequence_state import SequenceState
 
 _MAX_LOGGED = 1000  # characters of a message
 # Predictor batches that end within so long are answered one after the other: what a run has thrown out of the
@@ -68,13 +69,19 @@ class Executor:
     """Answers requests of one Op (a step of the service): preprocess, inference, postprocess, replies."""
 
     def __init__(
-        self, hooks: Hooks, runner: Runner, outputs: Outputs, probe: Callable[[], str] = str
+        self,
+        hooks: Hooks,
+        runner: Runner,
+        outputs: Outputs,
+        probe: Callable[[], str] = str,
+        sequence_state: SequenceState | None = None,
     ) -> None:
         self.probe = probe  # runs the model for nobody; why it failed, or empty
         self._hooks = hooks
         self._runner = runner
         self._outputs = outputs
         self._generated = GeneratedAnswers(hooks) if hooks.streams else None
+        self._sequence_state = sequence_state  # None for an Op without sequences
 
     def answer_for(self, models: Sequence[ServedModel]) -> None:
         """Set the models whose responses are this Op's output, when the front has added a model."""
@@ -177,6 +184,8 @@ class Executor:
         started: when that began, by time.perf_counter_ns. ends: they are the last of their dispatch.
         """
         calls = self._preprocess(calls, may_begin)
+        if self._sequence_state is not None:
+            self._sequence_state.add_feeds(calls)
         slices = self._runner.create_slices(calls)
         self._preprocess_ns = time.perf_counter_ns() - started
         started = time.perf_counter_ns()
@@ -328,6 +337,8 @@ class Executor:
         for call in calls:
             try:
                 fetch = call.fetch()
+                if self._sequence_state is not None:
+                    fetch = self._sequence_state.take_next(call, fetch)
             except BaseException as exc:
                 call.error = self._hooks.failure(exc, "the fetch", call.request)
                 continue
@@ -428,7 +439,8 @@ class Outputs:
         if call.error is None:
             try:
                 outcome, parts = self._outcome(call)
-                return Settled(call.index, outcome, stow(parts, tail))
+                state = [] if call.next_state is None else encode(call.next_state, allow_pickle=True)
+                return Settled(call.index, outcome, stow(parts, tail), state=stow(state, tail))
             except ServingError as exc:
                 call.error = exc
             except BaseException as exc:  # an answer's own __repr__, say: it must not take the batch along
@@ -518,6 +530,8 @@ def create_executors(
         model = Model(op, config, app.folder, first, app.choices.get(name), app.config.limits.kserve_rows)
     op.model = model.serving_model
     op.predictor = op._predictor = model.predictor
+    if model.sequence_tensors is not None:
+        op.sequence_tensors = model.sequence_tensors
     if model.predictor is not None and model.serving_model is not None:
         op.client = LocalClient(model.predictor)
         op._fetch_names = op.client.fetch_names_
@@ -546,6 +560,7 @@ def create_executors(
             ),
             outputs,
             model.probe,
+            None if op.sequence_tensors is None else SequenceState(op.sequence_tensors),
         )
         for _ in range(count)
     ]

@@ -17,9 +17,11 @@ from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, input_examples
 from pipeline.engines.remote import RemotePredictor
 from pipeline.engines.reshaped import Reshaped
+from pipeline.engines.stateful import Stateful
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, get_error_text
 from pipeline.models.additions import PARITY_FILE, FeedPadding, Padding
 from pipeline.models.digests import SAMPLE, replaced_files
+from pipeline.models.sequence_tensors import SequenceTensors
 from pipeline.models.serving_model import (
     WARMUP_SHAPES,
     ServingModel,
@@ -94,6 +96,7 @@ class Model:
         self._known_feeds: Mapping[str, Array] | None = None  # the smallest of those that the warm-up has run
         self._precision = FULL_PRECISION
         self.predictor: Predictor | None = None
+        self.sequence_tensors: SequenceTensors | None = None  # the state in serving.yml
         if config.server_endpoints:
             self.predictor = create_remote_predictor(
                 op.name, config, instance, packs_tensors=lambda: op.packs_tensors
@@ -116,6 +119,10 @@ class Model:
         )
         if op.reshapes is not None:
             self.predictor = Reshaped(self.predictor, op.reshapes)
+        model = self.serving_model
+        if model.states or model.constants:
+            self.predictor = Stateful(self.predictor, model.states, model.constants)
+            self.sequence_tensors = SequenceTensors(model.states) if model.states else None
 
     @property
     def limits(self) -> BatchLimits:
@@ -155,7 +162,9 @@ class Model:
         predictor = self.predictor
         if predictor is None or self.serving_model is None:
             return None
-        feeds, fetches = predictor.feeds, predictor.fetches
+        hidden = self.sequence_tensors or SequenceTensors()
+        feeds = tuple(feed for feed in predictor.feeds if feed.alias not in hidden.datatypes)
+        fetches = tuple(fetch for fetch in predictor.fetches if fetch.alias not in hidden.outputs)
         if any(variable.is_lod for variable in (*feeds, *fetches)):
             return None
         by_rows = predictor.merges and all(feed.has_rows for feed in feeds)

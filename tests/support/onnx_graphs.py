@@ -14,7 +14,7 @@ import numpy as np
 OPSET = 17
 _KINDS = {
     "float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "string": 8, "bool": 9, "float16": 10,
-    "float64": 11,
+    "float64": 11, "uint64": 13,
 }  # fmt: skip
 
 Attribute = int | float | str | Sequence[int] | Sequence[float] | Sequence[str] | np.ndarray

@@ -121,7 +121,8 @@ class InferRequest(msgspec.Struct, eq=False):
             raise request_refusal(
                 self.request_id, f"{len(self.inputs)} inputs were given; limits.tensors is {limits.tensors}"
             )
-        if (self.correlation_id or self.flags) and not model.reads_sequences:
+        in_sequence = self.correlation_id or self.flags
+        if in_sequence and not (model.reads_sequences or scheduler.keeps_sequences(model.key)):
             raise request_refusal(
                 self.request_id,
                 f"model '{model.name}' keeps no sequences: send no sequence_id, sequence_start or "

@@ -445,7 +445,7 @@ class Instance:
                 run_isolated(task.fail, get_error(settled))
                 continue
             parts = tail.unstow(settled.parts)
-            run_isolated(task.complete, settled.outcome, parts)
+            run_isolated(task.complete, settled.outcome, parts, tail.unstow(settled.state))
             if has_large and sum(map(len, parts)) > LARGE_BYTES:
                 yield
         if reply.last:

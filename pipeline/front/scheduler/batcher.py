@@ -41,6 +41,7 @@ from pipeline.front.pool.worker_process import (
     time_limits,
 )
 from pipeline.front.scheduler.batch_limit import BatchLimit
+from pipeline.front.scheduler.sequences import Sequences
 from pipeline.front.scheduler.worker_faults import (
     STOPPED_LIMIT_S,
     STUCK_AFTER_S,
@@ -89,11 +90,12 @@ class BatchPolicy:
     one_batch: bool = False
     # sizes that leave at once, ascending; a dispatch has the largest that is filled
     preferred: tuple[int, ...] = ()
+    least: int = 0  # requests that leave at once; 0: a full batch, or the smallest preferred size
 
     @property
     def full(self) -> int:
         """Number of queued requests that are sent at once, without a wait for further requests."""
-        return self.preferred[0] if self.preferred else self.batch_size
+        return self.least or (self.preferred[0] if self.preferred else self.batch_size)
 
 
 def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> float:
@@ -276,6 +278,7 @@ class Batcher:
             section.auto_batching_timeout / 1000,
             one_batch=self._timeout_s < math.inf,
             preferred=batching.preferred,
+            least=batching.least,
         )
         self._batch_limit = 0  # see `DispatchMessage`
         self._learned: BatchLimit | None = None  # with `batch_size: auto`
@@ -292,6 +295,8 @@ class Batcher:
         self._fair_queue = fair_queue
         self._update_paces = update_paces
         self._queue = TaskQueue()
+        rules = plan.app.get_sequence_rules(op)
+        self.sequences = None if rules is None else Sequences(op, rules, config.limits, self._push_again)
         self._suspects: deque[Task] = deque()
         waits_idly = bool(section.server_endpoints)
         instances = self.pool.all_instances
@@ -378,9 +383,23 @@ class Batcher:
         Tasks of the same iteration of the event loop are sent together. A task that the queue policy refuses
         fails with Overloaded.
         """
+        turn = dag_run.turns.get(self.op)
         task = Task(
-            dag_run, node, inputs, next(_numbers), time.monotonic(), self._tries, in_order=self._in_order
+            dag_run,
+            node,
+            inputs,
+            next(_numbers),
+            time.monotonic(),
+            self._tries,
+            in_order=self._in_order,
+            turn=turn,
         )
+        if turn is not None and not turn.admit(task):
+            return
+        if turn is None and self.sequences is not None:
+            error = ServingError(f"Op {self.op} keeps sequences, so that no decoupled model can precede it")
+            asyncio.get_running_loop().call_soon(task.fail, error)
+            return
         if self._queue_policies is not None and not self._may_wait(task, self._queue_policies):
             return
         self._queue.add(task)
@@ -415,7 +434,7 @@ class Batcher:
             self.dispatch_soon()
 
     def _push_again(self, task: Task) -> None:
-        """Queue a task again, whose earlier try was lost, abandoned or recalled.
+        """Queue a task after a lost, abandoned or recalled try, or after its predecessor in its sequence.
 
         Suspects get a separate queue.
         """

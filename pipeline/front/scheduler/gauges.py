@@ -12,6 +12,7 @@ from pipeline.front.metrics.metrics import Metrics, Rows, resident_bytes
 from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler.admission import KeyRing
 from pipeline.front.scheduler.batcher import Batcher
+from pipeline.front.scheduler.sequences import Sequences
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ def register_gauges(
     )
     restarts = "paddlewheel_op_restarts_total"
     metrics.watch_total(restarts, "Workers replaced.", lambda: per_op(lambda b: b.pool.restarts))
+    _watch_sequences(metrics, batchers)
     watch("paddlewheel_resident_bytes", "Resident memory by process.", memory)
     if any(batcher.pool.plan.app.choices for batcher in batchers.values()):
         _watch_choices(metrics, batchers)
@@ -102,6 +104,22 @@ def register_gauges(
     cards = open_gpu_memory(config)
     if cards is not None:
         _watch_cards(metrics, cards, batchers)
+
+
+def _watch_sequences(metrics: Metrics, batchers: Mapping[str, Batcher]) -> None:
+    def per_op(read: Callable[[Sequences], int]) -> Rows:
+        for name, batcher in batchers.items():
+            if batcher.sequences is not None:
+                yield {"op": name}, float(read(batcher.sequences))
+
+    watch = metrics.watch
+    watch("paddlewheel_sequences", "Live sequences.", lambda: per_op(lambda s: s.live))
+    watch("paddlewheel_sequence_bytes", "Bytes of their states.", lambda: per_op(lambda s: s.bytes))
+    metrics.watch_total(
+        "paddlewheel_sequences_expired_total",
+        "Sequences that ended without a request for too long.",
+        lambda: per_op(lambda s: s.expired),
+    )
 
 
 def _watch_choices(metrics: Metrics, batchers: Mapping[str, Batcher]) -> None:

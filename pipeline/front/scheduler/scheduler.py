@@ -35,6 +35,7 @@ from pipeline.front.pool.worker_pool import PoolServices, Starts, WorkerPool
 from pipeline.front.scheduler.admission import Admission, KeyRing, Peers
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.gauges import register_gauges
+from pipeline.front.scheduler.sequences import end_turns
 from pipeline.messages.messages import STOP_HANDLER_S
 from pipeline.models.serving_model import UNVERSIONED
 from pipeline.process.environment import usable_cores
@@ -221,8 +222,13 @@ class Scheduler:
             max_branches=model.max_inflight_requests,
             max_answer_bytes=self.app.config.limits.response_bytes,
             load_hint=model.load_hint,
+            sequences=tuple(filter(None, (self._batchers[op].sequences for op in graph.ops))),
             failures=self.metrics.of_ops[model.op].failures if requests is None else requests.failures,
         )
+
+    def keeps_sequences(self, model: str) -> bool:
+        """Return whether the requests of a model belong to sequences. model: its key."""
+        return bool(self._entries[model].sequences)
 
     @property
     def pending(self) -> int:
@@ -319,6 +325,8 @@ class Scheduler:
             subject = f"Op {min(ops)}" if ops else f"model {entry.model}"
             raise NotReady(f"{subject} is unloaded; {entry.load_hint}")
         try:
+            for sequences in entry.sequences:
+                sequences.check(request)
             client = request.client or self._anyone
             request.turn = self._admission.admit(request, entry.dag, client, self._pending)
         except ServingError as exc:
@@ -329,6 +337,8 @@ class Scheduler:
         if request.finish is not None:
             request.finish.begin()
         dag_run = DagRun(request, answered, time.monotonic(), entry, entry.max_hops, entry.tries)
+        for sequences in entry.sequences:
+            dag_run.turns[sequences.op] = sequences.join(request)
         self._pending += 1
         entry.pending += 1
         if request.deadline < math.inf:
@@ -379,6 +389,8 @@ class Scheduler:
                 )
         if request.finish is not None:
             answer = request.finish.end(answer)
+        if dag_run.turns:
+            answer = end_turns(dag_run.turns.values(), answer)
         run_isolated(self._record_end, dag_run, answer, took_s)
         if answer is not None:
             run_isolated(dag_run.answered, answer)

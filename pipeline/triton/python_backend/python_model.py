@@ -19,6 +19,7 @@ import numpy as np
 
 from pipeline.api.op import STREAMED, AnswerSender, OpRequest
 from pipeline.errors import ConfigError, InvalidInput, ServingError, get_error_text
+from pipeline.models.sequence_tensors import SequenceTensors
 from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.process.app_modules import lead_import_path
 from pipeline.process.run_module import PACKAGES
@@ -78,6 +79,7 @@ class PythonModel:
         version: str,
         instance: int,
         other_models: OtherModels,
+        sequence_tensors: SequenceTensors | None = None,
         *,
         install_requirements: bool = False,
     ) -> None:
@@ -86,6 +88,9 @@ class PythonModel:
         self._gpu = select_gpu(config, instance)
         self._datatypes = {tensor["name"]: _get_datatype(tensor) for tensor in config["input"]}
         self._outputs = [tensor["name"] for tensor in config["output"]]
+        hidden = sequence_tensors or SequenceTensors()
+        self._datatypes |= hidden.datatypes
+        self._hidden_outputs = list(hidden.outputs)  # the state, which is returned with each response
         self._model_shapes = {  # `reshape`: the model's shapes in place of the client's
             tensor["name"]: tensor["reshape"]["shape"] for tensor in config["input"] if "reshape" in tensor
         }
@@ -187,7 +192,7 @@ class PythonModel:
             tensors.append(Tensor(name, array, datatype))
         return InferenceRequest(
             self._config["name"],
-            request.outputs or self._outputs,
+            [*(request.outputs or self._outputs), *self._hidden_outputs],
             tensors,
             request.id,
             request.correlation_id,

@@ -1,0 +1,296 @@
+"""Sequences of an Op: requests of one correlation id that run in order, and the state between them.
+
+The front keeps the state as the bytes that a worker has encoded, and decodes nothing. Each request of a
+sequence takes the state to a worker, and the reply brings the next state. A request that fails, or whose
+client leaves, does not change the state. A request that is run again, because its worker died, takes the same
+state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from pipeline.api.request_options import NO_OPTIONS
+from pipeline.api.sequences import ID_RANGES, SequenceRules
+from pipeline.config.config_file import Limits
+from pipeline.errors import InvalidInput, Overloaded, ServingError
+from pipeline.front.dag_run import Answer, Request, SequenceTurn, Task
+from pipeline.messages.frames import Part
+from pipeline.models.sequence_tensors import END, MAX_ID_BYTES, START
+
+Key = int | str
+
+
+class LiveSequence:
+    """A sequence of one correlation id: its state, and the turns of its open requests."""
+
+    __slots__ = ("idle_since", "key", "size", "started", "state", "turns")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.state: Sequence[Part] | None = None  # as a worker has encoded it; None: the initial state
+        self.size = 0  # bytes of the state
+        self.started = False  # whether a request with START has succeeded
+        self.turns: deque[Turn] = deque()  # in the order of the requests; the first one is current
+        self.idle_since = 0.0  # end of the last request, time.monotonic()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a further request needs no START: no admitted request ends the sequence."""
+        return not self.turns[-1].ends if self.turns else self.started
+
+    def set_state(self, state: Sequence[Part] | None) -> None:
+        self.state = state
+        self.size = get_size(state)
+
+
+class Turn:
+    """The place of one request in its sequence, from its admission to its end: a `SequenceTurn`.
+
+    The request may run the Op several times, in an ensemble or after a jump. Its tasks run one after the
+    other, each with the state of the one before.
+    """
+
+    __slots__ = (
+        "_current",
+        "_error",
+        "_owner",
+        "_running",
+        "_sequence",
+        "_waiting",
+        "ends",
+        "starts",
+        "state",
+    )
+
+    def __init__(self, owner: Sequences, sequence: LiveSequence, flags: int) -> None:
+        self._owner = owner
+        self._sequence = sequence
+        self.starts = bool(flags & START)
+        self.ends = bool(flags & END)
+        self.state: Sequence[Part] | None = None
+        self._waiting: deque[Task] = deque()
+        self._current = False
+        self._running = False  # whether a task of the request is queued, or in a worker
+        self._error: ServingError | None = None  # refuses the request: no state precedes it
+
+    def admit(self, task: Task) -> bool:
+        """Return whether a new task of the request may be queued now. If not, it is queued later."""
+        if self._current and self._error is not None:
+            asyncio.get_running_loop().call_soon(task.fail, self._error)
+            return False
+        if self._current and not self._running:
+            self._running = True
+            return True
+        self._waiting.append(task)
+        return False
+
+    def settle(self, state: Sequence[Part]) -> None:
+        """Record that a task of the request has ended. state: the next one; empty if it is unchanged."""
+        if state:
+            self.state = state
+        self._running = False
+        self._go_on()
+
+    def restart(self) -> None:
+        """Forget the tasks of the request and their states, because the whole request is run again."""
+        self._waiting.clear()
+        self._running = False
+        self.state = None if self.starts else self._sequence.state
+
+    def begin(self, error: ServingError | None) -> None:
+        """Make the request the current one of its sequence. error: refuses the request."""
+        self._current, self._error = True, error
+        self.state = None if self.starts else self._sequence.state
+        if error is None:
+            self._go_on()
+            return
+        for task in self._waiting:
+            asyncio.get_running_loop().call_soon(task.fail, error)
+
+    def _go_on(self) -> None:
+        while self._waiting:
+            task = self._waiting.popleft()
+            if task.wanted:
+                self._running = True
+                self._owner.release(task)
+                return
+
+    def find_refusal(self) -> ServingError | None:
+        """Return the error of a request whose new state exceeds `limits.sequence_bytes`, else None."""
+        return None if self.ends else self._owner.find_refusal(self._sequence, self.state)
+
+    def end(self, *, succeeded: bool) -> None:
+        """Give up the turn, at the end of the request. The state of a successful request is kept."""
+        self._waiting.clear()
+        self._owner.end_turn(self._sequence, self, succeeded=succeeded and self._error is None)
+
+
+def end_turns(turns: Iterable[SequenceTurn], answer: Answer | None) -> Answer | None:
+    """End the turns of a finished request in its sequences. Returns its answer, or the error in its place."""
+    turns = tuple(turns)
+    if isinstance(answer, list):
+        answer = next(filter(None, (turn.find_refusal() for turn in turns)), answer)
+    for turn in turns:
+        turn.end(succeeded=isinstance(answer, list))
+    return answer
+
+
+class Sequences:
+    """The live sequences of one Op, by correlation id: order of requests, state, expiry and limits."""
+
+    def __init__(
+        self,
+        op: str,
+        rules: SequenceRules,
+        limits: Limits,
+        release: Callable[[Task], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """release: queues a task whose predecessor in the sequence has ended."""
+        self.op = op
+        self.expired = 0  # sequences that were freed after the idle time
+        self.bytes = 0  # of all states
+        self.release = release
+        self._model = op.rpartition(":")[0] or op
+        self._rules = rules
+        self._limits = limits
+        self._idle_s = rules.idle_s or limits.sequence_idle_s
+        self._clock = clock
+        self._by_key: dict[Key, LiveSequence] = {}
+        self._idle: dict[Key, LiveSequence] = {}  # without open requests, the longest idle first
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def live(self) -> int:
+        """Number of live sequences."""
+        return len(self._by_key)
+
+    def check(self, request: Request) -> None:
+        """Raise ServingError for a request that can't join a sequence. Changes no sequence but expired ones.
+
+        The words are Triton's, as far as it has such an error.
+        """
+        self.expire()
+        options = request.options or NO_OPTIONS
+        key, name = options.correlation_id, self._model
+        if not key:
+            raise InvalidInput(
+                f"inference request to model '{name}' must specify a non-zero or non-empty correlation ID"
+            )
+        if request.rows != 1:
+            raise InvalidInput(
+                f"inference request to model '{name}' must specify batch-size 1 due to requirements of "
+                "sequence batcher"
+            )
+        self._check_id(key)
+        sequence = self._by_key.get(key)
+        if not options.flags & START and (sequence is None or not sequence.goes_on):
+            raise self._unknown(key)
+        if sequence is None and len(self._by_key) >= self._limits.sequences:
+            raise Overloaded(
+                f"model '{name}' has {len(self._by_key)} live sequences, as many as limits.sequences allows"
+            )
+
+    def _check_id(self, key: Key) -> None:
+        id_type = self._rules.id_type
+        if isinstance(key, str):
+            if len(key.encode("utf-8", "surrogatepass")) > MAX_ID_BYTES:
+                raise InvalidInput(
+                    f"the correlation ID of model '{self._model}' has more than {MAX_ID_BYTES} bytes: "
+                    f"{key[:MAX_ID_BYTES]!r}..."
+                )
+            if id_type in ID_RANGES:
+                raise InvalidInput(
+                    f"the correlation ID of model '{self._model}' is a number ({id_type}), and {key!r} is a "
+                    "text"
+                )
+        elif id_type in ID_RANGES and key not in ID_RANGES[id_type]:
+            raise InvalidInput(
+                f"the correlation ID of model '{self._model}' is a number of {id_type}, which can't hold "
+                f"{key}"
+            )
+
+    def _unknown(self, key: Key) -> InvalidInput:
+        return InvalidInput(
+            f"inference request for sequence {key} to model '{self._model}' must specify the START flag on "
+            "the first request of the sequence; a sequence also ends after "
+            f"{self._idle_s:g} s without a request"
+        )
+
+    def join(self, request: Request) -> Turn:
+        """Return the turn of a request that `check` has accepted, behind all requests of its sequence."""
+        options = request.options or NO_OPTIONS
+        key = options.correlation_id
+        sequence = self._by_key.get(key)
+        if sequence is None:
+            sequence = self._by_key[key] = LiveSequence(key)
+        self._idle.pop(key, None)
+        turn = Turn(self, sequence, options.flags)
+        sequence.turns.append(turn)
+        if len(sequence.turns) == 1:
+            turn.begin(None)
+        return turn
+
+    def find_refusal(self, sequence: LiveSequence, state: Sequence[Part] | None) -> ServingError | None:
+        """Return the error for a state that exceeds `limits.sequence_bytes`, else None."""
+        most = self._limits.sequence_bytes
+        if self.bytes - sequence.size + get_size(state) <= most:
+            return None
+        return Overloaded(
+            f"the states of model '{self._model}' have {self.bytes} bytes, and limits.sequence_bytes is "
+            f"{most}: sequence {sequence.key} keeps its former state"
+        )
+
+    def end_turn(self, sequence: LiveSequence, turn: Turn, *, succeeded: bool) -> None:
+        """Remove a turn. If it was the current one, store its state, and begin the next turn."""
+        turns = sequence.turns
+        was_current = bool(turns) and turns[0] is turn
+        turns.remove(turn)
+        if not was_current:
+            return
+        if succeeded:
+            self.bytes -= sequence.size
+            sequence.started = not turn.ends
+            sequence.set_state(None if turn.ends else turn.state)
+            self.bytes += sequence.size
+        if turns:
+            first = turns[0]
+            first.begin(None if first.starts or sequence.started else self._unknown(sequence.key))
+        elif sequence.started:
+            sequence.idle_since = self._clock()
+            self._idle[sequence.key] = sequence
+            self._arm()
+        else:
+            del self._by_key[sequence.key]
+
+    def expire(self) -> None:
+        """Free the sequences that have been idle for too long."""
+        latest = self._clock() - self._idle_s
+        while self._idle:
+            key, sequence = next(iter(self._idle.items()))
+            if sequence.idle_since > latest:
+                return
+            del self._idle[key], self._by_key[key]
+            self.bytes -= sequence.size
+            self.expired += 1
+
+    def _arm(self) -> None:
+        """Set the timer for the sequence that is idle for longest, unless it is set."""
+        if self._timer is None and self._idle:
+            first = next(iter(self._idle.values()))
+            wait_s = max(0.0, first.idle_since + self._idle_s - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self._expire_and_arm)
+
+    def _expire_and_arm(self) -> None:
+        self._timer = None
+        self.expire()
+        self._arm()
+
+
+def get_size(state: Sequence[Part] | None) -> int:
+    """Return the bytes of an encoded state."""
+    return sum(map(len, state or ()))

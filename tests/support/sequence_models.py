@@ -1,0 +1,149 @@
+"""Models of sequences for tests: ONNX models with declared state, and Python models that keep their own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as v2_grpc
+import tritonclient.http as v2_http
+
+from tests.support.onnx_graphs import Graph
+from tests.support.service_process import ServiceProcess
+from tests.support.triton_repository import write_model
+
+STATE = """state [ { input_name: "STATE" output_name: "NEXT" data_type: TYPE_FP32 dims: [ 1 ] INITIAL } ]"""
+ZEROS = 'initial_state { name: "zeros" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true }'
+
+
+def sum_graph() -> bytes:
+    """OUTPUT and the next state are the sum of INPUT and STATE."""
+    graph = Graph()
+    x, state = (graph.feed(name, "float32", "rows", 1) for name in ("INPUT", "STATE"))
+    total = graph.add("Add", x, state)
+    graph.fetch(total, "OUTPUT", "float32", "rows", 1)
+    graph.fetch(total, "NEXT", "float32", "rows", 1)
+    return graph.model()
+
+
+def write_sum(
+    repository: Path,
+    name: str = "sum",
+    *,
+    strategy: str = "oldest { max_candidate_sequences: 4 }",
+    idle_us: int = 60_000_000,
+    initial: str = ZEROS,
+    more: str = "",
+    rows: int = 8,
+) -> Path:
+    """A model that returns the sum of all inputs of its sequence. more: lines of config.pbtxt."""
+    config = f"""
+    backend: "onnxruntime"
+    max_batch_size: {rows}
+    input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+    output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+    sequence_batching {{
+      max_sequence_idle_microseconds: {idle_us}
+      {strategy}
+      {STATE.replace("INITIAL", initial)}
+    }}
+    {more}
+    """
+    folder = write_model(repository, name, config)
+    (folder / "1" / "model.onnx").write_bytes(sum_graph())
+    return folder
+
+
+Infer = Callable[..., Any]
+
+
+def _infer(kind: Any, client: Any, model: str, value: Any, datatype: str = "FP32", **options: Any) -> Any:
+    array = np.asarray(value, v2_http.triton_to_np_dtype(datatype)).reshape(-1, 1)
+    tensor = kind.InferInput("INPUT", list(array.shape), datatype)
+    tensor.set_data_from_numpy(array)
+    return client.infer(model, [tensor], **options)
+
+
+@contextlib.contextmanager
+def protocols(service: ServiceProcess) -> Iterator[list[Infer]]:
+    """Functions that send a request of a sequence with tritonclient, over HTTP and over gRPC."""
+    with (
+        v2_http.InferenceServerClient(f"127.0.0.1:{service.http_port}") as http_client,
+        v2_grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as grpc_client,
+    ):
+        yield [partial(_infer, v2_http, http_client), partial(_infer, v2_grpc, grpc_client)]
+
+
+def first(result: Any, name: str = "OUTPUT") -> Any:
+    """The only element of an output."""
+    (element,) = result.as_numpy(name).ravel().tolist()
+    return element
+
+
+def control(name: str, kind: str, values: str) -> str:
+    return f'{{ name: "{name}" control [ {{ kind: CONTROL_SEQUENCE_{kind} {values} }} ] }}'
+
+
+CONTROLS = [
+    control("START", "START", "int32_false_true: [ 0, 1 ]"),
+    control("END", "END", "fp32_false_true: [ 0, 1 ]"),
+    control("READY", "READY", "bool_false_true: [ false, true ]"),
+]
+_KINDS = {"UINT64": "uint64", "INT32": "int32", "STRING": "string"}
+
+
+def write_controls(repository: Path, datatype: str) -> None:
+    """A model that returns its controls, beside a sum. datatype: Triton's, of the correlation id."""
+    kinds = {"START": "int32", "END": "float32", "READY": "bool", "CORRID": _KINDS[datatype]}
+    names = {"START": "STARTED", "END": "ENDED", "READY": "READIED", "CORRID": "ID"}
+    graph = Graph()
+    x, state = (graph.feed(name, "float32", "rows", 1) for name in ("INPUT", "STATE"))
+    graph.fetch(graph.add("Add", x, state), "NEXT", "float32", "rows", 1)
+    for name, kind in kinds.items():
+        graph.fetch(graph.feed(name, kind, "rows", 1), names[name], kind, "rows", 1)
+    types = {"float32": "FP32", "bool": "BOOL"}
+    outputs = ", ".join(
+        f'{{ name: "{names[name]}" data_type: TYPE_{types.get(kind, kind.upper())} dims: [ 1 ] }}'
+        for name, kind in kinds.items()
+    )
+    corrid = control("CORRID", "CORRID", f"data_type: TYPE_{datatype}")
+    config = f"""
+    backend: "onnxruntime"
+    max_batch_size: 4
+    input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+    output [ {outputs} ]
+    sequence_batching {{
+      control_input [ {", ".join([*CONTROLS, corrid])} ]
+      {STATE.replace("INITIAL", "")}
+    }}
+    """
+    folder = write_model(repository, f"controls_{datatype.lower()}", config)
+    (folder / "1" / "model.onnx").write_bytes(graph.model())
+
+
+def layered_graph() -> bytes:
+    """A recurrent model with the batch axis of its state second, and a scalar input: `OUTPUT = sr * 6 * sum`.
+
+    The state has 2 layers of width 3.
+    """
+    graph = Graph()
+    x, state = graph.feed("INPUT", "float32", "rows", 1), graph.feed("state", "float32", 2, "rows", 3)
+    rate = graph.feed("sr", "int64")
+    total = graph.add("Add", state, x)
+    over_layers = graph.add("ReduceSum", total, graph.ints(0, 2), keepdims=0)
+    scaled = graph.add("Mul", over_layers, graph.add("Cast", rate, to=1))
+    graph.fetch(graph.add("Unsqueeze", scaled, graph.ints(1)), "OUTPUT", "float32", "rows", 1)
+    graph.fetch(total, "stateN", "float32", 2, "rows", 3)
+    return graph.model()
+
+
+def write_layered(folder: Path, additions: str) -> Path:
+    """A model folder of this project. additions: its serving.yml."""
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(layered_graph())
+    (folder / "serving.yml").write_text(additions, "utf-8")
+    return folder
