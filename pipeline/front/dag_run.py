@@ -60,7 +60,7 @@ class SequenceTurn(Protocol):
         """Return whether a new task of the request may be queued now. If not, it is queued later."""
         ...
 
-    def settle(self, state: Sequence[Part]) -> None:
+    def record_state(self, state: Sequence[Part]) -> None:
         """Record that a task of the request has ended. state: the next one; empty if it is unchanged."""
         ...
 
@@ -589,7 +589,7 @@ class Task(msgspec.Struct, eq=False):
             return
         try:
             if self.turn is not None:
-                self.turn.settle(state)
+                self.turn.record_state(state)
             if outcome is _ANSWER:
                 dag_run.end(parts)
                 return
@@ -617,7 +617,7 @@ class Task(msgspec.Struct, eq=False):
         if not self.wanted:
             return
         if self.turn is not None:
-            self.turn.settle(())
+            self.turn.record_state(())
         self.dag_run.awaited[self.node] = []
         try:
             if error.err_no == DeadlineExceeded.err_no and not self.streaming:

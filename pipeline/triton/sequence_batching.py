@@ -38,6 +38,8 @@ def find_sequence_errors(config: ModelConfig) -> Iterator[str]:
         yield "models of sequences that declare no state are not served yet: declare it in sequence_batching"
     if batching.iterative_sequence:
         yield f"iterative_sequence of {config.name} is not served yet: remove it"
+    if config.model_transaction_policy.decoupled:
+        yield f"a decoupled model with sequence_batching is not served yet: remove one of {config.name}'s two"
     yield from _find_control_errors(config)
     names: set[str] = set()
     for state in batching.state:

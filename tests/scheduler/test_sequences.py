@@ -58,7 +58,7 @@ class Harness:
         task: Any = FakeTask("lone")
         assert turn.admit(task)
         before = turn.state
-        turn.settle([state] if state else [])
+        turn.record_state([state] if state else [])
         end_turns([turn], [b"answer"])
         return before
 
@@ -92,7 +92,7 @@ async def test_requests_of_a_sequence_run_in_order_and_those_of_others_beside_th
     other = harness.join(START, key="other")
     assert [turn.admit(task) for turn, task in zip(turns, tasks, strict=True)] == [True, False, False]
     assert other.admit(FakeTask("other"))  # type: ignore[arg-type]
-    turns[0].settle([b"1"])
+    turns[0].record_state([b"1"])
     assert harness.released == []  # the first request goes on in other Ops
     end_turns(turns[:1], [b"answer"])
     assert harness.released == ["second"]
@@ -109,7 +109,7 @@ async def test_a_request_that_fails_or_whose_client_leaves_changes_no_state() ->
     for answer in (InvalidInput("it fails"), None):
         turn = harness.join(END)
         turn.admit(FakeTask("failing"))  # type: ignore[arg-type]
-        turn.settle([b"lost"])
+        turn.record_state([b"lost"])
         end_turns([turn], answer)
         assert harness.run(0, b"kept") == [b"kept"]
 
@@ -122,7 +122,7 @@ async def test_a_request_that_waits_is_dropped_without_the_others_behind_it() ->
         turn.admit(FakeTask(str(number)))  # type: ignore[arg-type]
     end_turns(turns[1:2], None)
     assert harness.released == []
-    turns[0].settle([b"1"])
+    turns[0].record_state([b"1"])
     end_turns(turns[:1], [b"answer"])
     assert harness.released == ["2"]
 
@@ -191,7 +191,7 @@ async def test_a_state_beyond_the_limit_is_not_kept() -> None:
     harness = Harness(sequence_bytes=8)
     harness.run(START, b"12345")
     turn = harness.join(START, key="other")
-    turn.settle([b"1234"])
+    turn.record_state([b"1234"])
     refusal = end_turns([turn], [b"answer"])
     assert isinstance(refusal, Overloaded) and "limits.sequence_bytes is 8" in refusal.message
     assert (harness.sequences.live, harness.sequences.bytes) == (1, 5)
@@ -205,7 +205,7 @@ async def test_the_tasks_of_one_request_run_one_after_the_other() -> None:
     tasks: list[Any] = [FakeTask(str(number)) for number in range(3)]
     assert [turn.admit(task) for task in tasks] == [True, False, False]
     tasks[1].wanted = False
-    turn.settle([b"1"])
+    turn.record_state([b"1"])
     assert (harness.released, turn.state) == (["2"], [b"1"])
     turn.restart()  # the whole request is run again
     assert (turn.state, turn.admit(tasks[0])) == (None, True)

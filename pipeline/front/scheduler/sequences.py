@@ -88,7 +88,7 @@ class Turn:
         self._waiting.append(task)
         return False
 
-    def settle(self, state: Sequence[Part]) -> None:
+    def record_state(self, state: Sequence[Part]) -> None:
         """Record that a task of the request has ended. state: the next one; empty if it is unchanged."""
         if state:
             self.state = state
