@@ -48,7 +48,7 @@ def resize(
 ) -> Image:
     """Resize an image to (width, height), or its shorter side to `target_size`.
 
-    max_size: limit of the longer side then. interpolation: OpenCV's number; None and 0 are INTER_LINEAR.
+    max_size: limit of both sides. interpolation: OpenCV's number; None and 0 are INTER_LINEAR.
     """
     cv2 = opencv()
     # INTER_NEAREST is 0, which the original took for "not given": the same images must come out.

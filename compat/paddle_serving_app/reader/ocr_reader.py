@@ -86,7 +86,7 @@ class CharacterOps:
 class CTCLabelDecode:
     """Decodes a CTC model's probabilities (texts, steps, classes) to texts.
 
-    Class 0 is the blank, the last class a space.
+    Class 0 is the blank. The last class is a space, except for "en" and "EN_symbol".
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -142,9 +142,9 @@ class OCRReader:
         self.label_ops = CTCLabelDecode(config)
 
     def resize_norm_img(self, img: Image, max_wh_ratio: float) -> Image:
-        """Resize a crop to a float32 input (3, 32, width) between -1 and 1, with zeros on the right.
+        """Resize a crop to a float32 input of `image_shape` between -1 and 1, with zeros on the right.
 
-        For "ch" the width is 32 x `max_wh_ratio`, the widest crop of the batch; else that of `image_shape`.
+        For "ch" the width is 32 x `max_wh_ratio`, the ratio of width to height of the widest crop.
         """
         channels, height, width = self.rec_image_shape
         if self.character_type == "ch":
@@ -166,11 +166,14 @@ class OCRReader:
     def postprocess_ocrv2(
         self, outputs: Mapping[str, Any], with_score: bool = False
     ) -> list[tuple[str, Any]]:
-        """Return (text, score) for each crop, from the output "save_infer_model/scale_0.tmp_1"."""
+        """Return (text, score) for each crop, from the output "save_infer_model/scale_0.tmp_1".
+
+        with_score has no effect, as in the original.
+        """
         return self.label_ops(outputs["save_infer_model/scale_0.tmp_1"])
 
     def postprocess(self, outputs: Mapping[str, Any], with_score: bool = False) -> list[list[Any]]:
-        """Return [text] or [text, score] for each crop, from a model of version 1 with LoD outputs."""
+        """Return [text], or [text, score] `with_score`, for each crop, from a model with LoD outputs."""
         numbers = np.asarray(outputs["ctc_greedy_decoder_0.tmp_0"])
         offsets = outputs["ctc_greedy_decoder_0.tmp_0.lod"]
         results: list[list[Any]] = [

@@ -46,7 +46,9 @@ class VideoDecoder:
 class Sampler:
     """Selects frames of a video: `seg_len` frames from each of `num_seg` segments, as PIL images in "imgs".
 
-    select_left: one frame in the middle of each segment. Random sampling is for training and refused.
+    frame_interval: distance of the frames of a segment, 1 by default. linspace_sample: `num_seg` frames from
+    the first to the last. select_left: one frame in the middle of each segment. dense_sample: ten clips, each
+    of `num_seg` frames. valid_mode=False is for training and refused, unless linspace_sample.
     """
 
     def __init__(
@@ -101,9 +103,9 @@ class Sampler:
         return [(start + i * interval) % frames for start in starts for i in range(self.seg_len)]
 
     def _dense(self, frames: int) -> list[int]:
-        """Return frame numbers of ten clips of 64 frames.
+        """Return `num_seg` frame numbers from each of ten clips of 64 frames.
 
-        The original counts frames from 1, and so wraps around at the end.
+        The numbers are one too high, and the last is repeated, because the original counts frames from 1.
         """
         last = max(1, 1 + frames - 64) - 1
         step = 64 // self.num_seg
@@ -195,7 +197,10 @@ class TenCrop:
 
 
 class Image2Array:
-    """Stacks the images to one float32 array: (images, 3, height, width), or "cthw" (3, images, ...)."""
+    """Stacks the images to one float32 array: (images, 3, height, width), or "cthw" (3, images, ...).
+
+    transpose: False gives (images, height, width, 3).
+    """
 
     def __init__(self, transpose: bool = True, data_format: str = "tchw") -> None:
         if data_format not in ("tchw", "cthw"):

@@ -114,7 +114,7 @@ class CenterCrop:
 class Resize:
     """Resizes an image to (width, height), or its shorter side to `size`.
 
-    max_size: limit of the longer side then. interpolation: OpenCV's number; None and 0 are INTER_LINEAR.
+    max_size: limit of both sides. interpolation: OpenCV's number; None and 0 are INTER_LINEAR.
     """
 
     def __init__(
@@ -135,9 +135,10 @@ class Resize:
 
 
 class ResizeByFactor:
-    """Resizes an image for a text detector: both sides become multiples of `factor`.
+    """Resizes an image for a text detector: both sides become multiples of `factor`, at least `factor`.
 
-    max_side_len: limit of the longer side.
+    With another `factor` than 32, a height that is no multiple becomes a multiple of 32. max_side_len: limit
+    of the longer side.
     """
 
     def __init__(self, factor: int = 32, max_side_len: int = 2400) -> None:
@@ -152,7 +153,10 @@ class ResizeByFactor:
         return _array(opencv().resize(image, target))
 
     def _multiple(self, side: int, step: int) -> int:
-        """Return `side` if it is a multiple of `factor`, else one step below the next smaller multiple."""
+        """Return `side` if it is a multiple of `factor`, else the second multiple of `step` below it.
+
+        The result is at least `factor`.
+        """
         if side % self.factor:
             side = (side // step - 1) * step if side // self.factor > 1 else 0
         return max(side, self.factor)
@@ -185,7 +189,11 @@ def padded(image: Image, stride: int) -> Image:
 
 
 class ImageReader:
-    """Converts the bytes of an image file to the (3, 224, 224) input of an ImageNet classifier."""
+    """Converts the bytes of an image file to the (3, 224, 224) input of an ImageNet classifier.
+
+    image_shape: its second number is the side of the square crop; 0 leaves the image as it is. crop_center:
+    False crops at a random place.
+    """
 
     def __init__(
         self,

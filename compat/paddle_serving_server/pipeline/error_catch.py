@@ -148,7 +148,7 @@ class ParamVerify:
 
     @staticmethod
     def check_feed_dict(feed_dict: Any, right_feed_list: Collection[str]) -> bool:
-        """Return whether a dict has exactly these inputs, apart from their offsets (`x.lod`)."""
+        """Return whether a dict has exactly these inputs. Names with "lod" (offsets) do not count."""
         return isinstance(feed_dict, dict) and {k for k in feed_dict if "lod" not in k} == set(
             right_feed_list
         )

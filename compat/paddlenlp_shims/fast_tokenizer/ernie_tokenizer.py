@@ -42,7 +42,8 @@ class ErnieFastTokenizer:
     """A WordPiece tokenizer for ERNIE models, which encodes texts as `[CLS] A [SEP] B [SEP]`.
 
     vocab: token id by token. lowercase, strip_accents, handle_chinese_chars, clean_text: normalization of
-    texts. max_sequence_len: truncates to so many tokens. Raises TypeError if `vocab` lacks a special token.
+    texts. max_sequence_len: truncates to so many tokens. Raises TypeError if `vocab` lacks `unk_token`,
+    `sep_token` or `cls_token`.
     """
 
     def __init__(

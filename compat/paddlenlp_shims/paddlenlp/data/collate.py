@@ -30,8 +30,9 @@ class Stack:
 class Pad:
     """Pads samples to the longest sample along `axis`, then stacks them to an array [n, longest, ...].
 
-    ret_length: also return the lengths, int32 of shape [n]. dtype: of the result; None keeps the dtype of the
-    first sample. pad_right: False pads before the sample.
+    Samples that are single numbers become an array [n]. ret_length: also return the lengths, int32 of shape
+    [n]. dtype: of the result; None keeps the dtype of the first sample. pad_right: False pads before the
+    sample.
     """
 
     def __init__(

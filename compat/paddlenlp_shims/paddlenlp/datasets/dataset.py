@@ -39,7 +39,7 @@ class MapDataset:
     def filter(self, fn: Callable[[Example], bool], num_workers: int = 0) -> MapDataset:
         """Keep the examples for which the function is true, and return this data set.
 
-        num_workers has no effect.
+        The function gets the examples without the lazy functions of `map`. num_workers has no effect.
         """
         self.new_data = [example for example in self.new_data if fn(example)]
         return self
@@ -65,7 +65,8 @@ class MapDataset:
     ) -> MapDataset:
         """Replace each example by the function's result, and return this data set.
 
-        lazy: call the function when an example is read. batched: call it once with all examples.
+        lazy: call the function when an example is read, unless `num_workers` is 2 or more. batched: call it
+        once with all examples.
         """
         if batched:
             self.new_data = fn(self.new_data)
@@ -112,7 +113,10 @@ class IterDataset:
         return self
 
     def filter(self, fn: Callable[[Example], bool]) -> IterDataset:
-        """Keep the examples for which the function is true, and return this data set."""
+        """Keep the examples for which the function is true, and return this data set.
+
+        The function gets the examples without the functions of `map`.
+        """
         self._filters.append(fn)
         return self
 

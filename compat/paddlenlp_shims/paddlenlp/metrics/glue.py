@@ -13,9 +13,10 @@ from .metric import Metric, largest_first, like, to_array
 
 
 class AccuracyAndF1(Metric):
-    """Computes accuracy of all labels, and precision, recall and F1 of the label `pos_label`.
+    """Computes accuracy of all labels, and precision, recall and F1 of the label 1.
 
-    topk: a prediction is right if the label is among the k likeliest; an accuracy for each k.
+    topk: a prediction is right if the label is among the k likeliest; an accuracy for each k. pos_label: the
+    column of scores from which label 1 is predicted.
     """
 
     def __init__(self, topk: Sequence[int] = (1,), pos_label: int = 1, name: str = "acc_and_f1") -> None:
@@ -92,7 +93,7 @@ class Mcc(Metric):
         self.fn += int(np.sum((preds != 1) & (preds != labels)))
 
     def accumulate(self) -> tuple[float]:
-        """Return the coefficient of all batches, as a tuple of one."""
+        """Return the coefficient of all batches, as a tuple of one; 0.0 if one of the four counts is zero."""
         tp, fp, tn, fn = self.tp, self.fp, self.tn, self.fn
         if 0 in (tp, fp, tn, fn):
             return (0.0,)

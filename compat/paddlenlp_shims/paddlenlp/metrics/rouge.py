@@ -53,7 +53,7 @@ class RougeL(GeneratedText):
 
 
 class RougeN:
-    """Computes ROUGE-N: the share of the references' n-grams that the generated texts have."""
+    """Computes ROUGE-N: the share of the references' distinct n-grams that the generated texts have."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -66,7 +66,10 @@ class RougeN:
     def compute(
         self, evaluated_sentences_ids: Sequence[Tokens], reference_sentences_ids: Sequence[Tokens]
     ) -> tuple[int, int]:
-        """Return the number of n-grams that texts and references share, and that the references have."""
+        """Return the number of distinct n-grams that texts and references share, and that references have.
+
+        Each text has one reference. Raises ValueError without a text.
+        """
         if len(evaluated_sentences_ids) <= 0 or len(reference_sentences_ids) <= 0:
             raise ValueError("Collections must contain at least 1 sentence.")
         common = total = 0

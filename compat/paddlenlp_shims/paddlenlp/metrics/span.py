@@ -56,7 +56,10 @@ class SpanEvaluator(Metric):
 
 
 def get_span(start_ids: Sequence[int], end_ids: Sequence[int]) -> set[tuple[int, int]]:
-    """Return the (start, end) spans of token positions; an end belongs to the last start before it."""
+    """Return the (start, end) spans of token positions.
+
+    An end belongs to the last start at or before it, and a start to one end.
+    """
     starts, ends = sorted(start_ids), sorted(end_ids)
     pairs: dict[int, int] = {}
     start = end = 0

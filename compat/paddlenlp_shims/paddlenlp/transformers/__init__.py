@@ -1,4 +1,4 @@
-"""`paddlenlp.transformers`: PaddleNLP's tokenizers. Services run exported models, so that none is here."""
+"""`paddlenlp.transformers`: PaddleNLP's tokenizers, without models: services run exported models."""
 
 from __future__ import annotations
 

@@ -111,7 +111,11 @@ class RobertaTokenizer(AutoTokenizer):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str, *args: Any, **kwargs: Any) -> Any:
-        """Load the tokenizer whose files exist. Raise FileNotFoundError with the missing files."""
+        """Load the tokenizer of a folder or of a model's name.
+
+        The class follows from the name if PaddleNLP knows it, else from tokenizer_config.json, else from the
+        existence of vocab.txt. Raises FileNotFoundError with the missing files.
+        """
         name = str(pretrained_model_name_or_path)
         kwargs.pop("use_fast", None)
         kwargs.pop("use_faster", None)

@@ -24,7 +24,8 @@ def spans_of_tokens(
 
     normalized: the text in which tokens are searched. origin: for each of its characters, the position in the
     original text. unknown: whether a token that is not found is known to be a single character, by the
-    token's index. Raises IndexError if `origin` is too short, as PaddleNLP does.
+    token's index. As in PaddleNLP, raises IndexError if `origin` is too short, and ValueError for a token
+    with a sigma that is not found.
     """
     places = _places(normalized, tokens, unknown)
     spans = []

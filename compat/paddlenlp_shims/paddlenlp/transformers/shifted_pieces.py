@@ -1,7 +1,8 @@
 """Tokenizers with fairseq's SentencePiece models, whose token ids are shifted: mBART and ERNIE-Layout.
 
-Special tokens have the first ids. The ids of SentencePiece follow, with an offset of one. Source: paddlenlp
-2.8.1, transformers/mbart/tokenizer.py and ernie_layout/tokenizer.py (Apache-2.0).
+The first four ids are special tokens. The ids of SentencePiece follow, with an offset of one. Languages and
+the mask token have the last ids. Source: paddlenlp 2.8.1, transformers/mbart/tokenizer.py and
+ernie_layout/tokenizer.py (Apache-2.0).
 """
 
 from __future__ import annotations

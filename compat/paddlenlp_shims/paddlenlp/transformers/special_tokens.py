@@ -20,7 +20,10 @@ SPECIAL_TOKENS_ATTRIBUTES = [
 
 @dataclass(frozen=True)
 class AddedToken:
-    """A token that is never split. lstrip, rstrip: whether it swallows the spaces on that side."""
+    """A token that is never split. lstrip, rstrip: whether it swallows the spaces on that side.
+
+    single_word and normalized are stored, but have no effect.
+    """
 
     content: str = ""
     single_word: bool = False

@@ -300,7 +300,11 @@ class TextToTokens(SpecialTokensMixin):
         spaces_between_special_tokens: bool = True,
         **kwargs: Any,
     ) -> str:
-        """Return the text of token ids, as far as the tokens tell it."""
+        """Return the text of token ids. Normalization, such as to lower case, is not undone.
+
+        skip_special_tokens: leave out special tokens. clean_up_tokenization_spaces: see
+        `clean_up_tokenization`. spaces_between_special_tokens: put spaces around added tokens.
+        """
         texts: list[str] = []
         run: list[str] = []
         for token in self.convert_ids_to_tokens(as_lists(token_ids), skip_special_tokens):

@@ -68,11 +68,12 @@ class PretrainedTokenizer(TextToTokens):
         """Tokenize a text or a pair of texts, or a batch of either; return the inputs for the model.
 
         text, text_pair: a str, or a list of them for a batch; with `is_split_into_words` a list of words, or
-        a list of such lists. Without max_length nothing is truncated; with it, and neither padding nor
-        truncation, the text is truncated (longest first). stride: of a batch of pairs, the second text is
+        a list of such lists. max_length: the model's length by default, without which nothing is
+        truncated. With max_length alone, without padding and truncation, texts are truncated (longest first).
+        stride: of a batch of pairs, the second text is
         split into as many windows as it needs, each `stride` tokens after the previous window. return_dict:
-        False gives a list with a dict for each text of a batch. Returns a BatchEncoding of lists. Raises
-        ValueError and TypeError for texts that are none.
+        False gives a list with a dict for each text of a batch. return_tensors: "np" or "pd" gives arrays
+        instead of lists. Raises ValueError and TypeError for texts that are none.
         """
         for value in (text, text_pair):
             _check_text(value)

@@ -33,7 +33,7 @@ def is_chinese_char(cp: int) -> bool:
 
 
 def is_control(char: str) -> bool:
-    """Return whether a character is dropped: control, format and unassigned, except tab and line ends."""
+    """Return whether a character is dropped: Unicode category C, such as control, but no tab or line end."""
     return char not in "\t\n\r" and unicodedata.category(char).startswith("C")
 
 
@@ -366,7 +366,7 @@ class NeZhaTokenizer(ErnieTokenizer):
 class JiebaBasicTokenizer(BasicTokenizer):
     """Splits a Chinese text into the words of the package `jieba` that the vocabulary has.
 
-    Other words are split into characters.
+    Chinese characters of other words become words of their own.
     """
 
     def __init__(self, vocab: Vocab, do_lower_case: bool = True, **options: Any) -> None:
