@@ -153,7 +153,7 @@ $(CONVERT): requirements/convert.txt pyproject.toml docker/install.sh
 	@docker/install.sh convert $(CONVERT_VENV)
 	@touch $@
 
-$(MODELS): requirements/models.txt $(CONVERT)
+$(MODELS): requirements/models.txt requirements/old_sklearn.txt $(CONVERT)
 	@docker/install.sh models $(CONVERT_VENV)
 	@touch $@
 

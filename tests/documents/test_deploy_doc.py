@@ -5,7 +5,10 @@ from __future__ import annotations
 import configparser
 import json
 import shlex
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +78,19 @@ def test_the_unit_reloads_and_stops_the_process_that_it_starts(
     assert service.http("/v2/models/myservice/infer", body).status == 200
     service.terminate()
     assert service.exit_code() == 0
+
+
+def test_systemd_knows_every_key_of_the_unit(tmp_path: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("the machine has no `systemd-analyze` (systemd)")
+    installed = str(Path(sys.executable).parent / "paddlewheel")
+    text = FILES["myservice.service"].replace("/opt/paddlewheel/.venv/bin/paddlewheel", installed)
+    assert installed in text
+    (tmp_path / "myservice.service").write_text(text, "utf-8")
+    command = [program, "verify", "--man=no", str(tmp_path / "myservice.service")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert [line for line in done.stderr.splitlines() if "myservice" in line] == []
 
 
 def test_limits_of_nginx_and_of_containers_fit_the_defaults() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,8 @@ from pipeline.process.processes import SERVER, runs_module
 from tests.support import onnx_models
 from tests.support.command_line import paddlewheel
 from tests.support.container import UID, Container, Image, image
+from tests.support.container_files import instructions
+from tests.support.followed_documents import blocks_of
 from tests.support.service_process import APPS, PATIENCE_S, ROOT, is_running, wait_until
 
 ASK = """
@@ -44,6 +48,13 @@ WebService()
 os.kill(os.getpid(), signal.SIGTERM)
 print("SIGTERM did nothing")
 """
+
+POST = """
+import sys, urllib.request
+print(urllib.request.urlopen(sys.argv[1], sys.argv[2].encode(), timeout=60).read().decode())
+"""
+PAGE = blocks_of(ROOT / "docs/deploy.md")
+FILES = {block.title: block.text for block in PAGE if block.title}
 
 
 def answers(container: Container, service: str, inputs: dict[str, str]) -> tuple[list[object], list[object]]:
@@ -173,7 +184,16 @@ def test_another_service_with_an_onnx_model_runs_in_the_image(built: Image, tmp_
         assert http[0] == 0
 
 
-def test_the_small_image_serves_an_onnx_model_without_paddle_and_without_sources(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def small() -> Iterator[Image]:
+    """The image of docker/Dockerfile.onnx."""
+    with image(ROOT / "docker/Dockerfile.onnx") as made:
+        yield made
+
+
+def test_the_small_image_serves_an_onnx_model_without_paddle_and_without_sources(
+    small: Image, tmp_path: Path
+) -> None:
     """As docker/Dockerfile.onnx makes it, with a folder of `paddlewheel new` mounted at /srv."""
     service = tmp_path / "news"
     model = onnx_models.serving(service)
@@ -181,10 +201,7 @@ def test_the_small_image_serves_an_onnx_model_without_paddle_and_without_sources
     for path in (service, *service.rglob("*")):
         path.chmod(0o755)
     row = {"input_ids": "[[1, 2, 3]]", "token_type_ids": "[[0, 0, 0]]", "attention_mask": "[[1, 1, 1]]"}
-    with (
-        image(ROOT / "docker/Dockerfile.onnx") as small,
-        Container(small, {"PYTHONVERBOSE": "1"}, volumes={str(service): "/srv"}) as container,
-    ):
+    with Container(small, {"PYTHONVERBOSE": "1"}, volumes={str(service): "/srv"}) as container:
         assert not (small.root / "app").exists()
         container.wait_until_healthy()
         http, rpc = answers(container, "news", row)
@@ -193,3 +210,66 @@ def test_the_small_image_serves_an_onnx_model_without_paddle_and_without_sources
         assert container.run("python", "-c", "import paddle").code == 1
         mounted = re.compile(r"could not create '(?!/srv/)([^']*)'")
         assert mounted.findall(container.log) == []
+
+
+class TestDeploymentPage:
+    """The files and commands of docs/deploy.md for containers, with the image of docker/Dockerfile.onnx."""
+
+    @pytest.fixture
+    def derived(self, small: Image, tmp_path: Path) -> Iterator[Image]:
+        """The image of the page's Dockerfile, which adds the folder of the page's first command."""
+        onnx_models.bare(tmp_path / "models", "scaled").rename(tmp_path / "models/mine")
+        (new,) = (block.text for block in PAGE if block.language == "sh")
+        assert paddlewheel(*shlex.split(new)[1:], cwd=tmp_path).returncode == 0
+        config = tmp_path / "myservice/config.yml"
+        ported = config.read_text("utf-8").replace("http_port: 18082", "http_port: ${PORT}")
+        config.write_text(ported, "utf-8")
+        (tmp_path / "Dockerfile").write_text(FILES["Dockerfile"], "utf-8")
+        base, copy = instructions(tmp_path / "Dockerfile")
+        assert (base.word, base.rest, copy.word) == ("FROM", "paddlewheel-onnx", "COPY")
+        folder, place = copy.rest.split()
+        added = small.root / place.lstrip("/")
+        shutil.copytree(tmp_path / folder, added, dirs_exist_ok=True)
+        try:
+            yield small
+        finally:
+            shutil.rmtree(added)
+
+    def test_compose_starts_and_stops_the_service_that_the_image_has(self, derived: Image) -> None:
+        (compose,) = yaml.safe_load(FILES["compose.yml"])["services"].values()
+        with Container(derived, compose=compose) as container:
+            container.wait_until_healthy()
+            assert_scaled(container, "myservice", 18082)
+            os.kill(container.pid, signal.SIGTERM)
+            assert container.exit_code(container.service.stop_grace_s) == 0, container.log
+
+    def test_docker_run_serves_a_mounted_repository(self, small: Image, tmp_path: Path) -> None:
+        (line,) = (block.text for block in PAGE if "--model-repository" in block.text)
+        options, _, command = line.partition(" paddlewheel-onnx ")
+        given = dict(pairwise(shlex.split(options)))
+        folder, place, mode = given["-v"].split(":")
+        assert mode == "ro"
+        onnx_models.bare(tmp_path, "scaled").rename(tmp_path / "1")
+        version = tmp_path / folder / "scaled/1"
+        version.parent.mkdir(parents=True)
+        (tmp_path / "1").rename(version)
+        compose = {
+            "command": shlex.split(command),
+            "shm_size": given["--shm-size"],
+            "stop_grace_period": f"{given['--stop-timeout']}s",
+            "tmpfs": ["/tmp"],  # a folder of the base image
+        }
+        with Container(small, volumes={str(tmp_path / folder): place}, compose=compose) as container:
+            container.wait_until_healthy()
+            assert_scaled(container, "scaled", 18082)
+            os.kill(container.pid, signal.SIGTERM)
+            assert container.exit_code(container.service.stop_grace_s) == 0, container.log
+
+
+def assert_scaled(container: Container, model: str, port: int) -> None:
+    """The model `scaled` answers over v2, on a port of the container."""
+    inputs = [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]
+    address = f"http://127.0.0.1:{port}/v2/models/{model}/infer"
+    told = container.python(POST, address, json.dumps({"inputs": inputs}))
+    (output,) = json.loads(told.splitlines()[-1])["outputs"]
+    assert output["data"] == [4500, 9000, 13500, 18000]

@@ -104,8 +104,7 @@ class Image:
         base.parent.mkdir(parents=True, mode=0o755)
         base.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} "$@"\n', "utf-8")
         base.chmod(0o755)
-        lines = instructions(dockerfile)
-        self.service = service(lines)
+        self.lines = lines = instructions(dockerfile)
         build_folder = next(line.rest for line in lines if line.word == "WORKDIR")
         self._app = self.root / build_folder.lstrip("/")
         self._app.mkdir()
@@ -161,7 +160,7 @@ class Container:
     """The service of docker/compose.yml, running. Leaving the `with` block ends whatever runs in it.
 
     environment: as of `docker run --env`. command: instead of the image's. volumes: folders of this machine,
-    and where they are in the container, which can't write there.
+    and where they are in the container, which can't write there. compose: instead of the service there.
     """
 
     def __init__(
@@ -170,8 +169,9 @@ class Container:
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] | None = None,
         volumes: Mapping[str, str] | None = None,
+        compose: Mapping[str, Any] | None = None,
     ) -> None:
-        self.service = built.service
+        self.service = service(built.lines, compose)
         self._folder = tempfile.TemporaryDirectory()
         self._log = Path(self._folder.name) / "log"
         path = self.service.environment["PATH"].replace("$PATH", BUILD_PATH.partition(":")[2])

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,11 @@ def _compose() -> dict[str, Any]:
     return dict(only)
 
 
-def service(image: list[Instruction]) -> Service:
-    """That of docker/compose.yml, of this image. Raises where it says what nothing here would heed."""
-    compose = _compose()
+def service(image: list[Instruction], compose: Mapping[str, Any] | None = None) -> Service:
+    """That of docker/compose.yml, or `compose`, of this image. Raises for a key that nothing here heeds."""
+    compose = _compose() if compose is None else compose
     unknown = set(compose) - {
-        "build", "image", "ports", "restart", "init",
+        "build", "image", "ports", "restart", "init", "command", "environment",
         "read_only", "tmpfs", "shm_size", "security_opt", "cap_drop", "stop_grace_period",
     }  # fmt: skip
     assert not unknown, f"the container of the tests heeds no {unknown} yet"
@@ -82,8 +82,11 @@ def service(image: list[Instruction]) -> Service:
     return Service(
         user=last["USER"],
         folder=[line.rest for line in image if line.word == "WORKDIR"][-1],
-        environment=dict(pair.split("=", 1) for pair in shlex.split(last["ENV"])),
-        command=json.loads(last["CMD"]),
+        environment={
+            **dict(pair.split("=", 1) for pair in shlex.split(last["ENV"])),
+            **compose.get("environment", {}),
+        },
+        command=compose.get("command") or json.loads(last["CMD"]),
         health_check=json.loads(check),
         health_timeout_s=float(timeout[1]),
         read_only=compose.get("read_only", False),

@@ -52,6 +52,14 @@ class Reader:
         finally:
             self._stop()
 
+    def run_commands(self, commands: Sequence[str]) -> None:
+        """Run commands in their order. The service that one of them starts ends after the last."""
+        try:
+            for command in commands:
+                self._run(command)
+        finally:
+            self._stop()
+
     def _do(self, block: Block) -> None:
         if block.title:
             file = self.folder / block.title
@@ -73,9 +81,9 @@ class Reader:
             http, grpc = (self.ports[name] for name in ("http_port", "rpc_port"))
             options = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={free_port()}"]
             self._start("-m", match[1], ["pipeline", "serve", f"--model-repository={match[1]}", *options])
-        elif match := re.fullmatch(r"paddlewheel text (\w+)(.*)", command):
-            ports = (f"--{name.replace('_', '-')}={port}" for name, port in self.ports.items())
-            self._start("-m", match[1], ["pipeline", "text", match[1], *shlex.split(match[2]), *ports])
+        elif match := re.fullmatch(r"paddlewheel (?:text (\w+).*|new (\w+) .*--run)", command):
+            arguments = ["pipeline", *shlex.split(command)[1:], *self._port_options()]
+            self._start("-m", match[1] or match[2], arguments)
         elif command.startswith("curl "):
             assert self.service is not None
             self.answers.append((run_curl(command, self.service, self.folder), None))
@@ -84,7 +92,7 @@ class Reader:
 
     def _shell(self, command: str) -> str:
         if command.startswith("paddlewheel new "):
-            command += f" --http-port {self.ports['http_port']} --rpc-port {self.ports['rpc_port']}"
+            command += f" {shlex.join(self._port_options())}"
         python = Path(sys.executable).parent
         env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": f"{python}{os.pathsep}{os.environ['PATH']}"}
         done = subprocess.run(
@@ -92,6 +100,9 @@ class Reader:
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
+
+    def _port_options(self) -> list[str]:
+        return [f"--{name.replace('_', '-')}={port}" for name, port in self.ports.items()]
 
     def _on_own_ports(self, text: str) -> str:
         for shown, own in _PORTS.items():
