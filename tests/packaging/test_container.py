@@ -234,6 +234,7 @@ class TestDeploymentPage:
             yield small
         finally:
             shutil.rmtree(added)
+            added.mkdir()
 
     def test_compose_starts_and_stops_the_service_that_the_image_has(self, derived: Image) -> None:
         (compose,) = yaml.safe_load(FILES["compose.yml"])["services"].values()

@@ -121,6 +121,8 @@ class Image:
         last = [line.rest.split() for line in lines if line.stage == lines[-1].stage and line.word == "COPY"]
         if build_folder not in [words[1] for words in last]:
             shutil.rmtree(self._app)  # the last stage has what it copies, not what the build left
+        folder = [line.rest for line in lines if line.word == "WORKDIR"][-1]
+        (self.root / folder.lstrip("/")).mkdir(exist_ok=True)
 
     def _follow(self, line: Instruction) -> None:
         if line.word == "COPY" and not line.rest.startswith("--from="):
