@@ -37,6 +37,7 @@ SIZES = {
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """pip fetches nothing: the packages of each environment are installed already."""
     monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PADDLEWHEEL_AUTO_SECONDS", "0")  # not what the walks are about
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.delenv(CONVERT_PYTHON, raising=False)
 
