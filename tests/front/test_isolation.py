@@ -20,6 +20,8 @@ class FakeRun:
 
     wanted = True
 
+    answered_at = 0.0
+
     def __init__(self, number: int, *, raises: bool = False) -> None:
         self.number = number
         self.raises = raises

@@ -125,12 +125,16 @@ class Deadlines:
         now = time.monotonic()
         for key in [key for key in self._buckets if key <= int(now * TICKS_PER_S)]:
             for dag_run in self._buckets.pop(key):
-                if dag_run.answered_at and (deadline := dag_run.get_deadline()) > now:
-                    dag_run.due_key = self.add(dag_run, deadline)
-                else:
-                    run_isolated(dag_run.expire)
+                run_isolated(self._expire_run, dag_run, now)
         if self._buckets:
             self._arm(min(self._buckets))
+
+    def _expire_run(self, dag_run: DagRun, now: float) -> None:
+        """End a request, or give it more time if it has sent an answer of several since its start."""
+        if dag_run.answered_at and (deadline := dag_run.get_deadline()) > now:
+            dag_run.due_key = self.add(dag_run, deadline)
+        else:
+            dag_run.expire()
 
 
 class Scheduler:
