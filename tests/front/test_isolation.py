@@ -19,7 +19,6 @@ class FakeRun:
     """A DAG run, and a task of it, that may raise at its end."""
 
     wanted = True
-
     answered_at = 0.0
 
     def __init__(self, number: int, *, raises: bool = False) -> None:
