@@ -15,6 +15,7 @@ from tests.support import onnx_models
 from tests.support.embedding_models import encoder
 from tests.support.new_services import new_service
 from tests.support.service_process import APPS, ServiceProcess
+from tests.support.table_models import people_with_gaps
 from tests.support.text_services import NLI, TextProcess, classifier
 
 WIDE, NARROW = 1280, 390
@@ -78,6 +79,14 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]
 def people(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """Rows of a table: age, hours, job."""
     yield from _new(tmp_path_factory, "people", "--input", "table", "--labels", "no,yes")
+
+
+@pytest.fixture(scope="session")
+def gaps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    """Rows of a table whose cells may be missing: age, job."""
+    folder = tmp_path_factory.mktemp("gaps")
+    with new_service(folder, people_with_gaps(folder / "models"), "gaps") as new:
+        yield new.service
 
 
 @pytest.fixture(scope="session")

@@ -149,6 +149,16 @@ def test_a_row_of_a_table_has_a_field_for_each_column(show: ShowPage, people: Se
     assert bars(answer) == [(row["label"], f"{100 * row['score']:.1f} %")]
 
 
+def test_an_empty_cell_is_a_missing_value(show: ShowPage, gaps: ServiceProcess) -> None:
+    page = show(gaps)
+    for name, text in (("age", ""), ("job", "nurse")):
+        page.get_by_label(name, exact=True).fill(text)
+    with page.expect_request("**/v1/models/gaps:predict") as asked:
+        answer = send(page)
+    assert asked.value.post_data == '{"instances": [{"age": null, "job": "nurse"}]}'
+    assert bars(answer) == [("yes", "88.1 %")]  # a missing age counts as 60
+
+
 def test_a_csv_file_is_sent_in_place_of_the_cells_and_each_row_has_its_label(
     show: ShowPage, people: ServiceProcess, tmp_path: Path
 ) -> None:
