@@ -301,6 +301,11 @@ class ServiceConfig(Section):
     build_dag_each_worker: bool = Field(
         default=False, description="worker_num times the instances of every Op."
     )
+    shards: PositiveInt = Field(
+        default=1,
+        description="Processes that each accept requests over HTTP and run the model, for a service of one "
+        "Op; 1: one front before the workers.",
+    )
     dag: DagConfig = Field(default=DagConfig(), description="What holds for whole requests.")
     op: dict[str, OpConfig] = Field(default={}, description="One section per Op, by its name.")
     v2: V2Config = Field(default=V2Config(), description="What concerns the KServe v2 protocol alone.")

@@ -23,11 +23,13 @@ from pipeline.api.app import App, read_app
 from pipeline.api.restrictions import MODEL_REPOSITORY
 from pipeline.config.config_file import ServiceConfig
 from pipeline.config.value_types import is_loopback
+from pipeline.dialects.front_parts import Dialects
 from pipeline.errors import ConfigError, NotReady, StartFailed
-from pipeline.front.listeners import Dialects, Listeners
+from pipeline.front.listeners import Listeners
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.plan import placement, wants_processes, wants_threads
+from pipeline.front.pool.shard_plan import plan_shards
 from pipeline.front.repository import ModelLoader, Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find
@@ -69,6 +71,8 @@ class Recorder:
         self._requests = self._bytes = 0
         self._until = asyncio.get_running_loop().call_later(recording.MAX_SECONDS, self._end)
         self._scheduler.recorded = self._write
+        if self._scheduler.shards is not None:
+            self._scheduler.shards.pause()
         log.warning("Requests are recorded to %s", recording.get_recording_path(os.getpid()))
 
     @isolated(None)
@@ -102,6 +106,8 @@ class Recorder:
     def _end(self) -> None:
         """End the recording and close its file."""
         self._scheduler.recorded = None
+        if self._scheduler.shards is not None:
+            self._scheduler.shards.resume()
         os.close(self._file)
         self._file = -1
         if self._until is not None:
@@ -228,6 +234,9 @@ async def serve(app: App, outputs: Outputs) -> int:
     """
     stop_requested, interrupted = _take_signals()
     app = replace(app, dialects=tuple(find(DIALECTS).values()))  # for the workers, too
+    app, note = plan_shards(app)
+    if note:
+        log.warning("%s", note)
     if app.repository is None:
         log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.ops, repeat(app))))
     else:
@@ -300,7 +309,8 @@ def _describe(op: str, app: App) -> str:
     """
     places = placement(app, op)
     count, threads = len(places), len(places[0])
-    text = f"Op {op} in {count} process{'es' if count > 1 else ''}"
+    kind = "shards" if app.config.shards > 1 else "processes" if count > 1 else "process"
+    text = f"Op {op} in {count} {kind}"
     if threads > 1:
         text += f" of {threads} threads"
     if not app.config.op[op].has_model:

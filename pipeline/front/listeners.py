@@ -7,69 +7,19 @@ import contextlib
 import logging
 import resource
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
 
-from pipeline.api.restrictions import INFERENCE, STATISTICS, RestrictedApis
+from pipeline.api.restrictions import STATISTICS, RestrictedApis
 from pipeline.config.config_file import Limits
 from pipeline.config.tls import Certificates
-from pipeline.dialects.dialect import Dialect, FrontPart
-from pipeline.errors import ConfigError
+from pipeline.dialects.front_parts import Dialects
 from pipeline.front.grpc.grpc_server import RpcServer
 from pipeline.front.http.connection import path_of_url
-from pipeline.front.http.http_handler import HEALTH_PAGES, HttpApp, HttpHandler, MetricsApp, Routes
+from pipeline.front.http.http_handler import HEALTH_PAGES, HttpApp, MetricsApp, Routes
 from pipeline.front.http.http_server import HttpServer
 from pipeline.front.http.request_head import HttpGuard
 from pipeline.front.metrics.metrics import serving_metrics
-from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.plugins import Plugin, call_plugin, load
-
-
-class Dialects:
-    """HTTP handlers and gRPC methods of all installed dialects (request formats such as KServe v2)."""
-
-    def __init__(self, plugins: Sequence[Plugin], scheduler: Scheduler, repository: Repository) -> None:
-        """Load the dialects of the installed plugins.
-
-        Raises ConfigError for a dialect that can't be loaded, and for a path that two dialects serve.
-        """
-        self._parts: list[FrontPart] = []
-        self.handlers: dict[str, HttpHandler] = {}  # HTTP handlers by prefix
-        self.methods: dict[str, Any] = {}  # gRPC methods by full name
-        self.method_apis: dict[str, str] = {}  # restricted API by full name of the method
-        self.open_files = 0  # maximum number of files kept open for clients
-        self.open_pages: list[bytes] = []
-        self.open_methods: list[str] = []
-        owners: dict[str, Plugin] = {}
-        for plugin in plugins:
-            dialect: Dialect = load(plugin)
-            part = call_plugin(plugin, dialect.front, scheduler, repository)
-            for path in (*part.prefixes, *part.methods):
-                other = owners.setdefault(path, plugin)
-                if other is not plugin:
-                    raise ConfigError(
-                        f"dialects {other.name} of {other.distribution} and {plugin.name} of "
-                        f"{plugin.distribution} both answer at {path}; uninstall one of the two"
-                    )
-            if part.http is not None:
-                self.handlers |= dict.fromkeys(part.prefixes, part.http)
-            self.methods |= part.methods
-            self.method_apis |= dict.fromkeys(part.methods, INFERENCE) | dict(part.apis)
-            self.open_pages += part.open_pages
-            self.open_methods += part.open_methods
-            self.open_files += part.open_files
-            self._parts.append(part)
-
-    def openapi(self) -> Mapping[str, Any]:
-        """Return the paths of all dialects, as the `paths` object of /openapi.json."""
-        return {path: operation for part in self._parts for path, operation in part.openapi().items()}
-
-    def close(self) -> None:
-        """Release what the dialects hold for clients. Called when the ports are closed."""
-        for part in self._parts:
-            part.close()
-
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +96,11 @@ class Listeners:
                     keys, config.security, health, restricted, lambda url: routes.find_api(path_of_url(url))
                 )
             app = HttpApp(scheduler, routes, dialects.openapi)
-            self._http.append(HttpServer(app, http, limits, http_certificates, guard))
+            shards, own_limits = scheduler.shards, limits
+            if shards is not None:
+                room = limits.max_connections - shards.limit_connections(limits.max_connections // 2)
+                own_limits = limits.model_copy(update={"max_connections": room})
+            self._http.append(HttpServer(app, http, own_limits, http_certificates, guard, shards))
         if config.dag.enable_prometheus:
             scheduler.metrics.add(lambda: serving_metrics(scheduler.metrics))
         if metrics := _select_ports(ports, "v2.metrics_port", "dag.prometheus_port"):

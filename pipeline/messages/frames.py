@@ -35,7 +35,7 @@ import numpy as np
 from msgspec.structs import astuple
 
 from pipeline.api import app, dag, request_options
-from pipeline.messages import messages
+from pipeline.messages import messages, shards
 from pipeline.messages.messages import KINDS, Message, Stowed
 from pipeline.models import tensor_spec
 
@@ -592,8 +592,11 @@ class Outbox:
 
 # Modules that define the messages between front and workers.
 DEFINITIONS = (
-    sys.modules[__name__], messages, request_options, tensor_spec, dag, app,
+    sys.modules[__name__], messages, shards, request_options, tensor_spec, dag, app,
 )  # fmt: skip
+
+# The kind of a worker, in its command line.
+PLAIN, SHARD = "worker", "shard"
 
 # The status of a worker that refuses to serve, for its package is of another version than the front. It must
 # not change: a front of any version has to know it.

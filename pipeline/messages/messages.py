@@ -49,6 +49,7 @@ class Start(Message):
     name: str  # for its log lines
     first_instance: int  # the number of its first instance
     shares: bool  # whether the instances of the Op share a process
+    version: str  # of its model; empty for an Op without one
 
 
 class CallMessage(msgspec.Struct, array_like=True, eq=False):

@@ -24,7 +24,7 @@ from contextvars import copy_context
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.api import service
 from pipeline.api.app import App, read_models
@@ -35,6 +35,7 @@ from pipeline.messages.frames import (
     OTHER_VERSION,
     PACKAGE_CHANGED,
     PROTOCOL_VERSION,
+    SHARD,
     Arena,
     Frame,
     FrameReader,
@@ -76,6 +77,9 @@ from pipeline.worker.call import Call, Dispatch
 from pipeline.worker.executor import LOAD_NOTE, Executor, create_executors
 from pipeline.worker.hooks import format_user_traceback, said_by
 from pipeline.worker.shared_ports import share_ports
+
+if TYPE_CHECKING:
+    from pipeline.worker.shard.server import Shard
 
 log = logging.getLogger(__name__)
 
@@ -306,17 +310,16 @@ class DispatchReplies:
 class Worker:
     """All instances of one Op (a step of the service) in this process, which serve until end of file.
 
-    fronts: a connection for each instance. first: the number of the first. shares: the instances of the Op
-    share a process, so that none has a `concurrency_idx` of its own. Raises ConfigError for a plugin of a
-    protocol that can't be loaded.
+    fronts: a connection for each instance. start: the message of the front. shard_fds: channel and journal of
+    a shard; empty for a worker that serves no connections. Raises ConfigError for a plugin of a protocol that
+    can't be loaded.
     """
 
-    def __init__(self, fronts: Sequence[Front], app: App, op_name: str, first: int, shares: bool) -> None:
+    def __init__(self, fronts: Sequence[Front], app: App, start: Start, shard_fds: Sequence[int]) -> None:
         self._fronts = fronts
         self._app = app
-        self._op_name = op_name
-        self._first = first
-        self._shares = shares
+        self._start = start
+        self._shard_fds = shard_fds
         self._forms = load_forms(app.dialects)
 
     def run_script(self) -> NoReturn:
@@ -349,6 +352,7 @@ class Worker:
         _leave_signals_to_the_front()
         op = self._create_op(web_service)
         executors, ready = self.executors(op)
+        shard = self._start_shard(executors, ready)
         stop_handler = get_stop_handler() or stop_handler  # init_op may have set one
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
@@ -361,13 +365,15 @@ class Worker:
         threads = [
             # In a copy of this context: NumPy keeps print options there, ours and those that the app set.
             threading.Thread(target=copy_context().run, args=(_answer_or_die, *served))
-            for served in zip(self._fronts[1:], executors[1:], strict=True)
+            for served in zip(self._fronts[1:], executors[1 : len(self._fronts)], strict=True)
         ]
         for thread in threads:
             thread.start()
         _answer_dispatches(self._fronts[0], executors[0])
         for thread in threads:
             thread.join()
+        if shard is not None:
+            shard.stop()
         if op.request_runner is not None:
             op.request_runner.close()
         if stop_handler is not None and self._fronts[0].service_stops:
@@ -381,36 +387,54 @@ class Worker:
             raise StartFailed(
                 f"{self._app.script} runs service {web_service.name} in a worker, not {self._app.name}"
             )
-        return web_service.create_op(self._app, self._op_name)
+        return web_service.create_op(self._app, self._start.op)
+
+    def _start_shard(self, executors: list[Executor], ready: Ready) -> Shard | None:
+        """Start the part of a shard that serves connections, with the last executors; None for a worker.
+
+        None, too, where answers are streamed: a stream that has begun can't begin anew after a crash.
+        """
+        if not self._shard_fds or ready.streams:
+            return None
+        from pipeline.worker.shard.server import Shard  # a worker imports no part of the front
+
+        own = executors[len(self._fronts) :]
+        channel_fd, journal_fd = self._shard_fds
+        shard = Shard(self._app, self._start.version, channel_fd, journal_fd, own, ready)
+        shard.start()
+        return shard
 
     def executors(self, op: Op) -> tuple[list[Executor], Ready]:
-        """Create an executor for each instance.
+        """Create an executor for each instance, and as many for the batcher of a shard.
 
         Returns them, and the message that tells the front of readiness.
         """
         return create_executors(
             op,
             self._app,
-            self._op_name,
+            self._start.op,
             self._forms,
-            count=len(self._fronts),
-            first=self._first,
-            shares=self._shares,
+            count=len(self._fronts) * (2 if self._shard_fds else 1),
+            first=self._start.first_instance,
+            shares=self._start.shares,
         )
 
 
 def main(arguments: list[str]) -> None:
     """Run a worker process; the front process starts it.
 
-        python -m pipeline.worker PROTOCOL_VERSION FRONT_PID LOG_FD LIFELINE_FD SOCKET_FD ARENA_FD ...
+        python -m pipeline.worker PROTOCOL_VERSION FRONT_PID KIND LOG_FD LIFELINE_FD SOCKET_FD ARENA_FD ...
 
-    There are as many sockets and shared memories (arenas) as instances. The version is the first argument in
+    There are as many sockets and shared memories (arenas) as instances. The descriptors of a shard's channel
+    and journal precede them. The version is the first argument in
     every version of the package: another version ends at once.
     """
     if arguments[0] != PROTOCOL_VERSION:
         sys.stderr.write(f"{PACKAGE_CHANGED}\n")
         sys.exit(OTHER_VERSION)
-    front_pid, log_fd, lifeline_fd, *fds = map(int, arguments[1:])
+    front_pid, kind = int(arguments[1]), arguments[2]
+    log_fd, lifeline_fd, *fds = map(int, arguments[3:])
+    shard_fds, fds = (fds[:2], fds[2:]) if kind == SHARD else ([], fds)
     os.set_inheritable(log_fd, False)
     die_with(front_pid)
     hold_lifeline(lifeline_fd)  # before this process gives way, so that its thread never does
@@ -428,7 +452,7 @@ def main(arguments: list[str]) -> None:
     set_up_logging(app.config.logging, app.name, start.name, beside_app=True, log_fd=log_fd)
     share_ports(front_pid)
     try:
-        Worker(fronts, app, start.op, start.first_instance, start.shares).run_script()
+        Worker(fronts, app, start, shard_fds).run_script()
     except BaseException as exc:
         _exit_with(exc, fronts[0])
 

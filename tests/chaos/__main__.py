@@ -38,6 +38,7 @@ EXAMPLES = """examples:
   python -m tests.chaos --settle 300 --seconds 900 --faults none --longest 510 --growth 2     a soak
   python -m tests.chaos --seconds 60 --keeps-state --threads --batch-size 8
   python -m tests.chaos --seconds 10 --seed 7 --json
+  python -m tests.chaos --seconds 120 --shards 2 --batch-size 8 --faults kill,hang,disconnect,poison
 """
 
 
@@ -78,7 +79,7 @@ async def run(options: argparse.Namespace) -> Report:
         took_s = time.monotonic() - began
         return Report(
             load.tally, faults, took_s, alone_s, before, after, world.broken, growth, hostile,
-            options.health_ms and options.health_ms / 1e3,
+            options.health_ms and options.health_ms / 1e3, world.lost_connections,
         )  # fmt: skip
 
 
@@ -100,6 +101,10 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
         config["dag"]["is_thread_op"] = options.threads
         del config["op"]["bert"]["local_service_conf"]
         config["op"]["bert"].update(keeping_service.OP_CONFIG)
+    if options.shards > 1:
+        config["shards"] = options.shards
+        for key in keeping_service.OP_CONFIG:  # a `timeout` is kept by workers alone
+            del config["op"]["bert"][key]
     if options.batch_size is not None:
         config["op"]["bert"]["batch_size"] = options.batch_size
     return config
@@ -166,6 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--script", type=Path, help="another service named bert that answers alike")
     add("--keeps-state", action="store_true", help="a service whose hooks hand all they know on by `self`")
     add("--threads", action="store_true", help="with --keeps-state: instances are threads of one process")
+    add("--shards", type=int, default=1, help="of a service as with --keeps-state --threads (default: 1)")
     add("--batch-size", type=int, help="of the Op (default: config.yml's)")
     add("--json", action="store_true", help="print JSON")
     return parser
@@ -174,6 +180,11 @@ def _parser() -> argparse.ArgumentParser:
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = _parser()
     options = parser.parse_args(arguments)
+    if options.shards > 1:
+        options.keeps_state = options.threads = True
+        options.faults = (
+            [name for name in FAULTS if name != "stall"] if options.faults is None else options.faults
+        )
     if options.faults is None:
         options.faults = list(FAULTS) if options.keeps_state else OF_DEFAULT_SERVICE
     if options.hostile is None:

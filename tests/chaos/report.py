@@ -19,6 +19,8 @@ _FRONT_GROWTH_MB, _WORKER_GROWTH_MB = 32.0, 256.0
 # Bodies of hostile clients leave free places between the objects of live requests: at most one body of 60 MB.
 # A leak would keep a body for each attack; `--growth` over ten minutes finds a slower one.
 _HOSTILE_GROWTH_MB = 64.0
+MAX_LOST_SHARE = 1e-4  # of all requests, may be on connections of dead shards that are closed
+MAX_LOST_FEW = 1  # beside that, in a short run
 _SERVER_FAULTS = ("500", "INTERNAL", "UNKNOWN")
 
 
@@ -48,6 +50,7 @@ class Report:
     growth: most MB after by MB before; None for what a short run may show.
     hostile: statuses of the answers to hostile clients, by attack.
     health_limit_s: bound for the 99th percentile of `/health/live`; None for no bound.
+    lost_connections: closed because their shard died within an answer; that many requests may fail.
     """
 
     tally: Tally
@@ -60,13 +63,16 @@ class Report:
     growth: float | None = None
     hostile: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     health_limit_s: float | None = None
+    lost_connections: int = 0
 
     def promises_broken(self) -> list[str]:
         """A sentence for each; none when all held."""
         broken = list(self.broken)
-        for kind in (Kind.MISMATCHED, Kind.FAILED):
-            if count := self.tally.total(kind):
-                broken.append(f"{count} requests {kind.value}")
+        for kind, allowed in (Kind.MISMATCHED, 0), (Kind.FAILED, self.lost_connections):
+            if (count := self.tally.total(kind)) > allowed:
+                broken.append(f"{count} requests {kind.value}, {allowed} on connections of dead shards")
+        if self.lost_connections > MAX_LOST_SHARE * sum(map(self.tally.total, Kind)) + MAX_LOST_FEW:
+            broken.append(f"{self.lost_connections} connections were closed within an answer")
         if not self.tally.total(Kind.ANSWERED):
             broken.append("no request was answered")
         broken += [
@@ -107,6 +113,7 @@ class Report:
             "hostile": {attack: dict(counts) for attack, counts in self.hostile.items()},
             "ms": {name: [1e3 * q for q in _quantiles(seconds)] for name, seconds in self._seconds().items()},
             "deaths": self._deaths(),
+            "lost_connections": self.lost_connections,
             "before_mb": dict(self.before_mb),
             "after_mb": dict(self.after_mb),
             "broken": self.promises_broken(),
@@ -124,6 +131,8 @@ class Report:
         for attack, counts in self.hostile.items():
             answers = ", ".join(f"{status} {count}" for status, count in sorted(counts.items()))
             console.print(f"{attack}: {answers or 'no answer'}", highlight=False)
+        if self.lost_connections:
+            console.print(f"connections of dead shards, closed within an answer: {self.lost_connections}")
         for reason, count in self.tally.faults.most_common(10):
             console.print(f"{count} x {reason}", style="red", markup=False)
         broken = self.promises_broken()

@@ -21,7 +21,7 @@ class World:
     """`service` while load and faults come; `served` is an async context for the time that it is served.
 
     away: whether calls may find nobody: from SIGTERM until the next service is ready. broken: what the
-    service itself did that it must not.
+    service itself did that it must not. lost_connections: those of dead shards, closed within an answer.
     """
 
     def __init__(self, service: ServiceProcess) -> None:
@@ -30,6 +30,7 @@ class World:
         self.folder = service.config_path.parent
         self.away = False
         self.broken: list[str] = []
+        self.lost_connections = 0
 
     @contextlib.asynccontextmanager
     async def served(self) -> AsyncIterator[None]:
@@ -107,6 +108,8 @@ class World:
 
     async def _stop(self) -> None:
         workers = self.workers()
+        lost = "paddlewheel_shard_lost_connections_total"
+        self.lost_connections += int(await asyncio.to_thread(self.service.metric, lost))
         self.service.terminate()
         try:
             code = await asyncio.to_thread(self.service.exit_code, START_S)

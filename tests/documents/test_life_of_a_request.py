@@ -36,7 +36,7 @@ LEFT_OUT = {  # calls, with all that they call in turn, for they come when they 
     "HungRuns.watch": "sets the timer for runs that are late",
     "HungRuns._look": "this timer",
     "Instance._check_rest": "the timer for a worker that stops within a frame",
-    "HttpServer._watch": "the timer that sends slow and silent connections away",
+    "Listener.watch": "the timer that sends slow and silent connections away",
     "SlowCalls._report": "the timer for gRPC calls that take longer than 20 ms",
     "UnreadResponses._scan": "the timer for responses of such calls",
     "PartialMessages._scan": "the timer for messages of such calls",

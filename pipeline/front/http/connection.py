@@ -395,7 +395,7 @@ class Connection(OpenConnection):
         request.began = self.seen_at
         began = time.monotonic()
         try:
-            self._app.handle(request)
+            self._handle(request)
         except Exception:
             log.exception("A fault of ours in %s %s", request.method, request.path)
             self._transport.close()
@@ -405,6 +405,10 @@ class Connection(OpenConnection):
             listener.end_turn()
         if self._waiting and self._current is None:
             listener.postpone(self, pipelined=True)
+
+    def _handle(self, request: HttpRequest) -> None:
+        """Pass a complete request to the application."""
+        self._app.handle(request)
 
     def pause_writing(self) -> None:
         """Begin no more requests, because the client does not read its responses. Called by asyncio."""
@@ -543,6 +547,11 @@ class RequestReader:
         if now - self.receiving_since <= limit_s:
             return None
         return too_slow("body" if self.in_body else "headers", limit_s)
+
+    @property
+    def announced_bytes(self) -> int:
+        """Content-Length of the request whose body is arriving; 0 before its headers are complete."""
+        return self._body_length if self.in_body else 0
 
     @property
     def http_1_1(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import email.utils
 import logging
 import socket
 import time
@@ -17,6 +16,7 @@ from pipeline.errors import StartFailed
 from pipeline.front.http.connection import Connection, HttpApplication
 from pipeline.front.http.listener import Listener
 from pipeline.front.http.request_head import HttpGuard
+from pipeline.front.pool.shards import Shards
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,45 @@ _ACCEPTS_PER_TURN = 8  # of a port; with two ports the oldest of more than 16 ha
 _RETRY_S = 1.0  # pause when the process has too many open files
 
 
+class Acceptor:
+    """Accepts connections on listening sockets, for TLS handshakes or for shards."""
+
+    def __init__(self, accepted: Callable[[socket.socket], None]) -> None:
+        """accepted: called with each new connection."""
+        self._accepted = accepted
+
+    def listen(self, listening: socket.socket) -> None:
+        """Accept clients on a listening socket until `close`."""
+        listening.setblocking(False)
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
+
+    def close(self, listening: socket.socket) -> None:
+        """Close a listening socket: accept no more clients."""
+        asyncio.get_running_loop().remove_reader(listening)
+        listening.close()
+
+    def _accept(self, listening: socket.socket) -> None:
+        """Accept some of the waiting clients. Pauses for a second if the process has too many open files."""
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                connection, _ = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as exc:
+                log.warning("No connection can be accepted for %g s: %s", _RETRY_S, exc)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listening)
+                loop.call_later(_RETRY_S, self._listen_again, listening)
+                return
+            self._accepted(connection)
+
+    def _listen_again(self, listening: socket.socket) -> None:
+        if listening.fileno() >= 0:
+            self.listen(listening)
+
+
 class TlsHandshakes:
-    """Accepts TLS connections on the HTTP ports, with a limit on handshakes in progress.
+    """Begins the TLS handshakes of new connections, with a limit on handshakes in progress.
 
     asyncio's server would not limit them. A client in the handshake counts against `max_connections`.
     """
@@ -39,7 +76,7 @@ class TlsHandshakes:
         limits: Limits,
         connections: Callable[[], int],
     ) -> None:
-        """Create the acceptor, without listening. protocol: creates the protocol of a new connection.
+        """protocol: creates the protocol of a new connection.
 
         connections: returns the number of connections after their handshake.
         """
@@ -51,16 +88,6 @@ class TlsHandshakes:
 
     def __len__(self) -> int:
         return len(self._open)
-
-    def listen(self, listening: socket.socket) -> None:
-        """Accept clients on a listening socket until `close`."""
-        listening.setblocking(False)
-        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
-
-    def close(self, listening: socket.socket) -> None:
-        """Close a listening socket: accept no more clients. Handshakes in progress go on."""
-        asyncio.get_running_loop().remove_reader(listening)
-        listening.close()
 
     def begin_handshake(self, accepted: socket.socket) -> None:
         """Begin the TLS handshake on an accepted socket.
@@ -89,25 +116,6 @@ class TlsHandshakes:
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._open.pop(task, None)
 
-    def _accept(self, listening: socket.socket) -> None:
-        """Accept some of the waiting clients. Pauses for a second if the process has too many open files."""
-        for _ in range(_ACCEPTS_PER_TURN):
-            try:
-                accepted, _ = listening.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError as exc:
-                log.warning("No connection can be accepted for %g s: %s", _RETRY_S, exc)
-                loop = asyncio.get_running_loop()
-                loop.remove_reader(listening)
-                loop.call_later(_RETRY_S, self._listen_again, listening)
-                return
-            self.begin_handshake(accepted)
-
-    def _listen_again(self, listening: socket.socket) -> None:
-        if listening.fileno() >= 0:
-            self.listen(listening)
-
     async def _shake_hands(self, accepted: socket.socket) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -123,7 +131,6 @@ class TlsHandshakes:
 
 SILENT_S = 1.0  # while the server stops, connections without data for this long are closed
 _BACKLOG = 2048
-_WATCH_EVERY_S = 0.5
 
 
 class HttpServer:
@@ -136,11 +143,12 @@ class HttpServer:
         limits: Limits,
         certificates: Certificates | None = None,
         guard: HttpGuard | None = None,
+        shards: Shards | None = None,
     ) -> None:
         """Create the server, without listening. ports: address and port by config key.
 
         An empty address means every interface. certificates: with them the ports serve TLS only. guard:
-        checks API keys; None for no check.
+        checks API keys; None for no check. shards: get the new connections.
         """
         self._ports = ports
         self._sockets: list[socket.socket] = []
@@ -148,9 +156,16 @@ class HttpServer:
         self._listener = listener = Listener(limits, guard)
         self._connection = partial(Connection, app, listener)
         self._handshakes: TlsHandshakes | None = None
+        self._acceptor: Acceptor | None = None
+        self._shards = shards
+        self._adopting: set[asyncio.Task[None]] = set()
         if certificates is not None:
             connections = listener.connections
             self._handshakes = TlsHandshakes(self._connection, certificates, limits, connections.__len__)
+            self._acceptor = Acceptor(self._handshakes.begin_handshake)
+        elif shards is not None:
+            shards.serve_here = self._adopt
+            self._acceptor = Acceptor(shards.accept)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -160,12 +175,12 @@ class HttpServer:
         """
         self._sockets = bind_all(self._ports)
         for each in self._sockets:
-            if self._handshakes is not None:
-                self._handshakes.listen(each)
+            if self._acceptor is not None:
+                self._acceptor.listen(each)
                 continue
             loop = asyncio.get_running_loop()
             self._servers.append(await loop.create_server(self._connection, sock=each, backlog=_BACKLOG))
-        watcher = asyncio.create_task(self._watch(), name="http-watcher")
+        watcher = asyncio.create_task(self._listener.watch(), name="http-watcher")
         try:
             yield
         finally:
@@ -179,19 +194,18 @@ class HttpServer:
     def _close_ports(self) -> None:
         for server in self._servers:
             server.close()
-        if self._handshakes is not None:
+        if self._acceptor is not None:
             for each in self._sockets:
-                self._handshakes.close(each)
+                self._acceptor.close(each)
         self._sockets.clear()
 
     async def stop_listening(self) -> None:
         """Stop accepting connections: take those that the kernel has queued, then close the ports.
 
-        Open connections stay; each is closed by its next response.
+        Open connections stay; each is closed by its next response. Shards give theirs back.
         """
         self._listener.draining = True
         self._listener.held.send_all()
-        loop = asyncio.get_running_loop()
         accepted = []
         for listening in self._sockets:
             waiting = listening.dup()
@@ -204,8 +218,25 @@ class HttpServer:
             if self._handshakes is not None:
                 self._handshakes.begin_handshake(each)
                 continue
-            with contextlib.suppress(OSError):  # the client has left
-                await loop.connect_accepted_socket(self._connection, each)
+            await self._connect(each)
+        if self._shards is not None:
+            self._shards.pause()
+
+    async def _connect(self, accepted: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # the client has left
+            await asyncio.get_running_loop().connect_accepted_socket(self._connection, accepted)
+
+    def _adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that no shard serves."""
+        task = asyncio.create_task(self._connect(connection))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether a connection is open, here or in a shard, or about to be."""
+        in_shards = self._shards is not None and bool(self._shards.connections or self._adopting)
+        return bool(self._listener.connections or self._handshakes or in_shards)
 
     async def until_silent(self, timeout_s: float) -> None:
         """Serve the open connections until all are closed, or for `timeout_s` plus SILENT_S seconds.
@@ -214,7 +245,7 @@ class HttpServer:
         """
         started = time.monotonic()
         over = started + timeout_s + SILENT_S
-        while (self._listener.connections or self._handshakes) and time.monotonic() < over:
+        while self._is_open and time.monotonic() < over:
             await asyncio.sleep(SILENT_S / 20)
             silent_since = time.monotonic() - SILENT_S
             if silent_since < started:
@@ -223,17 +254,6 @@ class HttpServer:
                 self._handshakes.cancel_all()
             for connection in list(self._listener.connections):
                 connection.close_if_silent(silent_since)
-
-    async def _watch(self) -> None:
-        """Update the Date header, and close slow and idle connections, every half second until cancelled."""
-        while True:
-            date = email.utils.formatdate(usegmt=True).encode()
-            self._listener.date_line = b"date: %b\r\n" % date
-            now = time.monotonic()
-            for connection in list(self._listener.connections):
-                connection.close_if_slow(now)
-                connection.close_if_silent(now - self._listener.limits.idle_timeout_s)
-            await asyncio.sleep(_WATCH_EVERY_S)
 
 
 def bind_all(ports: Mapping[str, tuple[str, int]]) -> list[socket.socket]:

@@ -6,6 +6,7 @@ They bound the requests begun per event loop iteration, the bytes of bodies, and
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import fcntl
 import heapq
 import socket
@@ -29,6 +30,7 @@ HOLD_S = 0.05  # maximum time that a rejection is held
 TICKS_PER_S = 100  # rejections of one tick are sent together, to save turns of the event loop
 EARLY_RETRY_S = 0.05  # a client that retries within this time ignores Retry-After
 MAX_REJECTIONS_PER_TURN = 128  # sent in one turn of the event loop
+_WATCH_EVERY_S = 0.5
 
 Reject = Callable[[], None]
 """Sends a rejection, if the client is still connected."""
@@ -180,7 +182,7 @@ class Listener:
         self.limits = limits
         self.guard = guard  # None: no API keys and no restricted APIs
         self.connections: set[OpenConnection] = set()
-        self.date_line = b""  # the Date header, renewed by `HttpServer`
+        self.date_line = b""  # the Date header, renewed by `watch`
         self.bodies_bytes = 0  # bytes of bodies that are arriving or being processed
         self.draining = False  # every response closes its connection
         self.held = HeldRejections()
@@ -194,6 +196,17 @@ class Listener:
         self._postponed: deque[OpenConnection] = deque()
         self._pipelining: deque[OpenConnection] = deque()  # postponed connections whose request was pipelined
         self._rejected: deque[OpenConnection] = deque()
+
+    async def watch(self) -> None:
+        """Update the Date header, and close slow and idle connections, every half second until cancelled."""
+        while True:
+            date = email.utils.formatdate(usegmt=True).encode()
+            self.date_line = b"date: %b\r\n" % date
+            now = time.monotonic()
+            for connection in list(self.connections):
+                connection.close_if_slow(now)
+                connection.close_if_silent(now - self.limits.idle_timeout_s)
+            await asyncio.sleep(_WATCH_EVERY_S)
 
     def end_turn(self) -> None:
         """Begin no more requests in this event loop iteration; count anew in the next.

@@ -74,10 +74,14 @@ def placement(app: App, op: str) -> list[range]:
     """Return the numbers of a pipeline step's (Op's) instances, one range for each worker process.
 
     An Op has `concurrency` instances; with `build_dag_each_worker`, as many for each of `worker_num` workers.
+    With `shards`, each shard has an equal part of the instances, at least one.
     """
     config = app.config
     concurrency = config.op[op].concurrency
     count = concurrency * (config.worker_num if config.build_dag_each_worker else 1)
+    if config.shards > 1:
+        concurrency = max(1, count // config.shards)
+        count = concurrency * config.shards
     together = concurrency if shares_process(app, op) else 1
     return [range(first, first + together) for first in range(0, count, together)]
 
@@ -85,9 +89,10 @@ def placement(app: App, op: str) -> list[range]:
 def shares_process(app: App, op: str) -> bool:
     """Return whether the instances of this pipeline step (Op) are threads of one worker process.
 
-    The configuration must ask for threads, and no engine must forbid them.
+    The configuration must ask for threads, and no engine must forbid them. The instances of a shard are
+    threads.
     """
-    return wants_threads(app, op) and not wants_processes(app, op)
+    return app.config.shards > 1 or (wants_threads(app, op) and not wants_processes(app, op))
 
 
 def wants_threads(app: App, op: str) -> bool:

@@ -112,6 +112,7 @@ class BackOff:
 
     def __init__(self) -> None:
         self._failed_starts = 0
+        self._failed_beside_others = 0  # of shards, while none was ready
         self._quick_deaths = 0
         self._fruitless_deaths = 0  # since a process has answered anything
         self.was_ready = False
@@ -135,6 +136,15 @@ class BackOff:
         # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
         raises = process.failure is not None and not self.was_ready
         return final or raises or self._failed_starts >= FAILED_STARTS_ALLOWED
+
+    def may_wait_for_others(self, process: WorkerProcess, others: int) -> bool:
+        """Return whether a shard that has failed to start may try again, because others are starting.
+
+        others: their number. Each shard has as many tries as a worker.
+        """
+        is_final = process.failure is not None and process.failure.final
+        self._failed_beside_others += 1
+        return not is_final and self._failed_beside_others <= FAILED_STARTS_ALLOWED * others
 
     def pause_s(self, process: WorkerProcess) -> float:
         """Return the seconds to wait before a restart: 0 for a process that lived long, else exponential.
@@ -174,6 +184,7 @@ class PoolServices(NamedTuple):
     outputs: Outputs  # reads descriptors 1 and 2 of the processes
     pool_ready: Callable[[], None]  # a pool has another ready process
     start_failed: Callable[[str, str], None]  # an Op, and the reason why its starts keep failing
+    create_process: Callable[..., WorkerProcess] = WorkerProcess  # with the arguments of this class
 
 
 class WorkerPool:
@@ -381,7 +392,7 @@ class WorkerPool:
 
     def _process(self, plan: Plan, numbers: range) -> WorkerProcess:
         """Create the object of a worker process, without starting the process."""
-        return WorkerProcess(
+        return self._services.create_process(
             plan.app,
             self.op,
             numbers,
@@ -476,9 +487,9 @@ class WorkerPool:
         """Store the model's inputs and outputs from a process that now serves, and report the process."""
         if (ready := process.ready_message) is not None:
             self.signature, self.card = ready.signature, ready.card
+        process.begin_service()
         self._back_off.started()
         self._was_complete = self._was_complete or self.ready == self.size
-        log.info("Worker %s is ready (pid %d)", process.name, process.pid)
         self._services.pool_ready()
 
     def lost(self, process: WorkerProcess) -> None:
@@ -545,9 +556,11 @@ class WorkerPool:
         """
         reason = process.failure.reason if process.failure else why
         log.error("Worker %s did not start: %s", process.name, reason)
-        if self._was_complete and self.ready:
+        if self.ready and (self._was_complete or process.shard is not None):
             # A changed file must not end the other processes, and this failure does not count: if one of them
-            # dies later, its successors have all tries.
+            # dies later, its successors have all tries. The other shards serve, and readiness reports it.
+            return True
+        if process.shard is not None and self._back_off.may_wait_for_others(process, len(self.processes)):
             return True
         if process.version != self.plan.version:
             return True

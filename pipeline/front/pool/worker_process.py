@@ -27,11 +27,14 @@ from pipeline.front.metrics.metrics import resident_bytes
 from pipeline.front.pool.answer_streams import AnswerStreams, get_error
 from pipeline.front.pool.outputs import Output, Outputs
 from pipeline.front.pool.plan import shares_process
+from pipeline.front.pool.shards import Shards
 from pipeline.messages.frames import (
     DISPATCHES_IN_FLIGHT,
     OTHER_VERSION,
     PACKAGE_CHANGED,
+    PLAIN,
     PROTOCOL_VERSION,
+    SHARD,
     Arena,
     FrameReader,
     Outbox,
@@ -213,19 +216,25 @@ class Instance:
 
         calls: the message of each task. tail: large parts of the calls. batch_limit: see `DispatchMessage`.
         """
-        now, deadline = time.monotonic(), max([call.deadline for call in calls])
-        dispatch = Dispatch(
-            self._dispatches, list(tasks), deadline, now, now, sum([task.rows for task in tasks])
-        )
+        dispatch = self._create_dispatch(tasks, calls)
         region = request_region(dispatch.id) if tail else None
         # Encode first: a dispatch that can't be encoded must not be in flight.
         buffers = frame(DispatchMessage(dispatch.id, calls, batch_limit), tail, self._arena, region)
+        self._enter_flight(dispatch)
+        self._outbox.send(buffers)
+
+    def _create_dispatch(self, tasks: Sequence[Task], calls: list[CallMessage]) -> Dispatch:
+        now, deadline = time.monotonic(), max([call.deadline for call in calls])
+        rows = sum([task.rows for task in tasks])
+        return Dispatch(self._dispatches, list(tasks), deadline, now, now, rows)
+
+    def _enter_flight(self, dispatch: Dispatch) -> None:
+        """Count a dispatch as sent, and watch its time limit."""
         self._dispatches += 1
         self.in_flight.append(dispatch)
         if self.process.streams:
-            for index, task in enumerate(tasks):
+            for index, task in enumerate(dispatch.open_tasks()):
                 task.dag_run.cancels.append(partial(self._cancel, dispatch, index))
-        self._outbox.send(buffers)
         self._watch(dispatch)
 
     @property
@@ -523,6 +532,8 @@ class WorkerProcess:
     `start` spawns it; `stop` and death end it; it is not started twice.
     """
 
+    instance_type = Instance
+
     def __init__(
         self,
         app: App,
@@ -532,17 +543,19 @@ class WorkerProcess:
         owner: ProcessCallbacks,
         callbacks: DispatchCallbacks,
         outputs: Outputs,
+        shards: Shards | None = None,
     ) -> None:
         """Store the settings; `start` spawns the process.
 
         numbers: of its instances. version: of its model. owner: callbacks to the pool. callbacks: to the
-        batcher.
+        batcher. shards: of the service, if the process is one of them.
         """
         self.op = op
         self.numbers = numbers
         self.version = version  # of its model; empty for an Op without one
         limits = time_limits(app.config.op[op])
-        self.instances = [Instance(op, number, self, callbacks, limits) for number in numbers]
+        create_instance = self.instance_type
+        self.instances = [create_instance(op, number, self, callbacks, limits) for number in numbers]
         self.reserved = False  # a suspect runs alone: other instances of the process get no dispatch
         self.failure: Failed | None = None  # set when the start has failed
         self.own_metrics: Sequence[OwnFamily] = ()  # metrics that its model counts itself
@@ -559,6 +572,7 @@ class WorkerProcess:
         self._ran_out_of_memory = False
         self._start_timer: asyncio.TimerHandle | None = None
         self._output: Output | None = None
+        self.shard = None if shards is None else shards.link(self.name, self.kill, self.read_activity)
 
     def start(self) -> None:
         """Spawn the worker process, without waiting until it is ready.
@@ -580,7 +594,9 @@ class WorkerProcess:
         for instance in self.instances:
             instance.listen()
         shares = shares_process(self._app, self.op)
-        self.instances[0].send(Start(self._app.to_json(), self.op, self.name, self.numbers[0], shares))
+        self.instances[0].send(
+            Start(self._app.to_json(), self.op, self.name, self.numbers[0], shares, self.version)
+        )
         timeout_s = self._app.config.op[self.op].start_timeout
         self._start_timer = loop.call_later(timeout_s, self.kill, f"it did not start within {timeout_s:g} s")
 
@@ -594,13 +610,16 @@ class WorkerProcess:
             unless_started.enter_context(self._lifeline)  # close it even if a traceback keeps this object
             until_spawned.enter_context(worker_end)
             ends = [instance.connect(until_spawned) for instance in self.instances]
+            if self.shard is not None:
+                ends.insert(0, self.shard.connect(until_spawned, unless_started))
             fds = (self._outputs.log_fd, worker_end.fileno(), *itertools.chain.from_iterable(ends))
             self._output = self._outputs.open(self.name)
             unless_started.callback(self._outputs.forget, self._output)
             until_spawned.callback(self._output.close_write_ends)
             stdout, stderr = self._output.write_ends
+            kind = PLAIN if self.shard is None else SHARD
             return subprocess.Popen(
-                [*python_module(WORKER), PROTOCOL_VERSION, str(os.getpid()), *map(str, fds)],
+                [*python_module(WORKER), PROTOCOL_VERSION, str(os.getpid()), kind, *map(str, fds)],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -622,7 +641,8 @@ class WorkerProcess:
     @property
     def served(self) -> int:
         """Number of requests that the process has answered or refused since its start."""
-        return sum(instance.served for instance in self.instances)
+        answered = 0 if self.shard is None else self.shard.answered
+        return answered + sum(instance.served for instance in self.instances)
 
     @property
     def idle(self) -> bool:
@@ -653,6 +673,14 @@ class WorkerProcess:
             instance.state = State.READY
         self._owner.became_ready(self)
 
+    def begin_service(self) -> None:
+        """Log that the process serves from now on. A shard gets connections."""
+        log.info("Worker %s is ready (pid %d)", self.name, self.pid)
+        if self.shard is not None and not self.streams:
+            self.shard.open()
+        elif self.shard is not None:
+            log.warning("Worker %s serves no connections: its Op streams answers", self.name)
+
     def read_activity(self, thread_id: int) -> Activity | None:
         """Return CPU time and state of the process, or of a thread if the process has several instances.
 
@@ -670,6 +698,8 @@ class WorkerProcess:
 
     def stop(self) -> None:
         """Let the process end after the pending tasks of its worker instances, without waiting."""
+        if self.shard is not None:
+            self.shard.close()
         for instance in self.instances:
             instance.stop()
 
@@ -692,6 +722,8 @@ class WorkerProcess:
         self._cancel_start_timer()
         for instance in self.instances:
             run_isolated(instance.disconnect)
+        if self.shard is not None:
+            run_isolated(self.shard.disconnect)
         self._owner.lost(self)
 
     def _ended(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from pipeline import __version__
 from pipeline.config.config_file import ServiceConfig
 from pipeline.front.metrics.metrics import Metrics, Rows, resident_bytes
+from pipeline.front.pool.shards import Shards
 from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler.admission import KeyRing
 from pipeline.front.scheduler.batcher import Batcher
@@ -120,6 +121,17 @@ def _watch_sequences(metrics: Metrics, batchers: Mapping[str, Batcher]) -> None:
         "Sequences that ended without a request for too long.",
         lambda: per_op(lambda s: s.expired),
     )
+
+
+def watch_shards(metrics: Metrics, shards: Shards) -> None:
+    """Register the metrics of the connections that shards serve."""
+    watch, total = metrics.watch, metrics.watch_total
+    name = "paddlewheel_shard_connections"
+    watch(name, "Connections that shards serve.", lambda: [({}, float(shards.connections))])
+    name = "paddlewheel_shard_moved_connections_total"
+    total(name, "Connections of dead shards, served by another process.", lambda: [({}, shards.moved)])
+    name = "paddlewheel_shard_lost_connections_total"
+    total(name, "Connections of dead shards, closed within an answer.", lambda: [({}, shards.lost)])
 
 
 def _watch_choices(metrics: Metrics, batchers: Mapping[str, Batcher]) -> None:

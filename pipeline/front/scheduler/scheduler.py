@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,7 @@ from pipeline.api.dag import MESSAGE
 from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
 from pipeline.front.dag_run import Answer, Client, DagRun, Entry, OpQueue, Request
 from pipeline.front.metrics.access_log import AccessLog, Tracer
+from pipeline.front.metrics.growth import Totals, add_metrics_growth
 from pipeline.front.metrics.metrics import (
     Failures,
     Metrics,
@@ -29,12 +31,14 @@ from pipeline.front.metrics.metrics import (
     own_metrics,
 )
 from pipeline.front.pool.outputs import Outputs
-from pipeline.front.pool.plan import plan
+from pipeline.front.pool.plan import Plan, plan
+from pipeline.front.pool.shards import Shards
 from pipeline.front.pool.upkeep import AbandonedCalls, Upkeep
 from pipeline.front.pool.worker_pool import PoolServices, Starts, WorkerPool
+from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler.admission import Admission, KeyRing, Peers
 from pipeline.front.scheduler.batcher import Batcher
-from pipeline.front.scheduler.gauges import register_gauges
+from pipeline.front.scheduler.gauges import register_gauges, watch_shards
 from pipeline.front.scheduler.sequences import end_turns
 from pipeline.messages.messages import STOP_HANDLER_S
 from pipeline.models.serving_model import UNVERSIONED
@@ -142,9 +146,23 @@ class Scheduler:
 
     takes_messages: whether the app's own RequestOp parses the request; its inputs are then the raw bytes.
     recorded: called with path and body of each answered HTTP request; None while requests are not recorded.
+
+    shards: processes that serve connections by themselves; None without any.
     """
 
-    def __init__(self, app: App, metrics: Metrics, outputs: Outputs) -> None:
+    def __init__(
+        self,
+        app: App,
+        metrics: Metrics,
+        outputs: Outputs,
+        *,
+        create_plan: Callable[[App, str], Plan] = plan,
+        create_process: Callable[..., WorkerProcess] | None = None,
+    ) -> None:
+        """Create the queues and pools of all Ops; `running` starts their workers.
+
+        create_plan, create_process: of an Op's workers. A shard runs its Op in threads of its own process.
+        """
         config = app.config.dag
         self.app = app
         self.metrics = metrics
@@ -153,7 +171,15 @@ class Scheduler:
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self.takes_messages = app.default is not None and app.default.graph.source == MESSAGE
         starts = Starts((app.repository and app.repository.starts) or usable_cores())
-        self._services = PoolServices(starts, outputs, self._check_all_ready, self._fail_start)
+        self.shards: Shards | None = None
+        if create_process is None:
+            if app.config.shards > 1:
+                self.shards = Shards(app.config.limits.max_connections, self._add_growth)
+            create_process = partial(WorkerProcess, shards=self.shards)
+        self._create_plan = create_plan
+        self._services = PoolServices(
+            starts, outputs, self._check_all_ready, self._fail_start, create_process
+        )
         self.recorded: Callable[[str, bytes], None] | None = None
         self._deadlines = Deadlines()
         self._anyone = Client()  # stands for clients that a listener can't distinguish
@@ -183,6 +209,8 @@ class Scheduler:
         self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
         register_gauges(metrics, self._batchers, lambda: self._pending, self.keys, app.config)
+        if self.shards is not None:
+            watch_shards(metrics, self.shards)
         metrics.add(
             lambda: own_metrics(p.own_metrics for pool in self._pools.values() for p in pool.processes)
         )
@@ -197,7 +225,8 @@ class Scheduler:
 
     def _create_batcher(self, op: str, app: App, figures: OpFigures) -> Batcher:
         fair_queue, update_paces = self._admission.fair_queue, self._admission.update_paces
-        return Batcher(op, app.config, plan(app, op), figures, fair_queue, update_paces, self._services)
+        plan = self._create_plan(app, op)
+        return Batcher(op, app.config, plan, figures, fair_queue, update_paces, self._services)
 
     def limit_batches(self, op: str, requests: int) -> None:
         """Set the maximum number of requests in one execution of this Op's model."""
@@ -303,6 +332,13 @@ class Scheduler:
         None for the model of one Op, whose own metrics count them.
         """
         return self._entries[model].requests
+
+    def request_figures(self) -> dict[str, RequestFigures]:
+        """Return the totals of requests by model, for the models of several Ops."""
+        return {entry.model: entry.requests for entry in self._entries.values() if entry.requests is not None}
+
+    def _add_growth(self, now: Totals, before: Totals | None) -> None:
+        add_metrics_growth(self.metrics, self.request_figures(), now, before)
 
     def deadline(self, timeout_s: float = math.inf, began: float = 0.0) -> float:
         """Return the deadline of a request, an instant of time.monotonic(); infinite without a limit.
@@ -426,6 +462,8 @@ class Scheduler:
 
         timeout_s: maximum wait in seconds.
         """
+        if self.shards is not None and not self._unloaded:
+            self.shards.pause()
         self._unloaded.update(ops)
         await self._admitted_end(ops, timeout_s)
 
@@ -460,6 +498,8 @@ class Scheduler:
 
     def offer(self, op: str) -> None:
         """Accept requests again for a pipeline step (Op) that was loaded, or for the model of this key."""
+        if self.shards is not None and self._unloaded == {op}:
+            self.shards.resume()
         self._unloaded.discard(op)
         self.start_failures.pop(op, None)
 

@@ -1,0 +1,301 @@
+"""Shards, as the front sees them: worker processes that serve HTTP connections by themselves.
+
+The front accepts a connection, keeps a duplicate of its descriptor, and sends it to the shard with the fewest
+connections. When a shard dies, its connections go to another shard, see `pipeline.messages.shards`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import socket
+import struct
+import termios
+from collections.abc import Callable
+
+import msgspec
+
+from pipeline.front.metrics.growth import Totals
+from pipeline.messages.shards import (
+    ALL,
+    CLOSED,
+    METRICS,
+    MOVED,
+    NEEDS_FRONT,
+    RECALL,
+    SERVE,
+    Channel,
+    Journal,
+)
+from pipeline.process.isolation import isolated
+from pipeline.process.processes import Activity
+
+log = logging.getLogger(__name__)
+
+CHECK_EVERY_S = 1.0
+MAX_IDLE_CHECKS = 5  # a shard that sends nothing and uses no CPU hangs: it reports every second
+POST = b"POST "  # the beginning of an inference
+FIRST_BYTES_S = 5.0  # a client that sends nothing for so long is left to the front
+MAX_DEATHS = 2  # of shards with an unanswered request of one connection; then the front serves it
+
+AddGrowth = Callable[[Totals, Totals | None], None]
+"""Adds the growth of a shard's metrics to those of the front. Arguments: its totals now, and before."""
+
+Kill = Callable[[str], None]
+"""Ends the process of a shard. Argument: the reason, for the log."""
+
+ReadActivity = Callable[[int], Activity | None]
+"""Returns CPU time and state of the process; None when it has ended."""
+
+
+class Duplicate(msgspec.Struct, eq=False):
+    """The front's duplicate of a connection that a shard serves."""
+
+    connection: socket.socket
+    deaths: int = 0  # shards that died while the connection had an unanswered request
+
+
+class ShardLink:
+    """Link of the front to one shard: the connections that it serves, and the channel to it."""
+
+    def __init__(self, shards: Shards, name: str, kill: Kill, read_activity: ReadActivity) -> None:
+        """name: of the worker process, for the log. kill: ends the process. read_activity: reads its CPU."""
+        self.duplicates: dict[int, Duplicate] = {}  # by slot in the journal
+        self.is_open = False  # whether it gets connections
+        self.answered = 0  # requests, since its start
+        self._shards = shards
+        self._name = name
+        self._kill = kill
+        self._read_activity = read_activity
+        self._totals: Totals | None = None  # latest metrics
+        self._idle_checks = 0
+        self._cpu_s = 0.0
+
+    def connect(
+        self, until_spawned: contextlib.ExitStack, unless_started: contextlib.ExitStack
+    ) -> tuple[int, int]:
+        """Create the channel. Return the shard's descriptors of channel and journal, to pass to the child.
+
+        until_spawned: closes the shard's end in this process. unless_started: closes the channel if the start
+        fails.
+        """
+        own_end, shard_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        until_spawned.enter_context(shard_end)
+        unless_started.enter_context(own_end)
+        self._channel = Channel(own_end)
+        return shard_end.fileno(), self._shards.journal.fd
+
+    def open(self) -> None:
+        """Send connections to the shard from now on, because it is ready."""
+        self.is_open = True
+        asyncio.get_running_loop().add_reader(self._channel.socket, self._receive)
+        self._shards.add_link(self)
+        self._watch()
+
+    def close(self) -> None:
+        """Send no more connections, and recall all, because the process is about to end."""
+        if self.is_open:
+            self.is_open = False
+            self.recall(ALL)
+
+    def recall(self, count: int) -> None:
+        """Let the shard give back so many connections, as soon as they have no request."""
+        if not self._channel.send(RECALL, count):
+            log.warning("Shard %s: its channel is full, so it keeps its connections", self._name)
+
+    def serve(self, slot: int, duplicate: Duplicate) -> bool:
+        """Let the shard serve a connection. Return whether it was sent."""
+        if not self._channel.send(SERVE, slot, duplicate.connection):
+            return False
+        self.duplicates[slot] = duplicate
+        return True
+
+    def disconnect(self) -> None:
+        """Close the channel of a dead or unborn process, and pass its connections on."""
+        self.is_open = False
+        self._receive()
+        asyncio.get_running_loop().remove_reader(self._channel.socket)
+        self._channel.socket.close()
+        self._shards.remove_link(self)
+
+    def _receive(self) -> None:
+        """Handle the packets of the shard: connections that it gives back, and metrics."""
+        with contextlib.suppress(EOFError):
+            while (packet := self._channel.receive()) is not None:
+                self._idle_checks = 0
+                kind, slot, data, _ = packet
+                if kind == METRICS:
+                    self._take_metrics(data)
+                else:
+                    self._take_back(kind, slot)
+            return
+        asyncio.get_running_loop().remove_reader(self._channel.socket)  # the lifeline reports the death
+
+    def _take_back(self, kind: int, slot: int) -> None:
+        duplicate = self.duplicates.pop(slot)
+        if kind == CLOSED:
+            self._shards.release(slot, duplicate)
+        elif kind == MOVED:
+            self._shards.place(duplicate, slot)
+        elif kind == NEEDS_FRONT:
+            self._shards.serve_in_front(slot, duplicate)
+
+    @isolated(None)
+    def _take_metrics(self, data: bytes) -> None:
+        self.answered, totals = msgspec.msgpack.decode(data)
+        before, self._totals = self._totals, totals
+        self._shards.add_growth(totals, before)
+
+    def _watch(self) -> None:
+        """Kill the shard if it is stopped or hangs, so that other shards serve its connections."""
+        activity = self._read_activity(0)
+        if self.is_open and activity is not None:
+            self._idle_checks = self._idle_checks + 1 if activity.cpu_s == self._cpu_s else 0
+            self._cpu_s = activity.cpu_s
+            if self._idle_checks > MAX_IDLE_CHECKS:
+                self._kill(f"its event loop has hung for {MAX_IDLE_CHECKS * CHECK_EVERY_S:g} s")
+                return
+            asyncio.get_running_loop().call_later(CHECK_EVERY_S, self._watch)
+
+
+class Shards:
+    """All shards of a service, and the connections that they serve.
+
+    serve_here: serves a connection on the front's own path. Set by the HTTP server.
+    """
+
+    def __init__(self, max_connections: int, add_growth: AddGrowth) -> None:
+        """max_connections: served by shards at the same time; the front serves further connections."""
+        self.journal = Journal.create(max_connections)
+        self.add_growth = add_growth
+        self.serve_here: Callable[[socket.socket], None] = socket.socket.close
+        self.moved = 0  # connections of dead shards that another process serves
+        self.lost = 0  # connections of dead shards that were closed in the middle of an answer
+        self._free_slots = list(range(max_connections))
+        self._new: dict[socket.socket, tuple[int, asyncio.TimerHandle]] = {}  # without a first byte
+        self._links: list[ShardLink] = []
+        self._paused = 0
+
+    def link(self, name: str, kill: Kill, read_activity: ReadActivity) -> ShardLink:
+        """Return the link for a worker process that is about to start. Arguments: see `ShardLink`."""
+        return ShardLink(self, name, kill, read_activity)
+
+    def limit_connections(self, count: int) -> int:
+        """Let shards serve at most so many connections, before the first. Return their maximum."""
+        del self._free_slots[count:]
+        return len(self._free_slots)
+
+    @property
+    def connections(self) -> int:
+        """Number of connections that shards serve now."""
+        return sum(len(link.duplicates) for link in self._links)
+
+    def accept(self, connection: socket.socket) -> None:
+        """Let a shard serve a new connection once its first request begins with POST, else the front.
+
+        So a health check depends on no shard.
+        """
+        if self._paused or not self._free_slots:
+            self.serve_here(connection)
+            return
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):  # the client has left
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        loop = asyncio.get_running_loop()
+        slot = self._free_slots.pop()
+        timer = loop.call_later(FIRST_BYTES_S, self._choose, connection, slot)
+        self._new[connection] = slot, timer
+        loop.add_reader(connection, self._choose, connection, slot)
+
+    def _choose(self, connection: socket.socket, slot: int) -> None:
+        """Let a shard or the front serve a new connection, by its first bytes."""
+        asyncio.get_running_loop().remove_reader(connection)
+        _, timer = self._new.pop(connection)
+        timer.cancel()
+        first = b""
+        with contextlib.suppress(OSError):  # nothing has arrived in time, or the client has left
+            first = connection.recv(len(POST), socket.MSG_PEEK)
+        if first == POST:
+            self.place(Duplicate(connection), slot)
+        else:
+            self.serve_in_front(slot, Duplicate(connection))
+
+    def place(self, duplicate: Duplicate, slot: int) -> None:
+        """Let the shard with the fewest connections serve this one; the front, if no shard can."""
+        if not self._paused:
+            for link in sorted(self._links, key=_count_duplicates):
+                if link.is_open and link.serve(slot, duplicate):
+                    return
+        self.serve_in_front(slot, duplicate)
+
+    def serve_in_front(self, slot: int, duplicate: Duplicate) -> None:
+        """Serve a connection on the front's own path until it ends."""
+        self._free_slots.append(slot)
+        self.serve_here(duplicate.connection)
+
+    def release(self, slot: int, duplicate: Duplicate) -> None:
+        """Close a connection that has ended, and free its slot."""
+        duplicate.connection.close()
+        self._free_slots.append(slot)
+
+    def pause(self) -> None:
+        """Serve all connections in the front, from their next request on. Each call needs a `resume`."""
+        self._paused += 1
+        for connection, (slot, _) in list(self._new.items()):
+            self._choose(connection, slot)
+        for link in self._links:
+            link.recall(len(link.duplicates))
+
+    def resume(self) -> None:
+        """Let shards serve new connections again."""
+        self._paused -= 1
+
+    async def until_empty(self) -> None:
+        """Wait until the shards have given all connections back. Call `pause` before."""
+        while self.connections:
+            await asyncio.sleep(0.01)
+
+    def add_link(self, link: ShardLink) -> None:
+        """Count a shard that is ready, and recall for it what the others have above the average."""
+        self._links.append(link)
+        shared = -(-self.connections // len(self._links))
+        for other in self._links:
+            if other.is_open and len(other.duplicates) > shared:
+                other.recall(len(other.duplicates) - shared)
+
+    def remove_link(self, link: ShardLink) -> None:
+        """Forget a dead shard: other shards serve its connections.
+
+        A connection is closed if its answer had begun, because its request is gone. After MAX_DEATHS with a
+        request of one connection, the front serves the connection, and finds out whether the request kills.
+        """
+        if link in self._links:
+            self._links.remove(link)
+        orphans, link.duplicates = link.duplicates, {}
+        for slot, duplicate in orphans.items():
+            if self.journal.is_answering(slot):
+                self.journal.end_answer(slot)
+                self.lost += 1
+                self.release(slot, duplicate)
+                continue
+            self.moved += 1
+            duplicate.deaths += _has_unread_data(duplicate.connection)
+            if duplicate.deaths < MAX_DEATHS:
+                self.place(duplicate, slot)
+            else:
+                self.serve_in_front(slot, duplicate)
+
+
+def _count_duplicates(link: ShardLink) -> int:
+    return len(link.duplicates)
+
+
+def _has_unread_data(connection: socket.socket) -> bool:
+    """Whether a request waits in the buffer of a connection."""
+    try:
+        counted = fcntl.ioctl(connection.fileno(), termios.FIONREAD, b"\0" * 4)
+    except OSError:  # the client has reset it
+        return False
+    return bool(struct.unpack("i", counted)[0])

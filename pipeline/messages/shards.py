@@ -1,0 +1,106 @@
+"""Messages between the front and a shard: connections by SCM_RIGHTS, their journal, and metrics.
+
+Both sides send packets over a Unix socket of the type SOCK_SEQPACKET. A packet is a byte for its kind and a
+number, or the metrics of the shard.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+
+SERVE = 1  # front to shard: serve the connection with this slot, whose descriptor comes along
+RECALL = 2  # front to shard: give so many connections back, as soon as they have no request
+CLOSED = 3  # shard to front: the connection of this slot has ended
+MOVED = 4  # shard to front: it has given a recalled connection back, for another shard
+NEEDS_FRONT = 5  # shard to front: the connection has a request for the front's own path
+METRICS = 6  # shard to front: its metrics, see `pipeline.front.metrics.growth`
+
+ALL = 2**32 - 1  # number of a `RECALL` of every connection, also of later ones
+_PACKET = struct.Struct("<BI")
+_MAX_PACKET_BYTES = 1 << 18
+_IDLE, _ANSWERING = 0, 1
+
+
+class Channel:
+    """One end of the socket between the front and a shard. Does not block."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self.socket = end
+
+    def send(self, kind: int, number: int, connection: socket.socket | None = None) -> bool:
+        """Send a packet. Return whether it was sent: False for a full buffer, and for a dead receiver.
+
+        connection: client connection whose descriptor is sent along.
+        """
+        packet = _PACKET.pack(kind, number)
+        try:
+            if connection is None:
+                self.socket.send(packet)
+            else:
+                socket.send_fds(self.socket, [packet], [connection.fileno()])
+        except OSError:
+            return False
+        return True
+
+    def send_metrics(self, data: bytes) -> bool:
+        """Send the metrics of a shard. Return whether they were sent."""
+        try:
+            self.socket.send(bytes((METRICS,)) + data)
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> tuple[int, int, bytes, socket.socket | None] | None:
+        """Return kind, number, metrics and connection of the next packet. None if there is none now.
+
+        Raises EOFError after the other side has ended.
+        """
+        try:
+            data, fds, _, _ = socket.recv_fds(self.socket, _MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return None
+        except OSError as exc:
+            raise EOFError from exc
+        if not data:
+            raise EOFError
+        if data[0] == METRICS:
+            return METRICS, 0, data[1:], None
+        kind, number = _PACKET.unpack(data)
+        return kind, number, b"", socket.socket(fileno=fds[0]) if fds else None
+
+
+class Journal:
+    """Shared memory of the front and its shards: a byte for each connection that a shard serves.
+
+    The request of a connection stays in the socket's buffer until its answer begins. A shard marks the slot
+    of the connection before it removes the request, and unmarks the slot after the last byte of the answer.
+    When a shard dies, another shard therefore finds the request of every unmarked connection.
+    """
+
+    def __init__(self, fd: int, slots: int) -> None:
+        self.fd = fd
+        self.slots = slots
+        self._map = mmap.mmap(fd, slots)
+
+    @classmethod
+    def create(cls, slots: int) -> Journal:
+        """Create the shared memory in the front, for so many connections."""
+        fd = os.memfd_create("paddlewheel-journal", os.MFD_CLOEXEC)
+        os.ftruncate(fd, slots)
+        return cls(fd, slots)
+
+    def begin_answer(self, slot: int) -> None:
+        """Mark a connection: its request leaves the socket's buffer now."""
+        self._map[slot] = _ANSWERING
+
+    def end_answer(self, slot: int) -> None:
+        """Unmark a connection: the kernel has the whole answer."""
+        self._map[slot] = _IDLE
+
+    def is_answering(self, slot: int) -> bool:
+        """Return whether a request was removed from the socket's buffer, but not answered completely."""
+        return self._map[slot] == _ANSWERING

@@ -1,0 +1,96 @@
+"""How many shards a service gets: as many as config.yml asks for, or fewer with a reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.api.app import App, RepositoryPlace, ServedModel
+from pipeline.api.dag import FEED, Dag, Edge, Node
+from pipeline.api.examples import Examples
+from pipeline.config.config_file import ServiceConfig
+from pipeline.front.pool import shard_plan
+from pipeline.front.pool.plan import placement, shares_process
+from pipeline.front.pool.shard_plan import divide_limits, plan_shards
+from tests.support import onnx_models
+
+
+def app_with(config: dict[str, Any], *ops: str, **app: Any) -> App:
+    models = tuple(
+        ServedModel(name, Dag((Node(name, name, (Edge(FEED),)),), name, source=FEED))
+        for name in ops or ("a",)
+    )
+    sections = {op: {} for op in ops or ("a",)}
+    settings = {"http_port": 9292, "shards": 2, "op": sections, **config}
+    return App("app", models, ServiceConfig.model_validate(settings), "/app.py", (), "/", Examples(), **app)
+
+
+@pytest.fixture(autouse=True)
+def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_plan, "usable_cores", lambda: 4)
+    monkeypatch.setattr(shard_plan, "available_memory", lambda: 8 << 30)
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 5])
+def test_each_shard_has_an_equal_part_of_the_instances_as_threads(concurrency: int) -> None:
+    app, note = plan_shards(app_with({"op": {"a": {"concurrency": concurrency}}}))
+    assert note == ""
+    assert app.config.shards == 2
+    assert shares_process(app, "a")
+    assert [len(numbers) for numbers in placement(app, "a")] == [max(1, concurrency // 2)] * 2
+
+
+def test_an_onnx_model_may_have_shards(tmp_path: Path) -> None:
+    model = onnx_models.serving(tmp_path)
+    section = {"local_service_conf": {"model_dir": str(model), "fetch_list": []}}
+    app, note = plan_shards(app_with({"op": {"a": section}}))
+    assert (app.config.shards, note) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"dag": {"is_thread_op": False}}, "dag.is_thread_op is false"),
+        ({"op": {"a": {"placement": "process"}}}, "op.a.placement is process"),
+        ({"op": {"a": {"timeout": 500}}}, "op.a.timeout is set"),
+        ({"op": {"a": {"crash_retry": False}}}, "op.a.crash_retry is false"),
+        ({"security": {"api_keys": "keys"}}, "security.api_keys"),
+        ({"tls": {"cert": "cert.pem", "key": "key.pem"}}, "tls is set"),
+    ],
+    ids=lambda value: "" if isinstance(value, dict) else value.partition(" ")[0],
+)
+def test_one_process_serves_requests_that_share_state(config: dict[str, Any], reason: str) -> None:
+    app, note = plan_shards(app_with(config))
+    assert app.config.shards == 1
+    assert note.startswith("shards: 2 has no effect, one process serves: ")
+    assert reason in note
+
+
+def test_one_process_serves_several_ops_and_repositories() -> None:
+    assert "several Ops" in plan_shards(app_with({}, "a", "b"))[1]
+    place = RepositoryPlace(("/models",))
+    assert "repository" in plan_shards(app_with({}, repository=place))[1]
+
+
+def test_cores_and_memory_limit_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    app, note = plan_shards(app_with({"shards": 9}))
+    assert app.config.shards == 4
+    assert note == "shards: 9 is more than the 4 cores that this service may use: 4 shards"
+    monkeypatch.setattr(shard_plan, "available_memory", lambda: 800 << 20)
+    app, note = plan_shards(app_with({"shards": 4}))
+    assert app.config.shards == 3
+    assert "memory" in note
+    monkeypatch.setattr(shard_plan, "available_memory", lambda: 0)
+    assert plan_shards(app_with({"shards": 4}))[0].config.shards == 1
+
+
+@pytest.mark.parametrize(("limit", "part"), [(1000, 500), (5, 2), (1, 1)])
+def test_a_shard_admits_an_equal_part(limit: int, part: int) -> None:
+    app = divide_limits(app_with({"dag": {"channel_size": limit}}))
+    assert app.config.dag.max_pending_requests == part
+
+
+def test_without_shards_nothing_is_said() -> None:
+    assert plan_shards(app_with({"shards": 1, "tls": {"cert": "c", "key": "k"}}))[1] == ""
