@@ -10,6 +10,7 @@ import pytest
 from pipeline.api.app import App, RepositoryPlace, ServedModel
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
+from pipeline.api.sequences import SequenceRules
 from pipeline.config.config_file import ServiceConfig
 from pipeline.front.pool import shard_plan
 from pipeline.front.pool.plan import placement, shares_process
@@ -68,10 +69,11 @@ def test_one_process_serves_requests_that_share_state(config: dict[str, Any], re
     assert reason in note
 
 
-def test_one_process_serves_several_ops_and_repositories() -> None:
+def test_one_process_serves_several_ops_repositories_and_sequences() -> None:
     assert "several Ops" in plan_shards(app_with({}, "a", "b"))[1]
     place = RepositoryPlace(("/models",))
     assert "repository" in plan_shards(app_with({}, repository=place))[1]
+    assert "sequences" in plan_shards(app_with({}, sequences={"a": SequenceRules()}))[1]
 
 
 def test_cores_and_memory_limit_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
