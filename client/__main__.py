@@ -8,6 +8,7 @@ COMMANDS = """Clients of a running service. Each has --help:
 
   python3 -m client.http_client "a text"     asks over HTTP
   python3 -m client.rpc_client "a text"      asks over gRPC
+  python3 -m client.voice_activity TALK.wav  streams a wav file, and prints the segments with speech
   python3 -m client.load --threads 20        loads a service at any of its endpoints, and prints latencies
 
 In Python: client.http_client.HttpClient, client.rpc_client.RpcClient, client.pipeline_client.PipelineClient.

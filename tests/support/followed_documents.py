@@ -64,7 +64,7 @@ class Reader:
         if block.title:
             file = self.folder / block.title
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(self._on_own_ports(block.text), "utf-8")
+            file.write_text(self.on_own_ports(block.text), "utf-8")
         elif block.language == "json":
             self.answers[-1] = (self.answers[-1][0], json.loads(block.text))
         elif block.language == "sh":
@@ -75,8 +75,8 @@ class Reader:
         if match := re.fullmatch(r"python3 (\w+/web_service\.py)", command):
             script = self.folder / match[1]
             self._start(script, script.parent.name)
-        elif match := re.fullmatch(r"paddlewheel run (\w+)", command):
-            self._start("-m", match[1], ["pipeline", "run", match[1]])
+        elif match := re.fullmatch(r"paddlewheel run ([\w/]+)", command):
+            self._start("-m", Path(match[1]).name, ["pipeline", "run", match[1]])
         elif match := re.fullmatch(r"paddlewheel serve --model-repository (\w+) .*", command):
             http, grpc = (self.ports[name] for name in ("http_port", "rpc_port"))
             options = [f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={free_port()}"]
@@ -88,7 +88,7 @@ class Reader:
             assert self.service is not None
             self.answers.append((run_curl(command, self.service, self.folder), None))
         else:
-            self.printed[command] = self._shell(self._on_own_ports(command))
+            self.printed[command] = self._shell(self.on_own_ports(command))
 
     def _shell(self, command: str) -> str:
         if command.startswith("paddlewheel new "):
@@ -104,7 +104,7 @@ class Reader:
     def _port_options(self) -> list[str]:
         return [f"--{name.replace('_', '-')}={port}" for name, port in self.ports.items()]
 
-    def _on_own_ports(self, text: str) -> str:
+    def on_own_ports(self, text: str) -> str:
         for shown, own in _PORTS.items():
             text = text.replace(f"localhost:{shown}", f"localhost:{self.ports[own]}")
             text = text.replace(f"{own}: {shown}", f"{own}: {self.ports[own]}")
