@@ -1,19 +1,21 @@
-"""Windows of audio to probabilities of speech: `python3 web_service.py` serves the model that config.yml names."""
+"""Windows of audio to probabilities of speech: `python3 web_service.py` serves the model of config.yml."""
 
 from pathlib import Path
 
-from pipeline import WebService
-from pipeline.ops.described import DescribedOp
+from pipeline import Op, WebService
 from pipeline.script import prepare_from_arguments
 
 
-class VoiceActivityOp(DescribedOp):
+class VoiceActivityOp(Op):
+    input_tensors = {"input": "FP32 [-1, 576]"}
+    output_tensors = {"output": "FP32 [-1, 1]"}
+
     def preprocess(self, input_dicts, data_id, log_id):
-        (inputs,) = input_dicts.values()
-        return self.feeds_of(inputs)
+        (request,) = input_dicts.values()
+        return {"input": request["input"]}
 
     def postprocess(self, input_dicts, fetch_dict, data_id, log_id):
-        return self.answer_of(fetch_dict)
+        return {"output": fetch_dict["output"]}
 
 
 class VoiceActivityService(WebService):
