@@ -24,6 +24,7 @@
 # |-- Overloaded                3001 / 429 / RESOURCE_EXHAUSTED
 # |-- NotReady                  3001 / 503 / UNAVAILABLE
 # |-- WorkerLost                9000 / 503 / UNAVAILABLE         the worker died, and no retry is allowed
+# |-- SequenceLost              9000 / 409 / ABORTED             the instance with its state died
 # |-- PoisonRequest             9000 / 500 / INTERNAL            it killed a worker that ran nothing else
 # |-- AnswersNotRead           3001 / 429 / RESOURCE_EXHAUSTED  the client of a stream reads too slowly
 # |-- AnswerCount               9000 / 500 / INTERNAL            a model sent several answers, or none
@@ -249,6 +250,17 @@ class WorkerLost(ServingError):
     err_no = 9000
     http_status = 503
     grpc_code = "UNAVAILABLE"
+
+
+class SequenceLost(ServingError):
+    """Raised for a request of a sequence whose state is lost with the worker that kept it; HTTP 409.
+
+    The client starts the sequence again.
+    """
+
+    err_no = 9000
+    http_status = 409
+    grpc_code = "ABORTED"
 
 
 class PoisonRequest(ServingError):

@@ -64,6 +64,13 @@ class SequenceTurn(Protocol):
         """Record that a task of the request has ended. state: the next one; empty if it is unchanged."""
         ...
 
+    def bind(self, instance: object, *, is_retry: bool) -> ServingError | None:
+        """Bind the sequence to the worker instance that gets the request, if the instance keeps the state.
+
+        Returns the error of a request whose state another instance keeps, or which ran before.
+        """
+        ...
+
     def restart(self) -> None:
         """Forget the tasks of the request and their states, because the whole request is run again."""
         ...

@@ -34,8 +34,6 @@ def find_sequence_errors(config: ModelConfig) -> Iterator[str]:
     if not keeps_sequences(config):
         return
     batching = config.sequence_batching
-    if not batching.state:
-        yield "models of sequences that declare no state are not served yet: declare it in sequence_batching"
     if batching.iterative_sequence:
         yield f"iterative_sequence of {config.name} is not served yet: remove it"
     if config.model_transaction_policy.decoupled:

@@ -551,6 +551,10 @@ class Batcher:
                 tasks = [task for task in tasks if self._is_of_version(task, version)]
                 if not tasks:
                     return
+            if self.sequences is not None:
+                tasks = [task for task in tasks if self._is_bound(task, instance)]
+                if not tasks:
+                    return
             for task in tasks:
                 task.left_queue = True
                 if self._in_order is not None:
@@ -563,6 +567,14 @@ class Batcher:
             log.exception("Op %s: a dispatch of %d requests can't be sent", self.op, len(tasks))
             for task in tasks:
                 task.fail(ServingError(f"the request can't be handed to Op {self.op}: {get_error_text(exc)}"))
+
+    def _is_bound(self, task: Task, instance: Instance) -> bool:
+        """Bind the sequence of a task to an instance. Fail the task, and return False, if that fails."""
+        turn = task.turn
+        error = None if turn is None else turn.bind(instance, is_retry=task.tries_left < self._tries)
+        if error is not None:
+            task.fail(error)
+        return error is None
 
     def _is_of_version(self, task: Task, version: str) -> bool:
         """Set the model version that the answer names.

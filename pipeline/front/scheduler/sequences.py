@@ -9,6 +9,7 @@ state.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pipeline.api.request_options import NO_OPTIONS
 from pipeline.api.sequences import ID_RANGES, SequenceRules
 from pipeline.config.config_file import Limits
-from pipeline.errors import InvalidInput, Overloaded, ServingError
+from pipeline.errors import InvalidInput, Overloaded, SequenceLost, ServingError
 from pipeline.front.dag_run import Answer, Request, SequenceTurn, Task
 from pipeline.messages.frames import Part
 from pipeline.models.sequence_tensors import END, MAX_ID_BYTES, START
@@ -27,7 +28,7 @@ Key = int | str
 class LiveSequence:
     """A sequence of one correlation id: its state, and the turns of its open requests."""
 
-    __slots__ = ("idle_since", "key", "size", "started", "state", "turns")
+    __slots__ = ("has_slot", "idle_since", "instance", "key", "size", "started", "state", "turns")
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -36,6 +37,8 @@ class LiveSequence:
         self.started = False  # whether a request with START has succeeded
         self.turns: deque[Turn] = deque()  # in the order of the requests; the first one is current
         self.idle_since = 0.0  # end of the last request, time.monotonic()
+        self.has_slot = False  # whether its requests may run; always, unless the model keeps the state itself
+        self.instance: object = None  # the worker instance that keeps the state
 
     @property
     def goes_on(self) -> bool:
@@ -64,6 +67,7 @@ class Turn:
         "ends",
         "starts",
         "state",
+        "was_sent",
     )
 
     def __init__(self, owner: Sequences, sequence: LiveSequence, flags: int) -> None:
@@ -75,6 +79,7 @@ class Turn:
         self._waiting: deque[Task] = deque()
         self._current = False
         self._running = False  # whether a task of the request is queued, or in a worker
+        self.was_sent = False  # whether a worker has got a task of the request
         self._error: ServingError | None = None  # refuses the request: no state precedes it
 
     def admit(self, task: Task) -> bool:
@@ -94,6 +99,14 @@ class Turn:
             self.state = state
         self._running = False
         self._go_on()
+
+    def bind(self, instance: object, *, is_retry: bool) -> ServingError | None:
+        """Bind the sequence to the worker instance that gets the request, if the instance keeps the state.
+
+        Returns the error of a request whose state another instance keeps, or which ran before.
+        """
+        self.was_sent = True
+        return self._owner.bind(self._sequence, self, instance, is_retry=is_retry)
 
     def restart(self) -> None:
         """Forget the tasks of the request and their states, because the whole request is run again."""
@@ -162,6 +175,9 @@ class Sequences:
         self._clock = clock
         self._by_key: dict[Key, LiveSequence] = {}
         self._idle: dict[Key, LiveSequence] = {}  # without open requests, the longest idle first
+        self._slots = rules.slots if rules.bound and rules.slots else sys.maxsize
+        self._used_slots = 0
+        self._backlog: deque[LiveSequence] = deque()  # without a slot
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -232,8 +248,52 @@ class Sequences:
         turn = Turn(self, sequence, options.flags)
         sequence.turns.append(turn)
         if len(sequence.turns) == 1:
-            turn.begin(None)
+            if not sequence.has_slot:
+                self._backlog.append(sequence)
+                self._give_slots()
+            else:
+                turn.begin(None)
         return turn
+
+    def _give_slots(self) -> None:
+        """Begin the sequences that wait for a slot, as far as slots are free."""
+        while self._backlog and self._used_slots < self._slots:
+            sequence = self._backlog.popleft()
+            if sequence.turns and not sequence.has_slot:  # else its clients have left
+                sequence.has_slot = True
+                self._used_slots += 1
+                self._begin_first(sequence)
+
+    def _begin_first(self, sequence: LiveSequence) -> None:
+        first = sequence.turns[0]
+        first.begin(None if first.starts or sequence.started else self._unknown(sequence.key))
+
+    def _remove(self, sequence: LiveSequence) -> None:
+        del self._by_key[sequence.key]
+        self.bytes -= sequence.size
+        if sequence.has_slot:
+            self._used_slots -= 1
+            self._give_slots()
+
+    def bind(
+        self, sequence: LiveSequence, turn: Turn, instance: object, *, is_retry: bool
+    ) -> ServingError | None:
+        """Bind a sequence to an instance, at START. Returns an error if another instance keeps its state.
+
+        is_retry: an earlier try of the request may have changed the state.
+        """
+        if not self._rules.bound:
+            return None
+        if turn.starts:
+            sequence.instance = instance
+            return None
+        if sequence.instance is instance and not is_retry:
+            return None
+        sequence.started = False
+        return SequenceLost(
+            f"sequence {sequence.key} of model '{self._model}' has ended: the instance that kept its state "
+            "died, was replaced, or did not answer in time; start the sequence again"
+        )
 
     def find_refusal(self, sequence: LiveSequence, state: Sequence[Part] | None) -> ServingError | None:
         """Return the error for a state that exceeds `limits.sequence_bytes`, else None."""
@@ -252,20 +312,23 @@ class Sequences:
         turns.remove(turn)
         if not was_current:
             return
+        if self._rules.bound and turn.ends and turn.was_sent:
+            succeeded = True  # the model has seen the end, even if the client has left
         if succeeded:
             self.bytes -= sequence.size
             sequence.started = not turn.ends
             sequence.set_state(None if turn.ends else turn.state)
             self.bytes += sequence.size
+        if turns and not sequence.has_slot:
+            return
         if turns:
-            first = turns[0]
-            first.begin(None if first.starts or sequence.started else self._unknown(sequence.key))
+            self._begin_first(sequence)
         elif sequence.started:
             sequence.idle_since = self._clock()
             self._idle[sequence.key] = sequence
             self._arm()
         else:
-            del self._by_key[sequence.key]
+            self._remove(sequence)
 
     def expire(self) -> None:
         """Free the sequences that have been idle for too long."""
@@ -274,8 +337,8 @@ class Sequences:
             key, sequence = next(iter(self._idle.items()))
             if sequence.idle_since > latest:
                 return
-            del self._idle[key], self._by_key[key]
-            self.bytes -= sequence.size
+            del self._idle[key]
+            self._remove(sequence)
             self.expired += 1
 
     def _arm(self) -> None:
