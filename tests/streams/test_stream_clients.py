@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import grpc
 import pytest
 
-from tests.support.answer_streams import get_text, get_texts, infer, open_stream, request
+from tests.support.answer_streams import get_text, get_texts, infer, open_stream, request, write_tells
 from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import PATIENCE_S, wait_until
 
@@ -90,6 +91,32 @@ def test_a_request_without_an_answer_runs_again_when_its_worker_dies(
 ) -> None:
     texts = get_texts(infer(channel, request("tells", f"die_after 0 {tmp_path / 'died'}")))
     assert texts == ["after a death"]
+
+
+def test_streams_end_before_their_worker_is_replaced_and_before_a_stop(tmp_path: Path) -> None:
+    arguments = ["--model-control-mode=explicit", "--load-model=tells"]
+    gates = [tmp_path / "gate", tmp_path / "other"]
+    with RepositoryProcess(write_tells(tmp_path / "models"), arguments=arguments) as process:
+        (worker,) = process.worker_pids()
+        with process.channel() as channel, ThreadPoolExecutor(1) as pool:
+            call = open_stream(channel, [request("tells", f"gated {gates[0]}")])
+            assert get_text(next(call)) == "0"
+            with (tmp_path / "models/tells/1/model.py").open("a") as file:
+                file.write("# another version of the file\n")
+            loading = pool.submit(process.http, "/v2/repository/models/tells/load", b"{}")
+            wait_until(lambda: len(process.worker_pids()) == 2, "a new worker starts")
+            wait_until(lambda: get_texts(infer(channel, request("tells", "count 1"))) == ["0"], "it serves")
+            gates[0].touch()
+            assert get_texts(call) == ["1"]
+            assert loading.result().status == 200
+            wait_until(lambda: worker not in process.worker_pids(), "the old worker leaves")
+            call = open_stream(channel, [request("tells", f"gated {gates[1]}")])
+            assert get_text(next(call)) == "0"
+            process.terminate()
+            process.wait_for_log("Stopping")
+            gates[1].touch()
+            assert get_texts(call) == ["1"]
+        assert process.exit_code() == 0
 
 
 def test_a_client_that_wants_errors_as_a_status_gets_unavailable(channel: grpc.Channel) -> None:

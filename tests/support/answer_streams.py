@@ -275,9 +275,15 @@ class TritonPythonModel:
 """
 
 
+def write_tells(folder: Path) -> Path:
+    """A repository of the decoupled model that does what its input says."""
+    write_model(folder, "tells", _DECOUPLED, _TELLS)
+    return folder
+
+
 def write_streaming_models(folder: Path) -> Path:
     """A repository of decoupled models, and of one with a response sender that is not decoupled."""
-    write_model(folder, "tells", _DECOUPLED, _TELLS)
+    write_tells(folder)
     write_model(folder, "returns", _DECOUPLED, _RETURNS.replace("None for", "1 for"))
     write_model(folder, "single", f"{_TENSORS}instance_group {{ count: 2 }}\n", _SINGLE)
     write_model(folder, "coroutine", _DECOUPLED, _COROUTINE)
