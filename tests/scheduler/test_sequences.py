@@ -234,3 +234,53 @@ def test_a_text_is_an_id_of_a_model_of_texts_and_of_one_without_an_input_for_it(
         sequences = Sequences("asr:1", SequenceRules(IDLE_S, id_type=id_type), Limits(), lambda task: None)
         for key in ("a" * 128, 5):
             sequences.check(Harness().request(START, key))
+
+
+def bound(harness: Harness, slots: int = 0) -> Harness:
+    """The sequences of a model that keeps the state in its instance."""
+    rules = SequenceRules(idle_s=IDLE_S, bound=True, slots=slots)
+    harness.sequences = Sequences(
+        "asr:1", rules, Limits(), lambda task: harness.released.append(task.name), lambda: harness.now
+    )
+    return harness
+
+
+@in_loop
+async def test_a_sequence_ends_if_its_instance_is_another_or_its_request_ran_before() -> None:
+    for instance, is_retry in (("other", False), ("first", True)):
+        harness = bound(Harness())
+        turn = harness.join(START)
+        assert turn.bind("first", is_retry=False) is None
+        end_turns([turn], [b"answer"])
+        turn = harness.join()
+        lost = turn.bind(instance, is_retry=is_retry)
+        assert lost is not None and (lost.http_status, "start the sequence again" in lost.message) == (
+            409,
+            True,
+        )
+        end_turns([turn], lost)
+        assert harness.sequences.live == 0
+
+
+@in_loop
+async def test_an_end_that_a_worker_has_got_ends_the_sequence_though_the_client_has_left() -> None:
+    harness = bound(Harness())
+    for was_sent in (False, True):
+        harness.run(START)
+        turn = harness.join(END)
+        if was_sent:
+            turn.bind(None, is_retry=False)
+        end_turns([turn], None)
+        assert harness.sequences.live == (not was_sent)
+
+
+@in_loop
+async def test_a_sequence_without_a_slot_waits_until_another_ends() -> None:
+    harness = bound(Harness(), slots=1)
+    turns = [harness.join(START | END, key=key) for key in (1, 2, 3)]
+    tasks: list[Any] = [FakeTask(str(number)) for number in range(3)]
+    admitted = [turn.admit(task) for turn, task in zip(turns, tasks, strict=True)]
+    assert admitted == [True, False, False]
+    end_turns(turns[1:2], None)  # its client leaves
+    end_turns(turns[:1], [b"answer"])
+    assert (harness.released, harness.sequences.live) == (["2"], 1)
