@@ -536,7 +536,7 @@ def split(
 
 
 class Steps(NamedTuple):
-    """What a `process` that is a generator yields for a batch: outputs of all its requests, step by step."""
+    """Outputs that a generator `process` yields for all requests of a batch, step by step."""
 
     values: Any  # the generator, plain or asynchronous
     batch: list[Slice]
