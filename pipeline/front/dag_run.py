@@ -521,6 +521,11 @@ class Task(msgspec.Struct, eq=False):
         return self.suspect or self.hung
 
     @property
+    def input_bytes(self) -> int:
+        """Size of the encoded inputs in bytes."""
+        return sum(len(part) for _, parts in self.inputs for part in parts)
+
+    @property
     def rows(self) -> int:
         """Number of rows (batch entries) of the request, as an estimate of its cost."""
         return self.dag_run.request.rows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +23,11 @@ from pipeline.errors import (
 from pipeline.front.dag_run import Client
 from pipeline.front.pool import worker_process
 from pipeline.front.pool.plan import Plan, plan
+from pipeline.front.scheduler import batcher
 from pipeline.front.scheduler import scheduler as scheduler_module
 from pipeline.models.serving_model import UNVERSIONED
 from tests.simulation.workers import Mode, StartPlan
-from tests.support.simulated_service import RUN_S, SimulatedService
+from tests.support.simulated_service import RUN_S, START_S, Call, SimulatedService
 
 Serve = Callable[..., SimulatedService]
 
@@ -134,6 +135,53 @@ def test_a_refusal_of_the_op_reaches_its_client_alone(serve: Serve) -> None:
     assert service.gauge("paddlewheel_op_errors_total", op="a") == 1
 
 
+# Large requests:
+
+
+def ask_with_large(service: SimulatedService, large: Sequence[int], count: int) -> list[Call]:
+    """Send requests in one turn, with large inputs at some places."""
+    array = np.zeros(batcher.LONE_BYTES + 1, np.uint8)
+    return service.send(*(service.make(data=array if at in large else None) for at in range(count)))
+
+
+def test_a_large_request_runs_alone_and_the_others_in_their_order_around_it(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 8}})
+    calls = ask_with_large(service, [2], 5)
+    service.advance(5.0)
+    assert service.begun == [[1, 2], [3], [4, 5]]
+    assert all(call.body for call in calls)
+
+
+def test_large_requests_do_not_run_with_each_other(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 8}})
+    ask_with_large(service, [0, 1], 3)
+    service.advance(5.0)
+    assert service.begun == [[1], [2], [3]]
+
+
+@pytest.mark.parametrize(("large", "in_flight"), [([0], 1), ([], 2)], ids=["large", "small"])
+def test_no_request_is_sent_behind_a_large_one(serve: Serve, large: list[int], in_flight: int) -> None:
+    """Else a quick Op gets its next dispatch before the last one ends."""
+    service = serve({"a": {"batch_size": 1}}, run_s=0.001)
+    for _ in range(20):  # so that the Op counts as a quick one
+        service.ask()
+        service.advance(0.01)
+    ask_with_large(service, large, 1)
+    service.pass_turns()
+    service.ask_several(4)
+    service.pass_turns()
+    (instance,) = service.scheduler.pools["a"].instances
+    assert len(instance.in_flight) == in_flight
+
+
+def test_many_requests_that_are_not_large_share_a_dispatch(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 8}})
+    half = np.zeros(batcher.LONE_BYTES // 2 + 1, np.uint8)
+    service.send(*(service.make(data=half) for _ in range(3)))
+    service.advance(5.0)
+    assert service.begun == [[1, 2, 3]]
+
+
 # Deaths of workers:
 
 
@@ -156,7 +204,7 @@ def test_queued_requests_that_have_not_begun_run_together_again(serve: Serve) ->
     assert service.begun == [[1, 2]]
     service.kill(service.workers[0])
     service.advance(5.0)
-    assert service.begun == [[1, 2], [1], [2], [3, 4]]
+    assert service.begun == [[1, 2], [3, 4], [1], [2]]
     assert all(call.body for call in calls)
 
 
@@ -238,17 +286,15 @@ def test_suspects_run_alone_while_new_requests_wait_for_them(serve: Serve) -> No
     service = serve({"a": {"batch_size": 4, "concurrency": 2}})
     service.ask_several(2)
     service.advance(0.05)
-    for worker in list(service.workers):
-        service.kill(worker)
-    service.advance(0.3)
+    service.kill(next(worker for worker in service.workers if list(worker.begun())))
     later = service.ask_several(2)
     service.advance(5.0)
-    assert sorted(service.begun[2:4]) == [[1], [2]]
-    assert sorted(number for numbers in service.begun[4:] for number in numbers) == [3, 4]
+    assert [1] in service.begun[1:3]
+    assert [2] in service.begun[1:3]
     assert all(call.body for call in later)
 
 
-def test_a_process_with_two_instances_runs_a_suspect_with_nothing_beside_it(serve: Serve) -> None:
+def test_queued_requests_go_ahead_of_suspects_in_the_successor_of_the_last_worker(serve: Serve) -> None:
     service = serve({"a": {"batch_size": 2, "concurrency": 2}}, {"is_thread_op": True})
     (worker,) = service.workers
     assert len(worker.instances) == 2
@@ -258,8 +304,46 @@ def test_a_process_with_two_instances_runs_a_suspect_with_nothing_beside_it(serv
     service.advance(0.4)
     service.ask_several(2)
     service.advance(5.0)
-    assert service.begun[2:4] == [[1], [2]]
-    assert sorted(service.begun[4:]) == [[3], [4]]
+    assert sorted(service.begun[2:4]) == [[3], [4]]
+    assert service.begun[4:] == [[1], [2]], "a suspect runs with nothing beside it, in either instance"
+
+
+def test_a_poisonous_request_costs_queued_requests_one_start_of_a_worker(serve: Serve) -> None:
+    """It kills three workers: with its batch, and twice alone. Its batch waits for two starts."""
+    service = serve({"a": {"batch_size": 2}}, run_s=0.001)
+    poison, neighbour = service.send(service.make("poison"), service.make())
+    waits_s = []
+    while not (poison.answers and neighbour.answers):
+        sent_at, queued = service.now, service.ask()
+        while not queued.answers:
+            service.advance(0.01)
+        waits_s.append(queued.answered_at - sent_at)
+    assert isinstance(poison.error, PoisonRequest)
+    assert max(waits_s) < 2 * START_S
+
+
+def test_a_worker_that_is_busy_with_a_large_request_is_not_waited_for(serve: Serve) -> None:
+    """Queued requests go ahead of suspects, as if the worker that died had been the only one."""
+    service = serve({"a": {"batch_size": 2, "concurrency": 2}}, run_s=0.001)
+    service.ask(slow_s=20.0, data=np.zeros(batcher.LONE_BYTES + 1, np.uint8))
+    service.pass_turns()
+    service.ask("poison")
+    service.advance(0.01)
+    queued = service.ask()
+    service.advance(5.0)
+    assert queued.answered_at < 2 * START_S
+
+
+def test_queued_requests_go_ahead_of_suspects_only_once(serve: Serve) -> None:
+    """The next worker runs the suspects first, or requests that kill workers would hold them up for ever."""
+    service = serve({"a": {"batch_size": 1}})
+    suspect = service.ask()
+    service.advance(0.05)
+    service.kill(service.workers[0])
+    service.ask("poison")
+    service.advance(5.0)
+    assert service.begun[:4] == [[1], [2], [1], [2]]
+    assert suspect.body == "1 a()"
 
 
 def test_requests_are_rejected_when_no_worker_can_be_started(serve: Serve) -> None:

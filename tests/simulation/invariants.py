@@ -220,6 +220,8 @@ class Referee:
         numbers = [task.dag_run.request.log_id for task in tasks]
         run.note(f"instance {instance.op}.{instance.number} is sent {numbers}")
         batch = [run.clients.requests[number] for number in numbers]
+        if len(batch) > 1 and any(sent.order.array_bytes > run.scenario.lone_bytes for sent in batch):
+            self.report(f"a request with large inputs is sent with others: {numbers}")
         fresh = [sent for sent in batch if not sent.handed_over]
         for sent in fresh:
             sent.handed_over = True

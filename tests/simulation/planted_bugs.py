@@ -291,6 +291,12 @@ def clients_have_no_turns(replace: Replace) -> None:
 
 
 @bug
+def large_requests_run_with_others(replace: Replace) -> None:
+    """Requests wait until a worker has decoded the large inputs of another request."""
+    replace(Batcher, "_divide", lambda queue, tasks: tasks)
+
+
+@bug
 def priorities_are_reversed(replace: Replace) -> None:
     """The lowest priority goes first."""
     add = TaskQueue.add

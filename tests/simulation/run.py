@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from pipeline.errors import NotReady, StartFailed
 from pipeline.front.dag_run import Client
@@ -154,7 +155,8 @@ class Run:
         """Run the scenario to its end."""
         self.note(self.scenario.describe())
         self.loop.set_exception_handler(self._unhandled)
-        with self.kernel.installed(), self._observed(), _quick_collections():
+        large = mock.patch.object(batcher_module, "LONE_BYTES", self.scenario.lone_bytes)
+        with self.kernel.installed(), self._observed(), large, _quick_collections():
             try:
                 self.loop.run_until_complete(self._live())
             except Livelock as exc:

@@ -41,7 +41,7 @@ class Scenario:
 
     orders: of each caller. pauses_s: of each caller between two requests; negative for a flood. early_stop_s:
     seconds until the service is stopped amid the load; None where it is stopped after it. plans: how the
-    first starts go, by Op.
+    first starts go, by Op. lone_bytes: a request with more input bytes gets a dispatch of its own.
     """
 
     seed: int
@@ -58,6 +58,7 @@ class Scenario:
     load_s: float
     early_stop_s: float | None = None
     plans: dict[str, list[StartPlan]] = field(default_factory=dict)
+    lone_bytes: int = LARGE_ARRAY_BYTES
 
     @property
     def retries_time(self) -> bool:
@@ -113,6 +114,7 @@ def draw(seed: int) -> Scenario:
         pauses_s, faults, load_s,
         early_stop_s=rng.uniform(0.0, load_s) if rng.random() < 0.25 else None,
         plans={name: _draw_starts(rng) for name in ops},
+        lone_bytes=rng.choice((ARRAY_BYTES + 1000, 10 * LARGE_ARRAY_BYTES)),
     )  # fmt: skip
 
 

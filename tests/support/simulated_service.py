@@ -28,6 +28,7 @@ from tests.simulation.loop import Clock, Selector, VirtualLoop
 from tests.simulation.workers import Mode, Speed, StartPlan, Worker, World
 
 BEGAN_AT_S = 1000.0
+START_S = 0.5  # of a worker
 RUN_S = 0.1  # of a dispatch, whatever is in it
 FOLDER = "/nonexistent/simulation"
 
@@ -122,7 +123,7 @@ class SimulatedService:
         self.loop.set_exception_handler(self._unhandled)
         self.unhandled: list[Any] = []
         self.begun: list[list[int]] = []  # numbers of the requests of each batch that a worker has begun
-        speeds = {name: Speed((0.5, 0.5), run_s, request_s) for name in names}
+        speeds = {name: Speed((START_S, START_S), run_s, request_s) for name in names}
         batch_sizes = {name: config.op[name].batch_size for name in names}
         plans = {name: deque(some) for name, some in (starts or {}).items()}
         self.world = World(chance, self, speeds, batch_sizes, mode, plans)
@@ -191,7 +192,7 @@ class SimulatedService:
         slow_s, node, code = options.pop("slow_s", 0.0), options.pop("node", ""), options.pop("code", -9)
         inputs = {
             "id": self._numbers, "do": "slow" if slow_s else kind, "node": node, "s": slow_s, "code": code,
-            "size": options.pop("size", 10), "path": "", "data": None,
+            "size": options.pop("size", 10), "path": "", "data": options.pop("data", None),
         }  # fmt: skip
         timeout_s, queue_us = options.pop("timeout_s", None), options.pop("queue_timeout_us", 0)
         priority = options.get("priority", 0)

@@ -132,7 +132,7 @@ class AbandonedCalls:
     beside the old one, so there is one more process than usual. If the run ends before the new worker is
     ready, the old worker stays. Otherwise the new worker takes over, and the old worker ends after its run.
     If an Op exceeds its timeout repeatedly, the intervals between replacements grow, and requests wait for
-    the runs.
+    the runs. A worker that hangs is replaced at once: it takes seconds until a run counts as hung.
     """
 
     def __init__(self, pool: WorkerPool) -> None:
@@ -161,7 +161,7 @@ class AbandonedCalls:
         """Replace a process, unless its abandoned runs end before the new process is ready."""
         calls_end = asyncio.ensure_future(process.abandoned_calls_end())
         try:
-            await asyncio.wait({calls_end}, timeout=self._until_next_s())
+            await asyncio.wait({calls_end}, timeout=0.0 if process.hangs else self._until_next_s())
             if calls_end.done():
                 return
             self._note_replacement()

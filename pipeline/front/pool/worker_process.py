@@ -110,6 +110,7 @@ class Dispatch(msgspec.Struct, eq=False):
     preprocess_ns: int = 0  # of the latest reply with this timing, for `DispatchCallbacks.replying`
     runs: int = 0  # runs of the model in the replies so far
     queued_at: float = 0.0  # when its first task was queued
+    is_lone: bool = False  # its only request has so many input bytes that no other is to wait for it
 
     def open_tasks(self) -> list[Task]:
         """Return the tasks that have neither a result nor an error yet."""
@@ -653,6 +654,11 @@ class WorkerProcess:
     def abandoned(self) -> bool:
         """Whether a worker instance is busy with an abandoned model run: it hangs, or is over its timeout."""
         return any(instance.abandoned is not None for instance in self.instances)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the run of a worker instance seems to hang."""
+        return any(instance.hangs for instance in self.instances)
 
     async def abandoned_calls_end(self) -> None:
         """Wait for the end of all abandoned model runs. Never returns if the process dies in one."""

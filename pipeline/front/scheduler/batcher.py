@@ -66,6 +66,9 @@ MIN_RUNS = 2  # minimum of runs in a slow dispatch: fewer would hide how many ta
 GATHER_SHARE = 0.5  # of a usual run: maximum wait of an idle instance for its previous callers
 GATHER_MOST_S = 0.005
 REST_S = 0.006  # of a dispatch that is answered in part: behind a shorter rest the next one may wait
+# Decoding takes a worker up to 0.1 us a byte, for which the other requests of a dispatch would wait.
+LONE_BYTES = 4 << 20  # a request with more input bytes has a dispatch of its own
+OVERTAKING_S = 1.0  # usual time of the queued tasks that a new worker gets before it runs suspects
 _SMOOTHING = 0.2  # weight of the latest dispatch in `Pace.usual_s`
 _MEMORY = 0.95  # weight of the earlier tasks in the means of `Pace`, for each further task
 _MIN_MEMORY = 0.7  # the same for a dispatch with many tasks: about three dispatches count
@@ -178,6 +181,14 @@ def may_follow(tasks: int, open_tasks: int, waiting: int, rest_s: float) -> bool
     return open_tasks < tasks and 2 * waiting >= tasks and abs(rest_s) <= REST_S
 
 
+def overtaking_tasks(waiting: int, per_task_s: float) -> int:
+    """Return how many queued tasks a new worker gets before the tasks that may have killed the last one.
+
+    waiting: number of queued tasks. per_task_s: mean time of a task; 0 if unknown.
+    """
+    return min(waiting, max(1, int(OVERTAKING_S / per_task_s))) if per_task_s else waiting
+
+
 class Pace:
     """Statistics of a pipeline step's speed: seconds of its recent dispatches to workers; 0 without history.
 
@@ -236,8 +247,9 @@ class Batcher:
     """Queue and dynamic batching of a pipeline step (Op): sends queued tasks in groups to idle workers.
 
     A task is the part of a request that the Op computes. An idle instance waits for a fuller batch for 5 ms
-    at maximum, or as config.yml sets. A task that may have killed a worker is a suspect: it runs first, and
-    alone in an idle process.
+    at maximum, or as config.yml sets. A task that may have killed a worker is a suspect: it runs alone in an
+    idle process, and before the queued tasks. If no other worker is available, a new worker gets queued
+    tasks first, because a suspect may kill it, too.
     """
 
     def __init__(
@@ -298,6 +310,8 @@ class Batcher:
         rules = plan.app.get_sequence_rules(op)
         self.sequences = None if rules is None else Sequences(op, rules, config.limits, self._push_again)
         self._suspects: deque[Task] = deque()
+        self._overtakes = False  # the next ready worker gets queued tasks before suspects
+        self._ahead = 0  # queued tasks to send before the suspects
         waits_idly = bool(section.server_endpoints)
         instances = self.pool.all_instances
         self._hung_runs = HungRuns(instances, self._get_run_times, self._move_requests, waits_idly=waits_idly)
@@ -316,6 +330,16 @@ class Batcher:
     def waiting(self) -> int:
         """Number of queued tasks, cancelled tasks included."""
         return len(self._queue) + len(self._suspects)
+
+    @property
+    def _has_available(self) -> bool:
+        """Whether a worker instance will soon accept tasks: it is ready, and busy with usual runs at most."""
+        return any(
+            instance.state is _READY
+            and instance.abandoned is None
+            and not (instance.in_flight and instance.in_flight[0].is_lone)
+            for instance in self.pool.instances
+        )
 
     @property
     def sound(self) -> int:
@@ -456,16 +480,24 @@ class Batcher:
         if self.pool.given_up and not self.pool.ready:
             self._refuse_all()
             return
-        now = time.monotonic()
-        if self._suspects and not self._dispatch_suspects(now):
-            return  # other tasks would keep the processes busy, and suspects need an idle process
+        now, pace = time.monotonic(), self.pace
+        if self._overtakes and self._has_available:
+            self._overtakes = False
+            self._ahead = overtaking_tasks(len(self._queue), pace.per_task_s)
         while (first := self._queue.first()) is not None:
+            if self._suspects and not self._ahead and not self._dispatch_suspects(now):
+                return  # other tasks would keep the processes busy, and suspects need an idle process
             free = self._free(first, now)
             if not free:
                 return
-            pace = self.pace
             size = dispatch_size(len(self._queue), len(free), self._policy, pace.usual_s, pace.most_tasks)
+            if self._ahead:
+                size = min(size, self._ahead)
+                self._ahead -= size
             self._send(free[0], self._pop_tasks(size), now)
+        self._ahead = 0
+        if self._suspects:
+            self._dispatch_suspects(now)
 
     def _refuse_all(self) -> None:
         """Fail all queued tasks with NotReady (HTTP 503), because no worker is left and the service ends."""
@@ -513,6 +545,8 @@ class Batcher:
 
         running: the dispatch that it executes.
         """
+        if running.is_lone:
+            return False
         size, waiting, tasks = self._policy.batch_size, len(self._queue), len(running.tasks)
         open_tasks = tasks - running.tasks.count(None)
         rest_s = open_tasks * self.pace.per_task_s - (now - running.run_began)
@@ -543,7 +577,6 @@ class Batcher:
 
     def _send(self, instance: Instance, tasks: list[Task], now: float) -> None:
         """Send tasks to a worker instance. An internal error fails these tasks at once."""
-        run_isolated(self._figures.queue_s.observe_all, [now - task.queued_at for task in tasks])
         tail: list[Part] = []
         try:
             if self._names_version:
@@ -555,13 +588,20 @@ class Batcher:
                 tasks = [task for task in tasks if self._is_bound(task, instance)]
                 if not tasks:
                     return
+            calls = [task.message(index, tail) for index, task in enumerate(tasks)]
+            is_lone = sum(map(len, tail)) > LONE_BYTES
+            if is_lone and len(tasks) > 1 and self.sequences is None:
+                tasks, tail = self._divide(tasks), []
+                calls = [task.message(index, tail) for index, task in enumerate(tasks)]
+                is_lone = len(tasks) == 1 and tasks[0].input_bytes > LONE_BYTES
+            run_isolated(self._figures.queue_s.observe_all, [now - task.queued_at for task in tasks])
             for task in tasks:
                 task.left_queue = True
                 if self._in_order is not None:
                     self._in_order.sent(task)
-            calls = [task.message(index, tail) for index, task in enumerate(tasks)]
             instance.dispatch(tasks, calls, tail, self._batch_limit)
-            instance.in_flight[-1].queued_at = tasks[0].queued_at
+            dispatch = instance.in_flight[-1]
+            dispatch.queued_at, dispatch.is_lone = tasks[0].queued_at, is_lone
             self._hung_runs.watch(instance)
         except Exception as exc:  # an internal fault: fail these requests now, not at their deadlines
             log.exception("Op %s: a dispatch of %d requests can't be sent", self.op, len(tasks))
@@ -575,6 +615,13 @@ class Batcher:
         if error is not None:
             task.fail(error)
         return error is None
+
+    def _divide(self, tasks: list[Task]) -> list[Task]:
+        """Return the first of these tasks, up to a large one or a large one alone; queue the others again."""
+        end = next((at for at, task in enumerate(tasks) if task.input_bytes > LONE_BYTES), len(tasks))
+        for task in tasks[max(1, end) :]:
+            self._queue.add(task)
+        return tasks[: max(1, end)]
 
     def _is_of_version(self, task: Task, version: str) -> bool:
         """Set the model version that the answer names.
@@ -730,10 +777,17 @@ class Batcher:
             )  # fmt: skip
 
     def requeue_lost(self, process: WorkerProcess) -> None:
-        """Queue the tasks of a dying worker process again, except tasks that are blamed for its death."""
+        """Queue the tasks of a dying worker process again, except tasks that are blamed for its death.
+
+        Queued tasks go ahead of suspects in the next worker, unless they went ahead in this one. So neither
+        waits for more than one start of a worker on behalf of the other.
+        """
+        went_ahead = bool(self._suspects) and not process.reserved
         for task in tried_again(process, self._crash_retry):
             self._figures.retried += 1
             self._push_again(task)
+        if process.ready_at and not self._has_available:
+            self._overtakes, self._ahead = not went_ahead, 0
         self.dispatch_soon()
 
 
