@@ -494,7 +494,7 @@ class Batcher:
             if self._ahead:
                 size = min(size, self._ahead)
                 self._ahead -= size
-            self._send(free[0], self._pop_tasks(size), now)
+            self._send(free[0], self._queue.pop_tasks(size), now)
         self._ahead = 0
         if self._suspects:
             self._dispatch_suspects(now)
@@ -594,6 +594,7 @@ class Batcher:
                 tasks, tail = self._divide(tasks), []
                 calls = [task.message(index, tail) for index, task in enumerate(tasks)]
                 is_lone = len(tasks) == 1 and tasks[0].input_bytes > LONE_BYTES
+            self._fair_queue.serve(tasks[-1].dag_run.request.turn)
             run_isolated(self._figures.queue_s.observe_all, [now - task.queued_at for task in tasks])
             for task in tasks:
                 task.left_queue = True
@@ -635,12 +636,6 @@ class Batcher:
                 return False
             request.model_version = version
         return True
-
-    def _pop_tasks(self, size: int) -> list[Task]:
-        """Remove the next tasks from the queue, and return them. The fair queue advances to their turn."""
-        tasks = self._queue.pop_tasks(size)
-        self._fair_queue.serve(tasks[-1].dag_run.request.turn)
-        return tasks
 
     # What the instances and their pool report:
 
