@@ -248,9 +248,15 @@ class Referee:
     def _check_priorities(self, batch: list[Sent]) -> None:
         """Check that nobody waits behind a request of lower priority."""
         last = max((sent.order.priority for sent in batch), default=0)
-        for waiting in self._waiting:
-            if waiting.order.priority < last and not waiting.outcome and not waiting.handed_over:
-                self.report(f"request {waiting.number} waits behind one of lower priority")
+        overtaken = [
+            waiting.number
+            for waiting in self._waiting
+            if waiting.order.priority < last and not waiting.outcome and not waiting.handed_over
+        ]
+        held = self._numbers_held() if overtaken else set()  # others are refused in this very moment
+        for number in overtaken:
+            if number in held:
+                self.report(f"request {number} waits behind one of lower priority")
 
     # At regular times:
 
