@@ -156,7 +156,7 @@ class Scheduler:
         metrics: Metrics,
         outputs: Outputs,
         *,
-        create_plan: Callable[[App, str], Plan] = plan,
+        create_plan: Callable[[App, str], Plan] | None = None,
         create_process: Callable[..., WorkerProcess] | None = None,
     ) -> None:
         """Create the queues and pools of all Ops; `running` starts their workers.
@@ -176,7 +176,7 @@ class Scheduler:
             if app.config.shards > 1:
                 self.shards = Shards(app.config.limits.max_connections, self._add_growth)
             create_process = partial(WorkerProcess, shards=self.shards)
-        self._create_plan = create_plan
+        self._create_plan = create_plan or plan
         self._services = PoolServices(
             starts, outputs, self._check_all_ready, self._fail_start, create_process
         )
