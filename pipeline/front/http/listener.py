@@ -11,6 +11,7 @@ import fcntl
 import heapq
 import socket
 import struct
+import sys
 import termios
 import time
 from abc import ABC, abstractmethod
@@ -89,6 +90,7 @@ class OpenConnection(asyncio.Protocol, ABC):
     postponed = False  # `go_on` will be called in a later turn of the event loop
     _unsent_bytes = 0  # when `abort_if_unread` last ran
     _unsent_since = 0.0  # when `_unsent_bytes` last changed
+    _peer = ""  # the result of `peer`, for each read of it is a system call
 
     @property
     @abstractmethod
@@ -162,11 +164,17 @@ class OpenConnection(asyncio.Protocol, ABC):
     @property
     def peer(self) -> str:
         """The client's IP address; "?" after the connection was lost."""
+        if self._peer:
+            return self._peer
         try:
             address = self._transport.get_extra_info("peername")
         except AttributeError:  # uvloop asks the socket, which a lost connection no longer has
             return "?"
-        return str(address[0]).removeprefix(_IPV4_MAPPED) if address else "?"
+        if not address:
+            return "?"
+        # Interned: most connections come from a few addresses.
+        self._peer = sys.intern(str(address[0]).removeprefix(_IPV4_MAPPED))
+        return self._peer
 
     def _has_unread_data(self) -> bool:
         """Whether the kernel holds unread data from the client, such as a request that must be answered."""

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pipeline.errors import RemoteRefused, ServingError, is_clients, is_servers
+from pipeline.errors import Overloaded, RemoteRefused, ServingError, is_clients, is_servers
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.process.isolation import isolated
 from pipeline.process.log import QUIET_S, one_line
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 MAX_SUMS = 256  # kinds of refusals that are counted at a time; further clients are counted as OTHERS
 OTHERS = "others"
+_OVERLOADED = Overloaded.__name__
 UNREAD = "Untaken answers"  # kind of the warnings about clients that read no responses
 
 
@@ -69,10 +70,10 @@ class AccessLog:
         self._outcomes[endpoint, error.err_no] += 1
         if error.logged:
             return
-        name, level = error.kind or type(error).__name__, _level(error)
-        kind = Kind(name, endpoint, client, level)
-        if kind not in self._sums and len(self._sums) >= MAX_SUMS:
-            kind = Kind(name, endpoint, OTHERS, level)
+        if type(error) is Overloaded:  # the case that has to be cheap
+            kind = Kind(_OVERLOADED, endpoint, client, logging.WARNING)
+        else:
+            kind = Kind(error.kind or type(error).__name__, endpoint, client, _level(error))
         self._log_case(kind, error.message)
 
     @isolated(None)
@@ -86,6 +87,9 @@ class AccessLog:
         if counted is not None:
             counted.count += 1
             counted.latest = text
+            return
+        if len(self._sums) >= MAX_SUMS and kind.endpoint and kind.client != OTHERS:
+            self._log_case(kind._replace(client=OTHERS), text)
             return
         self._sums[kind] = Sum()
         log.log(kind.level, "%s: %s", kind, one_line(text))
