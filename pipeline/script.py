@@ -9,7 +9,6 @@ from pathlib import Path
 from pipeline.api.service import Service, WebService
 from pipeline.config.config_file import dump_config
 from pipeline.errors import ConfigError
-from pipeline.tuning import auto
 
 
 def prepare_from_arguments(service: WebService, default_config: str | Path) -> None:
@@ -39,12 +38,11 @@ def print_config(service: Service) -> None:
     Exits with code 2 and the mistakes on stderr if the configuration is invalid.
     """
     try:
-        _, _, config = service.resolve()
-        config, choices = auto.resolved(config)
+        app = service.as_app()
     except ConfigError as exc:
         sys.stderr.write(f"{exc.message}\n")
         sys.exit(2)
-    for op, choice in choices.items():
+    for op, choice in app.choices.items():
         sys.stdout.write(f"# op.{op}, chosen by its times on this machine: {choice.line()}\n")
-    sys.stdout.write(dump_config(config))
+    sys.stdout.write(dump_config(app.config))
     sys.exit(0)

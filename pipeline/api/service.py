@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from pipeline.api.app import App, ScriptModels, collect_models, write_app
 from pipeline.api.dag import build_dag, build_signature, collect_ops, get_raw_bodies
 from pipeline.api.examples import collect_examples
-from pipeline.api.op import Op, RequestOp, ResponseOp, overrides
+from pipeline.api.op import REQUEST_OP, Op, RequestOp, ResponseOp, overrides
 from pipeline.api.sequences import SequenceRules
 from pipeline.config.api_keys import check_api_keys
 from pipeline.config.config_file import (
@@ -268,11 +269,10 @@ class Service:
         described = _describe_models(ops, config)
         dag = build_dag(ops, last, first_arrival=config.dag.channel_recv_frist_arrive)
         signature = build_signature(ops, last, config.limits.kserve_rows)
-        config, choices = auto.resolved(config)
         source = self._config_source
         if isinstance(source, str | Path) and (machine := other_machine(Path(source))):
             log.warning("%s was tuned on another machine (%s): tune it here", source, machine)
-        return App(
+        app = App(
             name=self.name,
             models=collect_models(ScriptModels(self.name, dag, signature)),
             config=config,
@@ -283,9 +283,10 @@ class Service:
             raw_bodies=get_raw_bodies(ops),
             described=described,
             module=spec.name if spec else "",
-            choices=choices,
-            sequences=_list_sequences(ops, config),
         )
+        first_ops = [node.op for node in dag.steps if dag.inputs[node.name] == (REQUEST_OP,)]
+        config, choices = auto.resolved(config, auto.HookedService(app.to_json(), first_ops))
+        return replace(app, config=config, choices=choices, sequences=_list_sequences(ops, config))
 
 
 class WebService(Service):

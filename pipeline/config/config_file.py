@@ -117,7 +117,10 @@ class DagConfig(Section):
 
 
 class Limits(Section):
-    """`limits`: maximum sizes and counts of a client's requests. Larger requests are rejected, not cut."""
+    """`limits`: maximum sizes and counts of a client's requests. Larger requests are rejected, not cut.
+
+    `max_memory` limits what `auto` chooses.
+    """
 
     body_bytes: PositiveInt = Field(default=64 << 20, description="Bytes of an HTTP body or gRPC message.")
     bodies_bytes: PositiveInt = Field(
@@ -168,6 +171,10 @@ class Limits(Section):
         default=60.0,
         description="Seconds without a request after which a sequence ends. A config.pbtxt has its own, "
         "`max_sequence_idle_microseconds`.",
+    )
+    max_memory: PositiveInt | None = Field(
+        default=None,
+        description="Memory of an Op's workers in MB (10^6 bytes); `auto` chooses no setting that needs more.",
     )
 
 

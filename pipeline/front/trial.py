@@ -2,8 +2,8 @@
 
 Each candidate (engine, precision and placement) gets real worker instances. A `TrialOrder` is read from
 standard input as JSON. Progress and results are written to the descriptor FD as JSON lines. Requests pass
-admission, batcher, sockets and predictor, as in a service. No port is opened and no user code runs: the
-requests are input tensors of the model.
+admission, batcher, sockets and predictor, as in a service. No port is opened. User code runs only if the
+order has a service with sample bodies; else the requests are input tensors of the model.
 """
 
 from __future__ import annotations
@@ -13,19 +13,24 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import uvloop
 
 from pipeline.api.app import App, ServedModel
+from pipeline.api.dag import Dag, Edge, Node
 from pipeline.api.examples import Examples
-from pipeline.config.config_file import LoggingConfig, ServiceConfig
+from pipeline.api.op import REQUEST_OP
+from pipeline.config.config_file import DagConfig, Limits, LoggingConfig, ServiceConfig, TracerConfig
+from pipeline.config.op_section import OpConfig
+from pipeline.dialects.key_value.answers import JSON
+from pipeline.dialects.key_value.front import parse_http
 from pipeline.dialects.kserve_v2.answers import PROTO, ResponseOptions
-from pipeline.engines.feeds import Array
 from pipeline.errors import ServingError
 from pipeline.front.dag_run import Answer, Request
 from pipeline.front.metrics.metrics import Metrics
@@ -35,11 +40,13 @@ from pipeline.models.variants import load_for_engine
 from pipeline.plugins import DIALECTS, find
 from pipeline.process.environment import available_memory
 from pipeline.process.log import set_up_logging
+from pipeline.process.processes import proportional_bytes
 from pipeline.triton.ensemble import build_model_dag
 from pipeline.triton.service import __file__ as service_file
 from pipeline.tuning.choice import Choice
+from pipeline.tuning.cpu_meter import CpuMeter
 from pipeline.tuning.real_rows import single_rows
-from pipeline.tuning.trials import Candidate, Race, TrialFailed, TrialOrder, TrialReport
+from pipeline.tuning.trials import Candidate, Load, Race, TrialFailed, TrialOrder, TrialReport
 
 _NAME = "trial"
 _OP = "trial:1"
@@ -48,18 +55,32 @@ _START_S = 60.0
 _WARM_SHARE = 0.2  # of a loop, before answers count
 _MIN_ROUNDS = 2  # answers that each caller needs for a rate
 _MAX_LOOP_S = 10.0  # without enough answers
+_MIN_CPU_S = 1e-7  # of a request
 _POLL_S = 0.01
 _INSTANCE_BYTES = 150 << 20  # of libraries, beside the weights
+_RESERVE_BYTES = 64 << 20  # a loop that leaves less memory ends the candidate, not another process
+
+
+class Requests(NamedTuple):
+    """The requests of the callers: their inputs, and the form of the responses with its options."""
+
+    inputs: Sequence[Mapping[str, Any]]
+    form: str
+    options: Any = None
 
 
 class RunningTrial:
-    """The running worker instances of one candidate configuration, and the callers that load them."""
+    """The running worker instances of one candidate configuration, and the callers that load them.
 
-    def __init__(self, candidate: Candidate, rows: Sequence[dict[str, Array]], outputs: Outputs) -> None:
-        self._rows = rows
-        self._scheduler = Scheduler(_build_app(candidate), Metrics(_NAME), outputs)
+    app: its only model is called as `trial`. memory_bytes: most memory of the workers; 0 without a limit.
+    """
+
+    def __init__(self, app: App, requests: Requests, outputs: Outputs, memory_bytes: int = 0) -> None:
+        self._requests = requests
+        self._memory_bytes = memory_bytes
+        self._scheduler = Scheduler(app, Metrics(_NAME), outputs)
+        (self._op,) = app.ops
         self._stack = contextlib.AsyncExitStack()
-        self._options = tuple(ResponseOptions(_NAME, "", parameters={}))
         self._answered = self._sent = self._open = 0
         self._error = ""
         self._ends = False
@@ -81,46 +102,64 @@ class RunningTrial:
             reason = exc.message if isinstance(exc, ServingError) else f"not ready in {_START_S:g} s"
             raise TrialFailed(reason) from exc
 
-    async def measure(self, limit: int, callers: int, seconds: float) -> float:
-        """Return the throughput in requests per second, with a number of concurrent callers.
+    async def measure(self, limit: int, callers: int, seconds: float) -> Load:
+        """Return throughput and CPU time of a load with a number of concurrent callers.
 
         Each caller sends its next request after a response. limit: most requests in a batch. seconds:
-        duration of the measurement; longer if there are few responses. Raises TrialFailed if a request fails.
+        duration of the measurement; longer if there are few responses. Raises TrialFailed if a request fails,
+        and if the instances use too much memory.
         """
-        self._scheduler.limit_batches(_OP, limit)
+        self._scheduler.limit_batches(self._op, limit)
         self._error, self._ends, self._open = "", False, callers
         self._over.clear()
         for _ in range(callers):
             self._send()
         await asyncio.sleep(_WARM_SHARE * seconds)
-        before, began = self._answered, time.monotonic()
+        cpu, before, began = CpuMeter([os.getpid(), *self._pids()]), self._answered, time.monotonic()
         while True:
             await asyncio.sleep(seconds)
             took_s, answers = time.monotonic() - began, self._answered - before
             if self._error or answers >= _MIN_ROUNDS * callers or took_s > _MAX_LOOP_S:
                 break
+        use = cpu.measure()
         self._ends = True
         await self._over.wait()
         if self._error or not answers:
             raise TrialFailed(self._error or f"it answered nothing in {took_s:.1f} s")
-        return answers / took_s
+        self.check_memory()
+        return Load(answers / took_s, max(use.own_s / answers, _MIN_CPU_S), use.other_cores)
+
+    def check_memory(self) -> None:
+        """Raise TrialFailed if the instances use more than their limit, or nearly all memory there is."""
+        used = sum(map(proportional_bytes, self._pids()))
+        if self._memory_bytes and used > self._memory_bytes:
+            raise TrialFailed(
+                f"its instances use {used / 1e6:.0f} MB; limits.max_memory is {self._memory_bytes / 1e6:.0f}"
+            )
+        if (available := available_memory()) < _RESERVE_BYTES:
+            raise TrialFailed(
+                f"its instances use {used >> 20} MB of memory, and only {available >> 20} MB are left"
+            )
+
+    def _pids(self) -> list[int]:
+        return [process.pid for pool in self._scheduler.pools.values() for process in pool.processes]
 
     async def close(self) -> None:
         """Stop the candidate's worker instances."""
         await self._stack.aclose()
 
     def _send(self) -> None:
-        inputs: dict[str, Any] = dict(self._rows[self._sent % len(self._rows)])
-        self._sent += 1
+        inputs, form, options = self._requests
         request = Request(
             _NAME,
             "infer",
-            inputs,
-            form=PROTO,
+            dict(inputs[self._sent % len(inputs)]),
+            form=form,
             deadline=self._scheduler.deadline(),
             model=_NAME,
-            wish=self._options,
+            wish=options,
         )
+        self._sent += 1
         try:
             self._scheduler.begin(request, self._receive)
         except ServingError as exc:
@@ -161,20 +200,61 @@ def _build_app(candidate: Candidate) -> App:
     )
 
 
-async def _start(rows: Sequence[dict[str, Array]], outputs: Outputs, candidate: Candidate) -> RunningTrial:
-    """Return a candidate's running instances. Raises TrialFailed if they can't start, or memory is short.
+def _build_service(service: App, op: str, candidate: Candidate) -> App:
+    """Return the user's service with one Op alone, in the candidate's configuration. Its hooks run."""
+    section = {**candidate.section, "probe_interval": 0, "placement": candidate.placement}
+    fixed = {"tracer": TracerConfig(), "max_pending_requests": DagConfig().max_pending_requests}
+    config = service.config.model_copy(
+        update={
+            "op": {op: OpConfig.model_validate(section)},
+            "dag": service.config.dag.model_copy(update=fixed),
+            "logging": LoggingConfig(level="WARNING"),
+        }
+    )
+    return replace(
+        service,
+        models=(ServedModel(_NAME, Dag((Node(op, op, (Edge(REQUEST_OP),)),), op)),),
+        config=config,
+        dialects=tuple(find(DIALECTS).values()),
+        choices={op: Choice((candidate.timed,))},
+    )
 
-    rows: the model's inputs for the requests, one row each.
+
+def _parse_bodies(bodies: Sequence[str], limits: Limits) -> Requests:
+    """Return the requests of a sample: key/value bodies in JSON, as clients send them to the Op's hooks.
+
+    Raises TrialFailed for a body that the service would reject.
     """
-    section = candidate.section
-    processes = 1 if candidate.placement == "thread" else section.get("concurrency", 1)
+    inputs = []
+    for body in bodies:
+        try:
+            inputs.append(parse_http(body.encode(), _NAME, "prediction", limits).inputs)
+        except ServingError as exc:
+            raise TrialFailed(f"the service rejects a body of the sample: {exc.message}") from exc
+    return Requests(inputs, JSON)
+
+
+async def _start(
+    order: TrialOrder, requests: Requests, outputs: Outputs, candidate: Candidate
+) -> RunningTrial:
+    """Return a candidate's running instances. Raises TrialFailed if they can't start, or memory is short."""
+    processes = 1 if candidate.placement == "thread" else candidate.section.get("concurrency", 1)
     needed = processes * (candidate.weights_bytes + _INSTANCE_BYTES)
     if (available := available_memory()) < needed:
         raise TrialFailed(
             f"it needs about {needed >> 20} MB of memory, and {available >> 20} MB are available"
         )
-    trial = RunningTrial(candidate, rows, outputs)
+    if order.service:
+        app = _build_service(App.from_json(order.service), order.op, candidate)
+    else:
+        app = _build_app(candidate)
+    trial = RunningTrial(app, requests, outputs, order.memory_bytes)
     await trial.start()
+    try:
+        trial.check_memory()
+    except TrialFailed:
+        await trial.close()
+        raise
     return trial
 
 
@@ -184,9 +264,13 @@ async def _race(order: TrialOrder, outputs: Outputs, fd: int) -> None:
     def report(step: str, share: float) -> None:
         _write(fd, TrialReport(step, share))
 
-    model = load_for_engine(Path(order.directory), order.candidates[0].engine)
-    rows = single_rows(model, model.directory, model.padding)
-    results = await Race(order, partial(_start, rows, outputs), report).run()
+    if order.service:
+        requests = _parse_bodies(order.bodies, App.from_json(order.service).config.limits)
+    else:
+        model = load_for_engine(Path(order.directory), order.candidates[0].engine)
+        rows = single_rows(model, model.directory, model.padding)
+        requests = Requests(rows, PROTO, tuple(ResponseOptions(_NAME, "", parameters={})))
+    results = await Race(order, partial(_start, order, requests, outputs), report).run()
     _write(fd, TrialReport("", 1.0, results))
 
 

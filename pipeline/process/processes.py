@@ -158,6 +158,18 @@ def read_activity(pid: int, thread_id: int = 0) -> Activity | None:
     return Activity(fields[0], sum(map(int, fields[11:13])) / _TICKS_PER_S) if fields else None
 
 
+def proportional_bytes(pid: int) -> int:
+    """Return the memory of a process in bytes, with its share of the pages that several processes map.
+
+    0 if the process has ended, or if the kernel does not tell.
+    """
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
 @dataclass(frozen=True)
 class RunningService:
     """A service running on this machine, found in /proc: PID of its server process, folder and ports."""

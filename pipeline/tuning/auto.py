@@ -11,7 +11,8 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +47,7 @@ from pipeline.tuning.choice import (
     read_choice,
     write_choice,
 )
+from pipeline.tuning.sample import read_sample_lines
 from pipeline.tuning.timed_runs import LENGTHS, ROWS, Order, timed
 from pipeline.tuning.trials import LIMITS, Candidate, TrialFailed, TrialOrder, run_race
 
@@ -59,8 +61,18 @@ _ONEDNN_ENGINE = "paddle"  # which `use_mkldnn` configures
 OP_KEYS = ("batch_size", "placement")  # of the Op's section, not of `local_service_conf`
 _SLOWEST_TIMED = 2.5  # of the fastest candidate: slower runs alone can't make the faster service
 _MAX_CANDIDATES = 2  # to start the instances of, besides another placement
-_RACE_S, _LARGE_RACE_S = 7.0, 35.0  # for the instances of all candidates
+# For both steps: timed runs, and the race of the instances. The race has at least its half.
+_BUDGET_S, _LARGE_BUDGET_S = 10.0, 45.0
+BODIES_FILE = "sample.jsonl"  # request bodies beside the model; with them the Op's hooks are measured
+MAX_BODIES = 256
 PRECISIONS = (FP32, "bf16", INT8)  # that `precision: auto` tries; int8 where `convert` has made that form
+
+
+class HookedService(NamedTuple):
+    """The user's service, whose hooks a measurement calls with sample requests."""
+
+    app: str  # as `App.to_json` writes it
+    ops: Collection[str]  # Ops whose hooks get the client's request
 
 
 def wants_choice(section: OpConfig) -> bool:
@@ -70,17 +82,22 @@ def wants_choice(section: OpConfig) -> bool:
     return section.batch_size == AUTO_BATCH or of_model
 
 
-def resolved(config: ServiceConfig) -> tuple[ServiceConfig, dict[str, Choice]]:
+def resolved(
+    config: ServiceConfig, service: HookedService | None = None
+) -> tuple[ServiceConfig, dict[str, Choice]]:
     """Return the configuration with measured settings in place of `auto`, and the choice of each Op.
 
     Measures if no choice is stored for this model and machine, which takes seconds and shows a progress bar
-    on a terminal. Raises ConfigError if no engine here can run a model.
+    on a terminal. service: the service whose hooks may be called; None: no hook is called. Raises ConfigError
+    if no engine here can run a model.
     """
     sections, choices = dict(config.op), dict[str, Choice]()
     for name, section in config.op.items():
         if not wants_choice(section):
             continue
-        choice = _choice(name, section, _find_open_keys(section, config))
+        hooked = service if service is not None and name in service.ops else None
+        memory_bytes = int((config.limits.max_memory or 0) * 1e6)
+        choice = _choice(name, section, _find_open_keys(section, config), memory_bytes, hooked)
         sections[name] = with_choice(section, choice)
         if choice is not None:
             choices[name] = choice
@@ -157,7 +174,7 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
     open_keys = {key: None if key == "use_mkldnn" else AUTO for key in choice.left_open if key not in OP_KEYS}
     conf = conf.model_copy(update=open_keys)
     try:
-        subject = _subject(directory, conf)
+        subject = _subject(directory, conf, choice.memory_bytes)
     except ConfigError:  # the worker reports the error
         return Fitted(section, choice)
     if subject.key == choice.key:
@@ -188,14 +205,15 @@ class _Subject(NamedTuple):
     directory: Path
     model: ServingModel
     conf: LocalServiceConf
+    memory_bytes: int  # most memory of the Op's workers; 0 without a limit
     key: str  # see `get_choice_key`
     facts: str  # the text of which the key is a digest
 
 
-def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
+def _subject(directory: Path, conf: LocalServiceConf, memory_bytes: int) -> _Subject:
     """Load the model of a folder, and compute the key of its stored choice.
 
-    Raises ConfigError without a model.
+    memory_bytes: `limits.max_memory`. Raises ConfigError without a model.
     """
     model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
     conf = merge_model_settings(model, conf)
@@ -203,26 +221,34 @@ def _subject(directory: Path, conf: LocalServiceConf) -> _Subject:
         _describe_conf(conf),
         *(f"{variant.name} {variant.digest} {variant.reject_reason}" for variant in find_variants(directory)),
     ]
-    judges = conf.precision == AUTO or _leaves_onednn_open(conf)
-    if judges and (rows := model.directory / SAMPLE_FILE).is_file():
-        besides.append(
-            f"{SAMPLE_FILE} {hash_sample(rows)}"
-        )  # by which a lower precision and oneDNN are judged
-    return _Subject(directory, model, conf, *get_choice_key(model, besides))
+    # Samples judge lower precisions and oneDNN, and a choice without them is provisional.
+    for file in (SAMPLE_FILE, BODIES_FILE):
+        if (path := model.directory / file).is_file():
+            besides.append(f"{file} {hash_sample(path)}")
+    if memory_bytes:
+        besides.append(f"{memory_bytes} bytes of memory")
+    return _Subject(directory, model, conf, memory_bytes, *get_choice_key(model, besides))
 
 
-def _choice(name: str, section: OpConfig, open_keys: tuple[str, ...]) -> Choice | None:
+def _choice(
+    name: str,
+    section: OpConfig,
+    open_keys: tuple[str, ...],
+    memory_bytes: int,
+    service: HookedService | None,
+) -> Choice | None:
     """Return the stored choice of settings for an Op, or measure and store one.
 
     None without a local model, on a GPU, and for a model that rejects generated inputs. name: of the Op.
-    open_keys: see `_find_open_keys`.
+    open_keys: see `_find_open_keys`. memory_bytes: `limits.max_memory`. service: see `resolved`.
     """
     conf = section.local_model
     if conf is None or resolve_device(conf) is not Device.CPU:
         return None
-    subject = _subject(choose_version(Path(conf.model_dir), conf.model_version).directory, conf)
+    subject = _subject(choose_version(Path(conf.model_dir), conf.model_version).directory, conf, memory_bytes)
     choice = read_choice(subject.model, subject.key)
     if choice is None:
+        began = time.monotonic()
         measured = _timed(name, subject)
         results = [result for _, result in measured]
         if all(result.refused for result in results) and (
@@ -232,9 +258,11 @@ def _choice(name: str, section: OpConfig, open_keys: tuple[str, ...]) -> Choice 
             log.warning("Op %s, and runs as without `auto`: %s", target, unsuited[0].refused)
             return None
         choice = choose([*results, *_not_run(subject)])
-        order = _build_race(section, subject, choice, measured, open_keys)
-        provisional = not (subject.model.directory / SAMPLE_FILE).is_file()
-        choice = choose_served(choice, _raced(name, order), provisional=provisional)
+        order = _build_race(section, subject, measured, open_keys, time.monotonic() - began)
+        if service is not None and (bodies := _read_bodies(name, subject.model.directory)):
+            order = msgspec.structs.replace(order, service=service.app, op=name, bodies=bodies)
+        has_sample = bool(order.bodies) or (subject.model.directory / SAMPLE_FILE).is_file()
+        choice = choose_served(choice, _raced(name, order), provisional=not has_sample)
         choice = write_choice(subject.model, subject.key, subject.facts, choice)
     return _bind_to_subject(choice, subject, open_keys)
 
@@ -242,13 +270,14 @@ def _choice(name: str, section: OpConfig, open_keys: tuple[str, ...]) -> Choice 
 def _build_race(
     section: OpConfig,
     subject: _Subject,
-    choice: Choice,
     measured: Sequence[tuple[Order, Timed]],
     open_keys: tuple[str, ...],
+    spent_s: float,
 ) -> TrialOrder:
     """Return the input of `run_race`, which loads the fastest candidates with concurrent requests.
 
-    measured: the candidates with the times of their runs. open_keys: see `_find_open_keys`.
+    measured: the candidates with the times of their runs. open_keys: see `_find_open_keys`. spent_s: seconds
+    that these runs took.
     """
     values = section.model_dump(mode="json", by_alias=True, exclude_unset=True)
     values["batch_size"] = BATCH if section.batch_size == AUTO_BATCH else section.batch_size
@@ -275,8 +304,34 @@ def _build_race(
         [limit for limit in LIMITS if limit <= BATCH] if "batch_size" in open_keys else [values["batch_size"]]
     )
     large = max(candidate.weights_bytes for candidate in candidates) > LARGE_BYTES
-    budget_s = min(_LARGE_RACE_S if large else _RACE_S, _get_max_seconds())
-    return TrialOrder(str(subject.directory), candidates, alternatives, limits, budget_s)
+    whole_s = _LARGE_BUDGET_S if large else _BUDGET_S
+    budget_s = min(max(whole_s - spent_s, whole_s / 2), _get_max_seconds())
+    return TrialOrder(
+        str(subject.directory), candidates, alternatives, limits, budget_s, subject.memory_bytes
+    )
+
+
+def _read_bodies(name: str, directory: Path) -> list[str]:
+    """Return the request bodies of `BODIES_FILE` in a model's folder; empty without usable bodies.
+
+    name: of the Op, for the log.
+    """
+    path = directory / BODIES_FILE
+    if not path.is_file():
+        return []
+    try:
+        lines = read_sample_lines(path, source=str(path))
+    except ConfigError as exc:
+        log.warning("Op %s: its hooks are not measured: %s", name, exc.message)
+        return []
+    rejected = [number for number, line in lines if "key" not in msgspec.json.decode(line)]
+    if rejected:
+        log.warning(
+            "Op %s: its hooks are not measured: %s line %d has no 'key': write bodies with key and value",
+            name, path, rejected[0],
+        )  # fmt: skip
+        return []
+    return [line for _, line in lines[:MAX_BODIES]]
 
 
 def _get_max_seconds() -> float:
@@ -305,10 +360,14 @@ def _raced(name: str, order: TrialOrder) -> list[Served]:
     title = f"Op {name}: serving {names} (once for this machine)"
     try:
         with _shown_race(title) as show:
-            return run_race(order, show)
+            results = run_race(order, show)
     except TrialFailed as exc:
         log.warning("Op %s: the choice goes by timed runs of the model alone: %s", name, exc.message)
         return []
+    if all(result.refused for result in results):
+        reasons = "; ".join(result.describe() for result in results)
+        log.warning("Op %s: the choice goes by timed runs of the model alone: %s", name, reasons)
+    return results
 
 
 def _timed(name: str, subject: _Subject) -> list[tuple[Order, Timed]]:
@@ -334,7 +393,9 @@ def _bind_to_subject(choice: Choice, subject: _Subject, op_keys: tuple[str, ...]
     if _leaves_onednn_open(subject.conf):
         left_open += ("use_mkldnn",)
     left_open += op_keys
-    return msgspec.structs.replace(choice, key=subject.key, left_open=left_open)
+    return msgspec.structs.replace(
+        choice, key=subject.key, left_open=left_open, memory_bytes=subject.memory_bytes
+    )
 
 
 def _describe_conf(conf: LocalServiceConf) -> str:

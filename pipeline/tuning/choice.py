@@ -94,22 +94,30 @@ class Served(msgspec.Struct, frozen=True, omit_defaults=True):
     first_per_s: float = 0.0  # of the first loop
     refused: str = ""
     onednn: bool = False
+    cpu_s: tuple[tuple[int, int, float], ...] = ()  # (batch limit, callers, CPU seconds of a request)
+    by_cpu: bool = False  # whether CPU time decided, because other work kept cores busy
 
     @property
     def score(self) -> tuple[float, float]:
         """Sort key, higher is better: geometric mean of all request rates, then the rate of the first loop.
 
-        The mean is of all rates, because a single loop is noisy.
+        Rates are per CPU second if CPU time decides. The mean is of all rates, because a single loop is
+        noisy.
         """
         if self.refused or not self.rates:
             return 0.0, self.first_per_s
+        if self.by_cpu:
+            return 1 / _mean([seconds for _, _, seconds in self.cpu_s]), self.first_per_s
         return _mean([rate for _, _, rate in self.rates]), self.first_per_s
 
     @property
     def is_whole(self) -> bool:
         """Whether the stored measurement is valid: all numbers are in range."""
-        return self.batch_limit >= 0 and all(
-            limit > 0 and callers > 0 and rate > 0 for limit, callers, rate in self.rates
+        return (
+            self.batch_limit >= 0
+            and all(min(figures) > 0 for figures in (*self.rates, *self.cpu_s))
+            and [at for *at, _ in self.cpu_s] in ([], [at for *at, _ in self.rates])
+            and (not self.by_cpu or len(self.cpu_s) == len(self.rates))
         )
 
     def describe(self) -> str:
@@ -118,8 +126,11 @@ class Served(msgspec.Struct, frozen=True, omit_defaults=True):
         placed = "" if self.placement == "auto" else f", {self.placement}"
         if self.refused:
             return f"{name}{placed}: {' '.join(self.refused.split())}"
+        cpu_ms = {(limit, callers): seconds * 1e3 for limit, callers, seconds in self.cpu_s}
         loops = [
-            f"{rate:.0f}/s at {callers}" for limit, callers, rate in self.rates if limit == self.batch_limit
+            f"{rate:.0f}/s at {callers}" + (f" with {cpu_ms[limit, callers]:.2f} ms of CPU" if cpu_ms else "")
+            for limit, callers, rate in self.rates
+            if limit == self.batch_limit
         ]
         loops = loops or [f"{self.first_per_s:.0f}/s in its first loop, dropped"]
         return f"{name}{placed}, batches of {self.batch_limit}: {', '.join(loops)}"
@@ -136,6 +147,7 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     left_open: tuple[str, ...] = ()  # `engine`, `precision`, `use_mkldnn`: keys that config.yml leaves open
     served: tuple[Served, ...] = ()  # candidates whose instances were measured, the chosen candidate first
     provisional: bool = False  # the requests were generated: no sample is beside the model
+    memory_bytes: int = 0  # `limits.max_memory`, by which it was chosen; 0 without a limit
 
     @property
     def engine(self) -> str:
@@ -196,6 +208,8 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
         parts += [f"served by {served.describe()}" for served in self.served]
         placed = "" if self.placement == "auto" else f" by {self.placement}"
         remark = ", provisional: measured without real rows" if self.provisional else ""
+        if self.served and self.served[0].by_cpu:
+            remark += ", by CPU time: other work kept cores busy"
         batches = f"batches of about {self.best_rows}"
         return f"{self.among[0].name}{placed}, {batches}{remark} [{'; '.join(parts)}]"
 
@@ -206,7 +220,7 @@ def choose_served(choice: Choice, served: Sequence[Served], *, provisional: bool
     Without any usable result the choice stays. served: the best first. provisional: no real rows were used.
     """
     if not any(result.rates and not result.refused for result in served):
-        return choice
+        return msgspec.structs.replace(choice, provisional=provisional)
     best = served[0]
     same = [
         timed

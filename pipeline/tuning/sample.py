@@ -48,33 +48,35 @@ class Example(NamedTuple):
         return cls(name, dict(zip(example["key"], example["value"], strict=True)) if example else {})
 
 
-def read_sample_lines(path: Path) -> list[tuple[int, str]]:
+def read_sample_lines(path: Path, source: str = "") -> list[tuple[int, str]]:
     """Return the lines of a sample file with their line numbers, after a check of each line.
 
-    Raises ConfigError for an unreadable file and for empty or malformed lines.
+    source: name of the file in messages; empty for the file of `--sample`. Raises ConfigError for an
+    unreadable file and for empty or malformed lines.
     """
+    source = source or f"--sample {path}"
     if path.suffix not in (".txt", ".jsonl"):
-        raise ConfigError(f"--sample {path}: name it *.txt (a text a line) or *.jsonl (a body a line)")
+        raise ConfigError(f"{source}: name it *.txt (a text a line) or *.jsonl (a body a line)")
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
         text = content.decode("utf-8-sig").removesuffix("\n")
     except OSError as exc:
-        raise ConfigError(f"--sample {path} can't be read ({exc.strerror}); name a file of requests") from exc
+        raise ConfigError(f"{source} can't be read ({exc.strerror}); name a file of requests") from exc
     except UnicodeDecodeError as exc:
         line = content.count(b"\n", 0, exc.start) + 1
-        raise ConfigError(f"--sample {path} line {line} is no UTF-8; save the file as UTF-8") from None
+        raise ConfigError(f"{source} line {line} is no UTF-8; save the file as UTF-8") from None
     if len(content) > MAX_BYTES:
-        raise ConfigError(f"--sample {path} is over {MAX_BYTES} bytes; some hundred requests are enough")
+        raise ConfigError(f"{source} is over {MAX_BYTES} bytes; some hundred requests are enough")
     lines = [(number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), 1)]
     if not text:
-        raise ConfigError(f"--sample {path} is empty; write a request a line")
+        raise ConfigError(f"{source} is empty; write a request a line")
     if len(lines) > MAX_REQUESTS:
-        raise ConfigError(f"--sample {path} has {len(lines)} lines; {MAX_REQUESTS} are the most")
+        raise ConfigError(f"{source} has {len(lines)} lines; {MAX_REQUESTS} are the most")
     wrong = [f"line {number} {flaw}" for number, line in lines if (flaw := _flaw(path.suffix, line))]
     if wrong:
         more = f" and {len(wrong) - _MAX_REPORTED} more" if len(wrong) > _MAX_REPORTED else ""
-        raise ConfigError(f"--sample {path}: {'; '.join(wrong[:_MAX_REPORTED])}{more}: mend or delete them")
+        raise ConfigError(f"{source}: {'; '.join(wrong[:_MAX_REPORTED])}{more}: mend or delete them")
     return lines
 
 

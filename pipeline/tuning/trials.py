@@ -13,7 +13,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -33,6 +33,7 @@ FIRST_LOOP_SHARE = 0.05  # of the budget
 # Times the budget; later the race ends. On a busy machine starts take longer than all loops, and a candidate
 # without a measurement costs more than a longer first start.
 LATEST_END = 2.0
+MAX_OTHER_CORES = 0.1  # kept busy by other work; above it, throughput depends on that work
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -54,6 +55,18 @@ class Candidate(msgspec.Struct, frozen=True):
         )
 
 
+class Load(NamedTuple):
+    """Measured load of a candidate: requests per second, CPU seconds of a request, and other work."""
+
+    per_s: float
+    cpu_s: float  # of the instances and of the front
+    other_cores: float = 0.0  # that other work kept busy meanwhile
+
+    def speed(self, *, by_cpu: bool) -> float:
+        """Return the requests per second; by_cpu: the requests per CPU second."""
+        return 1 / self.cpu_s if by_cpu else self.per_s
+
+
 class TrialOrder(msgspec.Struct, frozen=True):
     """Input of the process `pipeline.front.trial`: candidates, batch limits, and the time budget."""
 
@@ -62,6 +75,10 @@ class TrialOrder(msgspec.Struct, frozen=True):
     alternatives: list[Candidate]  # other placements, of which that of the best candidate is tried
     limits: list[int]  # batch limits to try
     budget_s: float  # without the start of the helper
+    memory_bytes: int = 0  # most memory of a candidate's worker processes; 0 without a limit
+    service: str = ""  # the user's service, as `App.to_json` writes it: its hooks run; empty: none run
+    op: str = ""  # the Op of that service
+    bodies: list[str] = []  # key/value requests in JSON for that Op
 
 
 class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -75,8 +92,8 @@ class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
 class Trial(Protocol):
     """Protocol class: running worker instances with a candidate's settings."""
 
-    async def measure(self, limit: int, callers: int, seconds: float) -> float:
-        """Send requests of concurrent callers for `seconds`, and return the answered requests per second.
+    async def measure(self, limit: int, callers: int, seconds: float) -> Load:
+        """Send requests of concurrent callers for `seconds`, and return the measured load.
 
         limit: maximum of requests in a batch. callers: each sends its next request after the previous answer.
         """
@@ -99,19 +116,25 @@ class _Runner(msgspec.Struct, eq=False):
 
     candidate: Candidate
     trial: Trial
-    first_per_s: float = 0.0
-    rates: dict[tuple[int, int], float] = {}  # by batch limit and callers
+    first: list[Load] = []  # of the first loops
+    loads: dict[tuple[int, int], Load] = {}  # by batch limit and callers
 
-    def score(self, limit: int) -> float:
-        """Return the geometric mean of the request rates with a batch limit; 0 if one is missing."""
-        rates = [self.rates.get((limit, callers), 0.0) for callers in CALLERS]
-        return math.prod(rates) ** (1 / len(rates))
+    def first_speed(self, *, by_cpu: bool) -> float:
+        """Return the best speed of the first loops; 0 without one."""
+        return max((load.speed(by_cpu=by_cpu) for load in self.first), default=0.0)
+
+    def score(self, limit: int, *, by_cpu: bool) -> float:
+        """Return the geometric mean of the speeds with a batch limit; 0 if one is missing."""
+        loads = [self.loads.get((limit, callers)) for callers in CALLERS]
+        speeds = [load.speed(by_cpu=by_cpu) if load else 0.0 for load in loads]
+        return math.prod(speeds) ** (1 / len(speeds))
 
 
 class Race:
     """Comparison of settings under load: measures their throughput in a time budget, drops slow ones early.
 
-    The worker instances of each candidate are started once.
+    The worker instances of each candidate are started once. While other work keeps more than
+    `MAX_OTHER_CORES` busy, the candidates are compared by CPU time: their throughput would depend on it.
     """
 
     def __init__(
@@ -134,6 +157,13 @@ class Race:
         self._until = self._began + order.budget_s
         self._latest = self._began + LATEST_END * order.budget_s
         self._running: list[_Runner] = []
+        self._other_cores: list[float] = []  # that other work kept busy, in each loop
+
+    @property
+    def by_cpu(self) -> bool:
+        """Whether CPU time decides, because other work keeps cores busy."""
+        cores = self._other_cores
+        return bool(cores) and math.fsum(cores) / len(cores) > MAX_OTHER_CORES
 
     async def run(self) -> list[Served]:
         """Measure all candidate settings under load. Return the results, the best first.
@@ -151,7 +181,9 @@ class Race:
         finally:
             for runner in list(self._running):
                 await self._leave(runner)
-        return sorted(self.results, key=lambda served: served.score, reverse=True)
+        by_cpu = self.by_cpu
+        results = [msgspec.structs.replace(served, by_cpu=by_cpu) for served in self.results]
+        return sorted(results, key=lambda served: served.score, reverse=True)
 
     async def _enter(self, candidate: Candidate) -> None:
         """Start workers with a candidate's settings and measure them shortly, unless no time is left."""
@@ -166,9 +198,9 @@ class Race:
             return
         self._running.append(runner)
         await self._run_first_loop(runner)
-        await self._drop(
-            [each for each in self._running if each.first_per_s < DROP_SHARE * self._best_per_s()]
-        )
+        by_cpu = self.by_cpu
+        min_speed = DROP_SHARE * max((each.first_speed(by_cpu=by_cpu) for each in self._running), default=0.0)
+        await self._drop([each for each in self._running if each.first_speed(by_cpu=by_cpu) < min_speed])
 
     async def _qualify(self) -> None:
         """Measure all candidate settings shortly again, and keep the best. The better of two loops counts.
@@ -184,18 +216,16 @@ class Race:
         """Measure the throughput of a candidate's settings shortly, and sort the candidates by it."""
         self._show_progress(runner.candidate)
         try:
-            per_s = await runner.trial.measure(
+            load = await runner.trial.measure(
                 self._sorted_limits()[0], CALLERS[-1], FIRST_LOOP_SHARE * self._order.budget_s
             )
         except TrialFailed as exc:
             await self._leave(runner, refused=exc.message)
             return
-        runner.first_per_s = max(runner.first_per_s, per_s)
-        self._running.sort(key=lambda each: each.first_per_s, reverse=True)
-
-    def _best_per_s(self) -> float:
-        """Return the throughput of the best candidate's first loop, in requests per second."""
-        return self._running[0].first_per_s if self._running else 0.0
+        runner.first.append(load)
+        self._other_cores.append(load.other_cores)
+        by_cpu = self.by_cpu
+        self._running.sort(key=lambda each: each.first_speed(by_cpu=by_cpu), reverse=True)
 
     async def _drop(self, runners: list[_Runner]) -> None:
         """Stop the workers of these candidates, which are too slow."""
@@ -210,11 +240,12 @@ class Race:
                 self._show_progress(runner.candidate)
                 loops_left = (len(steps) - number) * len(self._running)
                 try:
-                    rate = await runner.trial.measure(limit, callers, self._loop_s(loops_left))
+                    load = await runner.trial.measure(limit, callers, self._loop_s(loops_left))
                 except TrialFailed as exc:
                     await self._leave(runner, refused=exc.message)
                     continue
-                runner.rates[limit, callers] = rate
+                runner.loads[limit, callers] = load
+                self._other_cores.append(load.other_cores)
             if self._clock() > self._latest and callers == CALLERS[-1]:
                 return
 
@@ -234,19 +265,21 @@ class Race:
 
     def _describe(self, candidate: Candidate, runner: _Runner | None = None, refused: str = "") -> Served:
         """Return the measured result of a candidate: its best batch limit, and its requests per second."""
-        limits = {limit for limit, _ in runner.rates} if runner else set[int]()
-        best = max(limits, key=runner.score, default=FIRST_LIMIT) if runner else FIRST_LIMIT
+        loads = runner.loads if runner else {}
+        by_cpu = self.by_cpu
+        best = FIRST_LIMIT
+        if runner and loads:
+            best = max({limit for limit, _ in loads}, key=lambda limit: runner.score(limit, by_cpu=by_cpu))
         return Served(
             candidate.engine,
             candidate.precision,
             candidate.placement,
             best,
-            tuple((limit, callers, rate) for (limit, callers), rate in runner.rates.items())
-            if runner
-            else (),
-            runner.first_per_s if runner else 0.0,
+            tuple((*at, load.per_s) for at, load in loads.items()),
+            max((load.per_s for load in runner.first), default=0.0) if runner else 0.0,
             refused,
             candidate.onednn,
+            tuple((*at, load.cpu_s) for at, load in loads.items()),
         )
 
     def _show_progress(self, candidate: Candidate) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,9 @@ from pipeline.models.serving_model import SAMPLE_FILE, load_serving_model
 from pipeline.process import environment
 from pipeline.tuning import auto
 from pipeline.tuning.choice import CHOICES_FILE, Choice, Served, Timed, choose, choose_served
+from pipeline.tuning.cpu_meter import CpuMeter
 from pipeline.tuning.real_rows import GENERATED_LENGTHS, single_rows
-from pipeline.tuning.trials import CALLERS, LIMITS, Candidate, Race, TrialFailed, TrialOrder
+from pipeline.tuning.trials import CALLERS, LIMITS, Candidate, Load, Race, TrialFailed, TrialOrder
 from tests.support import onnx_models
 from tests.support.service_process import APPS, ServiceProcess
 
@@ -41,13 +45,21 @@ Rate = Callable[[int, int], float]  # of batch limit and callers
 class World:
     """Instances with fixed rates, and a clock that goes on by the length of each loop."""
 
-    def __init__(self, rates: Mapping[tuple[str, str], Rate | str], start_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        rates: Mapping[tuple[str, str], Rate | str],
+        start_s: float = 1.0,
+        cpu_s: Mapping[str, float] | None = None,  # of a request, by engine
+        other_cores: float = 0.0,
+    ) -> None:
         self.now = 0.0
         self.started: list[str] = []
         self.running: set[str] = set()
         self.loops: list[tuple[str, int, int]] = []
         self._rates = rates
         self._start_s = start_s
+        self._cpu_s = cpu_s or {}
+        self._other_cores = other_cores
 
     async def start(self, candidate: Candidate) -> Any:
         self.now += self._start_s
@@ -60,10 +72,11 @@ class World:
         world = self
 
         class Instances:
-            async def measure(self, limit: int, callers: int, seconds: float) -> float:
+            async def measure(self, limit: int, callers: int, seconds: float) -> Load:
                 world.now += seconds
                 world.loops.append((name, limit, callers))
-                return rate(limit, callers)
+                cpu_s = world._cpu_s.get(candidate.engine, 1e-3)
+                return Load(rate(limit, callers), cpu_s, world._other_cores)
 
             async def close(self) -> None:
                 world.running.remove(name)
@@ -124,6 +137,37 @@ def test_a_loop_that_other_work_disturbed_is_repeated_before_a_candidate_is_drop
     )
     best, *_ = world.run([candidate(engine) for engine in ("disturbed", "second", "third")])
     assert best.engine == "disturbed"
+
+
+@pytest.mark.parametrize(("other_cores", "chosen"), [(0.05, "fast"), (0.5, "cheap")])
+def test_beside_other_work_the_candidate_with_the_least_cpu_time_is_chosen(
+    other_cores: float, chosen: str
+) -> None:
+    world = World(
+        {("fast", "process"): even(1000.0), ("cheap", "process"): even(450.0)},
+        cpu_s={"fast": 2e-3, "cheap": 1e-3},
+        other_cores=other_cores,
+    )
+    best, *_ = world.run([candidate("fast"), candidate("cheap")])
+    assert (best.engine, best.by_cpu) == (chosen, other_cores > 0.1)
+    line = choose_served(choose([timed(chosen, 1e-3)]), [best], provisional=False).line()
+    assert ("by CPU time: other work kept cores busy" in line) == best.by_cpu
+    assert f"/s at 8 with {'1' if chosen == 'cheap' else '2'}.00 ms of CPU" in line or not best.rates
+
+
+def test_the_cpu_time_of_measured_processes_is_no_other_work() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input(); sum(range(10_000_000)); input()"], stdin=-1
+    ) as child:
+        assert child.stdin is not None
+        measured, unmeasured = CpuMeter([os.getpid(), child.pid]), CpuMeter([])
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        while measured.measure().own_s < 0.1:
+            pass
+        assert unmeasured.measure().own_s == 0
+        assert unmeasured.measure().other_cores > measured.measure().other_cores
+        child.kill()
 
 
 @pytest.mark.parametrize("limit", LIMITS)
@@ -237,8 +281,54 @@ def test_a_first_start_serves_each_candidate_and_stores_the_choice(tmp_path: Pat
     env = {auto.MAX_SECONDS: "0.5", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with ServiceProcess(APPS / "model.py", {"op": {"model": section}}, env=env) as service:
         assert "Op model: serving onnxruntime fp32 process (once for this machine)" in service.log
-        assert ", provisional: measured without real rows [" in service.log
+        assert ", provisional: measured without real rows" in service.log
     (stored,) = json.loads((model / "serving_server" / CHOICES_FILE).read_text())["choices"].values()
     assert stored["provisional"]
     assert {served["placement"] for served in stored["served"]} <= {"process", "thread"}
     assert stored["served"][0]["rates"]
+
+
+def first_start(
+    tmp_path: Path, sample: list[dict[str, Any]], limits: dict[str, Any] | None = None
+) -> tuple[str, list[dict[str, Any]]]:
+    """Start a service with a sample of bodies; return its log, and all choices stored until then."""
+    model = tmp_path / "served_classifier"
+    if not model.exists():
+        onnx_models.serving(tmp_path)
+    if sample:
+        lines = "\n".join(map(json.dumps, sample))
+        (model / "serving_server" / auto.BODIES_FILE).write_text(lines)
+    conf = {"model_config": str(model), "engine": "onnxruntime", "thread_num": 1}
+    section = {"batch_size": "auto", "concurrency": 1, "local_service_conf": conf}
+    config = {"op": {"model": section}, "limits": limits or {}}
+    env = {auto.MAX_SECONDS: "0.5", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with ServiceProcess(APPS / "model.py", config, env=env) as service:
+        log = service.log
+    stored = json.loads((model / "serving_server" / CHOICES_FILE).read_text())["choices"]
+    return log, list(stored.values())
+
+
+def test_a_sample_of_bodies_is_measured_with_the_hooks_once_it_is_there(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    ids = json.dumps([[1, 0, 1]])
+    body = {"key": [*onnx_models.FEEDS, "gate"], "value": [ids, ids, ids, str(gate)]}
+    hook_ran = gate.with_name("gate.waiting")
+    log, (provisional,) = first_start(tmp_path, [])
+    assert provisional["provisional"] and not hook_ran.exists()
+    log, (_, with_hooks) = first_start(tmp_path, [body])
+    assert hook_ran.exists(), "preprocess was called"
+    assert "provisional" not in with_hooks and with_hooks["served"][0]["rates"]
+    assert "measured without real rows" not in log
+
+
+def test_a_sample_that_is_none_is_named_and_no_hook_is_called(tmp_path: Path) -> None:
+    log, (choice,) = first_start(tmp_path, [{"inputs": []}])
+    assert f"{auto.BODIES_FILE} line 1 has no 'key': write bodies with key and value" in log
+    assert choice["provisional"]
+
+
+def test_instances_that_need_more_than_the_limit_of_memory_are_not_chosen(tmp_path: Path) -> None:
+    log, (choice,) = first_start(tmp_path, [], {"max_memory": 1})
+    assert "limits.max_memory is 1" in log
+    assert "served" not in choice
