@@ -109,7 +109,7 @@ def test_all_mistakes_are_told_at_once_each_with_its_path_and_remedy() -> None:
         "limits.zzzzzz: unknown key; known here: body_bytes, bodies_bytes, response_bytes, header_count, "
         "header_bytes, json_depth, tensors, rows, kserve_rows, tensor_rank, text_chars, header_timeout_s, "
         "body_timeout_s, idle_timeout_s, metrics_interval_s, max_connections, connection_calls, sequences, "
-        "sequence_bytes, sequence_idle_s",
+        "sequence_bytes, sequence_idle_s, max_memory",
     ]
 
 
