@@ -13,6 +13,8 @@ CONVERT := $(CONVERT_VENV)/.convert-installed
 TORCH := $(CONVERT_VENV)/.torch-installed
 MODELS := $(CONVERT_VENV)/.models-installed
 PDMODEL := $(CONVERT_VENV)/.pdmodel-installed
+TORCH_VENV := .venv-torch
+TORCH_SERVING := $(TORCH_VENV)/.torch-installed
 # Tests mostly wait for services to start: more processes than cores.
 TEST_PROCESSES ?= 3
 GRPC_TESTS = $(wildcard tests/dialects/test_v2_*.py) $(addprefix tests/front/test_, \
@@ -32,7 +34,7 @@ BASE_ARGUMENT = $(if $(BASE),--build-arg BASE=$(BASE))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-plain-grpc test-page test-system coverage check convert-env pdmodel-env test-convert fuzz simulate mutants chaos bench docker docker-onnx protos lock sbom clean
+.PHONY: help setup serve test test-plain-grpc test-page test-torch test-system coverage check convert-env pdmodel-env test-convert fuzz simulate mutants chaos bench docker docker-onnx protos lock sbom clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -54,6 +56,9 @@ test-page: $(PAGE)  ## Tests of the page /docs in a headless Chromium, installed
 test-plain-grpc: $(DEV)  ## Tests of the gRPC ports on grpc.aio alone, as after an upgrade of grpcio
 	$(PY) -m convert demo
 	PYTHONPATH=$(CURDIR)/tests/support/plain_grpc $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile $(GRPC_TESTS)
+
+test-torch: $(TORCH_SERVING)  ## Tests of the PyTorch engine, in .venv-torch (TORCH_INDEX=... names where PyTorch comes from)
+	$(TORCH_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/torch
 
 test-system: $(SYSTEM)  ## Generated requests for every operation and method, and nginx in front of a service
 	$(PY) -m convert demo
@@ -120,8 +125,8 @@ sbom: $(SERVING)  ## Write build/sbom.json: the packages of the serving environm
 	@mkdir -p build
 	$(PY) requirements/sbom.py > build/sbom.json
 
-clean:  ## Remove both environments, models and caches
-	rm -rf $(VENV) $(CONVERT_VENV) models build mutants *.egg-info compat/build compat/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+clean:  ## Remove all environments, models and caches
+	rm -rf $(VENV) $(CONVERT_VENV) $(TORCH_VENV) models build mutants *.egg-info compat/build compat/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 $(SERVING): requirements/serving.txt requirements/to-onnx.txt pyproject.toml compat/pyproject.toml compat/setup.py docker/install.sh
 	@echo "Installing the serving environment into $(VENV) (about 1 GB; a few minutes the first time)"
@@ -163,4 +168,10 @@ $(PDMODEL): requirements/pdmodel.txt $(CONVERT)
 
 $(TORCH): requirements/torch.txt $(CONVERT)
 	@docker/install.sh torch $(CONVERT_VENV) $(or $(TORCH_INDEX),pip)
+	@touch $@
+
+$(TORCH_SERVING): requirements/torch.txt $(DEV)
+	@echo "Installing PyTorch into $(TORCH_VENV), beside $(VENV) (0.8 GB for the CPU; minutes the first time)"
+	@docker/install.sh venv $(TORCH_VENV) $(PYTHON)
+	@docker/install.sh torch-serving $(TORCH_VENV) $(VENV) $(or $(TORCH_INDEX),pip)
 	@touch $@

@@ -18,6 +18,8 @@
 #   docker/install.sh nginx                prints where nginx is, installed first where it is not (Debian; as root)
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR INDEX      PyTorch beside it, from the given package index; `pip` is pip's own
+#   docker/install.sh torch-serving DIR VENV INDEX
+#                                          PyTorch in an environment that finds the packages of VENV, too
 #   docker/install.sh pdmodel DIR          an older Paddle that writes .pdmodel programs, apart from the other
 #   docker/install.sh models DIR           models that tests of the conversions take, beside it; apart, an older
 #                                          scikit-learn that saves another
@@ -166,6 +168,14 @@ torch)
         # What it needs is there already; the index may not have it.
         pip_install "$2" --no-deps --index-url "$3" --requirement requirements/torch.txt
     fi
+    ;;
+torch-serving)
+    # One line in place of another gigabyte of the same packages.
+    "$3/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+        >"$("$2/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/serving.pth"
+    # What PyTorch needs beyond them, in the versions of the conversion environment.
+    pip_install "$2" --quiet --constraint requirements/convert.txt jinja2 sympy
+    "$0" torch "$2" "$4"
     ;;
 pdmodel)
     pip_install "$2" --no-deps --quiet --upgrade --target "$2/pdmodel" --requirement requirements/pdmodel.txt

@@ -114,7 +114,8 @@ def main() -> None:
     own = project["project"]["name"]
     core = project["project"]["dependencies"] + project["build-system"]["requires"]
     core += [name for name in compat["project"]["dependencies"] if name != own]
-    extras = [*project["project"]["optional-dependencies"].values()]
+    # PyTorch is no part of the lock: each index has other builds of it.
+    extras = [extra for name, extra in project["project"]["optional-dependencies"].items() if name != "torch"]
     asked = core + [name for extra in extras for name in extra if not name.startswith(own)]
     asked += compat["project"]["optional-dependencies"]["nlp"]
     serving = resolve(asked)

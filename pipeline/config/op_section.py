@@ -119,6 +119,10 @@ class LocalServiceConf(Section):
         default=2,
         description="CPU threads of one predictor, which threads of an Op with an ONNX model share.",
     )
+    inference_mode: bool = Field(
+        default=True,
+        description="Run PyTorch models in its inference mode; false: only without gradients.",
+    )
     inter_op_thread_num: PositiveInt = Field(
         default=1,
         description="Operators of an ONNX model that ONNX Runtime runs beside each other, where it has "

@@ -151,6 +151,7 @@ _MEANINGS = {  # by section, then by key
         "workdir": "接受但不使用，与原版的本地预测器相同。",
         "concurrency": "接受但不使用，与原版相同（原版的示例里有它）；起作用的是 Op 的 concurrency。",
         "thread_num": "一个预测器的 CPU 线程数；ONNX 模型的 Op，其各线程共用这些 CPU 线程。",
+        "inference_mode": "以 inference mode 运行 PyTorch 模型；false：只是不计算梯度。",
         "inter_op_thread_num": "模型有分支时，ONNX Runtime 同时运行的 ONNX 模型算子个数。",
         "mem_optim": "在算子之间复用内存。",
         "ir_optim": "运行引擎的图优化。",

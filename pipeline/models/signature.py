@@ -69,6 +69,16 @@ def read_signature(conf: Path, *, batched: bool = True) -> tuple[tuple[Variable,
         config = read_message(conf, GeneralModelConfig, MAX_BYTES)
     except FileNotFoundError as exc:
         raise ConfigError(f"{conf} can't be read: {exc.strerror}") from exc
+    return parse_signature(config, conf, batched=batched)
+
+
+def parse_signature(
+    config: GeneralModelConfig, conf: Path, *, batched: bool = True
+) -> tuple[tuple[Variable, ...], tuple[Variable, ...]]:
+    """Return the inputs and outputs of a parsed prototxt, as `read_signature` does.
+
+    `conf` is named in messages. Raises ConfigError with the entry.
+    """
     return (
         _parse_variables(config.feed_var, "feed", conf, batched),
         _parse_variables(config.fetch_var, "fetch", conf, batched),

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -193,7 +193,6 @@ def _describe_ineffective_settings(parsed: Sequence[tuple[str, str, str]]) -> It
 _NOT_HERE = {  # backends of Triton that this server lacks, with the alternative
     "tensorrt": "TensorRT plans run on the card that they were built for alone: serve the ONNX model",
     "tensorflow": "TensorFlow models are not run here: convert the model to ONNX with tf2onnx",
-    "pytorch": "TorchScript is not run here yet: export the model to ONNX (torch.onnx.export)",
     "dali": "DALI pipelines need a GPU and NVIDIA's library: preprocess in a Python model",
     "fil": "forests are not run here: convert the model to ONNX with skl2onnx or hummingbird",
     "vllm": "vLLM's answers are streams, which are not served yet",
@@ -324,6 +323,7 @@ def split_texts(data: bytes) -> list[bytes]:
 
 _THREAD_PARAMETERS = {  # by backend: the parameters for the number of threads of a run
     "onnxruntime": ("intra_op_thread_count",),
+    "pytorch": ("INTRA_OP_THREAD_COUNT",),
     "openvino": ("INFERENCE_NUM_THREADS", "CPU_THREADS_NUM"),
 }
 _ACCELERATOR_THREADS = "cpu_threads"  # the number of threads, as a parameter of Paddle's accelerators
@@ -352,7 +352,25 @@ def get_engine_options(config: ModelConfig, backend: str, threads: int) -> dict[
         options["inter_op_thread_num"] = int(count) if _is_count(count) else os.cpu_count() or 1
     if backend == "openvino" and parameters.get("HINT_BF16", "").lower() in ("yes", "true"):
         options["precision"] = "bf16"
+    if backend == "pytorch":
+        options |= _get_pytorch_options(parameters)
     return options
+
+
+def _get_pytorch_options(parameters: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters of Triton's PyTorch backend as keys of `local_service_conf`."""
+    options: dict[str, Any] = {}
+    if _is_count(count := parameters.get("INTER_OP_THREAD_COUNT", "")):
+        options["inter_op_thread_num"] = int(count)
+    if _is_true(parameters.get("DISABLE_OPTIMIZED_EXECUTION", "")):
+        options["ir_optim"] = False
+    if not _is_true(parameters.get("INFERENCE_MODE", "true")):
+        options["inference_mode"] = False
+    return options
+
+
+def _is_true(text: str) -> bool:
+    return text.strip().lower() in ("true", "on", "1")
 
 
 def describe_ineffective_accelerators(config: ModelConfig, backend: str) -> Iterator[str]:
@@ -382,6 +400,7 @@ def _is_count(text: str) -> bool:
 _BUILDS = {
     "onnxruntime": "onnxruntime-gpu",
     "paddle": "paddlepaddle-gpu",
+    "pytorch": "torch",
 }  # the distributions that run on GPUs
 _GPU = 1  # of `device_type`
 
@@ -406,10 +425,10 @@ def find_cpu_reason(backend: str) -> str:
     if build is None:
         return "" if backend == "python" else f"the backend {backend} runs on the CPU alone"
     try:
-        importlib.metadata.version(build)
+        version = importlib.metadata.version(build)
     except importlib.metadata.PackageNotFoundError:
         return f"{build} is not installed"
-    return ""
+    return f"{build} {version} is a build for the CPU" if version.endswith("+cpu") else ""
 
 
 def move_to_cpu(config: ModelConfig) -> None:

@@ -13,11 +13,18 @@ from typing import Any, NamedTuple
 from client.protos.kserve_v2_pb2 import ModelConfig, ModelInput, ModelOutput
 from pipeline.engines.base import Engine, load_engine
 from pipeline.engines.openvino.graph import inspect_id_limits
+from pipeline.engines.torch.archive import detect_format
 from pipeline.errors import ConfigError
 from pipeline.models.onnx_file import inspect_onnx
-from pipeline.models.serving_model import SERVER_CONF, SERVER_FOLDER, find_model_files, is_serving_model
+from pipeline.models.serving_model import (
+    ADDITIONS,
+    SERVER_CONF,
+    SERVER_FOLDER,
+    find_model_files,
+    is_serving_model,
+)
 from pipeline.models.signature import Variable, read_signature, signature_text
-from pipeline.models.tensor_spec import BY_NAME, Signature, TensorSpec
+from pipeline.models.tensor_spec import BY_DATATYPE, BY_NAME, Signature, TensorSpec
 from pipeline.process.folders import cache_folder
 from pipeline.process.helper_process import HelperFailed, run_helper
 from pipeline.triton.sequence_batching import list_hidden_tensors
@@ -109,6 +116,7 @@ def _load_labels(output: ModelOutput, folder: Path) -> tuple[str, ...]:
         raise ConfigError(f"Internal: failed to open text file for read {path}: {why}") from None
 
 
+PYTORCH = "pytorch"
 TIMEOUT_S = 120.0
 _INSPECTOR = "convert.programs.inference_program"  # imports Paddle, so it runs in a process of its own
 # Operators of ONNX, and those that ONNX Runtime's optimiser writes.
@@ -123,18 +131,53 @@ class ProgramFacts(NamedTuple):
     folder: Path  # the engine loads the model from here
 
 
-def read_program_facts(program: Path, backend: str) -> ProgramFacts:
+def read_program_facts(program: Path, backend: str, config: ModelConfig | None = None) -> ProgramFacts:
     """Read the names, types and shapes of a model file's inputs and outputs.
 
-    program: the model file in a version's folder. Raises ConfigError for an unreadable file.
+    program: the model file in a version's folder. config: declares the tensors of a PyTorch model, whose file
+    may not. Raises ConfigError for an unreadable file.
     """
     engine = load_engine(backend)
     if (program.parent / SERVER_CONF).is_file():
         return ProgramFacts(*read_signature(program.parent / SERVER_CONF), program.parent)
+    if backend == PYTORCH:
+        detect_format(program)  # tells what another file holds
+        return _link_pytorch(program, config)
     if engine.self_described and is_serving_model(program.parent):
         return ProgramFacts(*engine.signature_of(program), program.parent)
     folder = _link_program(program, engine)
     return ProgramFacts(*read_signature(folder / SERVER_CONF, batched=False), folder)
+
+
+def _link_pytorch(program: Path, config: ModelConfig | None) -> ProgramFacts:
+    """Return a PyTorch model's tensors, by config.pbtxt or else by the file, and a folder to load it from.
+
+    In config.pbtxt they may have other names than in the file: names with a position.
+    """
+    if config is not None and config.input and config.output:
+        feeds, fetches = declare_variables(config)
+    else:
+        feeds, fetches = load_engine(PYTORCH).signature_of(program)
+    folder = _write_links([program], signature_text(feeds, fetches), batched=False)
+    return ProgramFacts(feeds, fetches, folder)
+
+
+def declare_variables(config: ModelConfig) -> tuple[Sequence[Variable], Sequence[Variable]]:
+    """Return the inputs and outputs of a config.pbtxt, with the shapes that the model has."""
+    rows = (-1,) if config.max_batch_size else ()
+    feeds, fetches = (
+        [
+            Variable(
+                tensor.name,
+                tensor.name,
+                BY_DATATYPE[get_datatype(tensor.data_type)].name,
+                (*rows, *(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)),
+            )
+            for tensor in tensors
+        ]
+        for tensors in (config.input, config.output)
+    )
+    return feeds, fetches
 
 
 def find_id_limits(program: Path, backend: str) -> Mapping[str, int]:
@@ -177,6 +220,18 @@ def _link_program(program: Path, engine: Engine) -> Path:
         if engine.self_described
         else _find_prototxt(program.parent)
     )
+    return _write_links(paths, text)
+
+
+def _write_links(paths: Sequence[Path], text: str, *, batched: bool = True) -> Path:
+    """Write a cache folder with links to a model's files, and this prototxt; return the folder.
+
+    batched: whether shapes without a batch axis get one. Raises ConfigError for an unwritable cache.
+    """
+    facts = () if batched else (text,)  # the prototxt of other models follows from their files
+    folder = cache_folder("programs") / _hash_file_states(paths, *facts) / SERVER_FOLDER
+    if (folder / SERVER_CONF).is_file():
+        return folder
     try:
         folder.parent.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=folder.parent.parent))
@@ -184,6 +239,8 @@ def _link_program(program: Path, engine: Engine) -> Path:
         for path in paths:
             (partial / SERVER_FOLDER / path.name).symlink_to(path.absolute())
         (partial / SERVER_FOLDER / SERVER_CONF).write_text(text, "utf-8")
+        if not batched:
+            (partial / SERVER_FOLDER / ADDITIONS).write_text("batched: false\n", "utf-8")
         partial.rename(folder.parent)
     except OSError as exc:
         if not (folder / SERVER_CONF).is_file():  # else another process was faster
@@ -217,8 +274,8 @@ def _read_program(folder: Path) -> tuple[Any, Any, Any]:
     return feeds, fetches, id_limits
 
 
-def _hash_file_states(paths: Sequence[Path]) -> str:
-    states = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+def _hash_file_states(paths: Sequence[Path], *facts: str) -> str:
+    states = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns, *facts) for path in paths]
     return hashlib.sha256(repr(states).encode()).hexdigest()[:32]
 
 
@@ -229,7 +286,8 @@ _ENDINGS = (
     (".plan", "tensorrt"),  # this backend and the following ones are detected to reject them by name
     (".savedmodel", "tensorflow"),
     (".graphdef", "tensorflow"),
-    (".pt", "pytorch"),
+    (".pt", PYTORCH),
+    (".pt2", PYTORCH),
 )
 
 

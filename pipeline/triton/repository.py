@@ -39,6 +39,7 @@ from pipeline.triton.config_file import (
 )
 from pipeline.triton.model_folder import (
     NO_VERSION,
+    PYTORCH,
     build_signature,
     detect_backend,
     fill_from_program,
@@ -288,7 +289,7 @@ class _RepositoryReader:
             )
         max_batch_size = self._repository.defaults.max_batch_size(backend)
         try:
-            facts = read_program_facts(program, backend)
+            facts = read_program_facts(program, backend, config)
         except ConfigError as exc:
             raise _ModelUnavailable(UnavailableModel(versions[-1], f"Internal: {exc.message}")) from exc
         errors = fill_from_program(config, facts, max_batch_size, strict=self._repository.strict)
@@ -298,10 +299,13 @@ class _RepositoryReader:
         fill_default_fields(config, backend)  # dynamic batching may have come with it
 
     def _name_program(self, config: ModelConfig, folder: Path, backend: str) -> None:
-        """Set default_model_filename to the only model file in a version's folder.
+        """Set default_model_filename to the only model file in a version's folder, or to PyTorch's model.pt.
 
         For engines without a fixed file name. Raises _ModelUnavailable without exactly one file.
         """
+        if backend == PYTORCH and (folder / "model.pt").is_file():
+            config.default_model_filename = "model.pt"
+            return
         try:
             config.default_model_filename = find_model_files(folder, backend).program.name
         except ConfigError as exc:
@@ -488,12 +492,14 @@ def build_section(config: ModelConfig, backend: str, folder: Path, threads: int)
     if backend not in _RUN_HERE:
         program = find_program(folder, config.default_model_filename)
         section["local_service_conf"] = {
-            "model_config": str(read_program_facts(program, backend).folder),
+            "model_config": str(read_program_facts(program, backend, config).folder),
             "engine": backend,
             "fetch_list": [tensor.name for tensor in (*config.output, *list_hidden_tensors(config)[1])],
             **get_engine_options(config, backend, threads),
             **get_device_keys(config, backend),
         }
+        if backend == PYTORCH and "," not in section["local_service_conf"].get("devices", ""):
+            section.setdefault("placement", "thread")  # instances on one device share the weights
     return section
 
 
