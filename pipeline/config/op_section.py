@@ -103,7 +103,7 @@ class LocalServiceConf(Section):
     )
     engine: EngineName | None = Field(
         default=None,
-        description="Engine that runs the model: paddle, onnxruntime, openvino, or one that an installed "
+        description="Engine that runs the model: paddle, onnxruntime, openvino, pytorch, or one that an installed "
         "package adds; `auto`: the fastest of those that can run it here; absent: the one whose files the "
         "directory holds.",
     )

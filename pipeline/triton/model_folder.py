@@ -283,11 +283,11 @@ _ENDINGS = (
     (".onnx", "onnxruntime"),
     (".pdmodel", "paddle"),
     (".json", "paddle"),
+    (".pt", PYTORCH),
+    (".pt2", PYTORCH),
     (".plan", "tensorrt"),  # this backend and the following ones are detected to reject them by name
     (".savedmodel", "tensorflow"),
     (".graphdef", "tensorflow"),
-    (".pt", PYTORCH),
-    (".pt2", PYTORCH),
 )
 
 

@@ -259,7 +259,7 @@ log = logging.getLogger(__name__)
 
 CHOICES_FILE = "choices.json"
 MAX_CHOICES = 32  # the oldest goes first
-_DISTRIBUTIONS = ("paddlepaddle", "paddlepaddle-gpu", "onnxruntime", "onnxruntime-gpu", "openvino")
+_DISTRIBUTIONS = ("paddlepaddle", "paddlepaddle-gpu", "onnxruntime", "onnxruntime-gpu", "openvino", "torch")
 
 
 class ChoiceFile(msgspec.Struct):

@@ -153,7 +153,7 @@ def end_of(service: ServiceProcess) -> str:
 def test_an_engine_that_is_not_installed_is_refused_with_those_that_are(tmp_path: Path) -> None:
     log = end_of(served(linear_model(tmp_path / "model"), PLUGIN, wait=False, engine="nunpy"))
     assert "local_service_conf.engine: 'nunpy' given" in log
-    assert "allowed: 'numpy' or 'onnxruntime' or 'openvino' or 'paddle'" in log
+    assert "allowed: 'numpy' or 'onnxruntime' or 'openvino' or 'paddle' or 'pytorch'" in log
 
 
 def test_without_its_package_the_model_has_no_engine(tmp_path: Path) -> None:
