@@ -144,7 +144,7 @@ _MEANINGS = {  # by section, then by key
         ),
         "model_version": "model_config 含有多个版本时，要服务的版本；不写：加载这个 Op 时最高的版本。",
         "engine": (
-            "运行模型的引擎：paddle、onnxruntime、openvino，或已安装的包增加的引擎；"
+            "运行模型的引擎：paddle、onnxruntime、openvino、pytorch，或已安装的包增加的引擎；"
             "`auto`：本机能运行该模型的引擎中最快的一个；不写：按目录里的文件决定。"
         ),
         "allow_failed_parity": "即使旁边的 parity.json 说有比对没有通过，也提供这个模型。",

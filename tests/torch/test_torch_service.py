@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ import torch
 import tritonclient.http as http
 
 from pipeline.front.metrics.metrics import resident_bytes
+from pipeline.models.signature import Variable, signature_text
 from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import APPS, ServiceProcess
 from tests.support.triton_repository import write_model
 from tests.torch import torch_files
 
@@ -114,6 +118,23 @@ def test_rows_share_batches(service: RepositoryProcess, model: str, feed: str, f
     with torch.no_grad():
         expected = module(torch.from_numpy(rows[:, 0])).numpy()
     np.testing.assert_allclose(answers, expected, atol=1e-6)
+
+
+def test_auto_measures_pytorch(tmp_path: Path) -> None:
+    torch_files.scripted(torch_files.Row(), tmp_path / "model.pt")
+    variables = [Variable(name, name, "float32", (-1, width)) for name, width in (("x", 4), ("out__0", 3))]
+    (tmp_path / "serving_server_conf.prototxt").write_text(
+        signature_text(variables[:1], variables[1:]), "utf-8"
+    )
+    conf = {"model_config": str(tmp_path), "engine": "auto", "precision": "fp32"}
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    config = {"op": {"model": {"local_service_conf": conf}}}
+    with ServiceProcess(APPS / "model.py", config, env=env) as service:
+        assert "chosen by its times on this machine: pytorch fp32" in service.log
+        answer = service.predict({"x": "[[1, 2, 3, 4]]"})
+    with torch.no_grad():
+        expected = torch_files.Row()(torch.tensor([[1.0, 2, 3, 4]])).numpy()
+    np.testing.assert_allclose(json.loads(answer["out__0"]), expected, atol=1e-5)
 
 
 def test_another_file_is_refused_alone_with_its_cause(service: RepositoryProcess) -> None:
