@@ -104,8 +104,8 @@ class LocalServiceConf(Section):
     engine: EngineName | None = Field(
         default=None,
         description="Engine that runs the model: paddle, onnxruntime, openvino, pytorch, or one that an "
-        "installed package adds; `auto`: the fastest of those that can run it here; absent: the one whose files the "
-        "directory holds.",
+        "installed package adds; `auto`: the fastest of those that can run it here; absent: the one whose "
+        "files the directory holds.",
     )
     allow_failed_parity: bool = Field(
         default=False, description="Serve the model although parity.json beside it says that a check failed."

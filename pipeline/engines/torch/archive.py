@@ -20,7 +20,7 @@ from pipeline.models.protobuf_text import parse_message
 from pipeline.models.signature import Variable, parse_signature
 
 TORCHSCRIPT, EXPORTED = "torchscript", "exported"
-SIGNATURE_FILE = "signature.prototxt"  # an extra file of TorchScript archives, as `convert` writes them
+SIGNATURE_FILE = "signature.prototxt"  # an extra file that a TorchScript archive may hold
 MAX_TEXT_BYTES = 64 << 20  # of the code or of the graph, without weights
 MAX_MEMBERS = 1 << 16
 
@@ -42,7 +42,7 @@ def detect_format(program: Path) -> str:
 def read_signature_in(program: Path) -> Signature:
     """Return the inputs and outputs that a model file declares.
 
-    Raises ConfigError for a TorchScript archive that `convert` has not written: it declares none.
+    Raises ConfigError for a TorchScript archive without signature.prototxt: it declares none.
     """
     with _open(program) as archive:
         members = _list_members(program, archive)
@@ -54,17 +54,16 @@ def read_signature_in(program: Path) -> Signature:
             return parse_signature(config, program, batched=False)
     raise ConfigError(
         f"{program} is TorchScript, which declares no dtypes and shapes: write serving_server_conf.prototxt "
-        f"beside it by `paddlewheel convert all {program} OUT --input-spec NAME:DTYPE[SHAPE]`, or serve it "
-        "with a config.pbtxt"
+        "beside it, or serve it with a config.pbtxt"
     )
 
 
 def find_operators(program: Path) -> set[str]:
     """Return the operators of a TorchScript archive that other libraries add, such as "torchvision::nms"."""
-    found = set()
+    operators = set()
     for text in _read_code(program):
-        found |= {f"{space}::{name}" for space, name in re.findall(r"\bops\.(\w+)\.(\w+)\(", text)}
-    return {name for name in found if name.partition("::")[0] not in _OWN_OPERATORS}
+        operators |= {f"{space}::{name}" for space, name in re.findall(r"\bops\.(\w+)\.(\w+)\(", text)}
+    return {name for name in operators if name.partition("::")[0] not in _OWN_OPERATORS}
 
 
 _OWN_OPERATORS = ("aten", "prim", "prims", "quantized", "prepacked", "inductor", "onednn", "mkldnn")

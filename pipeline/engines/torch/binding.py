@@ -53,8 +53,12 @@ def bind_inputs(names: Sequence[str], arguments: Sequence[Argument], where: str)
     if len(arguments) == 1 and arguments[0].kind in (TENSORS, TENSOR_MAP):
         ordered = [name for _, name in sorted(zip(get_positions(names), names, strict=True))]
         return InputBinding(tuple(ordered), arguments[0].kind)
-    known = [argument.name for argument in arguments]
-    positions = [known.index(name) for name in names] if set(names) <= set(known) else get_positions(names)
+    argument_names = [argument.name for argument in arguments]
+    positions = (
+        [argument_names.index(name) for name in names]
+        if set(names) <= set(argument_names)
+        else get_positions(names)
+    )
     signature = f"forward({', '.join(f'{a.name}: {a.kind}' for a in arguments)})"
     by_position = dict(zip(positions, names, strict=True))
     if len(by_position) < len(names):
@@ -101,10 +105,10 @@ def select_outputs(result: Any, names: Sequence[str], where: str) -> list[Any]:
         values = [result]
     positions = get_positions(names)
     if max(positions) >= len(values):
-        given = f"keys {', '.join(map(str, result))}" if isinstance(result, Mapping) else f"{len(values)}"
+        returned = f"keys {', '.join(map(str, result))}" if isinstance(result, Mapping) else f"{len(values)}"
         raise ConfigError(
             f"{where}: output {names[positions.index(max(positions))]!r} is number {max(positions)}, and "
-            f"forward returned {given}: correct the outputs of the description"
+            f"forward returned {returned}: correct the outputs of the description"
         )
     return [values[position] for position in positions]
 

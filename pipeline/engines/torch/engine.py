@@ -25,7 +25,7 @@ class PyTorchEngine:
     holds_gil = False  # 2.13: another thread got 930 of 1,800 expected ticks while it ran
     any_shape = True
     takes_turns = False
-    self_described = True  # but for TorchScript of others
+    self_described = True  # torch.export; TorchScript with signature.prototxt inside
     library = Library("torch", "paddlewheel[torch]")
     only_named = False
 

@@ -100,8 +100,8 @@ class TorchPredictor:
                 values = {feed.name: self._to_value(feed, checked[feed.alias]) for feed in self.feeds}
                 outputs = select_outputs(run(values), self._names, self._where)
                 by_name = dict(zip(self._names, outputs, strict=True))
-                wanted = [by_name[fetch.name] for fetch in self.fetches]
-                return self._to_arrays(wanted, values)
+                selected = [by_name[fetch.name] for fetch in self.fetches]
+                return self._to_arrays(selected, values)
         except ConfigError as exc:
             raise ModelFailed(exc.message) from exc
         except ModelFailed:
