@@ -111,7 +111,9 @@ def test_the_demo_and_others_without_a_source_that_runs_are_compared_with_their_
     assert "own program does without optimisation (what it was made of, demo, can't be run); it" in told
     assert reports(demo)["check"]["passed"] and reports(demo)["check padding"]["passed"]
     assert check(demo, "--tolerance", 0) == 1
-    assert not reports(demo)["check"]["passed"]
+    # On some CPUs the optimised program has the same bits; padded rows then differ from rows alone.
+    stored = reports(demo)
+    assert not (stored["check"]["passed"] and stored["check padding"]["passed"])
 
 
 def test_a_passed_check_is_recorded_and_the_result_stays_up_to_date(
