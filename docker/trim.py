@@ -14,7 +14,14 @@ IMPORTED_IN_SERVING = (
     "prometheus_client, pydantic, rich.console, uvloop, yaml, "
     "pipeline.front.lifecycle, pipeline.worker.main, pipeline.ops.described"
 )
-OURS = ("client", "convert", "pipeline", "paddle_serving_", "paddlenlp_shims")  # with their bytecode
+OURS = (
+    "client",
+    "convert",
+    "pipeline",
+    "paddle_serving_",
+    "paddlenlp_shims",
+    "speech_shims",
+)  # with their bytecode
 OF_EXTRAS = ("paddle.inference", "tokenizers")
 
 

@@ -122,7 +122,10 @@ def main() -> None:
     write(HERE / "serving.txt", serving)
     # Without any extra: ONNX Runtime is the only engine.
     write(HERE / "onnx.txt", resolve(core, constraints=serving))
-    tested = project["dependency-groups"]["dev"] + compat["project"]["optional-dependencies"]["vision"]
+    tested = project["dependency-groups"]["dev"]
+    tested += [
+        name for extra in ("vision", "speech") for name in compat["project"]["optional-dependencies"][extra]
+    ]
     both = resolve(asked + tested, constraints=serving)
     dev = {name: version for name, version in both.items() if name not in serving}
     write(HERE / "dev.txt", dev, "-r serving.txt\n")

@@ -1,4 +1,4 @@
-"""The import hook that finds `paddlenlp` in this folder if PaddleNLP itself is not installed.
+"""The import hook that finds our `paddlenlp`, `swig_decoders` and `kaldifeat` if the originals are missing.
 
 paddlenlp_shims.pth imports this module at every start of Python, so that it imports next to nothing itself.
 """
@@ -10,8 +10,11 @@ FOLDERS = {
     "faster_tokenizers": "fast_tokenizer",
     "faster_tokenizer": "fast_tokenizer",
     "fast_tokenizer": "fast_tokenizer",
+    "swig_decoders": "../speech_shims/swig_decoders",
+    "kaldifeat": "../speech_shims/kaldifeat",
+    "_kaldifeat": "../speech_shims/kaldifeat",
 }
-"""Packages and the folders beside this file that hold them: one had three names over the years."""
+"""Packages and their folders, relative to this file: a tokenizer package had three names over the years."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the module is imported by every Python of the environment, which mostly needs none of it
@@ -20,13 +23,13 @@ if TYPE_CHECKING:  # the module is imported by every Python of the environment, 
     from types import ModuleType
 
 
-class PaddleNLPFinder:
-    """An import finder for `sys.meta_path`; it comes last, so that an installed PaddleNLP is found first."""
+class ShimFinder:
+    """An import finder for `sys.meta_path`; it comes last, so that an installed original is found first."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Return the module spec of a module of PaddleNLP; None for other modules.
+        """Return the module spec of a module of ours; None for other modules.
 
         Raises ModuleNotFoundError for a module that our `paddlenlp` lacks; the message names the modules
         there are.
@@ -41,8 +44,8 @@ class PaddleNLPFinder:
 
 def install() -> None:
     """Append the finder to `sys.meta_path`, unless it is there already."""
-    if not any(type(finder).__name__ == PaddleNLPFinder.__name__ for finder in sys.meta_path):
-        sys.meta_path.append(PaddleNLPFinder())
+    if not any(type(finder).__name__ == ShimFinder.__name__ for finder in sys.meta_path):
+        sys.meta_path.append(ShimFinder())
 
 
 install()

@@ -21,9 +21,9 @@ def spec_on_top(name: str, folder: str, finder: object) -> ModuleSpec | None:
     None for a tokenizer package if PaddleNLP itself is installed, which uses the original packages. finder:
     our import finder, which is left out of the search for PaddleNLP.
     """
-    if name != "paddlenlp" and _found_by_others("paddlenlp", finder):
+    if folder == "fast_tokenizer" and _found_by_others("paddlenlp", finder):
         return None
-    package = HERE / folder
+    package = (HERE / folder).resolve()
     return importlib.util.spec_from_file_location(
         name, package / "__init__.py", submodule_search_locations=[str(package)]
     )

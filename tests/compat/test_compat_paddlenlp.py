@@ -76,7 +76,7 @@ def test_paddlenlp_is_found_where_nobody_else_finds_it(run: Run, home: Path) -> 
     assert run(FOUND, real_paddlenlp(home)) == "real True"
     late = "import sys, paddlenlp_shims.finder; sys.path.insert(0, 'site')" + FOUND
     assert run(late) == "real True"
-    assert run("import sys; print(type(sys.meta_path[-1]).__name__)") == "PaddleNLPFinder"
+    assert run("import sys; print(type(sys.meta_path[-1]).__name__)") == "ShimFinder"
 
 
 def test_an_installation_has_the_finder_in_every_start_of_python(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_an_installation_has_the_finder_in_every_start_of_python(tmp_path: Path)
 def test_a_checkout_offers_the_names_where_nothing_is_installed(run: Run) -> None:
     code = f"""
 import sys
-sys.meta_path[:] = [f for f in sys.meta_path if "compat" not in str(f) and "PaddleNLP" not in str(f)]
+sys.meta_path[:] = [f for f in sys.meta_path if "compat" not in str(f) and "ShimFinder" not in str(f)]
 sys.path[:] = [entry for entry in sys.path if entry != {str(COMPAT)!r}]
 for name in ("paddlenlp_shims", "paddlenlp_shims.finder"):
     del sys.modules[name]

@@ -137,6 +137,7 @@ class TestLocks:
         ]  # fmt: skip
         for asked, lock in (
             (compat["optional-dependencies"]["vision"], "dev.txt"),
+            (compat["optional-dependencies"]["speech"], "dev.txt"),
             (compat["optional-dependencies"]["nlp"], "serving.txt"),
             (project["project"]["dependencies"] + project["build-system"]["requires"], "onnx.txt"),
             (extras, "serving.txt"),
