@@ -1,4 +1,4 @@
-"""Entry point of the command line `paddlewheel`, also started as `python -m pipeline`."""
+"""Entry points of the commands `paddlewheel`, also started as `python -m pipeline`, and `tritonserver`."""
 
 from __future__ import annotations
 
@@ -16,6 +16,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     isolate_command()
     from pipeline.launch.command_line import main as run
+
+    return run(argv)
+
+
+def tritonserver(argv: Sequence[str] | None = None) -> int:
+    """Run `tritonserver` and return its exit code. `argv` is as of `main`."""
+    isolate_command()
+    from pipeline.launch.tritonserver import main as run
 
     return run(argv)
 

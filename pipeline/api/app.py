@@ -220,6 +220,7 @@ class App:
     repository: RepositoryPlace | None = None  # None: the models come from the script
     notes: tuple[str, ...] = ()  # remarks about the models, for the log
     exit_on_error: bool = True  # a failed Op ends the service; False: its models are unavailable
+    repository_error: str = ""  # why the repository can't be read; the server is then not ready
     unavailable: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Models that can't be served from the start: by name, the version (empty for all) and the reason."""
     dialects: tuple[Plugin, ...] = ()  # added by the front, for workers

@@ -246,7 +246,9 @@ class LoggingConfig(Section):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Least severe level logged; DEBUG has a line for each request."
     )
-    format: Literal["text", "json"] = Field(default="text", description="Lines for people or for machines.")
+    format: Literal["text", "json", "triton", "triton_iso8601"] = Field(
+        default="text", description="Lines for people or for machines, or as Triton's --log-format has them."
+    )
     directory: str | None = Field(
         default=None,
         description="Folder of files beside standard output, one a process: NAME.front.log, NAME.OP.0.log; "

@@ -208,7 +208,7 @@ _MEANINGS = {  # by section, then by key
     },
     "logging": {
         "level": "记录的最低级别；DEBUG 为每个请求写一行。",
-        "format": "给人看的行，还是给程序读的行。",
+        "format": "给人看的行、给程序读的行，或与 Triton 的 --log-format 相同的行。",
         "directory": "标准输出之外另写文件的目录，每个进程一个：NAME.front.log、NAME.OP.0.log；"
         "NAME.output.log 是它们打印的内容。",
         "rotation": "这些文件可以多大。",

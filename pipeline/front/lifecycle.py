@@ -253,11 +253,14 @@ async def serve(app: App, outputs: Outputs) -> int:
         if choice.key:  # without one nothing was left to choose
             log.info("Op %s, chosen by its times on this machine: %s", op, choice.line())
     async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(listeners.running())
+        if app.repository is None:
+            await stack.enter_async_context(listeners.running())
         await stack.enter_async_context(scheduler.running())
         if not await _ready_or_stopped(scheduler, stop_requested):
             return _left_early(interrupted.is_set())
         if isinstance(repository, ModelLoader):
+            # As in Triton, the ports open after the first loads: an orchestrator sees no live server before.
+            await stack.enter_async_context(listeners.running())
             log.info("%s", "\n".join([*app.notes, "Models of the repository:", repository.table()]))
             await stack.enter_async_context(repository.polling())
         settle_memory()

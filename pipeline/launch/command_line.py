@@ -26,8 +26,9 @@ from pipeline.launch.command_options import (
     TuneOptions,
 )
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command, add_options, parse_options
-from pipeline.launch.serve_options import add_serve, hint
+from pipeline.launch.serve_options import ServeOptions, add_flags, hint
 from pipeline.launch.text_command import TEXT_EXAMPLES, export
+from pipeline.launch.tritonserver import start_server
 from pipeline.process.start_signals import INTERRUPTED, end_plainly, left_at_once, survive_hangups
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _meant(options: argparse.Namespace, unknown: str) -> str:
     """Return "; did you mean --FLAG?" for an unknown flag of `paddlewheel serve`, else an empty text."""
-    return hint(unknown) if options.command is _serve_repository else ""
+    return hint(unknown) if options.command == _SERVE.call else ""
 
 
 def _run_service_script(options: RunOptions) -> None:
@@ -112,14 +113,6 @@ def _run_service_script(options: RunOptions) -> None:
     with left_at_once():
         from pipeline.launch.run_script import run_script
     run_script(options.script, options.arguments, config=options.config, show_config=options.print_config)
-
-
-def _serve_repository(options: argparse.Namespace) -> None:
-    end_plainly()
-    survive_hangups()
-    with left_at_once():
-        from pipeline.launch.serve_command import serve
-    serve(options)
 
 
 def _serve_texts(options: TextOptions) -> None:
@@ -237,9 +230,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"paddlewheel {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in _COMMANDS:
-        if command.name == "explain":
-            add_serve(commands, _serve_repository)
-        elif command.name == "export":
+        if command.name == "export":
             add_conversion(commands)
         command.add_to(commands)
     return parser
@@ -257,7 +248,10 @@ class _Command(NamedTuple):
     def add_to(self, commands: Commands) -> None:
         """Add the command and its options to the parser of `paddlewheel`."""
         parser = add_command(commands, self.name, self.call, self.help_text, self.example)
-        add_options(parser, self.options)
+        if self.options is ServeOptions:
+            add_flags(parser)
+        else:
+            add_options(parser, self.options)
         if self.name == "text":
             parser.epilog, parser.formatter_class = TEXT_EXAMPLES, argparse.RawDescriptionHelpFormatter
 
@@ -269,6 +263,13 @@ class _Command(NamedTuple):
         return self.run(parse_options(self.options, values))
 
 
+_SERVE = _Command(
+    "serve",
+    start_server,
+    ServeOptions,
+    "serve a Triton model repository, with Triton's flags",
+    "paddlewheel serve --model-repository models",
+)
 _COMMANDS = (
     _Command(
         "run",
@@ -284,6 +285,7 @@ _COMMANDS = (
         "serve a model of texts: labels, entities or zero-shot answers over every endpoint",
         "paddlewheel text models/ernie-news",
     ),
+    _SERVE,
     _Command(
         "explain",
         _explain,

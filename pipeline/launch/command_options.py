@@ -16,7 +16,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError
 from pipeline.launch.commands import argument, option, switch
-from pipeline.launch.serve_options import repository_folder
+from pipeline.launch.flag_values import repository_folder
 from pipeline.offline.target import REQUEST_ROWS  # imports no rich: the doctor runs without it
 
 PRECISIONS = ("fp32", "bf16", "fp16", "int8")

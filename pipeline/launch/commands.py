@@ -12,7 +12,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -47,7 +47,8 @@ def add_command(
     return parser
 
 
-_FLAGS, _GROUP, _SETTINGS = "flags", "group", "settings"  # metadata of a field that is an option
+# Metadata of a field that is an option.
+_FLAGS, _GROUP, _SECTION, _SETTINGS = "flags", "group", "section", "settings"
 _CONVERTED = (Path, int, float)  # types of values that argparse converts
 
 
@@ -56,17 +57,18 @@ def argument(**settings: Any) -> Any:
 
     settings: keyword arguments of argparse's `add_argument`.
     """
-    return dataclasses.field(metadata={_FLAGS: (), _GROUP: "", _SETTINGS: settings})
+    return dataclasses.field(metadata={_FLAGS: (), _GROUP: "", _SECTION: "", _SETTINGS: settings})
 
 
-def option(*flags: str, default: Any = None, group: str = "", **settings: Any) -> Any:
+def option(*flags: str, default: Any = None, group: str = "", section: str = "", **settings: Any) -> Any:
     """Declare a command-line option as a field of a dataclass. Without `flags`, the flag is the field's name.
 
     The field's annotation determines the conversion: tuple[X, ...] is an option that may be repeated; Path,
     int and float are converted. settings: keyword arguments of argparse's `add_argument`, which override
-    these. group: name of a group of options that exclude each other.
+    these. group: name of a group of options that exclude each other. section: heading of the option in
+    --help.
     """
-    metadata = {_FLAGS: flags, _GROUP: group, _SETTINGS: settings}
+    metadata = {_FLAGS: flags, _GROUP: group, _SECTION: section, _SETTINGS: settings}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -84,8 +86,8 @@ def add_options(parser: argparse.ArgumentParser, options: type, *, omit: Collect
     omit: names of fields to leave out.
     """
     types = get_type_hints(options)
-    groups: dict[str, argparse._MutuallyExclusiveGroup] = {}
-    for field in _list_options(options):
+    groups: dict[str, argparse._ActionsContainer] = {"": parser}
+    for field in _list_fields(options):
         if field.name in omit:
             continue
         settings = _get_settings(field, types[field.name])
@@ -93,11 +95,13 @@ def add_options(parser: argparse.ArgumentParser, options: type, *, omit: Collect
         if field.default is dataclasses.MISSING:
             parser.add_argument(field.name, **settings)
             continue
-        flags = field.metadata[_FLAGS] or (f"--{field.name.replace('_', '-')}",)
         required = bool(group) and settings.pop("required", False)
         if group and group not in groups:
             groups[group] = parser.add_mutually_exclusive_group(required=required)
-        (groups[group] if group else parser).add_argument(*flags, dest=field.name, **settings)
+        section = field.metadata[_SECTION]
+        if section and section not in groups:
+            groups[section] = parser.add_argument_group(section)
+        groups[group or section].add_argument(*_get_flags(field), dest=field.name, **settings)
 
 
 def parse_options(options: type[T], values: argparse.Namespace, **more: Any) -> T:
@@ -107,7 +111,7 @@ def parse_options(options: type[T], values: argparse.Namespace, **more: Any) -> 
     """
     fields = {
         field.name: getattr(values, field.name)
-        for field in _list_options(options)
+        for field in _list_fields(options)
         if hasattr(values, field.name)
     }
     plain = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
@@ -116,14 +120,21 @@ def parse_options(options: type[T], values: argparse.Namespace, **more: Any) -> 
 
 def list_flags(options: type) -> list[str]:
     """Return the first flag, such as "--port", of each option that a dataclass declares."""
-    return [
-        (field.metadata[_FLAGS] or (f"--{field.name.replace('_', '-')}",))[0]
-        for field in _list_options(options)
-        if field.default is not dataclasses.MISSING
-    ]
+    return [flag for _, flag, _ in list_options(options)]
 
 
-def _list_options(options: type) -> list[dataclasses.Field[Any]]:
+def list_options(options: type) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield field name, first flag and declared settings of each option that a dataclass declares."""
+    for field in _list_fields(options):
+        if field.default is not dataclasses.MISSING:
+            yield field.name, _get_flags(field)[0], field.metadata[_SETTINGS]
+
+
+def _get_flags(field: dataclasses.Field[Any]) -> tuple[str, ...]:
+    return field.metadata[_FLAGS] or (f"--{field.name.replace('_', '-')}",)
+
+
+def _list_fields(options: type) -> list[dataclasses.Field[Any]]:
     return [field for field in dataclasses.fields(options) if _SETTINGS in field.metadata]
 
 

@@ -1,8 +1,7 @@
-"""`paddlewheel serve`: serves a Triton model repository, with Triton's flags."""
+"""Serves a Triton model repository, with Triton's flags: `tritonserver` and `paddlewheel serve`."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
@@ -10,33 +9,30 @@ from typing import Any
 
 from pipeline.api.restrictions import Restrictions, parse_restrictions
 from pipeline.errors import ConfigError
-from pipeline.launch.commands import parse_options
 from pipeline.launch.serve_options import (
     GRPC_ARGUMENTS,
-    REFUSED,
     RESTRICTIONS,
     ServeOptions,
+    check_flags,
     get_option,
-    notes,
 )
 from pipeline.triton.config_file import parse_defaults
 from pipeline.triton.service import Options, RepositoryService
 
+_LOG_FORMATS = {None: "text", "default": "triton", "iso8601": "triton_iso8601"}
 
-def serve(values: argparse.Namespace) -> None:
+
+def serve(options: ServeOptions) -> None:
     """Replace this process by a server of the Triton model repository that the flags name.
 
-    values: parsed by `serve_options.add_flags`. Raises ConfigError for wrong flags, which gives exit code 2.
+    Raises ConfigError for wrong flags.
     """
-    options = parse_options(ServeOptions, values)
     defaults, warnings = parse_defaults(options.backend_config)
+    lines = check_flags(options)
     if options.log_file is not None:
         _log_to(options.log_file)
-    for line in notes(values):
+    for line in lines:
         sys.stderr.write(f"{line}\n")
-    for flag, purpose in REFUSED.items():
-        if get_option(values, flag) is not None:
-            raise ConfigError(f"--{flag} {purpose}: leave it out")
     restrictions = Restrictions(
         *(
             parse_restrictions(flag, get_option(options, flag), prefix)
@@ -67,7 +63,7 @@ def serve(values: argparse.Namespace) -> None:
             notes=tuple(warnings),
             restrictions=restrictions,
             grpc_arguments=tuple(
-                (argument, get_option(options, flag))
+                (argument, int(get_option(options, flag)))
                 for flag, argument in GRPC_ARGUMENTS.items()
                 if get_option(options, flag) is not None
             ),
@@ -83,7 +79,7 @@ def _config(options: ServeOptions) -> dict[str, Any]:
     """
     config: dict[str, Any] = {
         "dag": {"drain_timeout": options.exit_timeout_secs},
-        "logging": {"level": _level(options)},
+        "logging": {"level": _level(options), "format": _LOG_FORMATS[options.log_format]},
         "limits": {"body_bytes": options.http_max_input_size},
         "http_address": options.http_address,
         "rpc_address": options.grpc_address,

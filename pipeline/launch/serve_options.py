@@ -1,75 +1,35 @@
-"""The command-line flags of `paddlewheel serve`, which are Triton's, including flags without effect here."""
+"""The flags of `tritonserver` and `paddlewheel serve`, which are Triton's, including flags without effect.
+
+Each flag is declared once, with its effect: the parser, --help and the table of docs/triton.md follow from
+the declaration.
+"""
 
 from __future__ import annotations
 
 import argparse
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pipeline.api.restrictions import APIS
-from pipeline.launch.commands import add_command, add_options, option, switch
+from pipeline.errors import ConfigError
+from pipeline.launch import flag_values as values
+from pipeline.launch.commands import add_options, list_options, option
+from pipeline.launch.flag_values import BOOL, COUNT, FILE, PORT, TEXT, Kind
 
-if TYPE_CHECKING:
-    from pipeline.launch.commands import Commands
-
-# Triton's other flags: what each does there, and why it has no effect here.
-_BATCHES = "batches of requests travel in shared memory that grows as needed"
-_NO_GPU = "GPU memory is the engine's own business"
-_NO_TRACE = "requests are not traced; /metrics and the access log tell their times"
-_ONE_LOOP = "one thread of the front serves all connections"
+NO_EFFECT = "no effect: "
+REFUSED = "refused: "
 _NO_CACHE = "the response cache is not built yet"
-WITHOUT_EFFECT = {
-    "allow-cpu-metrics": "tells whether /metrics has the CPU's figures: it always has",
-    "allow-gpu-metrics": "tells whether /metrics has the GPU's figures: see paddlewheel_gpu_memory_bytes",
-    "allow-sagemaker": "opens the port of SageMaker: there is none here",
-    "allow-vertex-ai": "opens the port of Vertex AI: there is none here",
-    "backend-directory": "names the folder of backends: engines are Python packages here",
-    "buffer-manager-thread-count": f"sets threads that copy batches: {_BATCHES}",
-    "cache-config": f"configures the response cache: {_NO_CACHE}",
-    "cache-directory": f"names the folder of caches: {_NO_CACHE}",
-    "cuda-memory-pool-byte-size": f"sizes a pool of GPU memory: {_NO_GPU}",
-    "cuda-virtual-address-size": f"sizes growing GPU memory: {_NO_GPU}",
-    "enable-peer-access": f"lets GPUs read each other's memory: {_NO_GPU}",
-    "grpc-arg-infer-response-compression": "compresses gRPC answers: they are sent as they are",
-    "grpc-infer-allocation-pool-size": "keeps messages for reuse: bytes are parsed in place",
-    "grpc-infer-response-compression-level": "compresses gRPC answers: they are sent as they are",
-    "grpc-infer-thread-count": f"sets threads: {_ONE_LOOP}",
-    "grpc-header-forward-pattern": "gives models the metadata of requests: parameters reach them",
-    "host-policy": "binds instances to NUMA nodes: the kernel places workers",
-    "http-header-forward-pattern": "gives models the headers of requests: parameters reach them",
-    "http-thread-count": f"sets threads: {_ONE_LOOP}",
-    "metrics-config": "configures summaries of /metrics: it has histograms",
-    "metrics-interval-ms": "tells how often gauges are read: they are read when asked for",
-    "min-supported-compute-capability": f"rules old GPUs out: {_NO_GPU}",
-    "model-config-name": "chooses among several configurations of a model: config.pbtxt is read",
-    "model-namespacing": "lets repositories have models of one name: each name is one model here",
-    "model-load-retry-count": "tries a failed load again: a worker's start is tried again by itself",
-    "pinned-memory-pool-byte-size": f"sizes pinned memory: {_BATCHES}",
-    "rate-limit": "limits executions by resources: the rate limiter is not built yet",
-    "rate-limit-resource": "limits executions by resources: the rate limiter is not built yet",
-    "repoagent-directory": "names the folder of agents: the checksum agent is built in",
-    "response-cache-byte-size": f"sizes the response cache: {_NO_CACHE}",
-    "reuse-grpc-port": "shares the port with other servers: a port is one server's here",
-    "reuse-http-port": "shares the port with other servers: a port is one server's here",
-    "sagemaker-port": "opens the port of SageMaker: there is none here",
-    "sagemaker-safe-port-range": "bounds the ports beside SageMaker's: there is none here",
-    "sagemaker-thread-count": f"sets threads: {_ONE_LOOP}",
-    "trace-config": f"configures traces: {_NO_TRACE}",
-    "trace-count": f"configures traces: {_NO_TRACE}",
-    "trace-file": f"configures traces: {_NO_TRACE}",
-    "trace-level": f"configures traces: {_NO_TRACE}",
-    "trace-log-frequency": f"configures traces: {_NO_TRACE}",
-    "trace-rate": f"configures traces: {_NO_TRACE}",
-    "vertex-ai-default-model": "names the model of the port of Vertex AI: there is none here",
-    "vertex-ai-port": "opens the port of Vertex AI: there is none here",
-    "vertex-ai-thread-count": f"sets threads: {_ONE_LOOP}",
-}
+_NO_GPU = "the engine manages GPU memory"
+_NO_LIMITER = "the rate limiter is not built yet"
+_NO_TRACE = "requests are not traced; /metrics and the access log have their times"
+_NO_SAGEMAKER = "there is no port of SageMaker"
+_NO_VERTEX = "there is no port of Vertex AI"
+_ONE_LOOP = "one thread of the front serves all connections"
+_SHARED_MEMORY = "batches travel in shared memory that grows as needed"
 RESTRICTIONS = {"http-restricted-api": "", "grpc-restricted-protocol": "triton-grpc-protocol-"}
-# These flags limit or protect something. Ignoring them would be unsafe, so they are refused.
-REFUSED = {"model-load-gpu-limit": "bounds the GPU memory that a load may take, which this server can't"}
 GRPC_ARGUMENTS = {  # gRPC's channel argument by flag
     "grpc-keepalive-time": "grpc.keepalive_time_ms",
     "grpc-keepalive-timeout": "grpc.keepalive_timeout_ms",
@@ -80,199 +40,314 @@ GRPC_ARGUMENTS = {  # gRPC's channel argument by flag
     "grpc-max-connection-age": "grpc.max_connection_age_ms",
     "grpc-max-connection-age-grace": "grpc.max_connection_age_grace_ms",
 }
-_BUCKETS = {"s3": "aws s3 sync", "gs": "gcloud storage rsync", "as": "az storage blob download-batch"}
-_ALONE = ("enable-peer-access", "reuse-grpc-port", "reuse-http-port")  # flags that may have no value
 
 
-def repository_folder(text: str) -> Path:
-    """Parse the path of a Triton model repository. Raise argparse's error for a bucket such as s3://."""
-    scheme, separator, _ = text.partition("://")
-    if separator and scheme in _BUCKETS:
-        raise argparse.ArgumentTypeError(
-            f"{text} is in a bucket, which is not read here: copy it to a folder ({_BUCKETS[scheme]}), and "
-            "name that"
+@dataclass(frozen=True)
+class _Section:
+    """A section of --help, which declares its flags as dataclass fields."""
+
+    title: str
+
+    def flag(
+        self,
+        effect: str,
+        kind: Kind,
+        *names: str,
+        default: Any = None,
+        default_text: str = "",
+        **settings: Any,
+    ) -> Any:
+        """Declare a flag.
+
+        names: the flag's spellings, by default the field's name with hyphens. default: () declares a flag
+        that may be repeated. default_text: the default as --help shows it, if the value does not say it.
+        settings: further keyword arguments of argparse's `add_argument`.
+        """
+        shown = default_text or _format_default(default)
+        repeated = {"action": "append"} if default == () else {}
+        return option(
+            *names,
+            default=default,
+            section=self.title,
+            type=kind.parse,
+            metavar=kind.shown,
+            help=f"{effect} ({shown})" if shown else effect,
+            **{**kind.settings, **repeated, **settings},
         )
-    return Path(text)
+
+    def ignored(self, reason: str, kind: Kind, *, repeated: bool = False) -> Any:
+        """Declare a flag of Triton that is accepted without effect, with the reason."""
+        return self.flag(f"{NO_EFFECT}{reason}", kind, default=() if repeated else None)
+
+    def refused(self, reason: str, kind: Kind) -> Any:
+        """Declare a flag of Triton that limits or protects something: to ignore it would be unsafe."""
+        return self.flag(f"{REFUSED}{reason}", kind, default=())
+
+    def restriction(self, flag: str) -> Any:
+        """Declare a flag that restricts APIs to requests with a header."""
+        return self.flag(
+            f"answer these APIs only to requests with the header {RESTRICTIONS[flag]}KEY: VALUE "
+            f"({', '.join(APIS)})",
+            values.RESTRICTION,
+            default=(),
+        )
+
+    def channel_argument(self, flag: str, kind: Kind = COUNT) -> Any:
+        """Declare a flag that sets an argument of gRPC's channels."""
+        return self.flag(f"gRPC's {GRPC_ARGUMENTS[flag]}", kind)
 
 
-def yes_or_no(text: str) -> bool:
-    """Parse a boolean flag as Triton does: true, false, 1, 0, on or off. Raise argparse's error else."""
-    lowered = text.lower()
-    if lowered not in ("true", "false", "1", "0", "on", "off"):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
-    return lowered in ("true", "1", "on")
+def _format_default(default: Any) -> str:
+    if default is None or default == ():
+        return ""
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def positive(text: str) -> int:
-    """Parse a whole number of at least 1. Raise argparse's error else."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 on")
-    return int(text)
-
-
-def _flag(help_text: str, default: bool | None = False) -> Any:
-    """Declare a boolean command-line flag as a dataclass field; `--flag` alone means true."""
-    shown = help_text if default is None else f"{help_text} ({str(default).lower()})"
-    return option(default=default, type=yes_or_no, nargs="?", const=True, metavar="BOOL", help=shown)
-
-
-def _port(port: int) -> Any:
-    return option(default=port, metavar="PORT", help="(%(default)s)")
-
-
-def _address(name: str) -> Any:
-    return option(metavar="ADDRESS", help=f"address of the port of {name} (all)")
-
-
-def _restriction(flag: str) -> Any:
-    return option(
-        default=(),
-        metavar="API,API:KEY=VALUE",
-        help=f"answer these APIs only to requests with the header {RESTRICTIONS[flag]}KEY: VALUE "
-        f"({', '.join(APIS)})",
-    )
-
-
-def _grpc_argument(flag: str) -> Any:
-    return option(metavar="NUMBER", help=f"gRPC's {GRPC_ARGUMENTS[flag]}")
+_SERVER = _Section("Server")
+_LOGGING = _Section("Logging")
+_REPOSITORY = _Section("Model repository")
+_HTTP = _Section("HTTP")
+_GRPC = _Section("gRPC")
+_SECURITY = _Section("Clients")
+_SAGEMAKER = _Section("SageMaker")
+_VERTEX = _Section("Vertex AI")
+_METRICS = _Section("Metrics")
+_TRACING = _Section("Tracing")
+_BACKENDS = _Section("Backends and agents")
+_CACHE = _Section("Response cache")
+_LIMITER = _Section("Rate limiter")
+_MEMORY = _Section("Memory and devices")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """The flags of Triton that have an effect in `paddlewheel serve`, with Triton's names."""
+    """Triton's flags, with Triton's names, and those that this project adds.
 
-    model_repository: tuple[Path, ...] = option(
+    A flag without effect is None or () unless the command line has it.
+    """
+
+    id: str = _SERVER.flag("the server's name in its metadata", TEXT, "--id", "-id", default="triton")
+    exit_timeout_secs: int = _SERVER.flag(
+        "time that admitted requests have after SIGTERM", values.SECONDS, default=30
+    )
+
+    log_verbose: int = _LOGGING.flag("from 1 on: a line for each request", values.VERBOSITY, default=0)
+    log_info: bool = _LOGGING.flag("log lines of this level: info", BOOL, default=True)
+    log_warning: bool = _LOGGING.flag("log lines of this level: warning", BOOL, default=True)
+    log_error: bool = _LOGGING.flag("log lines of this level: error", BOOL, default=True)
+    log_format: str | None = _LOGGING.flag(
+        "Triton's lines: LMMDD hh:mm:ss.ssssss, or YYYY-MM-DDThh:mm:ssZ L, both in UTC",
+        values.choice("default", "iso8601"),
+        default_text="tritonserver: default; paddlewheel serve: its own lines",
+    )
+    log_file: Path | None = _LOGGING.flag("in place of standard output", FILE)
+
+    model_repository: tuple[Path, ...] = _REPOSITORY.flag(
+        "folder with a folder for each model; may be given several times",
+        values.REPOSITORY,
         "--model-repository",
         "--model-store",
         default=(),
-        type=repository_folder,
-        action="append",
         required=True,
-        metavar="DIR",
-        help="folder with a folder for each model; may be given several times",
     )
-    id: str = option(default="triton", help="the server's name (%(default)s)")
-    http_port: int = _port(8000)
-    http_address: str | None = _address("http")
-    allow_http: bool = _flag("open the port of http", default=True)
-    grpc_port: int = _port(8001)
-    grpc_address: str | None = _address("grpc")
-    allow_grpc: bool = _flag("open the port of grpc", default=True)
-    metrics_port: int = _port(8002)
-    metrics_address: str | None = _address("metrics")
-    allow_metrics: bool = _flag("open the port of metrics", default=True)
-    http_max_input_size: int = option(
-        default=64 << 20,
-        type=positive,
-        metavar="BYTES",
-        help="most bytes of an HTTP body, and of a gRPC message, too (%(default)s)",
+    exit_on_error: bool | None = _REPOSITORY.flag(
+        "end where a model can't be served; false: serve the others, also none",
+        BOOL,
+        default_text="tritonserver: true; paddlewheel serve: serve the others, unless there is none",
     )
-    api_keys: Path | None = option(
-        metavar="FILE", help="NAME:KEY a line, of which every client must show one"
+    disable_auto_complete_config: bool = _REPOSITORY.flag(
+        "a config.pbtxt may leave nothing out", BOOL, default=False
     )
-    http_restricted_api: tuple[str, ...] = _restriction("http-restricted-api")
-    grpc_restricted_protocol: tuple[str, ...] = _restriction("grpc-restricted-protocol")
-    allow_client_shm: bool | None = _flag(
-        "clients may use shared memory; without this flag only clients on this machine may", default=None
+    strict_model_config: bool = _REPOSITORY.flag("the same, by its older name", BOOL, default=False)
+    strict_readiness: bool = _REPOSITORY.flag("the server is ready when all models are", BOOL, default=True)
+    model_control_mode: str = _REPOSITORY.flag(
+        "explicit: clients load and unload models; poll: changes on the disk do",
+        values.choice("none", "poll", "explicit"),
+        default="none",
     )
-    grpc_keepalive_time: int | None = _grpc_argument("grpc-keepalive-time")
-    grpc_keepalive_timeout: int | None = _grpc_argument("grpc-keepalive-timeout")
-    grpc_keepalive_permit_without_calls: int | None = _grpc_argument("grpc-keepalive-permit-without-calls")
-    grpc_http2_max_pings_without_data: int | None = _grpc_argument("grpc-http2-max-pings-without-data")
-    grpc_http2_min_recv_ping_interval_without_data: int | None = _grpc_argument(
+    repository_poll_secs: int = _REPOSITORY.flag(
+        "time between looks at the disk, with poll", values.SECONDS, default=15
+    )
+    load_model: tuple[str, ...] = _REPOSITORY.flag(
+        "with explicit: load it at the start; * alone: all", values.NAME, default=()
+    )
+    model_config_name: str | None = _REPOSITORY.ignored("each model has one configuration", values.NAME)
+    model_load_thread_count: int = _REPOSITORY.flag(
+        "workers that start at the same time", COUNT, default=0, default_text="the number of cores"
+    )
+    model_load_retry_count: int | None = _REPOSITORY.ignored("a worker's start is tried again anyway", COUNT)
+    model_namespacing: bool | None = _REPOSITORY.ignored("a name is one model in all repositories", BOOL)
+    install_requirements: bool = _REPOSITORY.flag(
+        "pip installs the requirements.txt of Python models", BOOL, default=False
+    )
+
+    allow_http: bool = _HTTP.flag("open the port of HTTP", BOOL, default=True)
+    http_address: str | None = _HTTP.flag("address of the port of HTTP", values.ADDRESS, default_text="all")
+    http_port: int = _HTTP.flag("port of HTTP", PORT, default=8000)
+    reuse_http_port: bool | None = _HTTP.ignored("a port belongs to one server", BOOL)
+    http_header_forward_pattern: str | None = _HTTP.ignored(
+        "headers do not become parameters", values.PATTERN
+    )
+    http_thread_count: int | None = _HTTP.ignored(_ONE_LOOP, COUNT)
+    http_max_input_size: int = _HTTP.flag(
+        "most bytes of an HTTP body, and of a gRPC message", values.POSITIVE_BYTES, default=64 << 20
+    )
+    http_restricted_api: tuple[str, ...] = _HTTP.restriction("http-restricted-api")
+
+    allow_grpc: bool = _GRPC.flag("open the port of gRPC", BOOL, default=True)
+    grpc_address: str | None = _GRPC.flag("address of the port of gRPC", values.ADDRESS, default_text="all")
+    grpc_port: int = _GRPC.flag("port of gRPC", PORT, default=8001)
+    reuse_grpc_port: bool | None = _GRPC.ignored("a port belongs to one server", BOOL)
+    grpc_header_forward_pattern: str | None = _GRPC.ignored(
+        "metadata do not become parameters", values.PATTERN
+    )
+    grpc_infer_thread_count: int | None = _GRPC.ignored(_ONE_LOOP, COUNT)
+    grpc_infer_allocation_pool_size: int | None = _GRPC.ignored("messages are parsed in place", COUNT)
+    grpc_max_response_pool_size: int | None = _GRPC.ignored(
+        "streams wait for slow clients, whatever the number of responses", COUNT
+    )
+    grpc_use_ssl: bool = _GRPC.flag("TLS on the port of gRPC", BOOL, default=False)
+    grpc_use_ssl_mutual: bool = _GRPC.flag(
+        "TLS; clients show a certificate of --grpc-root-cert", BOOL, default=False
+    )
+    grpc_server_cert: Path | None = _GRPC.flag("PEM file of the server's certificate", FILE)
+    grpc_server_key: Path | None = _GRPC.flag("PEM file of the certificate's private key", FILE)
+    grpc_root_cert: Path | None = _GRPC.flag("PEM file of the authorities of clients", FILE)
+    grpc_infer_response_compression_level: str | None = _GRPC.ignored(
+        "responses are sent uncompressed", values.choice("none", "low", "medium", "high")
+    )
+    grpc_keepalive_time: int | None = _GRPC.channel_argument("grpc-keepalive-time")
+    grpc_keepalive_timeout: int | None = _GRPC.channel_argument("grpc-keepalive-timeout")
+    grpc_keepalive_permit_without_calls: bool | None = _GRPC.channel_argument(
+        "grpc-keepalive-permit-without-calls", BOOL
+    )
+    grpc_http2_max_pings_without_data: int | None = _GRPC.channel_argument(
+        "grpc-http2-max-pings-without-data"
+    )
+    grpc_http2_min_recv_ping_interval_without_data: int | None = _GRPC.channel_argument(
         "grpc-http2-min-recv-ping-interval-without-data"
     )
-    grpc_http2_max_ping_strikes: int | None = _grpc_argument("grpc-http2-max-ping-strikes")
-    grpc_max_connection_age: int | None = _grpc_argument("grpc-max-connection-age")
-    grpc_max_connection_age_grace: int | None = _grpc_argument("grpc-max-connection-age-grace")
-    grpc_use_ssl: bool = _flag("TLS on the gRPC port")
-    grpc_server_cert: str | None = option(metavar="FILE", help="PEM file of the server's certificate")
-    grpc_server_key: str | None = option(metavar="FILE", help="PEM file of its private key")
-    grpc_root_cert: str | None = option(metavar="FILE", help="PEM file of authorities, of clients'")
-    grpc_use_ssl_mutual: bool = _flag("clients must show a certificate of --grpc-root-cert")
-    model_control_mode: str = option(
-        default="none",
-        choices=("none", "poll", "explicit"),
-        help="explicit: clients load and unload models; poll: changes on the disk do (%(default)s)",
+    grpc_http2_max_ping_strikes: int | None = _GRPC.channel_argument("grpc-http2-max-ping-strikes")
+    grpc_max_connection_age: int | None = _GRPC.channel_argument("grpc-max-connection-age")
+    grpc_max_connection_age_grace: int | None = _GRPC.channel_argument("grpc-max-connection-age-grace")
+    grpc_restricted_protocol: tuple[str, ...] = _GRPC.restriction("grpc-restricted-protocol")
+
+    api_keys: Path | None = _SECURITY.flag(
+        "file with a line NAME:KEY for each API key; each client shows one", FILE
     )
-    repository_poll_secs: int = option(
-        default=15, metavar="SECONDS", help="between looks at the disk, with poll (%(default)s)"
+    allow_client_shm: bool | None = _SECURITY.flag(
+        "clients may use shared memory", BOOL, default_text="clients on this machine only"
     )
-    load_model: tuple[str, ...] = option(
-        default=(), metavar="NAME", help="with explicit: load it at the start; * for all"
+
+    allow_sagemaker: bool | None = _SAGEMAKER.ignored(_NO_SAGEMAKER, BOOL)
+    sagemaker_port: int | None = _SAGEMAKER.ignored(_NO_SAGEMAKER, PORT)
+    sagemaker_safe_port_range: str | None = _SAGEMAKER.ignored(_NO_SAGEMAKER, values.PORT_RANGE)
+    sagemaker_thread_count: int | None = _SAGEMAKER.ignored(_NO_SAGEMAKER, COUNT)
+    allow_vertex_ai: bool | None = _VERTEX.ignored(_NO_VERTEX, BOOL)
+    vertex_ai_port: int | None = _VERTEX.ignored(_NO_VERTEX, PORT)
+    vertex_ai_thread_count: int | None = _VERTEX.ignored(_NO_VERTEX, COUNT)
+    vertex_ai_default_model: str | None = _VERTEX.ignored(_NO_VERTEX, values.NAME)
+
+    allow_metrics: bool = _METRICS.flag("open the port of metrics", BOOL, default=True)
+    metrics_address: str | None = _METRICS.flag(
+        "address of the port of metrics", values.ADDRESS, default_text="all"
     )
-    exit_on_error: bool = _flag("end where a model can't be served, in place of serving the others")
-    strict_readiness: bool = _flag("the server is ready when all models are", default=True)
-    strict_devices: bool = _flag("refuse models that ask for a GPU which they can't have")
-    install_requirements: bool = _flag("have pip install the requirements.txt of Python models")
-    model_load_thread_count: int = option(
-        default=0, metavar="COUNT", help="workers that start at a time (as many as there are cores)"
+    metrics_port: int = _METRICS.flag("port of metrics", PORT, default=8002)
+    allow_gpu_metrics: bool | None = _METRICS.ignored("/metrics has paddlewheel_gpu_memory_bytes", BOOL)
+    allow_cpu_metrics: bool | None = _METRICS.ignored("/metrics always has the CPU's figures", BOOL)
+    metrics_interval_ms: float | None = _METRICS.ignored(
+        "gauges are read when they are requested", values.MILLISECONDS
     )
-    backend_config: tuple[str, ...] = option(
+    metrics_config: tuple[str, ...] = _METRICS.ignored(
+        "/metrics has histograms", values.MODE_SETTING, repeated=True
+    )
+
+    trace_config: tuple[str, ...] = _TRACING.ignored(_NO_TRACE, values.MODE_SETTING, repeated=True)
+    trace_file: Path | None = _TRACING.ignored(_NO_TRACE, FILE)
+    trace_level: tuple[str, ...] = _TRACING.ignored(_NO_TRACE, values.TRACE_LEVEL, repeated=True)
+    trace_rate: int | None = _TRACING.ignored(_NO_TRACE, COUNT)
+    trace_count: int | None = _TRACING.ignored(_NO_TRACE, COUNT)
+    trace_log_frequency: int | None = _TRACING.ignored(_NO_TRACE, COUNT)
+
+    backend_directory: Path | None = _BACKENDS.ignored("engines are Python packages", values.FOLDER)
+    backend_config: tuple[str, ...] = _BACKENDS.flag(
+        "default-max-batch-size and intra_op_thread_count of models that leave them out",
+        values.BACKEND_SETTING,
         default=(),
-        metavar="BACKEND,NAME=VALUE",
-        help="default-max-batch-size and intra_op_thread_count of models that leave them out",
     )
-    strict_model_config: bool = _flag("a config.pbtxt may leave nothing out")
-    disable_auto_complete_config: bool = switch(help="the same as --strict-model-config=true")
-    exit_timeout_secs: int = option(
-        default=30, metavar="SECONDS", help="that admitted requests have after SIGTERM (%(default)s)"
+    repoagent_directory: Path | None = _BACKENDS.ignored("the checksum agent is built in", values.FOLDER)
+
+    cache_config: tuple[str, ...] = _CACHE.ignored(_NO_CACHE, values.SETTING, repeated=True)
+    cache_directory: Path | None = _CACHE.ignored("caches are Python code", values.FOLDER)
+    response_cache_byte_size: int | None = _CACHE.ignored(_NO_CACHE, values.BYTES)
+
+    rate_limit: str | None = _LIMITER.ignored(_NO_LIMITER, values.choice("off", "execution_count"))
+    rate_limit_resource: tuple[str, ...] = _LIMITER.ignored(_NO_LIMITER, values.RESOURCE, repeated=True)
+
+    pinned_memory_pool_byte_size: int | None = _MEMORY.ignored(_SHARED_MEMORY, values.BYTES)
+    cuda_memory_pool_byte_size: tuple[str, ...] = _MEMORY.ignored(_NO_GPU, values.DEVICE_BYTES, repeated=True)
+    cuda_virtual_address_size: tuple[str, ...] = _MEMORY.ignored(_NO_GPU, values.DEVICE_BYTES, repeated=True)
+    enable_peer_access: bool | None = _MEMORY.ignored(_NO_GPU, BOOL)
+    min_supported_compute_capability: float | None = _MEMORY.ignored(_NO_GPU, values.NUMBER)
+    buffer_manager_thread_count: int | None = _MEMORY.ignored(_SHARED_MEMORY, COUNT)
+    host_policy: tuple[str, ...] = _MEMORY.ignored("the kernel places workers", values.SETTING, repeated=True)
+    model_load_gpu_limit: tuple[str, ...] = _MEMORY.refused(
+        "the GPU memory of a load can't be bounded; leave the flag out", values.DEVICE_SHARE
     )
-    log_file: Path | None = option(metavar="FILE", help="in place of standard output")
-    log_verbose: int = option(default=0, metavar="LEVEL", help="over 0: a line for each request")
-    log_info: bool = _flag("log lines of this level: info", default=True)
-    log_warning: bool = _flag("log lines of this level: warning", default=True)
-    log_error: bool = _flag("log lines of this level: error", default=True)
-    log_format: str = option(
-        default="default", choices=("default", "ISO8601"), help="without effect: ISO 8601"
+    strict_devices: bool = _MEMORY.flag(
+        "refuse models that ask for a GPU which is missing", BOOL, default=False
     )
 
 
-def add_serve(commands: Commands, command: Callable[[argparse.Namespace], None]) -> None:
-    """Add the subcommand `serve` to the command line of `paddlewheel`.
-
-    command: the function that runs it with the parsed namespace.
-    """
-    parser = add_command(
-        commands,
-        "serve",
-        command,
-        "serve a Triton model repository, with Triton's flags",
-        "paddlewheel serve --model-repository models",
-    )
-    parser.allow_abbrev = False  # Triton has flags that begin with other flags
-    add_flags(parser)
+USAGE = "%(prog)s --model-repository DIR [--FLAG=VALUE ...]"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Add all flags of Triton to a parser, also flags that are refused or have no effect."""
+    """Add all flags of Triton to a parser, also flags that are refused or have no effect.
+
+    As with getopt_long, the beginning of a flag's name stands for the flag if it begins no other.
+    """
+    parser.usage = USAGE
     add_options(parser, ServeOptions)
-    for flag in REFUSED:
-        parser.add_argument(f"--{flag}", action="append", help=argparse.SUPPRESS)
-    for flag in WITHOUT_EFFECT:
-        nargs: dict[str, Any] = {"nargs": "?", "const": "true"} if flag in _ALONE else {}
-        parser.add_argument(f"--{flag}", action="append", help=argparse.SUPPRESS, **nargs)
 
 
-def notes(values: argparse.Namespace) -> Iterator[str]:
-    """Yield a line for the user about each given flag of Triton that has no effect here."""
-    for flag, why in WITHOUT_EFFECT.items():
-        if get_option(values, flag) is not None:
-            yield f"--{flag} has no effect: in Triton it {why}"
+def check_flags(options: ServeOptions) -> list[str]:
+    """Return a line for the user about each given flag that has no effect.
+
+    Raises ConfigError for a refused flag, and for flags that exclude each other.
+    """
+    lines = []
+    for field, flag, settings in list_options(ServeOptions):
+        if getattr(options, field) in (None, ()):
+            continue
+        if settings["help"].startswith(REFUSED):
+            raise ConfigError(f"{flag} is {settings['help']}")
+        if settings["help"].startswith(NO_EFFECT):
+            lines.append(f"{flag} has {settings['help']}")
+    if options.load_model and options.model_control_mode != "explicit":
+        raise ConfigError("--load-model needs --model-control-mode=explicit: the other modes load all models")
+    if "*" in options.load_model and len(options.load_model) > 1:
+        raise ConfigError("--load-model=* loads all models: leave the other --load-model out")
+    return lines
 
 
-def get_option(values: object, flag: str) -> Any:
-    """Return the value of a flag, written with hyphens, from a namespace or `ServeOptions`."""
-    return getattr(values, flag.replace("-", "_"))
+def get_option(options: ServeOptions, flag: str) -> Any:
+    """Return the value of a flag, which is written with hyphens."""
+    return getattr(options, flag.replace("-", "_"))
+
+
+def parse_flags(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line. An unknown flag ends the process, with the nearest flag in the error."""
+    values, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint(unknown[0])}")
+    return values
 
 
 def hint(unknown: str) -> str:
     """Return "; did you mean --FLAG?" with the flag most similar to an unknown flag, else an empty text."""
-    near = difflib.get_close_matches(unknown.partition("=")[0], _known(), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _known() -> list[str]:
     parser = argparse.ArgumentParser()
     add_flags(parser)
-    return [option for action in parser._actions for option in action.option_strings]
+    names = [option for action in parser._actions for option in action.option_strings]
+    near = difflib.get_close_matches(unknown.partition("=")[0], names, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler, WatchedFileHandler
 from pathlib import Path
@@ -228,6 +228,20 @@ class _TextLines(logging.Formatter):
         return _INDENT.join(_escaped(line, allowed="\t") for line in text.split("\n"))
 
 
+class _TritonLines(_TextLines):
+    """Formats a record as a line of Triton's log, with the time in UTC."""
+
+    def __init__(self, process: str, *, iso8601: bool) -> None:
+        super().__init__("%(asctime)s %(process)d %(shown)s] %(message)s", defaults={"shown": process})
+        self._iso8601 = iso8601
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        """Return the time and the first letter of the level: Triton has I, W and E."""
+        utc = datetime.fromtimestamp(record.created, UTC)
+        letter = "E" if record.levelno >= logging.ERROR else "W" if record.levelno == logging.WARNING else "I"
+        return f"{utc:%Y-%m-%dT%H:%M:%SZ} {letter}" if self._iso8601 else f"{letter}{utc:%m%d %H:%M:%S.%f}"
+
+
 class _JsonLines(logging.Formatter):
     """Formats a record as a JSON object on one line."""
 
@@ -305,12 +319,8 @@ def set_up_logging(
             _handlers.append(LogQueue(output, PATIENCE_S if beside_app else 0))
         except OSError as exc:  # since the service's start the disk may be full, or the folder gone
             no_file = exc
-    text = "%(asctime)s %(levelname)s [%(shown)s] %(message)s"
-    formatter: logging.Formatter = _TextLines(text, defaults={"shown": process})
-    if config.format == "json":
-        formatter = _JsonLines(service, process)
     for handler in _handlers:
-        handler.setFormatter(formatter)
+        handler.setFormatter(_create_formatter(config, service, process))
         handler.setLevel(config.level)
     logger = logging.getLogger(NAME)
     _attach(logger)
@@ -319,6 +329,15 @@ def set_up_logging(
     if not beside_app:
         logging.root.handlers[:] = _handlers
         logging.captureWarnings(True)
+
+
+def _create_formatter(config: LoggingConfig, service: str, process: str) -> logging.Formatter:
+    """Return the formatter of `logging.format`."""
+    if config.format == "json":
+        return _JsonLines(service, process)
+    if config.format == "text":
+        return _TextLines("%(asctime)s %(levelname)s [%(shown)s] %(message)s", defaults={"shown": process})
+    return _TritonLines(process, iso8601=config.format == "triton_iso8601")
 
 
 def log_first_lines(config: LoggingConfig, service: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Options:
     metrics_address: str | None = None
     strict: bool = False  # whether configurations must be complete
     control: str = "none"  # --model-control-mode: none, poll or explicit
-    exit_on_error: bool = False
+    exit_on_error: bool | None = None  # True: any error ends the start; None: only if no model can be served
     load: tuple[str, ...] | None = None  # models to load at the start; None: all
     config: Mapping[str, Any] = field(default_factory=dict)  # config.yml
     strict_readiness: bool = True  # whether readiness requires that all models can be served
@@ -88,7 +88,9 @@ class RepositoryService(Service):
         assert self._options is not None
         require_numpy_2(np.__version__)
         options = self._options
-        served = self._read_models(options)
+        source = _open_repository(options)
+        names, repository_error = _list_names(source, options)
+        served = self._read_models(source, names, options)
         ports: dict[str, Any] = {
             "http_port": options.http_port,
             "rpc_port": options.grpc_port or False,
@@ -134,28 +136,25 @@ class RepositoryService(Service):
                 options.install_requirements,
             ),
             notes=(*options.notes, *served.lines),
-            exit_on_error=options.exit_on_error,
+            exit_on_error=options.exit_on_error is True,
             choices=served.choices,
             restrictions=options.restrictions,
+            repository_error=repository_error,
             unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
         )
 
-    def _read_models(self, options: Options) -> RepositoryContent:
+    def _read_models(
+        self, source: ModelRepository, available: Sequence[str], options: Options
+    ) -> RepositoryContent:
         """Read the models to load at the start, and log each model that can't be served.
 
-        Raises ConfigError for an unknown name of `--load-model`, and for an unavailable model with
-        `exit_on_error`. With model control "none", it also raises ConfigError if no model can be served.
+        available: names of all models. Raises ConfigError for an unknown name of `--load-model`, for an
+        unavailable model with `exit_on_error`, and if no model can be served. Model control "explicit", or a
+        set `exit_on_error`, permits a start without models.
         """
-        source = ModelRepository(
-            options.folders,
-            options.strict,
-            options.strict_devices,
-            options.install_requirements,
-            options.defaults,
-        )
-        available = source.names()
         requested = available if options.load is None or "*" in options.load else options.load
-        if unknown := sorted(set(requested) - set(available)):
+        unknown = sorted(set(requested) - set(available))
+        if unknown and options.exit_on_error is not False:
             raise ConfigError(
                 f"--load-model {unknown[0]}: there is no such model, only {', '.join(available)}"
             )
@@ -165,13 +164,37 @@ class RepositoryService(Service):
             log.error("Model %s is not served: %s", label, why.reason)
         if served.unavailable and options.exit_on_error:
             raise ConfigError(f"not all models can be served: {', '.join(served.unavailable)}")
-        if not served.models and options.control == "none":
+        if not served.models and options.control == "none" and options.exit_on_error is None:
             folders = ", ".join(map(str, options.folders))
             raise ConfigError(
                 f"{folders} holds no model that can be served: each is a folder with config.pbtxt and "
                 "versions, as in models/bert/1/model.onnx"
             )
         return served
+
+
+def _open_repository(options: Options) -> ModelRepository:
+    return ModelRepository(
+        options.folders,
+        options.strict,
+        options.strict_devices,
+        options.install_requirements,
+        options.defaults,
+    )
+
+
+def _list_names(source: ModelRepository, options: Options) -> tuple[list[str], str]:
+    """Return the names of all models, and an error message if the repository can't be read.
+
+    Raises ConfigError in place of the message, unless `exit_on_error` is False.
+    """
+    try:
+        return source.names(), ""
+    except ConfigError as exc:
+        if options.exit_on_error is not False:
+            raise
+        log.error("%s", exc.message)
+        return [], exc.message
 
 
 def _find_grpc_address(config: ServiceConfig) -> str:

@@ -33,10 +33,16 @@ REFUSES = "class TritonPythonModel:\n    def initialize(self, args):\n        ra
     [
         ("--model-repositry=x", "did you mean --model-repository?"),
         ("--http-prt=1", "did you mean --http-port?"),
-        ("--strict-readines=true", "did you mean --strict-readiness?"),
+        ("--strict-raediness=true", "did you mean --strict-readiness?"),
         ("--allow-http=perhaps", "'perhaps' is neither true nor false"),
         ("--model-control-mode=sometimes", "invalid choice: 'sometimes'"),
         ("--backend-config=onnxruntime", "write BACKEND,NAME=VALUE"),
+        ("--load-model=bert", "needs --model-control-mode=explicit"),
+        ("--metrics-interval-ms=often", "argument --metrics-interval-ms: 'often' is no number"),
+        ("--http-port=99999", "argument --http-port: '99999' is no port"),
+        ("--rate-limit-resource=R", "'R' is not of the form NAME:COUNT[:DEVICE]"),
+        ("--model-load-gpu-limit=0:0.9", "--model-load-gpu-limit is refused: "),
+        ("--trace-=1", "ambiguous option: --trace-"),
         ("--log-file=/nowhere/log", "can't be written"),
         ("--http-max-input-size=0", "'0' is no number from 1 on"),
         ("--grpc-use-ssl", "needs --grpc-server-cert and --grpc-server-key"),
@@ -81,7 +87,7 @@ def test_the_start_tells_models_and_flags_without_effect(tmp_path: Path) -> None
     flags += ["--id=ours", f"--http-max-input-size={1 << 32}"]  # more than gRPC can be told
     with RepositoryProcess(tmp_path, arguments=flags) as service:
         service.wait_for_log("is ready: http_port")
-        assert "--http-thread-count has no effect: in Triton it " in service.log
+        assert "--http-thread-count has no effect: one thread " in service.log
         lines = [line.split() for line in service.log.splitlines()]
         assert ["same", "1", "READY"] in lines
         assert any(line[:2] == ["odd", "UNAVAILABLE:"] for line in lines)
