@@ -34,7 +34,7 @@ BASE_ARGUMENT = $(if $(BASE),--build-arg BASE=$(BASE))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-plain-grpc test-page test-torch test-system coverage check convert-env pdmodel-env test-convert fuzz simulate mutants chaos bench docker docker-onnx protos lock sbom clean
+.PHONY: help setup serve test test-plain-grpc test-page test-torch test-system coverage check convert-env pdmodel-env test-convert fuzz simulate mutants chaos bench bench-sequences docker docker-onnx protos lock sbom clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -108,6 +108,9 @@ chaos: $(DEV)  ## Kill, hang, flood and restart a service under load for a minut
 bench: $(DEV)  ## Measure the service beside the bare predictor and a bare ASGI app (needs wrk and h2load)
 	$(PY) -m convert demo
 	$(PY) -m bench.service
+
+bench-sequences: $(DEV)  ## Send a million sequences with declared state under faults, and compare each answer with the model alone
+	$(PY) -m bench.sequences
 
 docker:  ## Build the CPU image (BASE=python:3.11-slim@sha256:... replaces its base)
 	docker build -f docker/Dockerfile $(BASE_ARGUMENT) -t $(IMAGE) .

@@ -49,6 +49,8 @@ class OpRequest(msgspec.Struct, eq=False):
     outputs: Sequence[str] = NO_OPTIONS.outputs
     state: SimpleNamespace = msgspec.field(default_factory=SimpleNamespace)
     """Data that preprocess_batch passes to postprocess_batch."""
+    sequence: Any = None
+    """The values of the request's sequence, as `self.sequence`. None for an Op without sequences."""
 
     @property
     def inputs(self) -> Any:
@@ -163,6 +165,10 @@ class Op:
     request_options: RequestOptions = NO_OPTIONS
     """In `preprocess` and `postprocess`: the request's `id`, `priority`, `timeout_us` and `parameters`, as
     clients of KServe v2 and v1 send them. Batch-wise hooks find them in each request."""
+    sequence: Any = False
+    """Optional: True for an Op whose requests form sequences. In hooks it is the dict of values that the Op
+    keeps for the request's sequence. The front stores the dict between two requests. Batch-wise hooks find it
+    in each request. In `process` it is None with a `batch_size` over 1."""
 
     _text_info: Mapping[str, Any] = {}  # of a text model: maximum tokens of a text, pooling
     _settings: Mapping[str, Any] = {}  # see `pipeline.paddle_serving.op_settings`
@@ -328,6 +334,18 @@ class Op:
         output.
         """
         return fetch_dict, None, ""
+
+    def start(self) -> None:
+        """Set the first values of a sequence in `self.sequence`. User code overrides it.
+
+        Called before `preprocess` of the first request of a sequence, in an Op with `sequence = True`.
+        """
+
+    def end(self) -> None:
+        """Handle the end of a sequence. User code overrides it.
+
+        Called after `postprocess` of a request with `sequence_end`, and for no sequence that expires.
+        """
 
     def check_jumping(self, input_data: Any) -> bool:
         """Whether a request's output jumps to the consumers of `jump_to_ops`, not to the step's own.

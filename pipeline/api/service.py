@@ -382,12 +382,12 @@ def _describe_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, 
 
 
 def _list_sequences(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, SequenceRules]:
-    """Return the rules for the sequences of each Op whose model declares its state in serving.yml."""
+    """Return the rules for the sequences of each Op with `sequence = True`, or with state in serving.yml."""
     confs = {name: config.op[name].local_model for name in ops}
     return {
         name: SequenceRules()
         for name, conf in confs.items()
-        if conf is not None and _find_model(conf, Path(conf.model_dir)).states
+        if ops[name].sequence is True or (conf is not None and _find_model(conf, Path(conf.model_dir)).states)
     }
 
 

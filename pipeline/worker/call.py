@@ -101,6 +101,8 @@ class Call(CallMessage):
         """Set the copy of the Op for the hooks after `preprocess_batch`, with the request's options."""
         self.op = op
         request = self.request
+        if request.sequence is not None:
+            op.sequence = request.sequence
         options = RequestOptions(*(getattr(request, name) for name in RequestOptions._fields))
         if options != NO_OPTIONS:
             op.request_options = options

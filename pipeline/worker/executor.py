@@ -13,7 +13,15 @@ from client.protos.pipeline_service_pb2 import Response
 from pipeline.api.app import App, ServedModel, answered_by
 from pipeline.api.op import STREAMED, AnswerSender, Op, OpRequest
 from pipeline.dialects.dialect import Form
-from pipeline.errors import HookFailed, ModelFailed, RemoteRefused, ServingError, get_error_fields, is_servers
+from pipeline.errors import (
+    ConfigError,
+    HookFailed,
+    ModelFailed,
+    RemoteRefused,
+    ServingError,
+    get_error_fields,
+    is_servers,
+)
 from pipeline.messages.frames import NotEncodable, Part, Tail, encode, stow
 from pipeline.messages.messages import Outcome, Ready, Refusal, Settled, Timings
 from pipeline.models.tensor_spec import TensorSpec, adapt_array
@@ -30,6 +38,7 @@ from pipeline.worker.model import Model
 from pipeline.worker.plan import Slice
 from pipeline.worker.runner import Run, Runner
 from pipeline.worker.sequence_state import SequenceState
+from pipeline.worker.sequence_values import SequenceValues
 
 _MAX_LOGGED = 1000  # characters of a message
 # Predictor batches that end within so long are answered one after the other: what a run has thrown out of the
@@ -75,13 +84,15 @@ class Executor:
         outputs: Outputs,
         probe: Callable[[], str] = str,
         sequence_state: SequenceState | None = None,
+        sequence_values: SequenceValues | None = None,
     ) -> None:
         self.probe = probe  # runs the model for nobody; why it failed, or empty
         self._hooks = hooks
         self._runner = runner
         self._outputs = outputs
         self._generated = GeneratedAnswers(hooks) if hooks.streams else None
-        self._sequence_state = sequence_state  # None for an Op without sequences
+        self._sequence_state = sequence_state  # None for an Op whose model has no state
+        self._sequence_values = sequence_values  # None for an Op without `sequence = True`
 
     def answer_for(self, models: Sequence[ServedModel]) -> None:
         """Set the models whose responses are this Op's output, when the front has added a model."""
@@ -242,6 +253,8 @@ class Executor:
         if self._hooks.batch_preprocess or not hooked:
             if not may_begin(len(calls)):
                 return []
+            self._begin_sequences(calls)
+            hooked = [call for call in hooked if call.error is None]
             if hooked:
                 self._preprocess_batch(hooked)
             return calls
@@ -249,6 +262,7 @@ class Executor:
         for number, call in enumerate(calls, 1):
             if not may_begin(number):
                 return calls[: number - 1]
+            self._begin_sequences([call])
             if call.error is not None or call.direct:
                 continue
             assert call.op is not None
@@ -262,6 +276,11 @@ class Executor:
             except BaseException as exc:  # of a list of the app's own class, say
                 call.error = self._hooks.failure(exc, "preprocess", call.request)
         return calls
+
+    def _begin_sequences(self, calls: Iterable[Call]) -> None:
+        if self._sequence_values is not None:
+            for call in calls:
+                self._sequence_values.begin(call)
 
     def _preprocess_batch(self, calls: Sequence[Call]) -> None:
         feeds = self._hooks.preprocess_batch([call.request for call in calls])
@@ -333,6 +352,16 @@ class Executor:
 
     def _postprocess(self, calls: Sequence[Call]) -> None:
         """Call postprocess for these requests, and give each its output or its error."""
+        if self._sequence_values is None:
+            self._call_postprocess(calls)
+            return
+        for call in calls:
+            self._sequence_values.read_attribute(call)
+        self._call_postprocess(calls)
+        for call in calls:
+            self._sequence_values.collect(call)
+
+    def _call_postprocess(self, calls: Sequence[Call]) -> None:
         fetched: list[Fetched] = []
         for call in calls:
             try:
@@ -545,6 +574,10 @@ def create_executors(
         model.warm_up()
     print_as_numpy_1()
     hooks = get_hooks(op)
+    if op.sequence is True and hooks.streams:
+        raise ConfigError(
+            f"Op {op.name} has sequence = True, and a process or postprocess with yield: remove either"
+        )
     signature = model.signature
     outputs = Outputs(
         hooks,
@@ -561,6 +594,7 @@ def create_executors(
             outputs,
             model.probe,
             None if op.sequence_tensors is None else SequenceState(op.sequence_tensors),
+            SequenceValues(hooks) if op.sequence is True else None,
         )
         for _ in range(count)
     ]

@@ -245,6 +245,8 @@ class Hooks:
         Returns its outputs by name, and the attributes that it has set on `self`.
         """
         op = self.own_copy(of)
+        if self.op.sequence is True:
+            op.sequence = None  # the requests of the batch have different ones
         with self.set_attributes.on(op) as names:
             fetch = self.process(op, feed, log_id)
         return fetch, self.set_attributes.values(op, names)

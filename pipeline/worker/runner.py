@@ -363,7 +363,9 @@ class Runner:
         log_id = batch[0].call.request.log_id
         op = batch[-1].call.op
         if self.set_attributes is not None:
-            return self._hooks.process_on_copy(op, feed, log_id)
+            fetch, values = self._hooks.process_on_copy(op, feed, log_id)
+            values.pop("sequence", None)  # it would pass from one sequence to the others of the batch
+            return fetch, values
         return self._hooks.process(self._hooks.own_copy() if op is None else op, feed, log_id), {}
 
     def _error_for(self, exc: BaseException, part: Slice) -> ServingError:

@@ -31,7 +31,7 @@ class SequenceState:
                 )
                 continue
             request = call.request
-            states = call.sequence_state if call.sequence_state is not None else self._initial
+            states = {**self._initial, **(call.sequence_state or {})}
             controls = self._tensors.build_controls(request.correlation_id, request.flags)
             call.feeds = [{**call.feeds[0], **states, **controls}]
 

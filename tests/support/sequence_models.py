@@ -58,6 +58,36 @@ def write_sum(
     return folder
 
 
+MEMORY = "memory"
+WIDTH = 4
+
+
+def write_memory(repository: Path, *, idle_s: int) -> Path:
+    """A recurrent model of two instances: an answer depends on all inputs of the sequence so far."""
+    graph = Graph()
+    x, state = (graph.feed(name, "float32", "rows", WIDTH) for name in ("INPUT", "STATE"))
+    weights = np.random.default_rng(7).normal(size=(2, WIDTH, WIDTH))
+    products = [graph.add("MatMul", of, graph.tensor(w)) for of, w in zip((x, state), weights, strict=True)]
+    following = graph.add("Tanh", graph.add("Add", *products))
+    for name in ("OUTPUT", "NEXT"):
+        graph.fetch(following, name, "float32", "rows", WIDTH)
+    config = f"""
+    backend: "onnxruntime"
+    max_batch_size: 32
+    input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ]
+    output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ]
+    sequence_batching {{
+      max_sequence_idle_microseconds: {idle_s * 1_000_000}
+      oldest {{ }}
+      state [ {{ input_name: "STATE" output_name: "NEXT" data_type: TYPE_FP32 dims: [ {WIDTH} ] }} ]
+    }}
+    instance_group [ {{ count: 2 kind: KIND_CPU }} ]
+    """
+    folder = write_model(repository, MEMORY, config)
+    (folder / "1" / "model.onnx").write_bytes(graph.model())
+    return folder
+
+
 Infer = Callable[..., Any]
 
 

@@ -47,6 +47,7 @@ from pipeline.dialects.key_value.unread import (
     with_example,
 )
 from pipeline.dialects.message_fields import LargeMessage, check_field_count, check_nested
+from pipeline.dialects.sequence_keys import pop_sequence_options
 from pipeline.errors import (
     BadPackage,
     DeadlineExceeded,
@@ -196,6 +197,8 @@ class KeyValueHttp(ScanFirst, HttpHandler):
             prediction = self._parse(request.body, service, method, self._limits, self._example, outline)
         else:
             prediction = Request(service, method, raw, form=JSON_FORM)
+        if self._scheduler.keeps_sequences("" if model is None else model.key):
+            prediction.options = pop_sequence_options(prediction.inputs)
         if model is not None and self._models is not None:
             self._models.address(prediction, model)
         prediction.deadline = self._scheduler.deadline(_timeout_s(request), request.began)
@@ -317,8 +320,11 @@ class KeyValueRpc(RpcHandler):
 
     def _parse_request(self, data: bytes, context: CallContext) -> Request:
         request = self._parse(data, self._limits, self._example)
-        if self._models is not None:
-            self._models.address(request, self._models.find(request.service))
+        model = None if self._models is None else self._models.find(request.service)
+        if self._scheduler.keeps_sequences("" if model is None else model.key):
+            request.options = pop_sequence_options(request.inputs)
+        if model is not None and self._models is not None:
+            self._models.address(request, model)
         elif request.service and request.service != self._service:
             raise UnknownService(
                 f"Service name error: there is no service {request.service!r}; leave name empty or send "

@@ -13,7 +13,7 @@ import msgspec
 
 from pipeline.api.app import App
 from pipeline.api.examples import MAX_EXAMPLE_CHARS
-from pipeline.api.request_options import RequestOptions
+from pipeline.api.request_options import NO_OPTIONS
 from pipeline.api.restrictions import HEALTH, INFERENCE, METADATA
 from pipeline.dialects.json_outline import Outline, outline_aside
 from pipeline.dialects.kserve.json_fields import check_parameter, replace_surrogates
@@ -32,6 +32,7 @@ from pipeline.dialects.kserve.unread import as_message
 from pipeline.dialects.kserve_v1.answers import AS_ANSWERED, V1ResponseOptions
 from pipeline.dialects.kserve_v1.answers import JSON as JSON_FORM
 from pipeline.dialects.kserve_v1.instances import MAX_ELEMENTS, parse_instances
+from pipeline.dialects.sequence_keys import pop_sequence_options
 from pipeline.errors import ServingError
 from pipeline.front.dag_run import Request
 from pipeline.front.http.connection import HttpRequest
@@ -159,7 +160,10 @@ class V1Http(HttpHandler):
             parameters = {
                 replace_surrogates(n): check_parameter(n, v) for n, v in instances.parameters.items()
             }
-            prediction.options = RequestOptions(parameters=parameters)
+            options = NO_OPTIONS
+            if self._scheduler.keeps_sequences(model.key):
+                options = pop_sequence_options(parameters)
+            prediction.options = options._replace(parameters=parameters)
         return prediction
 
     def _usage(self, path: str) -> str:

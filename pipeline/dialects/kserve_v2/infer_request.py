@@ -24,6 +24,7 @@ from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal, request_refusal
 from pipeline.dialects.kserve.unread import UnreadTensor, Written, as_message, check_texts
 from pipeline.dialects.kserve_v2.answers import RequestedOutput, ResponseOptions
+from pipeline.dialects.sequence_keys import FLAG_KEYS
 from pipeline.dialects.triton_extensions.shared_memory import FindSpan, SharedMemoryOutputs, Span
 from pipeline.front.dag_run import Request
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -32,7 +33,6 @@ from pipeline.models.tensor_spec import BY_DATATYPE, DTYPES, RAW_ALONE, Signatur
 
 _ALLOWED = "triton_enable_empty_final_response"
 _NOT_FOR_HOOKS = (_ALLOWED, "sequence_id", "sequence_start", "sequence_end")
-SEQUENCE_FLAGS = {"sequence_start": 1, "sequence_end": 2}
 _NUMBERS = {  # little-endian dtypes by datatype
     dtype.datatype: dtype.numpy.newbyteorder("<") for dtype in DTYPES if dtype.name != "string"
 }
@@ -173,7 +173,7 @@ class InferRequest(msgspec.Struct, eq=False):
 
     def _sequence_parameters(self) -> dict[str, Any]:
         """Return the sequence parameters that Triton adds to each response of an ensemble."""
-        flags: dict[str, Any] = {name: bool(self.flags & flag) for name, flag in SEQUENCE_FLAGS.items()}
+        flags: dict[str, Any] = {name: bool(self.flags & flag) for name, flag in FLAG_KEYS.items()}
         return {"sequence_id": self.correlation_id, **flags}
 
     def add_parameter(self, name: str, value: Any) -> None:
@@ -569,8 +569,8 @@ def _set_parameters(infer_request: InferRequest, parameters: Mapping[str, Any]) 
             if type(value) is not str and (type(value) is not int or value not in range(1 << 64)):
                 raise json_fields.parse_error(name, "attempt to access JSON non-string as string")
             infer_request.correlation_id = value
-        elif name in SEQUENCE_FLAGS:
-            infer_request.flags |= SEQUENCE_FLAGS[name] * json_fields.check_boolean(value, name)
+        elif name in FLAG_KEYS:
+            infer_request.flags |= FLAG_KEYS[name] * json_fields.check_boolean(value, name)
         elif name == "binary_data_output":
             infer_request.binary = json_fields.check_boolean(value, name)
         else:

@@ -42,8 +42,9 @@ from pipeline.dialects.kserve.models import KServeModel, parse_version
 from pipeline.dialects.kserve.refusals import KServeRefusal, describe_error
 from pipeline.dialects.kserve.unread import Written
 from pipeline.dialects.kserve_v2.answers import PROTO, RequestedOutput
-from pipeline.dialects.kserve_v2.infer_request import SEQUENCE_FLAGS, InferRequest, InputTensor
+from pipeline.dialects.kserve_v2.infer_request import InferRequest, InputTensor
 from pipeline.dialects.message_fields import LargeMessage, check_nested, cut_fields, encode_varint
+from pipeline.dialects.sequence_keys import FLAG_KEYS
 from pipeline.dialects.triton_extensions.repository_api import build_index
 from pipeline.dialects.triton_extensions.server import LOG_FORMATS, V2Server
 from pipeline.dialects.triton_extensions.shared_memory import FindSpan, Span
@@ -224,8 +225,8 @@ def _set_parameters(infer_request: InferRequest, message: ModelInferRequest) -> 
             infer_request.timeout_us = _get_value(parameter) % (1 << 64)
         elif name == "sequence_id":
             infer_request.correlation_id = _get_value(parameter)
-        elif name in SEQUENCE_FLAGS:
-            infer_request.flags |= SEQUENCE_FLAGS[name] * _get_value(parameter)
+        elif name in FLAG_KEYS:
+            infer_request.flags |= FLAG_KEYS[name] * _get_value(parameter)
         elif field is None and not name.startswith("triton_"):
             raise _wrong_type(name, "int64_param, bool_param, or string_param")
         else:
