@@ -124,7 +124,7 @@ class Client:
         self._outcome.difference = max(self._outcome.difference, difference)
         if difference > TOLERANCE:
             self._outcome.errors.append(f"sequence {number}: an answer differs by {difference:.2e}")
-        return [candidates[differences.index(least)]]
+        return [candidates[differences.index(difference)]]
 
     async def _send(self, number: int, row: State, *, starts: bool, ends: bool) -> State | None:
         """Return the answer to a request; None if it was cancelled or timed out."""
