@@ -45,8 +45,9 @@ from pipeline.triton.ensemble import build_model_dag
 from pipeline.triton.service import __file__ as service_file
 from pipeline.tuning.choice import Choice
 from pipeline.tuning.cpu_meter import CpuMeter
+from pipeline.tuning.duel import Load
 from pipeline.tuning.real_rows import single_rows
-from pipeline.tuning.trials import Candidate, Load, Race, TrialFailed, TrialOrder, TrialReport
+from pipeline.tuning.trials import Candidate, Race, TrialFailed, TrialOrder, TrialReport
 
 _NAME = "trial"
 _OP = "trial:1"

@@ -91,24 +91,12 @@ class Served(msgspec.Struct, frozen=True, omit_defaults=True):
     placement: str  # process or thread; auto for a single instance
     batch_limit: int = 0  # the best
     rates: tuple[tuple[int, int, float], ...] = ()  # (batch limit, callers, requests per second)
-    first_per_s: float = 0.0  # of the first loop
     refused: str = ""
     onednn: bool = False
     cpu_s: tuple[tuple[int, int, float], ...] = ()  # (batch limit, callers, CPU seconds of a request)
     by_cpu: bool = False  # whether CPU time decided, because other work kept cores busy
-
-    @property
-    def score(self) -> tuple[float, float]:
-        """Sort key, higher is better: geometric mean of all request rates, then the rate of the first loop.
-
-        Rates are per CPU second if CPU time decides. The mean is of all rates, because a single loop is
-        noisy.
-        """
-        if self.refused or not self.rates:
-            return 0.0, self.first_per_s
-        if self.by_cpu:
-            return 1 / _mean([seconds for _, _, seconds in self.cpu_s]), self.first_per_s
-        return _mean([rate for _, _, rate in self.rates]), self.first_per_s
+    ratio: float = 0.0  # of its speed to that of the candidate to which it lost; 0 without
+    pairs: int = 0  # of loops, whose median the ratio is
 
     @property
     def is_whole(self) -> bool:
@@ -132,7 +120,8 @@ class Served(msgspec.Struct, frozen=True, omit_defaults=True):
             for limit, callers, rate in self.rates
             if limit == self.batch_limit
         ]
-        loops = loops or [f"{self.first_per_s:.0f}/s in its first loop, dropped"]
+        if self.pairs:
+            loops.append(f"{self.ratio:.2f}x the preferred one in {self.pairs} pairs of loops")
         return f"{name}{placed}, batches of {self.batch_limit}: {', '.join(loops)}"
 
 

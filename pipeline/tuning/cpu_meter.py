@@ -14,7 +14,10 @@ _BUSY = (0, 1, 2, 5, 6, 7)  # columns of /proc/stat: user, nice, system, irq, so
 
 
 class CpuUse(NamedTuple):
-    """CPU use of a period: seconds of the measured processes, and cores that other work kept busy."""
+    """CPU use of a period: seconds of the measured processes, and cores that other work kept busy.
+
+    /proc/stat counts in ticks of 10 ms, so the other cores of a short period may be negative.
+    """
 
     own_s: float
     other_cores: float
@@ -33,7 +36,7 @@ class CpuMeter:
         """Return the CPU use since the meter was created."""
         own_s = self._read_own_s() - self._own_s
         other_s = _read_busy_s() - self._busy_s - own_s
-        return CpuUse(own_s, max(0.0, other_s) / max(1e-3, time.monotonic() - self._began))
+        return CpuUse(own_s, other_s / max(1e-3, time.monotonic() - self._began))
 
     def _read_own_s(self) -> float:
         return sum(map(_read_process_s, self._pids))

@@ -1,7 +1,8 @@
 """Trials: requests of concurrent callers through real worker instances, to find the best setting for `auto`.
 
-A candidate is an engine, a precision and a placement. Candidates are dropped early (successive halving): the
-first loop is short, and only the best candidates get longer loops with several batch limits.
+A candidate is an engine, a precision and a placement. Two candidates take turns in short loops, and the
+slower one leaves as soon as the difference is clear. The batch limits of the last candidate are compared
+likewise.
 `pipeline.front.trial` starts the instances and runs the loops.
 """
 
@@ -11,8 +12,9 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Awaitable, Callable
-from itertools import product
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import cycle
+from statistics import median
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -22,14 +24,13 @@ from pipeline.process.environment import FRONT_PROCESS
 from pipeline.process.helper_process import read_outputs, start_program
 from pipeline.process.processes import python_module
 from pipeline.tuning.choice import Served, Timed
+from pipeline.tuning.duel import MIN_PAIRS, Duel, Load
 
 CALLERS = (8, 32)
-FIRST_LIMIT = 8  # batch limit of the first loop of a candidate
+FIRST_LIMIT = 8  # batch limit that others have to beat
 LIMITS = (8, 16, 32)
-SURVIVORS = 2  # candidates that get loops with all batch limits
-DROP_SHARE = 0.5  # of the best candidate's throughput; a candidate below it gets no further loop
-MIN_LOOP_S, MAX_LOOP_S = 0.2, 2.0
-FIRST_LOOP_SHARE = 0.05  # of the budget
+LOOP_S = 0.1  # of a loop; longer without enough answers
+FIRST_LOOP_SHARE = 0.03  # of the budget, for each of a candidate's first loops
 # Times the budget; later the race ends. On a busy machine starts take longer than all loops, and a candidate
 # without a measurement costs more than a longer first start.
 LATEST_END = 2.0
@@ -53,18 +54,6 @@ class Candidate(msgspec.Struct, frozen=True):
         return " ".join(
             filter(None, [self.engine, self.precision, "oneDNN" if self.onednn else "", self.placement])
         )
-
-
-class Load(NamedTuple):
-    """Measured load of a candidate: requests per second, CPU seconds of a request, and other work."""
-
-    per_s: float
-    cpu_s: float  # of the instances and of the front
-    other_cores: float = 0.0  # that other work kept busy meanwhile
-
-    def speed(self, *, by_cpu: bool) -> float:
-        """Return the requests per second; by_cpu: the requests per CPU second."""
-        return 1 / self.cpu_s if by_cpu else self.per_s
 
 
 class TrialOrder(msgspec.Struct, frozen=True):
@@ -111,30 +100,34 @@ class TrialFailed(ServingError):
     """
 
 
+_Step = tuple[int, int]  # batch limit and callers
+
+
 class _Runner(msgspec.Struct, eq=False):
     """A candidate with running worker instances, and its results so far."""
 
     candidate: Candidate
     trial: Trial
-    first: list[Load] = []  # of the first loops
-    loads: dict[tuple[int, int], Load] = {}  # by batch limit and callers
+    batch_limit: int  # the best so far
+    loads: dict[_Step, list[Load]] = {}
+    ratio: float = 0.0  # of its speed to that of the candidate to which it lost; 0 without
+    pairs: int = 0  # of loops, by which it lost
 
-    def first_speed(self, *, by_cpu: bool) -> float:
-        """Return the best speed of the first loops; 0 without one."""
-        return max((load.speed(by_cpu=by_cpu) for load in self.first), default=0.0)
 
-    def score(self, limit: int, *, by_cpu: bool) -> float:
-        """Return the geometric mean of the speeds with a batch limit; 0 if one is missing."""
-        loads = [self.loads.get((limit, callers)) for callers in CALLERS]
-        speeds = [load.speed(by_cpu=by_cpu) if load else 0.0 for load in loads]
-        return math.prod(speeds) ** (1 / len(speeds))
+class _Setting(NamedTuple):
+    """A side of a comparison: running instances, and their batch limit."""
+
+    runner: _Runner
+    limit: int = 0  # 0: the limit of the step
 
 
 class Race:
-    """Comparison of settings under load: measures their throughput in a time budget, drops slow ones early.
+    """Comparison of settings under load, by pairs of short loops in a time budget.
 
-    The worker instances of each candidate are started once. While other work keeps more than
-    `MAX_OTHER_CORES` busy, the candidates are compared by CPU time: their throughput would depend on it.
+    The fastest candidate so far and the next candidate take turns, A B B A, until the difference is clear
+    (see `Duel`). Then the slower one stops. The batch limits of the last candidate are compared in the same
+    way. While other work keeps more than `MAX_OTHER_CORES` busy, CPU time decides: throughput would depend on
+    that work.
     """
 
     def __init__(
@@ -150,14 +143,18 @@ class Race:
         """
         self.results: list[Served] = []  # of all candidates
         self._order = order
+        self._limits = sorted(order.limits, key=lambda limit: abs(math.log(limit / FIRST_LIMIT)))
         self._start = start
         self._report = report
         self._clock = clock
         self._began = clock()
         self._until = self._began + order.budget_s
         self._latest = self._began + LATEST_END * order.budget_s
-        self._running: list[_Runner] = []
+        self._running: list[_Runner] = []  # the fastest so far, and its challenger
         self._other_cores: list[float] = []  # that other work kept busy, in each loop
+        self._longest_start_s = 0.0
+        self._starts_left = len(order.candidates) + bool(order.alternatives)
+        self._duels_left = self._starts_left - 1 + len(order.limits) - 1
 
     @property
     def by_cpu(self) -> bool:
@@ -168,124 +165,147 @@ class Race:
     async def run(self) -> list[Served]:
         """Measure all candidate settings under load. Return the results, the best first.
 
-        Refused and dropped candidates are last.
+        Refused candidates are last.
         """
         try:
             for candidate in self._order.candidates:
                 await self._enter(candidate)
             for candidate in self._order.alternatives:
                 if self._running and _is_alike(candidate, self._running[0].candidate):
-                    await self._enter(candidate)
-            await self._qualify()
-            await self._sweep()
+                    await self._enter(candidate, against_default=True)
+            if self._running:
+                await self._choose_limit(self._running[0])
         finally:
             for runner in list(self._running):
                 await self._leave(runner)
         by_cpu = self.by_cpu
-        results = [msgspec.structs.replace(served, by_cpu=by_cpu) for served in self.results]
-        return sorted(results, key=lambda served: served.score, reverse=True)
+        results = [msgspec.structs.replace(served, by_cpu=by_cpu) for served in reversed(self.results)]
+        return sorted(results, key=lambda served: bool(served.refused))
 
-    async def _enter(self, candidate: Candidate) -> None:
-        """Start workers with a candidate's settings and measure them shortly, unless no time is left."""
+    async def _enter(self, candidate: Candidate, *, against_default: bool = False) -> None:
+        """Start workers with a candidate's settings, and compare them with the fastest candidate.
+
+        Without time they do not start. against_default: only a clear difference replaces the fastest.
+        """
         if self._running and self._clock() > self._latest:
-            self.results.append(self._describe(candidate, refused="no time was left to measure it"))
+            self.results.append(_describe(candidate, refused="no time was left to measure it"))
             return
         self._show_progress(candidate)
+        began = self._clock()
         try:
-            runner = _Runner(candidate, await self._start(candidate))
+            runner = _Runner(candidate, await self._start(candidate), self._limits[0])
         except TrialFailed as exc:
-            self.results.append(self._describe(candidate, refused=exc.message))
+            self.results.append(_describe(candidate, refused=exc.message))
             return
+        self._longest_start_s = max(self._longest_start_s, self._clock() - began)
+        self._starts_left -= 1
         self._running.append(runner)
-        await self._run_first_loop(runner)
+        for callers in CALLERS:  # the first runs prepare memory and kernels
+            seconds = max(LOOP_S, FIRST_LOOP_SHARE * self._order.budget_s)
+            if await self._measure(runner, self._limits[0], callers, seconds) is None:
+                return
+        if len(self._running) > 1:
+            await self._drop_slower(has_default=against_default)
+
+    async def _drop_slower(self, *, has_default: bool) -> None:
+        """Compare the two running candidates under several loads, and stop the workers of the slower one."""
+        fastest, challenger = self._running
+        few, many = CALLERS
+        first, *others = self._limits
+        # Few callers never fill a batch above the first limit.
+        steps = [(first, many), (first, few), *((limit, many) for limit in others)]
+        duel = await self._compare(_Setting(fastest), _Setting(challenger), steps, has_default=has_default)
+        if duel is None:
+            return
         by_cpu = self.by_cpu
-        min_speed = DROP_SHARE * max((each.first_speed(by_cpu=by_cpu) for each in self._running), default=0.0)
-        await self._drop([each for each in self._running if each.first_speed(by_cpu=by_cpu) < min_speed])
+        ratio, loser = duel.ratio(by_cpu=by_cpu), challenger
+        if duel.is_won(by_cpu=by_cpu):
+            ratio, loser = 1 / ratio, fastest
+        loser.ratio, loser.pairs = ratio, len(duel)
+        await self._leave(loser)
 
-    async def _qualify(self) -> None:
-        """Measure all candidate settings shortly again, and keep the best. The better of two loops counts.
+    async def _choose_limit(self, runner: _Runner) -> None:
+        """Compare the batch limits under many callers. A clear difference replaces the first limit."""
+        for limit in self._limits[1:]:
+            sides = _Setting(runner, runner.batch_limit), _Setting(runner, limit)
+            duel = await self._compare(*sides, [(0, CALLERS[-1])], has_default=True)
+            if duel is None:
+                return
+            if duel.is_won(by_cpu=self.by_cpu):
+                runner.batch_limit = limit
 
-        Other work on the machine disturbs a loop.
+    async def _compare(
+        self, incumbent: _Setting, challenger: _Setting, steps: Sequence[_Step], *, has_default: bool
+    ) -> Duel | None:
+        """Measure two settings in turns, A B B A, until the winner is certain or the time is used.
+
+        None if one of them has failed. steps: each is used for four loops. has_default: see `Duel`.
         """
-        if len(self._running) > SURVIVORS:
-            for runner in list(self._running):
-                await self._run_first_loop(runner)
-            await self._drop(self._running[SURVIVORS:])
+        duel, until = Duel(has_default=has_default), self._end_of_duel()
+        sides = incumbent, challenger
+        for limit, callers in cycle(steps):
+            for turns in ((0, 1), (1, 0)):
+                pair: dict[int, Load] = {}
+                for side in turns:
+                    runner, own_limit = sides[side]
+                    load = await self._measure(runner, own_limit or limit, callers, LOOP_S)
+                    if load is None:
+                        return None
+                    pair[side] = load
+                duel.add(pair[0], pair[1])
+            now = self._clock()
+            is_late = now > self._latest or (now > until and len(duel) >= MIN_PAIRS)
+            if is_late or duel.is_decided(by_cpu=self.by_cpu):
+                break
+        return duel
 
-    async def _run_first_loop(self, runner: _Runner) -> None:
-        """Measure the throughput of a candidate's settings shortly, and sort the candidates by it."""
+    def _end_of_duel(self) -> float:
+        """Return the instant until which the next duel may run: the duels share the rest of the budget."""
+        now = self._clock()
+        left_s = self._until - now - self._starts_left * self._longest_start_s
+        share_s = left_s / max(1, self._duels_left)
+        self._duels_left -= 1
+        return now + share_s
+
+    async def _measure(self, runner: _Runner, limit: int, callers: int, seconds: float) -> Load | None:
+        """Return the load of a candidate in one loop. None, and the candidate is refused, if it fails."""
         self._show_progress(runner.candidate)
         try:
-            load = await runner.trial.measure(
-                self._sorted_limits()[0], CALLERS[-1], FIRST_LOOP_SHARE * self._order.budget_s
-            )
+            load = await runner.trial.measure(limit, callers, seconds)
         except TrialFailed as exc:
             await self._leave(runner, refused=exc.message)
-            return
-        runner.first.append(load)
+            return None
+        runner.loads.setdefault((limit, callers), []).append(load)
         self._other_cores.append(load.other_cores)
-        by_cpu = self.by_cpu
-        self._running.sort(key=lambda each: each.first_speed(by_cpu=by_cpu), reverse=True)
-
-    async def _drop(self, runners: list[_Runner]) -> None:
-        """Stop the workers of these candidates, which are too slow."""
-        for runner in runners:
-            await self._leave(runner)
-
-    async def _sweep(self) -> None:
-        """Measure the throughput for each batch limit and number of callers. The candidates take turns."""
-        steps = list(product(self._sorted_limits(), CALLERS))
-        for number, (limit, callers) in enumerate(steps):
-            for runner in list(self._running):
-                self._show_progress(runner.candidate)
-                loops_left = (len(steps) - number) * len(self._running)
-                try:
-                    load = await runner.trial.measure(limit, callers, self._loop_s(loops_left))
-                except TrialFailed as exc:
-                    await self._leave(runner, refused=exc.message)
-                    continue
-                runner.loads[limit, callers] = load
-                self._other_cores.append(load.other_cores)
-            if self._clock() > self._latest and callers == CALLERS[-1]:
-                return
-
-    def _sorted_limits(self) -> list[int]:
-        """Return the batch limits to try, `FIRST_LIMIT` and its neighbours first."""
-        return sorted(self._order.limits, key=lambda limit: abs(math.log(limit / FIRST_LIMIT)))
-
-    def _loop_s(self, loops: float) -> float:
-        """Return the seconds of one measurement, if so many share the rest of the budget."""
-        return min(MAX_LOOP_S, max(MIN_LOOP_S, (self._until - self._clock()) / max(1.0, loops)))
+        return load
 
     async def _leave(self, runner: _Runner, refused: str = "") -> None:
         """Stop the workers of a candidate, and record its result. refused: the error; empty without one."""
         self._running.remove(runner)
-        self.results.append(self._describe(runner.candidate, runner, refused))
+        self.results.append(_describe(runner.candidate, runner, refused))
         await runner.trial.close()
-
-    def _describe(self, candidate: Candidate, runner: _Runner | None = None, refused: str = "") -> Served:
-        """Return the measured result of a candidate: its best batch limit, and its requests per second."""
-        loads = runner.loads if runner else {}
-        by_cpu = self.by_cpu
-        best = FIRST_LIMIT
-        if runner and loads:
-            best = max({limit for limit, _ in loads}, key=lambda limit: runner.score(limit, by_cpu=by_cpu))
-        return Served(
-            candidate.engine,
-            candidate.precision,
-            candidate.placement,
-            best,
-            tuple((*at, load.per_s) for at, load in loads.items()),
-            max((load.per_s for load in runner.first), default=0.0) if runner else 0.0,
-            refused,
-            candidate.onednn,
-            tuple((*at, load.cpu_s) for at, load in loads.items()),
-        )
 
     def _show_progress(self, candidate: Candidate) -> None:
         """Report the candidate that is measured now, and the used share of the budget."""
         share = (self._clock() - self._began) / self._order.budget_s
         self._report(candidate.name, min(1.0, share))
+
+
+def _describe(candidate: Candidate, runner: _Runner | None = None, refused: str = "") -> Served:
+    """Return the measured result of a candidate: its batch limit, and the medians of its loops."""
+    loads = runner.loads if runner else {}
+    return Served(
+        candidate.engine,
+        candidate.precision,
+        candidate.placement,
+        runner.batch_limit if runner else FIRST_LIMIT,
+        tuple((*at, median(load.per_s for load in loops)) for at, loops in loads.items()),
+        refused,
+        candidate.onednn,
+        tuple((*at, median(load.cpu_s for load in loops)) for at, loops in loads.items()),
+        ratio=runner.ratio if runner else 0.0,
+        pairs=runner.pairs if runner else 0,
+    )
 
 
 def _is_alike(candidate: Candidate, other: Candidate) -> bool:
