@@ -211,9 +211,9 @@ class Race:
         """Compare the two running candidates under several loads, and stop the workers of the slower one."""
         fastest, challenger = self._running
         few, many = CALLERS
-        first, *others = self._limits
+        first, *other_limits = self._limits
         # Few callers never fill a batch above the first limit.
-        steps = [(first, many), (first, few), *((limit, many) for limit in others)]
+        steps = [(first, many), (first, few), *((limit, many) for limit in other_limits)]
         duel = await self._compare(_Setting(fastest), _Setting(challenger), steps, has_default=has_default)
         if duel is None:
             return
