@@ -47,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ServingError as exc:
         sys.stderr.write(f"{exc.message}\n")
         return EXIT_ERROR
+    except SystemExit as exc:  # a repository that can't be served, which is already reported
+        return EXIT_ERROR if exc.code else 0
     return 0
 
 

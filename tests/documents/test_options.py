@@ -11,6 +11,7 @@ from convert.commands import COMMANDS, ShapeOptions
 from pipeline.launch import command_options
 from pipeline.launch.command_options import ScoreOptions, TuneOptions
 from pipeline.launch.commands import list_flags
+from tests.support.flag_table import rows
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 ROW = re.compile(r"^\| *`(--[^|]*)\|", re.MULTILINE)  # a row of a table whose first cell is an option
@@ -32,6 +33,19 @@ def test_the_table_of_score_has_options_that_there_are(page: str) -> None:
     flags = table_flags(page)
     assert len(flags) >= 5
     assert set(flags) <= set(list_flags(ScoreOptions))
+
+
+def test_the_table_of_triton_flags_is_that_of_the_declaration() -> None:
+    """`python -m tests.support.flag_table` prints the English rows; the Chinese page translates effects."""
+    english, chinese = (
+        re.findall(r"^\| (`--.*) \| (`.*`) \| (.*) \|$", (DOCS / page).read_text("utf-8"), re.MULTILINE)
+        for page in ("triton.md", "triton_zh.md")
+    )
+    assert english == rows()
+    assert [(names.replace("、", ", "), value) for names, value, _ in chinese] == [row[:2] for row in rows()]
+    assert [effect.startswith("不起作用") for *_, effect in chinese] == [
+        effect.startswith("no effect") for *_, effect in english
+    ]
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))

@@ -25,6 +25,7 @@ from pipeline.launch.doctor.checks import (
     check_packages,
     check_port,
     check_python,
+    check_tritonserver,
     cpu_flags,
     memory,
 )
@@ -298,3 +299,18 @@ class TestConfiguration:
 def test_a_home_that_can_t_be_written_is_no_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/proc/no-home")
     assert [finding.status for finding in check_predictions(try_prediction())] == [Status.OK]
+
+
+def test_the_first_tritonserver_on_the_path_is_told_apart(tmp_path: Path) -> None:
+    texts = {"ours": "#!/bin/python\nfrom pipeline.__main__ import tritonserver\n", "other": "\x7fELF"}
+    told = []
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text, "utf-8")
+        told.append(check_tritonserver(str(tmp_path / name)))
+    told.append(check_tritonserver(None))
+    assert [finding.status for finding in told] == [Status.OK, Status.NOTE, Status.NOTE]
+    assert [finding.result.rpartition(", ")[2] for finding in told] == [
+        "of this package",
+        "of another package",
+        "not on the PATH",
+    ]

@@ -8,9 +8,10 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,6 +23,7 @@ from tests.support.container import UID, Container, Image, image
 from tests.support.container_files import instructions
 from tests.support.followed_documents import blocks_of
 from tests.support.service_process import APPS, PATIENCE_S, ROOT, is_running, wait_until
+from tests.support.triton_repository import write_model
 
 ASK = """
 import json, sys, urllib.request, grpc
@@ -52,6 +54,40 @@ print("SIGTERM did nothing")
 POST = """
 import sys, urllib.request
 print(urllib.request.urlopen(sys.argv[1], sys.argv[2].encode(), timeout=60).read().decode())
+"""
+CALLS = """
+import json, sys, urllib.error, urllib.request, grpc
+http_port, grpc_port, calls = json.loads(sys.argv[1])
+def status(method, path, body):
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"} if data else {}
+    call = urllib.request.Request(f"http://127.0.0.1:{http_port}{path}", data, headers, method=method)
+    try:
+        with urllib.request.urlopen(call, timeout=60) as answer:
+            return [answer.status, answer.read().decode()]
+    except urllib.error.HTTPError as exc:
+        return [exc.code, exc.read().decode()]
+answers = [status(*call) for call in calls]
+channel = grpc.insecure_channel(f"127.0.0.1:{grpc_port}")
+live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+print(json.dumps([answers, live(b"", timeout=60) == b"\\x08\\x01"]))
+"""
+HOSTS = dict(
+    re.findall(
+        r"^\| ([\w ]+) \| `(tritonserver [^`]+)` \|", (ROOT / "docs/triton.md").read_text("utf-8"), re.M
+    )
+)
+DOUBLES = """
+import triton_python_backend_utils as utils
+class TritonPythonModel:
+    def execute(self, requests):
+        inputs = [utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
+        return [utils.InferenceResponse([utils.Tensor("y", x * 2)]) for x in inputs]
+"""
+DOUBLED = """
+backend: "python"
+input { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 2 ] }
 """
 PAGE = blocks_of(ROOT / "docs/deploy.md")
 FILES = {block.title: block.text for block in PAGE if block.title}
@@ -265,6 +301,92 @@ class TestDeploymentPage:
             assert_scaled(container, "scaled", 18082)
             os.kill(container.pid, signal.SIGTERM)
             assert container.exit_code(container.service.stop_grace_s) == 0, container.log
+
+
+class TestTritonHosts:
+    """The command lines of docs/triton.md, as uid 1000 on a read-only root with a writable /tmp."""
+
+    def container(self, small: Image, tmp_path: Path, host: str, folder: str) -> Container:
+        write_model(tmp_path, "doubles", DOUBLED, DOUBLES)
+        for path in (tmp_path, *tmp_path.rglob("*")):
+            path.chmod(0o755)
+        compose = {
+            "command": shlex.split(HOSTS[host]),
+            "user": "1000",
+            "read_only": True,
+            "tmpfs": ["/tmp"],
+            "cap_drop": ["ALL"],
+            "security_opt": ["no-new-privileges:true"],
+            "stop_grace_period": "30s",  # of Kubernetes
+        }
+        return Container(small, volumes={str(tmp_path): folder}, compose=compose)
+
+    @pytest.mark.parametrize(
+        ("host", "folder", "ports"),
+        [
+            ("KServe", "/mnt/models", (8080, 9000)),
+            ("PaddleX", "/paddlex/var/paddlex_model_repo", (8000, 8001)),
+            ("Model Analyzer", "/srv/models", (8000, 8001)),
+        ],
+    )
+    def test_the_command_of_a_host_starts_answers_and_stops(
+        self, small: Image, tmp_path: Path, host: str, folder: str, ports: tuple[int, int]
+    ) -> None:
+        loads = host == "Model Analyzer"
+        calls = [
+            ("GET", "/v2/health/live"),
+            ("GET", "/v2/health/ready"),
+            *([("POST", "/v2/repository/models/doubles/load", {})] if loads else []),
+            ("GET", "/v2/models/doubles/ready"),
+            ("GET", "/v1/models/doubles"),
+            INFER,
+        ]
+        with self.container(small, tmp_path, host, folder) as container:
+            answers = call_server(container, ports, calls)
+            assert [status for status, _ in answers] == [200] * len(calls)
+            assert json.loads(answers[-1][1])["outputs"][0]["data"] == [2, 4]
+            assert "Permission denied" not in container.log and "Traceback" not in container.log
+            os.kill(container.pid, signal.SIGTERM)
+            assert container.exit_code(container.service.stop_grace_s) == 0, container.log
+
+    def test_the_agent_of_seldon_loads_asks_and_unloads(self, small: Image, tmp_path: Path) -> None:
+        model = "/v2/repository/models/doubles"
+        with self.container(small, tmp_path, "Seldon Core 2", "/mnt/agent/models") as container:
+            answers = call_server(
+                container,
+                (9000, 9500),
+                [
+                    ("GET", "/v2/health/live"),
+                    ("POST", f"{model}/load", {}),
+                    ("GET", "/v2/models/doubles/ready"),
+                    INFER,
+                    ("POST", f"{model}/unload", {}),
+                    ("GET", "/v2/models/doubles/ready"),
+                    ("GET", "/v2/health/live"),
+                ],
+            )
+            assert [status for status, _ in answers] == [200, 200, 200, 200, 200, 400, 200]
+            assert json.loads(answers[3][1])["outputs"][0]["data"] == [2, 4]
+            os.kill(container.pid, signal.SIGTERM)
+            assert container.exit_code(container.service.stop_grace_s) == 0, container.log
+
+
+INFER = (
+    "POST",
+    "/v2/models/doubles/infer",
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}]},
+)
+
+
+def call_server(
+    container: Container, ports: tuple[int, int], calls: Sequence[tuple[Any, ...]]
+) -> list[tuple[int, str]]:
+    """Statuses and bodies of calls over HTTP, one after the other; gRPC is live, too."""
+    container.wait_until_ready()
+    padded = [(*call, None)[:3] for call in calls]
+    answers, live = json.loads(container.python(CALLS, json.dumps([*ports, padded])).splitlines()[-1])
+    assert live
+    return [(status, body) for status, body in answers]
 
 
 def assert_scaled(container: Container, model: str, port: int) -> None:

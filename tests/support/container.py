@@ -216,14 +216,20 @@ class Container:
     def wait_until_healthy(self) -> None:
         wait_until(self._healthy, "HEALTHCHECK says so", 2 * PATIENCE_S, on_timeout=lambda: self.log)
 
-    def _healthy(self) -> bool:
+    def wait_until_ready(self) -> None:
+        """The log says so."""
+        wait_until(self._ready, "the service is ready", 2 * PATIENCE_S, on_timeout=lambda: self.log)
+
+    def _ready(self) -> bool:
         ended = self.exit_code(0)
         if ended == REFUSED:
             pytest.skip(f"this machine permits no /proc of a container's own: {self.log}")
         assert ended is None, f"the service left with {ended}:\n{self.log}"
-        if " is ready: " not in self.log:
-            return False  # asked over and over, it would take the workers' place on the cores
-        return self.run(*self.service.health_check).code == 0
+        return " is ready: " in self.log
+
+    def _healthy(self) -> bool:
+        # Asked over and over before, it would take the workers' place on the cores.
+        return self._ready() and self.run(*self.service.health_check).code == 0
 
     def exit_code(self, timeout_s: float) -> int | None:
         """None while it runs on after that."""
@@ -242,10 +248,11 @@ def _become(to_be: Service) -> list[str]:
     Who is not root can be no other user, but have another number for the one user that there is.
     """
     assert to_be.user not in ("root", "0")
+    uid = to_be.user if to_be.user.isdecimal() else UID
     limits = ["--no-new-privs"] if to_be.no_new_privileges else []
     if to_be.no_capabilities:
         limits += ["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
     if os.geteuid() == 0:
-        return [_tool("setpriv"), f"--reuid={UID}", f"--regid={UID}", "--clear-groups", *limits, "--"]
-    other = [_tool("unshare"), "--user", f"--map-user={UID}", f"--map-group={UID}", "--keep-caps"]
+        return [_tool("setpriv"), f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *limits, "--"]
+    other = [_tool("unshare"), "--user", f"--map-user={uid}", f"--map-group={uid}", "--keep-caps"]
     return [*other, _tool("setpriv"), *limits, "--"]

@@ -71,7 +71,7 @@ def service(image: list[Instruction], compose: Mapping[str, Any] | None = None) 
     compose = _compose() if compose is None else compose
     unknown = set(compose) - {
         "build", "image", "ports", "restart", "init", "command", "environment",
-        "read_only", "tmpfs", "shm_size", "security_opt", "cap_drop", "stop_grace_period",
+        "user", "read_only", "tmpfs", "shm_size", "security_opt", "cap_drop", "stop_grace_period",
     }  # fmt: skip
     assert not unknown, f"the container of the tests heeds no {unknown} yet"
     assert compose.get("cap_drop", []) in ([], ["ALL"])
@@ -80,7 +80,7 @@ def service(image: list[Instruction], compose: Mapping[str, Any] | None = None) 
     timeout = re.search(r"--timeout=(\d+)s", options)
     assert timeout
     return Service(
-        user=last["USER"],
+        user=compose.get("user", last["USER"]),
         folder=[line.rest for line in image if line.word == "WORKDIR"][-1],
         environment={
             **dict(pair.split("=", 1) for pair in shlex.split(last["ENV"])),

@@ -365,6 +365,7 @@ def check_software() -> list[Finding]:
         check_numpy(installed),
         check_originals(installed),
         check_onnx_runtime(installed),
+        check_tritonserver(shutil.which("tritonserver")),
     ]
 
 
@@ -490,6 +491,26 @@ def _normalised(name: str) -> str:
 def _some(names: list[str]) -> str:
     more = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+_ENTRY_POINT = b"pipeline.__main__"  # in the programs that pip installs for this package
+
+
+def check_tritonserver(program: str | None) -> Finding:
+    """Report the `tritonserver` that is first on the PATH. program: its path, None without any."""
+    check = "tritonserver"
+    if program is None:
+        remedy = "Name the bin folder of this environment in PATH, where KServe or another host starts it."
+        return notice(check, "not on the PATH", remedy)
+    try:
+        with Path(program).open("rb") as file:
+            is_ours = _ENTRY_POINT in file.read(4096)
+    except OSError as exc:
+        return notice(check, f"first on the PATH: {program}, which can't be read ({exc.strerror})")
+    if is_ours:
+        return ok(check, f"first on the PATH: {program}, of this package")
+    remedy = "Name the bin folder of this environment first in PATH, if hosts shall start this server."
+    return notice(check, f"first on the PATH: {program}, of another package", remedy)
 
 
 def check_running() -> list[Finding]:

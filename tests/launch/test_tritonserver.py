@@ -1,0 +1,82 @@
+"""`tritonserver`: how its flags are parsed, and a start without models."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.launch.commands import parse_options
+from pipeline.launch.serve_options import ServeOptions, add_flags, parse_flags
+from tests.support.command_line import python
+from tests.support.repository_process import RepositoryProcess
+from tests.support.triton_repository import write_model
+
+PROGRAM = "import sys; from pipeline.__main__ import tritonserver; sys.exit(tritonserver(sys.argv[1:]))"
+TENSORS = """
+backend: "identity"
+input { name: "I" data_type: TYPE_FP32 dims: [ 2 ] }
+output { name: "O" data_type: TYPE_FP32 dims: [ 2 ] }
+"""
+
+
+def parsed(*argv: str) -> ServeOptions:
+    parser = argparse.ArgumentParser()
+    add_flags(parser)
+    return parse_options(ServeOptions, parse_flags(parser, ["--model-store=models", *argv]))
+
+
+@pytest.mark.parametrize(
+    ("argv", "field", "value"),
+    [
+        (["--model-control-mode", "EXPLICIT"], "model_control_mode", "explicit"),
+        (["--log-format=ISO8601"], "log_format", "iso8601"),
+        (["--rate-limit=Execution_Count"], "rate_limit", "execution_count"),
+        (["--model-cont=poll"], "model_control_mode", "poll"),
+        (["--http-p", "9"], "http_port", 9),
+        (["--grpc-use-ssl"], "grpc_use_ssl", True),
+        (["--allow-grpc", "OFF"], "allow_grpc", False),
+        (["--log-info=1"], "log_info", True),
+        (["--log-verbose=true"], "log_verbose", 1),
+        (["-id", "ours"], "id", "ours"),
+        (["-id=ours"], "id", "ours"),
+        (["--trace-count", "-1"], "trace_count", -1),
+        (["--cache-config", "a,b=1", "--cache-config=c,d=2"], "cache_config", ("a,b=1", "c,d=2")),
+        (["--grpc-keepalive-permit-without-calls=true"], "grpc_keepalive_permit_without_calls", True),
+    ],
+)  # fmt: skip
+def test_values_are_parsed_as_triton_does(argv: list[str], field: str, value: Any) -> None:
+    assert getattr(parsed(*argv), field) == value
+
+
+def test_errors_name_the_flag_and_have_tritons_exit_code(tmp_path: Path) -> None:
+    write_model(tmp_path / "models", "odd", TENSORS.replace("identity", "nobody"))
+    for flags, message in (
+        ([], "--model-repository/--model-store"),
+        ([f"--model-store={tmp_path / 'models'}", "--htp-port=8000"], "did you mean --http-port?"),
+        ([f"--model-store={tmp_path / 'nowhere'}"], "can't be read: No such file"),
+        ([f"--model-store={tmp_path / 'models'}"], "not all models can be served: odd"),
+    ):
+        done = python("-c", PROGRAM, *flags)
+        assert (done.returncode, message in done.stderr) == (1, True), done.stderr
+
+
+def test_a_missing_repository_starts_a_server_that_is_live_and_not_ready(tmp_path: Path) -> None:
+    flags = ["--exit-on-error=false", "--log-format=ISO8601"]
+    with RepositoryProcess(tmp_path / "nowhere", arguments=flags, wait=False) as server:
+        server.wait_for_log("is ready: http_port")
+        assert [server.http(f"/v2/health/{kind}").status for kind in ("live", "ready")] == [200, 400]
+        assert re.search(
+            r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ I \d+ front\] Server triton starts", server.log, re.M
+        )
+
+
+def test_an_empty_repository_starts_a_server_that_is_ready(tmp_path: Path) -> None:
+    flags = ["--exit-on-error=false", "--log-format=default"]
+    with RepositoryProcess(tmp_path, arguments=flags) as server:
+        assert json.loads(server.http("/v2/repository/index", b"").body) == []
+        assert re.search(r"^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ front\] Server triton starts", server.log, re.M)
