@@ -734,6 +734,16 @@ class TaskQueue:
             self._remove_first()
         return tasks
 
+    def pop_only(self, chosen: Collection[Task]) -> None:
+        """Remove these tasks, and cancelled tasks. The others keep their order."""
+        kept: list[Task] = []
+        for task in self:
+            if task.wanted and task not in chosen:
+                kept.append(task)
+            else:
+                self._record_departure(task)
+        self._tasks, self._served = kept, 0
+
     def last(self) -> Task | None:
         """Return the last task to serve without removing it; None if no task waits.
 

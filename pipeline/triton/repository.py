@@ -359,11 +359,6 @@ class _RepositoryReader:
         if graph is not None and self._find_decoupled_steps(graph):
             document = {**document, "model_transaction_policy": {"decoupled": True}}
         self.served.notes.extend(describe_ineffective_accelerators(config, backend))
-        if keeps_sequences(config) and not config.sequence_batching.state and _count_instances(config) > 1:
-            self.served.notes.append(
-                f"Model {config.name}: one instance runs in place of {_count_instances(config)}, for it "
-                "keeps the state of its sequences itself"
-            )
         if backend == "python" and not self._repository.install_requirements:
             for path in find_requirements(folder, versions[-1]):
                 self.served.notes.append(f"Model {config.name}: {NOT_INSTALLED.format(path)}")
@@ -481,7 +476,7 @@ def build_section(config: ModelConfig, backend: str, folder: Path, threads: int)
     batching = sequences or config.WhichOneof("scheduling_choice") == "dynamic_batching"
     max_batch_size = config.max_batch_size
     section: dict[str, Any] = {
-        "concurrency": 1 if sequences and not config.sequence_batching.state else _count_instances(config),
+        "concurrency": _count_instances(config),
         "batch_size": max(1, max_batch_size) if batching else 1,
         "auto_batching_timeout": _get_queue_delay_us(config) / 1000,
     }

@@ -11,7 +11,7 @@ import pytest
 from pipeline.api.request_options import RequestOptions
 from pipeline.api.sequences import SequenceRules
 from pipeline.config.config_file import Limits
-from pipeline.errors import InvalidInput, Overloaded, ServingError
+from pipeline.errors import InvalidInput, NotReady, Overloaded, SequenceLost, ServingError
 from pipeline.front.dag_run import Request
 from pipeline.front.scheduler.sequences import Sequences, Turn, end_turns
 
@@ -30,6 +30,11 @@ class FakeTask:
     def fail(self, error: ServingError) -> None:
         self.errors.append(error)
 
+    def of(self, turn: Turn) -> Any:
+        """The task, queued for a request."""
+        self.turn = turn
+        return self
+
 
 class Harness:
     """Sequences, the tasks that they have released, and the time."""
@@ -37,6 +42,7 @@ class Harness:
     def __init__(self, **limits: int) -> None:
         self.now = 100.0
         self.released: list[str] = []
+        self.instances = ["first"]
         rules = SequenceRules(idle_s=IDLE_S)
         self.sequences = Sequences(
             "asr:1", rules, Limits(**limits), lambda task: self.released.append(task.name), lambda: self.now
@@ -240,7 +246,12 @@ def bound(harness: Harness, slots: int = 0) -> Harness:
     """The sequences of a model that keeps the state in its instance."""
     rules = SequenceRules(idle_s=IDLE_S, bound=True, slots=slots)
     harness.sequences = Sequences(
-        "asr:1", rules, Limits(), lambda task: harness.released.append(task.name), lambda: harness.now
+        "asr:1",
+        rules,
+        Limits(),
+        lambda task: harness.released.append(task.name),
+        lambda: harness.now,
+        lambda: harness.instances,
     )
     return harness
 
@@ -284,3 +295,40 @@ async def test_a_sequence_without_a_slot_waits_until_another_ends() -> None:
     end_turns(turns[1:2], None)  # its client leaves
     end_turns(turns[:1], [b"answer"])
     assert (harness.released, harness.sequences.live) == (["2"], 1)
+
+
+@in_loop
+async def test_a_new_sequence_goes_to_the_instance_with_the_fewest() -> None:
+    harness = bound(Harness(), slots=2)
+    harness.instances = ["first", "second"]
+    turns = [harness.join(START, key=key) for key in (1, 2, 3, 4, 5)]
+    placed = [turn.sequence.instance for turn in turns]
+    assert placed == ["first", "second", "first", "second", None]
+    end_turns(turns[1:2], InvalidInput("it fails"))
+    assert turns[4].sequence.instance == "second"
+
+
+@in_loop
+async def test_only_the_sequences_of_a_dead_instance_end() -> None:
+    harness = bound(Harness())
+    harness.instances = ["first", "second"]
+    for key in (1, 2, 3):
+        harness.run(START, key=key)
+    harness.instances = ["second", "third"]
+    tasks = [FakeTask(str(key)).of(harness.join(START * (key == 3), key=key)) for key in (1, 2, 3)]
+    assert harness.sequences.group_tasks(tasks) == {"second": [tasks[1]], "third": [tasks[2]]}
+    await asyncio.sleep(0)
+    assert [len(task.errors) for task in tasks] == [1, 0, 0]
+    assert isinstance(tasks[0].errors[0], SequenceLost)
+
+
+@in_loop
+async def test_sequences_that_wait_for_an_instance_are_refused_where_none_comes() -> None:
+    harness = bound(Harness())
+    harness.instances = []
+    turns = [harness.join(START, key=key) for key in (1, 2)]
+    tasks: list[Any] = [FakeTask(str(number)) for number in range(2)]
+    assert [turn.admit(task) for turn, task in zip(turns, tasks, strict=True)] == [False, False]
+    harness.sequences.clear_backlog(NotReady("no instance"))
+    await asyncio.sleep(0)
+    assert [len(task.errors) for task in tasks] == [1, 1]

@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from tritonclient.utils import InferenceServerException
@@ -94,6 +95,23 @@ def test_a_sequence_ends_with_the_instance_that_kept_its_state(service: Reposito
         with pytest.raises(InferenceServerException, match="must specify the START flag"):
             infer("sums", 1, sequence_id=50)
         assert first(infer("sums", 4, sequence_id=50, sequence_start=True, sequence_end=True)) == 4
+
+
+def test_only_the_sequences_of_a_dead_instance_end(service: RepositoryProcess) -> None:
+    service.wait_until_ready(every_instance=True)
+    with protocols(service) as (_, infer):
+        keys = range(60, 64)
+        assert [first(infer("sums", key, sequence_id=key, sequence_start=True)) for key in keys] == [*keys]
+        names = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in service.worker_pids()}
+        os.kill(names["sums:1.0"], signal.SIGKILL)
+        lost = 0
+        for key in keys:
+            try:
+                assert first(infer("sums", 1, sequence_id=key, sequence_end=True)) == key + 1
+            except InferenceServerException as exc:
+                assert "the instance that kept its state" in str(exc)
+                lost += 1
+        assert lost == 2
 
 
 def test_answers_are_those_that_triton_gave(service: RepositoryProcess) -> None:

@@ -308,7 +308,13 @@ class Batcher:
         self._update_paces = update_paces
         self._queue = TaskQueue()
         rules = plan.app.get_sequence_rules(op)
-        self.sequences = None if rules is None else Sequences(op, rules, config.limits, self._push_again)
+        self.sequences = (
+            None
+            if rules is None
+            else Sequences(
+                op, rules, config.limits, self._push_again, list_instances=self._list_ready_instances
+            )
+        )
         self._suspects: deque[Task] = deque()
         self._overtakes = False  # the next ready worker gets queued tasks before suspects
         self._ahead = 0  # queued tasks to send before the suspects
@@ -325,6 +331,9 @@ class Batcher:
         """
         self._batch_limit = requests
         self._policy = replace(self._policy, batch_size=requests)
+
+    def _list_ready_instances(self) -> list[Instance]:
+        return [instance for instance in self.pool.instances if instance.state is _READY]
 
     @property
     def waiting(self) -> int:
@@ -481,6 +490,9 @@ class Batcher:
             self._refuse_all()
             return
         now, pace = time.monotonic(), self.pace
+        if self.sequences is not None and self.sequences.is_bound:
+            self._dispatch_bound(self.sequences, now)
+            return
         if self._overtakes and self._has_available:
             self._overtakes = False
             self._ahead = overtaking_tasks(len(self._queue), pace.per_task_s)
@@ -499,12 +511,40 @@ class Batcher:
         if self._suspects:
             self._dispatch_suspects(now)
 
+    def _dispatch_bound(self, sequences: Sequences, now: float) -> None:
+        """Send the queued tasks of sequences whose state an instance keeps, each to this instance."""
+        sequences.give_slots()
+        if self._suspects and not self._dispatch_suspects(now):
+            return
+        for instance, tasks in sequences.group_tasks(list(self._queue)).items():
+            assert isinstance(instance, Instance)
+            if not self._may_get(instance, tasks[0], len(tasks), now):
+                continue
+            size = dispatch_size(len(tasks), 1, self._policy, self.pace.usual_s, self.pace.most_tasks)
+            chosen = tasks[:size]
+            self._queue.pop_only(chosen)
+            self._send(instance, chosen, now)
+
+    def _may_get(self, instance: Instance, first: Task, waiting: int, now: float) -> bool:
+        """Return whether an instance may get tasks now. If it waits for a fuller batch, a timer is set."""
+        if not instance.has_place:
+            return False
+        if instance.in_flight:
+            return self._may_queue_behind(instance.in_flight[0], waiting, now)
+        wait_s = self._wait(instance, first, waiting, now)
+        if wait_s > 0:
+            self._ripen_in(wait_s)
+        return wait_s <= 0
+
     def _refuse_all(self) -> None:
         """Fail all queued tasks with NotReady (HTTP 503), because no worker is left and the service ends."""
         tasks = [*self._suspects, *self._queue.clear()]
         self._suspects.clear()
+        error = NotReady(f"Op {self.op} has no worker left and none can be started: the service ends")
+        if self.sequences is not None:
+            self.sequences.clear_backlog(error)
         for task in tasks:
-            task.fail(NotReady(f"Op {self.op} has no worker left and none can be started: the service ends"))
+            task.fail(error)
 
     def _free(self, first: Task, now: float) -> list[Instance]:
         """Return the worker instances that may get tasks now. The last used is first: its caches are warm.
@@ -520,39 +560,46 @@ class Batcher:
             if instance.in_flight:
                 busy.append(instance)
                 continue
-            wait_s = self._wait(instance, first, now)
+            wait_s = self._wait(instance, first, len(self._queue), now)
             shortest_s = min(shortest_s, wait_s)
             if wait_s <= 0:
                 ripe.append(instance)
         if shortest_s == math.inf:
-            return [i for i in busy if self._may_queue_behind(i.in_flight[0], now)]
-        if not ripe and self._ripening is None:
-            self._ripening = asyncio.get_running_loop().call_later(shortest_s, self._ripen)
+            return [i for i in busy if self._may_queue_behind(i.in_flight[0], len(self._queue), now)]
+        if not ripe:
+            self._ripen_in(shortest_s)
         if len(ripe) > 1:
             ripe.sort(key=_IDLE_SINCE, reverse=True)
         return ripe
 
-    def _wait(self, instance: Instance, first: Task, now: float) -> float:
-        """Return the seconds until a partial batch may be sent to this idle worker instance."""
-        waiting = len(self._queue)
+    def _wait(self, instance: Instance, first: Task, waiting: int, now: float) -> float:
+        """Return the seconds until a partial batch may be sent to this idle worker instance.
+
+        waiting: queued tasks that the instance may get, of which `first` is the next.
+        """
         if self._policy.max_queue_delay_s:
             return ripe_in(waiting, first.queued_at, self._policy, now)
         answered, idle_since = instance.answered, instance.idle_since
         return gathered_in(waiting, answered, self._policy, idle_since, self.pace.usual_s, now)
 
-    def _may_queue_behind(self, running: Dispatch, now: float) -> bool:
+    def _may_queue_behind(self, running: Dispatch, waiting: int, now: float) -> bool:
         """Return whether a busy worker instance may get a second dispatch.
 
-        running: the dispatch that it executes.
+        running: the dispatch that it executes. waiting: queued tasks that it may get.
         """
         if running.is_lone:
             return False
-        size, waiting, tasks = self._policy.batch_size, len(self._queue), len(running.tasks)
+        size, tasks = self._policy.batch_size, len(running.tasks)
         open_tasks = tasks - running.tasks.count(None)
         rest_s = open_tasks * self.pace.per_task_s - (now - running.run_began)
         if may_follow(tasks, open_tasks, waiting, rest_s):
             return True
         return may_queue_behind(tasks, running.began, waiting, size, self.pace.usual_s, now)
+
+    def _ripen_in(self, wait_s: float) -> None:
+        """Dispatch again after some seconds, for an idle instance that waits for a fuller batch."""
+        if self._ripening is None:
+            self._ripening = asyncio.get_running_loop().call_later(wait_s, self._ripen)
 
     def _ripen(self) -> None:
         self._ripening = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
 from pipeline.api.request_options import NO_OPTIONS
@@ -38,7 +38,7 @@ class LiveSequence:
         self.turns: deque[Turn] = deque()  # in the order of the requests; the first one is current
         self.idle_since = 0.0  # end of the last request, time.monotonic()
         self.has_slot = False  # whether its requests may run; always, unless the model keeps the state itself
-        self.instance: object = None  # the worker instance that keeps the state
+        self.instance: object = None  # the worker instance that keeps the state; None: the front keeps it
 
     @property
     def goes_on(self) -> bool:
@@ -99,6 +99,11 @@ class Turn:
             self.state = state
         self._running = False
         self._go_on()
+
+    @property
+    def sequence(self) -> LiveSequence:
+        """The sequence of the request."""
+        return self._sequence
 
     def bind(self, instance: object, *, is_retry: bool) -> ServingError | None:
         """Bind the sequence to the worker instance that gets the request, if the instance keeps the state.
@@ -162,8 +167,9 @@ class Sequences:
         limits: Limits,
         release: Callable[[Task], None],
         clock: Callable[[], float] = time.monotonic,
+        list_instances: Callable[[], Sequence[object]] = tuple,
     ) -> None:
-        """release: queues a task whose predecessor in the sequence has ended."""
+        """release: queues a task whose predecessor has ended. list_instances: returns the ready instances."""
         self.op = op
         self.expired = 0  # sequences that were freed after the idle time
         self.bytes = 0  # of all states
@@ -175,10 +181,16 @@ class Sequences:
         self._clock = clock
         self._by_key: dict[Key, LiveSequence] = {}
         self._idle: dict[Key, LiveSequence] = {}  # without open requests, the longest idle first
-        self._slots = rules.slots if rules.bound and rules.slots else sys.maxsize
-        self._used_slots = 0
+        self._slots = rules.slots or sys.maxsize  # of an instance
+        self._list_instances = list_instances
+        self._bound = Counter[object]()  # sequences by instance
         self._backlog: deque[LiveSequence] = deque()  # without a slot
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether an instance keeps the state of a sequence, and runs all requests of the sequence."""
+        return self._rules.bound
 
     @property
     def live(self) -> int:
@@ -250,19 +262,70 @@ class Sequences:
         if len(sequence.turns) == 1:
             if not sequence.has_slot:
                 self._backlog.append(sequence)
-                self._give_slots()
+                self.give_slots()
             else:
                 turn.begin(None)
         return turn
 
-    def _give_slots(self) -> None:
-        """Begin the sequences that wait for a slot, as far as slots are free."""
-        while self._backlog and self._used_slots < self._slots:
-            sequence = self._backlog.popleft()
-            if sequence.turns and not sequence.has_slot:  # else its clients have left
+    def give_slots(self) -> None:
+        """Begin the sequences that wait for a slot of an instance, as far as slots are free."""
+        while self._backlog:
+            sequence = self._backlog[0]
+            is_waiting = bool(sequence.turns) and not sequence.has_slot  # else its clients have left
+            if is_waiting and self._rules.bound and not self._bind_to_least(sequence, self._slots):
+                return
+            self._backlog.popleft()
+            if is_waiting:
                 sequence.has_slot = True
-                self._used_slots += 1
                 self._begin_first(sequence)
+
+    def _bind_to_least(self, sequence: LiveSequence, slots: int) -> bool:
+        """Bind a sequence to the instance with the fewest sequences.
+
+        Return false if no instance is ready, or if the instance has as many sequences as slots.
+        """
+        instances = self._list_instances()
+        instance = min(instances, key=self._bound.__getitem__, default=None)
+        if instance is None or self._bound[instance] >= slots:
+            return False
+        self._set_instance(sequence, instance)
+        return True
+
+    def _set_instance(self, sequence: LiveSequence, instance: object) -> None:
+        former, sequence.instance = sequence.instance, instance
+        if former is not None:
+            self._bound[former] -= 1
+            if not self._bound[former]:
+                del self._bound[former]
+        if instance is not None:
+            self._bound[instance] += 1
+
+    def group_tasks(self, tasks: Iterable[Task]) -> dict[object, list[Task]]:
+        """Return queued tasks by the instance that keeps the state of their sequence.
+
+        A task whose instance is gone fails, unless it starts its sequence: then another instance gets it.
+        """
+        groups: dict[object, list[Task]] = {}
+        instances = self._list_instances()
+        for task in tasks:
+            turn = task.turn
+            if not isinstance(turn, Turn) or not task.wanted:
+                continue
+            sequence = turn.sequence
+            is_ready = sequence.instance in instances
+            if is_ready or (turn.starts and self._bind_to_least(sequence, sys.maxsize)):
+                groups.setdefault(sequence.instance, []).append(task)
+            elif not turn.starts:
+                asyncio.get_running_loop().call_soon(task.fail, self._lose(sequence))
+        return groups
+
+    def clear_backlog(self, error: ServingError) -> None:
+        """Fail the requests of the sequences that wait for a slot, because no instance will come."""
+        while self._backlog:
+            sequence = self._backlog.popleft()
+            if not sequence.has_slot:
+                for turn in tuple(sequence.turns):
+                    turn.begin(error)
 
     def _begin_first(self, sequence: LiveSequence) -> None:
         first = sequence.turns[0]
@@ -271,9 +334,8 @@ class Sequences:
     def _remove(self, sequence: LiveSequence) -> None:
         del self._by_key[sequence.key]
         self.bytes -= sequence.size
-        if sequence.has_slot:
-            self._used_slots -= 1
-            self._give_slots()
+        self._set_instance(sequence, None)
+        self.give_slots()
 
     def bind(
         self, sequence: LiveSequence, turn: Turn, instance: object, *, is_retry: bool
@@ -285,10 +347,14 @@ class Sequences:
         if not self._rules.bound:
             return None
         if turn.starts:
-            sequence.instance = instance
+            self._set_instance(sequence, instance)
             return None
         if sequence.instance is instance and not is_retry:
             return None
+        return self._lose(sequence)
+
+    def _lose(self, sequence: LiveSequence) -> SequenceLost:
+        """End a sequence whose state is lost, and return the error for its request."""
         sequence.started = False
         return SequenceLost(
             f"sequence {sequence.key} of model '{self._model}' has ended: the instance that kept its state "
