@@ -736,13 +736,13 @@ class TaskQueue:
 
     def pop_only(self, chosen: Collection[Task]) -> None:
         """Remove these tasks, and cancelled tasks. The others keep their order."""
-        kept: list[Task] = []
+        remaining: list[Task] = []
         for task in self:
             if task.wanted and task not in chosen:
-                kept.append(task)
+                remaining.append(task)
             else:
                 self._record_departure(task)
-        self._tasks, self._served = kept, 0
+        self._tasks, self._served = remaining, 0
 
     def last(self) -> Task | None:
         """Return the last task to serve without removing it; None if no task waits.
