@@ -96,7 +96,7 @@ def test_hotwords_change_the_text(offline: RepositoryProcess) -> None:
 
 def test_a_wave_without_frames_is_refused_alone(offline: RepositoryProcess) -> None:
     with rpc.InferenceServerClient(offline.rpc_address) as client:
-        with pytest.raises(InferenceServerException, match="'speech' has shape .* no element") as refused:
+        with pytest.raises(InferenceServerException, match=r"'speech' has shape .* no element") as refused:
             transcribe(client, np.zeros(100, np.float32))
         assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
         assert transcribe(client, speak("abc")) == "abc"
