@@ -9,9 +9,10 @@ import numpy as np
 import torch
 import transformers
 
-from convert.from_torch.torch_model import load_torch_model, torch_runner
+from convert.from_torch.torch_model import load_torch_model
 from convert.from_torch.torch_steps import onnx_step
 from convert.from_torch.twin import paddlenlp_model
+from convert.programs.file_model import torch_runner
 from convert.steps.progress import SilentSteps, Steps
 
 # What PaddleNLP's own classes have where its configuration doesn't tell, or can't.

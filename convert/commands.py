@@ -10,7 +10,7 @@ from pathlib import Path
 from convert.from_paddlenlp.paddlenlp_source import TASKS
 from convert.from_torch.torch_source import ROUTES, TORCH_OPSET, TORCH_OPSETS
 from convert.paddle_onnx.paddle2onnx_step import OPSET, OPSETS
-from convert.precision.precisions import BOUNDS, PRECISIONS
+from convert.precision.precisions import BOUNDS, PRECISION_ENGINES, PRECISIONS
 from convert.programs.engines import ENGINES
 from convert.programs.program_feeds import BATCHES, SHAPE_LENGTHS
 from convert.result import FORMATS, TRITON, Conversion, ConversionOptions, lengths_settings, parse_numbers
@@ -149,7 +149,9 @@ class Torch(Command):
     """`paddlewheel convert torch`: converts a PyTorch model to Paddle, ONNX or TorchScript."""
 
     source: str = argument(
-        metavar="SOURCE", help="Hugging Face directory (config.json, weights), or module:factory"
+        metavar="SOURCE",
+        help="Hugging Face directory (config.json, weights), module:factory, TorchScript (.pt) or program of "
+        "torch.export (.pt2)",
     )
     out: Path = argument(**_OUT)
     to: str | None = option(
@@ -183,9 +185,11 @@ class Torch(Command):
 
 @dataclass(frozen=True, kw_only=True)
 class Serving(_ServedModel):
-    """`paddlewheel convert serving`: makes a serving model of an exported Paddle or ONNX model."""
+    """`paddlewheel convert serving`: makes a serving model of an exported Paddle, ONNX or PyTorch model."""
 
-    source: Path = argument(metavar="MODEL", help="folder of a Paddle program or ONNX model, or a .onnx file")
+    source: Path = argument(
+        metavar="MODEL", help="folder of a Paddle, ONNX or TorchScript model, or a .onnx, .pt or .pt2 file"
+    )
     out: Path = argument(**_OUT)
     with_notes: bool = switch(
         help="take aliases, padding, labels, task, tokenizer from the notes beside the program"
@@ -253,7 +257,7 @@ class Precision(Command):
     out: Path = argument(**_OUT)
     to: str = option(required=True, choices=PRECISIONS, help="precision to make")
     engine: str = option(
-        choices=tuple(ENGINES), default="", help="what shall run it (onnxruntime; for bf16 paddle)"
+        choices=PRECISION_ENGINES, default="", help="what shall run it (onnxruntime; for bf16 paddle)"
     )
     calibration: tuple[Path, ...] = option(
         default=(),
@@ -343,7 +347,8 @@ class AnySource(_ServedModel, _DynamicModel):
     source: str = argument(
         metavar="SOURCE",
         help="folder, config.json or name of a PaddleNLP model, Hugging Face directory, module:factory of "
-        "Paddle or PyTorch, .onnx file, folder of a Paddle program, or a model of scikit-learn (.joblib, "
+        "Paddle or PyTorch, TorchScript (.pt), program of torch.export (.pt2), .onnx file, folder of a "
+        "Paddle program, or a model of scikit-learn (.joblib, "
         ".pkl), LightGBM (.txt) or XGBoost (.json, .ubj)",
     )
     out: Path = argument(**_OUT)
@@ -430,7 +435,7 @@ COMMANDS: dict[str, tuple[type[Command], str, str]] = {  # type, help and exampl
     ),
     "serving": (
         Serving,
-        "make a serving model of a Paddle inference model or an ONNX model",
+        "make a serving model of a Paddle inference model, an ONNX model or a model file of PyTorch",
         "paddlewheel convert serving build/inference models/mine --fetch-alias logits "
         '--padding "input_ids=0,attention_mask=0" --labels bad,neutral,good --file vocab.txt',
     ),

@@ -15,6 +15,7 @@ from convert.from_torch.torch_source import ROUTES, TORCH_OPSET, TORCH_OPSETS, R
 from convert.output.staging import check_replaceable, hash_sources, staged, write_stamp
 from convert.programs.engines import paddle_version
 from convert.programs.program_feeds import parse_input_spec
+from convert.programs.torch_file import TORCHSCRIPT, find_torch_file, read_format
 from convert.proof.parity import ParityReport, parse_report, write_reports
 from convert.result import FORMATS, Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python
@@ -38,8 +39,9 @@ def convert_torch(
     described: Mapping[str, Any] | None = None,
     options: ConversionOptions | None = None,
 ) -> Conversion:
-    """Convert the PyTorch model `source`, a Hugging Face directory or "module:factory", to the folder `out`.
+    """Convert the PyTorch model `source` to the folder `out`.
 
+    `source` is a Hugging Face directory, "module:factory", or a file of TorchScript or torch.export.
     `to` is "paddle", "onnx" or "torchscript"; by default all are tried in this order. With `advise`, the
     error of a single target names the others. `input_spec` has the form of `parse_input_spec`, and is
     optional for text models of transformers. A Paddle model is written in `program_format`, one of FORMATS;
@@ -49,14 +51,15 @@ def convert_torch(
     options = options or ConversionOptions()
     _check_target(to, opset)
     check_format(program_format)
-    routes = _routes(to, program_format)
+    routes = _routes(source, to, program_format)
     check_replaceable(out)
     facts = described or describe_torch(source, input_spec, options)
     proof = {"opset": opset, "tolerance": options.tolerance, "lengths": options.lengths}
     settings = {"routes": routes, **proof, "paddle": paddle_version(), "model": facts["fingerprint"]}
     settings |= format_settings(program_format)
-    tokenizer = [] if is_factory(source) else tokenizer_files(Path(source))
-    sentence = SentenceFiles() if is_factory(source) else sentence_files(Path(source))
+    folder_of_source = Path(source) if _is_pretrained(source) else None
+    tokenizer = tokenizer_files(folder_of_source) if folder_of_source else []
+    sentence = sentence_files(folder_of_source) if folder_of_source else SentenceFiles()
     files = [*tokenizer, *sentence.paths, *options.sample]
     fingerprint = hash_sources(files, {**settings, "sentence": sentence.settings})
     names = " or ".join(ROUTES[name].name for name in routes)
@@ -97,16 +100,35 @@ def _check_target(to: str | None, opset: int) -> None:
         )
 
 
-def _routes(to: str | None, program_format: str) -> list[str]:
+def _is_pretrained(source: str) -> bool:
+    """Whether the source is a Hugging Face directory."""
+    return not is_factory(source) and find_torch_file(source) is None
+
+
+def _routes(source: str, to: str | None, program_format: str) -> list[str]:
     """Return the targets to try, as keys of ROUTES.
 
-    Raises ConversionError for a target that can't have the format.
+    Raises ConversionError for a target that can't have the format, or that the source can't become.
     """
+    possible = _list_targets(source)
+    if to is not None and to not in possible:
+        raise ConversionError(
+            f"{source} can become {' or '.join(ROUTES[name].name for name in possible)} here; "
+            f"`paddlewheel convert all {source} OUT` makes a serving model of it."
+        )
     if program_format == FORMATS[0]:
-        return [to] if to else list(ROUTES)
+        return [to] if to else possible
     if to not in (None, "paddle"):
         raise ConversionError(f"--format {program_format} is for --to paddle, and --to {to} is asked for.")
     return ["paddle"]
+
+
+def _list_targets(source: str) -> list[str]:
+    """Return the keys of ROUTES that fit the source; a model file has no architecture to map weights into."""
+    file = find_torch_file(source)
+    if file is None:
+        return list(ROUTES)
+    return ["onnx", "torchscript"] if read_format(file) == TORCHSCRIPT else ["onnx"]
 
 
 def _run_first_possible(
@@ -133,7 +155,10 @@ def describe_torch(source: str, input_spec: str, options: ConversionOptions) -> 
     """
     if input_spec:
         parse_input_spec(input_spec)
-    check_source(source)
+    if (file := find_torch_file(source)) is not None:
+        read_format(file)
+    else:
+        check_source(source)
     sample = [str(path) for path in options.sample]
     arguments = {"source": source, "input_spec": input_spec, "sample": sample}
     facts: dict[str, Any] = _run_torch_step("describe_step", arguments, options)
@@ -175,6 +200,8 @@ def _run_torch_step(
     needs: Sequence[str] = ("torch", "transformers"),
     converter: str = "PyTorch",
 ) -> Any:
+    if not _is_pretrained(arguments["source"]):
+        needs = [name for name in needs if name != "transformers"]
     conversion_python(needs)
     return run_isolated(
         f"convert.from_torch.torch_steps:{step}",
@@ -195,5 +222,6 @@ def _add_routes(error: ServingError, source: str, route: str, *, only: bool, adv
         return ConversionError(f"{source}: no route is left, the last said: {why}.")
     if not advise:
         return ConversionError(f"{source}: {why}.")
-    alternatives = " or ".join(f"--to {name}" for name in ROUTES if name != route)
-    return ConversionError(f"{source}: {why}; {alternatives} may go.")
+    alternatives = " or ".join(f"--to {name}" for name in _list_targets(source) if name != route)
+    hint = f"; {alternatives} may go" if alternatives else ""
+    return ConversionError(f"{source}: {why}{hint}.")

@@ -17,14 +17,14 @@ from convert.from_torch.pretrained import TEXT_FEEDS, is_pretrained, load_pretra
 from convert.from_torch.torch_source import is_factory
 from convert.output.staging import hash_sources
 from convert.programs.engines import first_line
-from convert.programs.program_feeds import OTHER_INPUTS, Array, ProgramTensor, parse_input_spec
-from convert.programs.runners import Runner
+from convert.programs.file_model import FileModel, example_inputs, find_id_limits, run_once
+from convert.programs.program_feeds import ProgramTensor, parse_input_spec
+from convert.programs.torch_file import as_program_tensors, find_torch_file, read_file_signature
 from convert.proof.proof_inputs import Inputs
 from convert.proof.target import Target, create_specs_target
 from convert.to_serving.notes import text_padding
 from pipeline.errors import ConversionError
 from pipeline.models.label_names import get_labels, get_task, is_multi_label
-from pipeline.models.signature import sized
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class TorchModel:
     id_limits: Mapping[str, int]  # rows of the embedding that looks up a feed
     examples: tuple[Any, ...]  # inputs by position that the model runs
     other_examples: tuple[tuple[Any, ...], ...]  # of other shapes; the model may reject some
+    file: Path | None = None  # of TorchScript or torch.export, if the model is such a file
 
 
 class Positional(torch.nn.Module):  # type: ignore[misc]
@@ -61,11 +62,14 @@ class Positional(torch.nn.Module):  # type: ignore[misc]
 
 
 def load_torch_model(source: str, input_spec: str, sample: Sequence[str] = ()) -> TorchModel:
-    """Load a Hugging Face directory, or the model that module:factory returns, and run it once.
+    """Load a Hugging Face directory, a model file or the result of module:factory, and run it once.
 
-    `input_spec` is optional for models of transformers with token ids; `sample` are files with inputs for the
-    run. Raises ConversionError for a model that can't be loaded or run.
+    `input_spec` is optional for models of transformers with token ids, and for files that describe their
+    inputs; `sample` are files with inputs for the run. Raises ConversionError for a model that can't be
+    loaded or run.
     """
+    if (file := find_torch_file(source)) is not None:
+        return _load_file(file, source, input_spec, sample)
     model = _from_factory(source) if is_factory(source) else load_pretrained(Path(source))
     feeds = parse_input_spec(input_spec) if input_spec else text_feeds(model, source)
     # eval() on all parts: the ONNX exporter sets every part to the mode of the root.
@@ -75,12 +79,26 @@ def load_torch_model(source: str, input_spec: str, sample: Sequence[str] = ()) -
     return TorchModel(model, positional, feeds, outputs, limits, examples, tuple(other_examples))
 
 
+def _load_file(file: Path, source: str, input_spec: str, sample: Sequence[str]) -> TorchModel:
+    declared, fetches = read_file_signature(file, input_spec)
+    model = FileModel(file, declared, [fetch.name for fetch in fetches])
+    feeds = as_program_tensors(declared)
+    examples, *other_examples = _examples(source, feeds, sample)
+    outputs = run_once(model, declared, examples)
+    limits = find_id_limits(model, examples)
+    return TorchModel(
+        model.model, model, feeds, tuple(outputs), limits, examples, tuple(other_examples), file
+    )
+
+
 def torch_target(source: str, feeds: tuple[ProgramTensor, ...], id_limits: Mapping[str, int]) -> Target:
     """Return the input facts of a PyTorch model, from which `Inputs` makes random or sample inputs.
 
-    For a Hugging Face directory they name the folder of its tokenizer.
+    For a Hugging Face directory and a model file they name the folder of the tokenizer.
     """
-    return create_specs_target(source, feeds, id_limits, None if is_factory(source) else Path(source))
+    file = find_torch_file(source)
+    folder = file.parent if file else None if is_factory(source) else Path(source)
+    return create_specs_target(source, feeds, id_limits, folder)
 
 
 def _examples(source: str, feeds: tuple[ProgramTensor, ...], sample: Sequence[str]) -> list[tuple[Any, ...]]:
@@ -106,42 +124,11 @@ def _examples(source: str, feeds: tuple[ProgramTensor, ...], sample: Sequence[st
     ]
 
 
-def torch_runner(loaded: Any, feeds: Sequence[ProgramTensor]) -> Runner:
-    """Return a function that runs a PyTorch or TorchScript module on arrays by input name.
-
-    The function returns the outputs in order, and raises ConversionError if the module can't run the arrays.
-    """
-
-    def run(arrays: Mapping[str, Array]) -> list[Array]:
-        tensors = [torch.from_numpy(arrays[feed.name].copy()) for feed in feeds]
-        try:
-            with torch.no_grad():
-                outputs = loaded(*tensors)
-        except Exception as exc:
-            shapes = ", ".join(f"{feed.name} {list(arrays[feed.name].shape)}" for feed in feeds)
-            raise ConversionError(
-                f"the PyTorch model can't run {shapes} ({first_line(exc)}); {OTHER_INPUTS}."
-            ) from exc
-        return [
-            output.float().numpy() if output.is_floating_point() else output.numpy() for output in outputs
-        ]
-
-    return run
-
-
-def example_inputs(feeds: Sequence[ProgramTensor], batch: int, length: int) -> tuple[Any, ...]:
-    """Return input tensors by position: zeros for integers, valid in any embedding, and ones for floats."""
-    tensors = []
-    for feed in feeds:
-        shape, dtype = sized(feed.shape, batch, length), getattr(torch, feed.dtype)
-        tensors.append(
-            torch.ones(shape, dtype=dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
-        )
-    return tuple(tensors)
-
-
 def model_fingerprint(model: TorchModel) -> str:
     """Return a hash of the model's class, config and weights, and of the user's own source files."""
+    if model.file is not None:
+        facts = {"feeds": [str(feed) for feed in model.feeds], "torch": torch.__version__}
+        return hash_sources([model.file], {**facts, "outputs": model.outputs})
     weights = hashlib.sha256()
     for name, tensor in sorted(model.model.state_dict().items()):
         weights.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from convert.programs.torch_file import WEIGHTS
 from pipeline.errors import ConversionError
 
 CONFIG_FILE = "config.json"
-WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _HEADER_BYTES = 100 << 20  # limit of the safetensors format
 _LFS_POINTER = b"version https://git-lfs"
 

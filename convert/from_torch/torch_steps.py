@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,19 +17,21 @@ from convert.from_torch.torch_model import (
     load_torch_model,
     model_fingerprint,
     model_notes,
-    torch_runner,
     torch_target,
 )
 from convert.from_torch.torch_source import has_twin
 from convert.programs.engines import first_line, import_paddle
+from convert.programs.file_model import FileModel, describe_outputs, torch_runner, trace, trace_module
 from convert.programs.inference_program import read_program
 from convert.programs.program_feeds import Feeds
 from convert.programs.runners import layer_runner, program_runner
+from convert.programs.torch_file import copy_with_signature
 from convert.proof.parity import ParityReport, compare
 from convert.proof.proof_inputs import Inputs
 from convert.result import FORMATS
 from convert.steps.progress import Steps
 from pipeline.errors import ConversionError
+from pipeline.models.signature import Variable
 
 ONNX_FILE = "model.onnx"
 TORCHSCRIPT_FILE = "model.pt"
@@ -113,7 +116,7 @@ def onnx_step(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            model.positional,
+            trace(model.positional, model.examples) if model.file else model.positional,
             model.examples,
             str(Path(out, ONNX_FILE)),
             input_names=names,
@@ -143,18 +146,24 @@ def torchscript_step(
     program_format: str = FORMATS[0],
     sample: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Convert a PyTorch model to model.pt in `out`; return a list of the report as a dictionary."""
+    """Convert a PyTorch model to model.pt in `out`, which describes its inputs and outputs.
+
+    A TorchScript file is copied. Returns a list of the report as a dictionary.
+    """
     steps.step("PyTorch to TorchScript")
     model = load_torch_model(source, input_spec, sample)
-    file = str(Path(out, TORCHSCRIPT_FILE))
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        inputs = model.examples
-        # No check by the tracer: parity runs more shapes.
-        torch.jit.trace(model.positional, inputs, strict=False, check_trace=False).save(file)
-        loaded = torch.jit.load(file, map_location="cpu")
+    file = Path(out, TORCHSCRIPT_FILE)
+    feeds = [Variable(feed.name, feed.name, feed.dtype, feed.shape) for feed in model.feeds]
+    with torch.no_grad():
+        outputs = model.positional(*model.examples)
+    fetches = describe_outputs(model.outputs, outputs, _output_axes(model))
+    with tempfile.TemporaryDirectory() as work:
+        original = model.file or Path(work, TORCHSCRIPT_FILE)
+        if model.file is None:
+            trace_module(model.positional, model.examples).save(str(original))
+        copy_with_signature(original, file, feeds, fetches)
     steps.step("Parity of PyTorch and TorchScript")
-    runner = torch_runner(loaded, model.feeds)
+    runner = torch_runner(FileModel(file, feeds, model.outputs), model.feeds)
     batches = _proof_batches(model, source, lengths, sample)
     return _as_json([_compare_batches(TORCHSCRIPT, model, runner, batches, tolerance)])
 

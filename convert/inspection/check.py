@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from convert.output.staging import STAMP_FILE, restamp
-from convert.programs.inference_program import read_program, serving_folder
+from convert.programs.inference_program import read_model, serving_folder
 from convert.programs.program_feeds import Array
 from convert.programs.runners import Runner, program_runner, serving_runner
 from convert.proof.padding import answers_by_row, parse_padding, prove_declared
@@ -38,14 +38,14 @@ class Subject:
 
 
 def open_subject(source: Path) -> Subject:
-    """Load a serving model, a Paddle model or an ONNX model for a comparison.
+    """Load a serving model or an exported model for a comparison.
 
     Raises ConversionError or ConfigError if `source` is something else or can't be loaded.
     """
     folder = serving_folder(source)
     if folder is not None:
         return _serving_subject(source, folder)
-    program = read_program(source)
+    program = read_model(source)
     feeds, fetches = (
         tuple(Variable(spec.name, spec.name, spec.dtype, spec.shape) for spec in specs)
         for specs in (program.feeds, program.fetches)
@@ -67,7 +67,7 @@ def open_program(folder: Path) -> Subject:
 
     The inputs have their aliases.
     """
-    return _create_subject(folder, folder, program_runner(read_program(folder)))
+    return _create_subject(folder, folder, program_runner(read_model(folder)))
 
 
 def _serving_subject(source: Path, folder: Path) -> Subject:
@@ -77,7 +77,7 @@ def _serving_subject(source: Path, folder: Path) -> Subject:
 def _create_subject(source: Path, folder: Path, run: Runner) -> Subject:
     """Describe the serving model in `folder` for a comparison; `run` takes inputs by their graph names."""
     model = load_serving_model(folder)
-    program = read_program(folder)
+    program = read_model(folder)
     limits = program.id_limits
     names = {feed.alias: feed.name for feed in model.feeds}
     return Subject(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from convert.programs.engines import ENGINES, paddle_version
+from convert.programs.engines import paddle_version
 from convert.programs.inference_program import InferenceProgram
 from convert.proof.parity import Bounds
 from pipeline.errors import ConversionError
 
 FP16, BF16, DYNAMIC, CALIBRATED = "fp16", "bf16", "int8-dynamic", "int8-calibrated"
 ONNX_RUNTIME, PADDLE = "onnxruntime", "paddle"
+PRECISION_ENGINES = (PADDLE, ONNX_RUNTIME)
 
 # Relative to an output's largest value: about three times the difference of classifiers and encoders. int8
 # hidden states with outliers exceed the bounds.
@@ -29,8 +30,8 @@ def engine_for(to: str, engine: str, program: InferenceProgram) -> str:
     """
     if to not in PRECISIONS:
         raise ConversionError(f"there is no precision {to!r}; name one of {', '.join(PRECISIONS)}.")
-    if engine and engine not in ENGINES:
-        raise ConversionError(f"there is no engine {engine!r}; name one of {', '.join(ENGINES)}.")
+    if engine and engine not in PRECISION_ENGINES:
+        raise ConversionError(f"no engine {engine!r} here; name one of {', '.join(PRECISION_ENGINES)}.")
     engine = engine or (ONNX_RUNTIME if to in _ON_ONNX else PADDLE)
     if engine == ONNX_RUNTIME and to == BF16:
         raise ConversionError(

@@ -1,4 +1,4 @@
-"""The engines Paddle Inference and ONNX Runtime: names, versions, errors, and a quiet import of Paddle."""
+"""The engines that conversions write models for: names, versions, errors, and a quiet import of Paddle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from pipeline.errors import ConversionError
 if TYPE_CHECKING:
     from pipeline.models.serving_model import EngineName
 
-ENGINES: dict[EngineName, str] = {"paddle": "Paddle Inference", "onnxruntime": "ONNX Runtime"}
+ENGINES: dict[EngineName, str] = {
+    "paddle": "Paddle Inference",
+    "onnxruntime": "ONNX Runtime",
+    "pytorch": "PyTorch",
+}
 
 _MAX_CHARS = 400
 # C++ messages for a missing key or index.

@@ -1,4 +1,4 @@
-"""Reads an exported Paddle or ONNX model from disk: its inputs, its outputs, and the limits of its token ids.
+"""Reads an exported model from disk: its inputs, its outputs, and the limits of its token ids.
 
 `python -m convert.programs.inference_program FOLDER` prints inputs, outputs and limits as JSON.
 """
@@ -14,6 +14,14 @@ from typing import Any
 
 from convert.programs.engines import first_line, import_paddle
 from convert.programs.program_feeds import ProgramTensor
+from convert.programs.torch_file import (
+    EXPORTED,
+    TORCHSCRIPT,
+    as_program_tensors,
+    find_torch_file,
+    read_file_signature,
+    read_format,
+)
 from pipeline.engines.paddle.program import find_tokenizer_op, inspect_program, ragged_variables
 from pipeline.errors import ConfigError, ConversionError, ServingError
 from pipeline.models.onnx_file import inspect_onnx
@@ -29,13 +37,16 @@ from pipeline.models.tensor_spec import BY_PROGRAM
 # above the limit, also with separate weights.
 PROTOBUF_BYTES = 2_100_000_000
 
+PADDLE_FORMATS = ("pir", "pdmodel")
+TORCH_FORMATS = (TORCHSCRIPT, EXPORTED)
+
 # Between a feed of ids and the embedding that looks them up.
 _SHAPE_ONLY = {"pd_op.cast", "pd_op.reshape", "pd_op.unsqueeze", "pd_op.squeeze", "pd_op.flatten"}
 
 
 @dataclass(frozen=True)
 class InferenceProgram:
-    """An exported Paddle or ONNX model on disk: its files, inputs (feeds) and outputs (fetches).
+    """An exported Paddle, ONNX or PyTorch model on disk: its files, inputs (feeds) and outputs (fetches).
 
     A Paddle "program" is the file with the model's graph; the weights are in a second file.
     """
@@ -55,6 +66,24 @@ class InferenceProgram:
         return (self.program, *([self.params] if self.params else []), *self.data_files)
 
 
+def read_model(source: Path) -> InferenceProgram:
+    """Read the description of an exported model of any engine, as `read_program` does.
+
+    `source` may also be a file of TorchScript or torch.export, or the folder of such a file. Raises
+    ConversionError.
+    """
+    file = find_torch_file(str(source))
+    if file is None:
+        return read_program(source)
+    feeds, fetches = map(as_program_tensors, read_file_signature(file))
+    if not feeds:
+        raise ConversionError(
+            f"{file} is TorchScript, which declares no dtypes and shapes; `paddlewheel convert all {source} "
+            "OUT --input-spec ...` makes a serving model of it."
+        )
+    return InferenceProgram(file, None, feeds, fetches, {}, format=read_format(file))
+
+
 def read_program(source: Path) -> InferenceProgram:
     """Read the description of an exported model: a .onnx file, or a folder with one Paddle or ONNX model.
 
@@ -63,6 +92,11 @@ def read_program(source: Path) -> InferenceProgram:
     """
     if source.is_file() and source.suffix == ".onnx":
         return _read_onnx(source)
+    if (file := find_torch_file(str(source))) is not None:
+        raise ConversionError(
+            f"{file} is a model of PyTorch, and a Paddle or ONNX model is needed; `paddlewheel convert torch "
+            f"{source} OUT --to onnx` makes an ONNX model of it."
+        )
     if not source.is_dir():
         raise ConversionError(
             f"{source} is neither a folder nor a .onnx file; name one with *.json or *.pdmodel and "

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from convert.programs.engines import first_line, import_paddle
-from convert.programs.inference_program import InferenceProgram, unoptimised_predictor
+from convert.programs.inference_program import TORCH_FORMATS, InferenceProgram, unoptimised_predictor
 from convert.programs.program_feeds import OTHER_INPUTS, Array, ProgramTensor
 from pipeline.config.config_file import LocalServiceConf
 from pipeline.engines.feeds import LOD_SUFFIX
 from pipeline.errors import ConversionError, ServingError
 from pipeline.models.serving_model import ServingModel, Variable, load_serving_model, merge_model_settings
+
+if TYPE_CHECKING:
+    from convert.programs.file_model import FileModel
 
 Runner = Callable[[Mapping[str, Array]], Sequence[Array]]
 """A function from feeds by name to outputs in the order of the fetches."""
@@ -47,13 +50,15 @@ def layer_runner(layer: Any, arguments: Arguments) -> Runner:
 
 
 def program_runner(program: InferenceProgram) -> Runner:
-    """Return a function that runs an exported Paddle or ONNX model on the CPU, without graph optimisation.
+    """Return a function that runs an exported model on the CPU, without graph optimisation.
 
     The function takes arrays by input name and returns the outputs in order. The rows of a LoD input are run
     as one sequence. Raises ConversionError if the model can't be loaded or can't run the arrays.
     """
     if program.format == "onnx":
         return _onnx_runner(program)
+    if program.format in TORCH_FORMATS:
+        return _torch_runner(program)
     predictor = unoptimised_predictor(program.program, program.params)
 
     def run(arrays: Mapping[str, Array]) -> list[Array]:
@@ -99,6 +104,33 @@ def _onnx_runner(program: InferenceProgram) -> Runner:
             raise ConversionError(f"{why}; {OTHER_INPUTS}.") from exc
 
     return run
+
+
+def _torch_runner(program: InferenceProgram) -> Runner:
+    from convert.programs.file_model import torch_runner
+
+    return torch_runner(_load_file(program), program.feeds)
+
+
+def probe_id_limits(program: InferenceProgram) -> dict[str, int]:
+    """Return, by input name, the rows of the embedding that looks it up in a PyTorch program.
+
+    Empty for a program that does not run example inputs.
+    """
+    from convert.programs.file_model import example_inputs, find_id_limits
+
+    model = _load_file(program)
+    try:
+        return find_id_limits(model, example_inputs(program.feeds, batch=2, length=4))
+    except Exception:  # the parity of its runs tells why
+        return {}
+
+
+def _load_file(program: InferenceProgram) -> FileModel:
+    from convert.programs.file_model import FileModel
+
+    feeds = [Variable(v.name, v.name, v.dtype, v.shape) for v in program.feeds]
+    return FileModel(program.program, feeds, [fetch.name for fetch in program.fetches])
 
 
 def serving_runner(directory: Path, *, onednn: bool | None = None) -> ModelRunner:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from convert.programs.inference_program import InferenceProgram
+from convert.programs.inference_program import PADDLE_FORMATS, InferenceProgram
 from convert.programs.program_feeds import Feeds, ProgramTensor
 from convert.programs.runners import Runner, program_runner, serving_runner
 from convert.proof.max_lengths import max_lengths
@@ -113,7 +113,7 @@ def _prove(
         reference, serving = program_runner(program), serving_runner(folder)
         parity = compare("static to serving", aliases, reference, serving, batches, options.tolerance)
         parity.require()
-        if program.format != "onnx":
+        if program.format in PADDLE_FORMATS:
             _try_onednn(folder, reference, aliases, batches, options)
         limits = _max_lengths(program, max(batches, key=_longest_axis), options)
         if not pads:

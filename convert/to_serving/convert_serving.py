@@ -1,11 +1,11 @@
-"""Converts an exported Paddle or ONNX model to a serving model, and compares outputs and padded batches."""
+"""Converts an exported model to a serving model, and compares outputs and padded batches."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,20 @@ import numpy as np
 
 from convert.output.staging import check_replaceable, hash_sources, staged, write_stamp
 from convert.programs.engines import onnx_runtime_version, paddle_version
-from convert.programs.inference_program import InferenceProgram, read_program
+from convert.programs.inference_program import TORCH_FORMATS, InferenceProgram, read_model, read_program
 from convert.programs.program_feeds import Array, Feeds
-from convert.programs.runners import Runner, program_runner
+from convert.programs.runners import Runner, probe_id_limits, program_runner
 from convert.proof.max_lengths import LONGEST_TRIED
 from convert.proof.padding import parse_padding
 from convert.proof.parity import FailedParity, ParityReport, compare, write_reports
 from convert.proof.target import create_target
 from convert.result import Conversion, ConversionOptions, find_current_result
+from convert.steps.conversion_environment import missing_packages
 from convert.steps.isolation import run_isolated
 from convert.to_serving.build_serving_model import build_serving_model, store_example, store_sample
 from convert.to_serving.notes import PROOF_KEY, ModelNotes
 from convert.to_serving.sentence_proof import sentence_parity
+from convert.to_serving.serving_step import serve_elsewhere
 from pipeline.errors import ConversionError
 from pipeline.models.additions import PARITY_FILE
 from pipeline.models.description import OUTPUTS_KEY
@@ -93,12 +95,12 @@ def _try_rebatch(
 def fixed_rows(program: InferenceProgram) -> int:
     """Return the fixed batch size of an ONNX model's inputs.
 
-    Raises ConversionError for a Paddle model, a dynamic batch dimension, or inputs of different first
-    lengths.
+    Raises ConversionError for a model of another engine, a dynamic batch dimension, or inputs of different
+    first lengths.
     """
     if program.format != "onnx":
         raise ConversionError(
-            f"{program.program} is a Paddle program, whose shapes are part of it; `paddlewheel convert all "
+            f"{program.program} is no ONNX model, and its shapes are part of it; `paddlewheel convert all "
             "MODEL OUT --engine onnxruntime --rebatch` makes an ONNX model of it first."
         )
     firsts = {feed.name: feed.shape[0] if feed.shape else None for feed in program.feeds}
@@ -206,9 +208,10 @@ def convert_serving(
 ) -> Conversion:
     """Write the serving model of `source` to `out`, in the folders serving_server/ and serving_client/.
 
-    `source` is the folder of a Paddle or ONNX model, or a .onnx file. `fetch_alias` renames the outputs, in
-    their order. `padding` ("input_ids=0,attention_mask=0") declares inputs that may be padded with a value,
-    which is proven first. `labels` (names of the classes) and `files` (a vocabulary) go to serving_server/.
+    `source` is the folder of a Paddle, ONNX or PyTorch model, or a .onnx, .pt or .pt2 file. `fetch_alias`
+    renames the outputs, in their order. `padding` ("input_ids=0,attention_mask=0") declares inputs that may
+    be padded with a value, which is proven first. `labels` (names of the classes) and `files` (a vocabulary)
+    go to serving_server/.
     `notes`, whose files are beside the model, supply the task and missing arguments. `rebatch` first makes a
     fixed batch dimension dynamic. The reports of `earlier` steps are stored before its own, and the rows of a
     sample beside the model. Raises ConversionError for an unusable source and for labels that fit no output,
@@ -219,7 +222,7 @@ def convert_serving(
     description = _ModelDescription(fetch_alias, padding, labels, files).with_notes(notes, source)
     description.check_files()
     options.steps.step("Reading the model")
-    program = read_program(source)
+    program = read_model(source)
     aliases = fetch_aliases(program, description.fetch_alias)
     pads = parse_padding(description.padding or "", program.feeds)
     outputs = description.described or described_outputs(
@@ -231,10 +234,22 @@ def convert_serving(
     current = find_current_result(out, fingerprint, would, options)
     if current is not None:
         return current
+    if program.format in TORCH_FORMATS and missing_packages(["torch"]):
+        return serve_elsewhere(
+            source,
+            out,
+            files=files,
+            notes=notes,
+            earlier=earlier,
+            arguments={"fetch_alias": list(fetch_alias), "padding": padding, "labels": list(labels)},
+            options=options,
+        )
     with staged(out) as folder, tempfile.TemporaryDirectory(prefix="rebatch.", dir=folder.parent) as work:
         if rebatch:
             program, report = free_batch(program, Path(work, "model"), options)
             earlier = [*earlier, report]
+        if program.format in TORCH_FORMATS:
+            program = replace(program, id_limits=probe_id_limits(program))
         target = create_target(program)
         batches = options.inputs.batches(target)
         check_count(labels, program, batches[0])
@@ -355,4 +370,6 @@ def _engine_version(program: InferenceProgram) -> dict[str, str]:
     """Return the engine's name and version for the fingerprint: a new version needs a new comparison."""
     if program.format == "onnx":
         return {"onnxruntime": onnx_runtime_version()}
+    if program.format in TORCH_FORMATS:
+        return {}  # PyTorch may be in the conversion environment alone
     return {"paddle": paddle_version()}

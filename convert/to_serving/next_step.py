@@ -15,17 +15,14 @@ ENCODER = "feature-extraction"  # as the notes of a conversion name the task
 
 
 def next_step(out: Path) -> str:
-    """Return the next `paddlewheel` command for a conversion's output folder.
-
-    Empty for TorchScript, which no engine runs.
-    """
+    """Return the next `paddlewheel` command for a conversion's output folder; empty for other folders."""
     folder = shlex.quote(str(out))
     if (out / SERVER_FOLDER).is_dir():
         model = load_serving_model(out)
         if model.additions.get("task") == ENCODER and _has_tokenizer(model.directory):
             return f"{paddlewheel()} text {folder}"
         return f"{paddlewheel()} new myservice --model {folder}{_input_option(model)}"
-    if not any(out.glob("*.pdiparams")) and not any(out.glob("*.onnx")):
+    if not any(file for pattern in ("*.pdiparams", "*.onnx", "*.pt") for file in out.glob(pattern)):
         return ""
     notes = " --with-notes" if (out / NOTES_FILE).is_file() else ""
     return f"{paddlewheel()} convert serving {folder} models/mine{notes}"

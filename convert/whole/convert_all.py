@@ -22,7 +22,7 @@ from convert.proof.max_lengths import LONGEST_TRIED
 from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.to_serving.convert_serving import convert_serving
 from convert.whole.route_runner import RouteRunner, export_dynamic, list_routes, table_as_onnx
-from convert.whole.source import MODEL_FILES, SourceKind, detect_kind, files_beside
+from convert.whole.source import MODEL_FILES, TORCH_FILES, SourceKind, detect_kind, files_beside
 from convert.whole.step_arguments import StepArguments, check_fit
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.launch.commands import paddlewheel
@@ -54,9 +54,7 @@ def convert_all(
         check_sample(options)
     # The shapes of a Paddle program are fixed; the shapes of an ONNX model can be changed.
     engine = step_arguments.engine or ("onnxruntime" if step_arguments.rebatch else "")
-    torch_facts = (
-        describe_torch(source, step_arguments.input_spec, options) if kind is SourceKind.TORCH else None
-    )
+    torch_facts = describe_torch(source, step_arguments.input_spec, options) if kind in _PYTORCH else None
     has_twin = torch_facts is None or torch_facts["twin"]
     routes = list_routes(kind, engine, step_arguments.program_format, has_twin=has_twin)
     fingerprint = _fingerprint(source, kind, step_arguments, torch_facts, options)
@@ -76,7 +74,12 @@ def convert_all(
         (folder / STAMP_FILE).unlink()
         checked = {"source": str(Path(source).resolve())} if kind in MODEL_FILES else {}
         write_stamp(folder, fingerprint, {**checked, "made_of": source, "route": list(route.steps)})
-    return Conversion(out, True, f"{out} holds the serving model of {source}: {route}", reports)
+    reason = runner.get_reason_against_onnx() if route.engine == "pytorch" else ""
+    remark = f"; it is no ONNX model: {reason}" if reason else ""
+    return Conversion(out, True, f"{out} holds the serving model of {source}: {route}{remark}", reports)
+
+
+_PYTORCH = (SourceKind.TORCH, *TORCH_FILES)
 
 
 def _fingerprint(
@@ -88,7 +91,7 @@ def _fingerprint(
 ) -> str:
     """Return a hash of the first step's source files and all arguments; it tells whether `out` is current."""
     dry, nowhere = replace(options, dry_run=True), Path(tempfile.gettempdir(), "nothing-is-written-here")
-    if kind is SourceKind.TORCH:
+    if kind in _PYTORCH:
         written_as = step_arguments.program_format
         first = convert_torch(source, nowhere, program_format=written_as, described=torch_facts, options=dry)
     elif kind is SourceKind.TABLE:

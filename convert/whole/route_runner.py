@@ -26,16 +26,24 @@ from convert.to_serving.notes import (
     read_notes,
     tokenizer_files,
 )
-from convert.whole.source import MODEL_FILES, SourceKind, config_beside, folder_beside, suggested_padding
+from convert.whole.source import (
+    EXPORTS,
+    TORCH_FILES,
+    SourceKind,
+    config_beside,
+    folder_beside,
+    suggested_padding,
+)
 from convert.whole.step_arguments import StepArguments
 from pipeline.errors import ConversionError, ServingError
 from pipeline.models.label_names import get_labels, get_task, is_multi_label
 from pipeline.models.serving_model import EngineName
 
-EXPORT, TWIN, TORCH_ONNX, X2PADDLE, TO_ONNX, TABLE_ONNX, SERVING = (
+EXPORT, TWIN, TORCH_ONNX, TORCH_SCRIPT, X2PADDLE, TO_ONNX, TABLE_ONNX, SERVING = (
     "dynamic to static",
     "weights into PaddleNLP's model",
     "PyTorch to ONNX",
+    "PyTorch to TorchScript",
     "ONNX to Paddle",
     "Paddle to ONNX",
     "table to ONNX",
@@ -59,6 +67,10 @@ _STATIC = (
     Route((EXPORT, SERVING), "paddle", "Paddle runs it in its own form"),
     Route((EXPORT, TO_ONNX, SERVING), "onnxruntime", "ONNX Runtime runs what Paddle Inference does not"),
 )
+_ONNX_OF_TORCH = (
+    Route((TORCH_ONNX, SERVING), "onnxruntime", "ONNX Runtime runs it without PyTorch"),
+    Route((TORCH_ONNX, X2PADDLE, SERVING), "paddle", "its ONNX form may become a Paddle program"),
+)
 _ROUTES: dict[SourceKind, tuple[Route, ...]] = {
     SourceKind.LAYER: _STATIC,
     SourceKind.PADDLENLP: _STATIC,
@@ -67,6 +79,15 @@ _ROUTES: dict[SourceKind, tuple[Route, ...]] = {
         Route((TWIN, SERVING), "paddle", "PaddleNLP's model of the same architecture takes its weights"),
         Route((TORCH_ONNX, X2PADDLE, SERVING), "paddle", "its ONNX form may become a Paddle program"),
         Route((TORCH_ONNX, SERVING), "onnxruntime", "ONNX Runtime runs what can't be a Paddle program"),
+        Route((TORCH_SCRIPT, SERVING), "pytorch", "PyTorch runs what ONNX has no operator for"),
+    ),
+    SourceKind.TORCHSCRIPT: (
+        *_ONNX_OF_TORCH,
+        Route((TORCH_SCRIPT, SERVING), "pytorch", "PyTorch runs it as it is"),
+    ),
+    SourceKind.EXPORTED: (
+        *_ONNX_OF_TORCH,
+        Route((SERVING,), "pytorch", "PyTorch runs it as it is"),
     ),
     SourceKind.ONNX: (
         Route((X2PADDLE, SERVING), "paddle", "a Paddle program of it may have the same outputs"),
@@ -92,8 +113,10 @@ def list_routes(
         raise ConversionError(f"--engine {engine} does not run {kind.value}; leave it out.")
     if program_format == FORMATS[0]:
         return routes if has_twin else tuple(route for route in routes if TWIN not in route.steps)
-    if engine == "onnxruntime":
-        raise ConversionError(f"--format {program_format} is for --engine paddle, not for ONNX Runtime.")
+    if engine not in ("", "paddle"):
+        raise ConversionError(
+            f"--format {program_format} is for --engine paddle, not for {ENGINES[routes[0].engine]}."
+        )
     return tuple(route for route in routes if route.steps in ((EXPORT, SERVING), (TWIN, SERVING)))
 
 
@@ -110,6 +133,7 @@ class RouteRunner:
     options: ConversionOptions
     results: dict[tuple[str, ...], tuple[Path, tuple[ParityReport, ...]]] = field(default_factory=dict)
     failed: dict[tuple[str, ...], ServingError] = field(default_factory=dict)
+    unserved: dict[str, ServingError] = field(default_factory=dict)  # by engine, of the last step
     encoder: SentenceEncoder | None = None  # read once, for all routes
 
     def run_first_possible(
@@ -123,19 +147,26 @@ class RouteRunner:
         say(f"{self.source} is {self.kind.value}. Route: {routes[0]} ({routes[0].why}).")
         error: ServingError | None = None
         for number, route in enumerate(routes):
+            if self._has_failed_step(route):
+                continue
             if error is not None:
                 say(f"{error.message.rstrip('.')}.")
                 say(f"Trying {route} ({route.why}).")
             try:
                 return route, self._run_route(route, out)
             except ServingError as exc:
-                error = exc
+                error = self.unserved[route.engine] = exc
                 # Messages keep only the names of the steps' temporary folders.
                 message = exc.message.replace(f"{self.work}/", "").replace(str(out), str(self.out))
                 exc.args = (message, *exc.args[1:])
                 if all(self._has_failed_step(other) for other in routes[number + 1 :]):
                     raise
         raise AssertionError("there is a route for each kind")
+
+    def get_reason_against_onnx(self) -> str:
+        """Return the error of the conversion from PyTorch to ONNX; empty if none was tried, or it went."""
+        error = self.failed.get((TORCH_ONNX,)) or self.unserved.get("onnxruntime")
+        return error.message.rstrip(".").removeprefix(f"{self.source}: ") if error else ""
 
     def _has_failed_step(self, route: Route) -> bool:
         return any(route.steps[: number + 1] in self.failed for number in range(len(route.steps)))
@@ -224,7 +255,7 @@ class RouteRunner:
         """
         folder = place if place.is_dir() else place.parent
         notes = read_notes(folder) if (folder / NOTES_FILE).is_file() else ModelNotes(task="")
-        if self.kind not in MODEL_FILES:
+        if self.kind not in EXPORTS:
             return notes, []
         source = folder_beside(self.source)
         config = config_beside(source)
@@ -242,6 +273,8 @@ class RouteRunner:
         return notes, [*(tokenizer_files(source) if has_tokenizer else []), *encoder.files]
 
     def _encoder(self, folder: Path) -> SentenceEncoder:
+        if self.kind in TORCH_FILES:
+            return SentenceEncoder()
         if self.encoder is None:
             model = read_program(Path(self.source)).program
             self.encoder = read_encoder(folder, self.work, self.options, model)
@@ -252,6 +285,7 @@ _STEPS: dict[str, Callable[[RouteRunner, Path, Path], Conversion]] = {
     EXPORT: RouteRunner._export,
     TWIN: lambda runner, place, out: runner._torch("paddle", out),
     TORCH_ONNX: lambda runner, place, out: runner._torch("onnx", out),
+    TORCH_SCRIPT: lambda runner, place, out: runner._torch("torchscript", out),
     X2PADDLE: RouteRunner._to_paddle,
     TO_ONNX: RouteRunner._to_onnx,
     TABLE_ONNX: RouteRunner._convert_table_model,
@@ -263,6 +297,7 @@ _FOLDERS = {
     EXPORT: "paddle",
     TWIN: "paddle",
     TORCH_ONNX: "onnx",
+    TORCH_SCRIPT: "torchscript",
     X2PADDLE: "paddle-of-onnx",
     TO_ONNX: "onnx",
     TABLE_ONNX: "onnx",

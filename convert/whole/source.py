@@ -17,16 +17,17 @@ from convert.from_paddlenlp.paddlenlp_source import (
 )
 from convert.from_tables.convert_table import table_source
 from convert.from_torch.sentence_encoder import sentence_files
-from convert.from_torch.torch_source import WEIGHTS as TORCH_WEIGHTS
 from convert.from_torch.torch_source import is_factory
 from convert.programs.engines import import_paddle
-from convert.programs.inference_program import read_program, serving_folder
+from convert.programs.inference_program import read_model, serving_folder
+from convert.programs.torch_file import TORCHSCRIPT, find_torch_file, read_format
+from convert.programs.torch_file import WEIGHTS as TORCH_WEIGHTS
 from convert.to_serving.notes import NOTES_FILE, ModelNotes, tokenizer_files
 from pipeline.errors import ConfigError, ConversionError
 from pipeline.models.serving_model import find_model_files
 
 _TORCH = ("torch", "transformers", "safetensors")
-_WEIGHTS_ALONE = (".pdparams", ".pdiparams", ".bin", ".pt", ".pth", ".safetensors")
+_WEIGHTS_ALONE = (".pdparams", ".pdiparams", ".bin", ".safetensors")
 
 
 class SourceKind(Enum):
@@ -35,6 +36,8 @@ class SourceKind(Enum):
     LAYER = "a paddle.nn.Layer"
     PADDLENLP = "a model of PaddleNLP"
     TORCH = "a PyTorch model"
+    TORCHSCRIPT = "a TorchScript model"
+    EXPORTED = "a program of torch.export"
     ONNX = "an ONNX model"
     PROGRAM = "a Paddle inference model"
     TABLE = "a model of tables"
@@ -49,13 +52,16 @@ def detect_kind(source: str, *, random_weights: bool = False) -> SourceKind:
     if is_factory(source):
         return _kind_of_factory(source)
     path = Path(source)
+    if (file := find_torch_file(source)) is not None and serving_folder(path) is None:
+        return SourceKind.TORCHSCRIPT if read_format(file) == TORCHSCRIPT else SourceKind.EXPORTED
     if path.is_dir():
         return _kind_of_folder(path, random_weights)
     if path.is_file():
         return _kind_of_file(path)
     if "/" in source or path.suffix:
         raise ConversionError(
-            f"{source} is not there; name a folder, a .onnx file, module:factory or a name of PaddleNLP's."
+            f"{source} is not there; name a folder, a .onnx or .pt file, module:factory or a name of "
+            "PaddleNLP's."
         )
     return SourceKind.PADDLENLP
 
@@ -121,6 +127,9 @@ def _kind_of_file(path: Path) -> SourceKind:
 
 
 MODEL_FILES = (SourceKind.ONNX, SourceKind.PROGRAM)
+TORCH_FILES = (SourceKind.TORCHSCRIPT, SourceKind.EXPORTED)
+EXPORTS = (*MODEL_FILES, *TORCH_FILES)
+"""Kinds of exported models, which may have a configuration and a tokenizer beside them."""
 
 
 def suggested_padding(model: Path, notes: ModelNotes) -> str:
@@ -128,7 +137,7 @@ def suggested_padding(model: Path, notes: ModelNotes) -> str:
 
     Empty for a model without notes about padding and without an attention mask.
     """
-    feeds = {feed.name: feed for feed in read_program(model).feeds}
+    feeds = {feed.name: feed for feed in read_model(model).feeds}
     if notes.padding:
         return ",".join(part for part in notes.padding.split(",") if part.partition("=")[0] in feeds)
     if "attention_mask" not in feeds:
@@ -151,7 +160,7 @@ def files_beside(source: str, kind: SourceKind) -> list[Path]:
 
     These are notes, configuration, tokenizer and sentence encoder files; empty for other kinds of source.
     """
-    if kind not in MODEL_FILES:
+    if kind not in EXPORTS:
         return []
     folder = folder_beside(source)
     named = [_folder(source) / NOTES_FILE, *(folder / name for name in CONFIG_FILES)]

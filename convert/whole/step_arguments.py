@@ -33,13 +33,14 @@ class StepArguments:
 def check_fit(source: str, kind: SourceKind, step_arguments: StepArguments) -> None:
     """Raise ConversionError for an argument that doesn't apply to this kind of source."""
     layer, nlp, table = SourceKind.LAYER, SourceKind.PADDLENLP, SourceKind.TABLE
+    torch = (SourceKind.TORCH, SourceKind.TORCHSCRIPT)
     takers: dict[str, tuple[object, tuple[SourceKind, ...]]] = {
         "--params": (step_arguments.params, (layer,)),
         "--task": (step_arguments.task, (nlp,)),
         "--num-labels": (step_arguments.num_labels, (nlp,)),
         "--random-weights": (step_arguments.random_weights, (nlp,)),
-        "--format pdmodel": (step_arguments.program_format != FORMATS[0], (layer, nlp, SourceKind.TORCH)),
-        "--input-spec": (step_arguments.input_spec, (layer, nlp, SourceKind.TORCH, table)),
+        "--format pdmodel": (step_arguments.program_format != FORMATS[0], (layer, nlp, torch[0])),
+        "--input-spec": (step_arguments.input_spec, (layer, nlp, *torch, table)),
         "--trust": (step_arguments.trusted, (table,)),
     }
     for option, (value, kinds) in takers.items():

@@ -131,7 +131,7 @@ __all__ = [
     "write_serving_model",
 ]
 
-EngineName = Literal["paddle", "onnxruntime"]
+EngineName = Literal["paddle", "onnxruntime", "pytorch"]
 """Engines that `paddlewheel convert` writes models for."""
 
 SERVER_FOLDER, CLIENT_FOLDER = "serving_server", "serving_client"

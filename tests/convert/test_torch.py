@@ -238,12 +238,18 @@ def test_a_model_without_twin_is_promised_none_and_each_route_has_its_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["all", "own_torch:Fourier", "served", "--input-spec", "x:float32[-1,4]"]) == 2
-    lines = capsys.readouterr().err.splitlines()
+    assert main(["all", "own_torch:Fourier", "served", "--input-spec", "x:float32[-1,4]"]) == 0
+    printed = capsys.readouterr()
+    assert "it is no ONNX model: PyTorch to ONNX failed" in printed.out
+    lines = printed.err.splitlines()
     assert [line for line in lines if "Route:" in line or "Trying" in line] == [
         "own_torch:Fourier is a PyTorch model. Route: PyTorch to ONNX, then ONNX to Paddle, then serving "
-        "model for Paddle Inference (its ONNX form may become a Paddle program)."
+        "model for Paddle Inference (its ONNX form may become a Paddle program).",
+        "Trying PyTorch to TorchScript, then serving model for PyTorch (PyTorch runs what ONNX has no "
+        "operator for).",
     ]
+    model = load_serving_model(Path("served"))
+    assert model.engine == "pytorch" and not model.failures
 
 
 def test_the_table_of_a_torchscript_model_is_readable_at_80_columns(
@@ -256,7 +262,7 @@ def test_the_table_of_a_torchscript_model_is_readable_at_80_columns(
     rows = [line for line in out.splitlines() if line.rstrip().endswith("yes")]
     assert [row.split()[0] for row in rows] == ["scores", "best"]
     assert "PyTorch to TorchScript" in [line.strip() for line in out.splitlines()]
-    assert "Next:" not in out  # no engine serves it
+    assert "convert serving exported models/mine --with-notes" in out
 
 
 def test_an_operator_without_onnx_form_is_named_and_torchscript_tried(

@@ -11,8 +11,9 @@ import safetensors.torch
 import torch
 import transformers
 
-from convert.from_torch.torch_model import load_torch_model, torch_runner
+from convert.from_torch.torch_model import load_torch_model
 from convert.from_torch.torch_steps import onnx_step, paddle_step, torchscript_step
+from convert.programs.file_model import torch_runner
 from convert.proof.parity import parse_report
 from convert.steps.progress import SilentSteps, Steps
 

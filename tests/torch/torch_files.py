@@ -71,12 +71,40 @@ class Row(nn.Module):
         return self.linear(x)
 
 
+class Flat(Row):
+    """Reads the size of its input: in a program of torch.export this is a symbol."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).reshape(x.shape[0] * 3).reshape(x.shape[0], 3)
+
+
+class Words(nn.Module):
+    """A classifier of token ids that a mask hides; its result is a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(50, 8)
+        self.linear = nn.Linear(8, 3)
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        mask = attention_mask.to(torch.float32).unsqueeze(-1)
+        return {"logits": self.linear((self.words(input_ids) * mask).sum(1) / mask.sum(1))}
+
+
+class Fourier(nn.Module):
+    """Has an operator that ONNX can't have."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.fft(x).real
+
+
 def scripted(module: nn.Module, path: Path) -> Path:
     return _saved(lambda: torch.jit.script(module.eval()), path)
 
 
 def traced(module: nn.Module, inputs: tuple[Any, ...], path: Path) -> Path:
-    return _saved(lambda: torch.jit.trace(module.eval(), inputs, check_trace=False), path)
+    return _saved(lambda: torch.jit.trace(module.eval(), inputs, check_trace=False, strict=False), path)
 
 
 def _saved(build: Any, path: Path) -> Path:

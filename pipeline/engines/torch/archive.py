@@ -44,6 +44,18 @@ def read_signature_in(program: Path) -> Signature:
 
     Raises ConfigError for a TorchScript archive without signature.prototxt: it declares none.
     """
+    signature = find_signature(program)
+    if signature is None:
+        raise ConfigError(
+            f"{program} is TorchScript, which declares no dtypes and shapes: write "
+            "serving_server_conf.prototxt beside it, serve it with a config.pbtxt, or convert it with "
+            "`paddlewheel convert all`"
+        )
+    return signature
+
+
+def find_signature(program: Path) -> Signature | None:
+    """Return the inputs and outputs that a model file declares; None for TorchScript without a signature."""
     with _open(program) as archive:
         members = _list_members(program, archive)
         if _get_format(program, members) == EXPORTED:
@@ -52,10 +64,7 @@ def read_signature_in(program: Path) -> Signature:
             text = _read_text(program, archive, members[extra])
             config = parse_message(text, GeneralModelConfig, f"{program}: {extra}")
             return parse_signature(config, program, batched=False)
-    raise ConfigError(
-        f"{program} is TorchScript, which declares no dtypes and shapes: write serving_server_conf.prototxt "
-        "beside it, or serve it with a config.pbtxt"
-    )
+    return None
 
 
 def find_operators(program: Path) -> set[str]:

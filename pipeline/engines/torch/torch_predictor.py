@@ -76,7 +76,7 @@ class TorchPredictor:
         self._where = str(model.program)
         self._names = [fetch.name for fetch in model.fetches]
         self._inference_mode = conf.inference_mode
-        loaded = _load(model, self._device, optimized=conf.ir_optim)
+        loaded = load_program(model, self._device, optimized=conf.ir_optim)
         self._run: Runner | None = loaded.run
         self._copies = loaded.writes
         self._stored = loaded.stored
@@ -179,11 +179,12 @@ class TorchPredictor:
         self._run = None
 
 
-class _Loaded:
-    """A model file that is loaded: its function, and facts about its graph."""
+class LoadedProgram:
+    """A model file that is loaded: its module, its function, and facts about its graph."""
 
-    def __init__(self, run: Runner, tensors: Sequence[Any], operators: Sequence[str]) -> None:
-        """tensors: weights and other stored tensors. operators: kinds of the nodes of the graph."""
+    def __init__(self, module: Any, run: Runner, tensors: Sequence[Any], operators: Sequence[str]) -> None:
+        """run: calls the module. tensors: weights and other stored tensors. operators: kinds of its nodes."""
+        self.module = module
         self.run = run
         self.stored = {_address(tensor) for tensor in tensors}
         names = {kind.rpartition("::")[2] for kind in operators}
@@ -191,32 +192,24 @@ class _Loaded:
         self.writes = any(_IN_PLACE.fullmatch(kind) for kind in operators)  # to its inputs, perhaps
 
 
-def _load(model: ServingModel, device: TorchDevice, *, optimized: bool) -> _Loaded:
+def load_program(model: ServingModel, device: TorchDevice, *, optimized: bool) -> LoadedProgram:
+    """Load a model's file on a device; `optimized`: whether TorchScript optimises its graph.
+
+    Raises ConfigError for a file that can't be loaded, and for inputs that do not fit `forward`.
+    """
     if detect_format(model.program) == TORCHSCRIPT:
         return _load_torchscript(model, device, optimized=optimized)
     return _load_exported(model, device)
 
 
-def _load_torchscript(model: ServingModel, device: TorchDevice, *, optimized: bool) -> _Loaded:
+def _load_torchscript(model: ServingModel, device: TorchDevice, *, optimized: bool) -> LoadedProgram:
     program = model.program
-    _import_operators(program)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit in favour of torch.export
-            module = torch.jit.load(str(program), map_location=device.device)
-        module.eval()
-    except Exception as exc:
-        raise ConfigError(_describe_load_error(program, exc)) from exc
-    if not hasattr(module, "forward"):
-        raise ConfigError(f"{program} has no method forward: trace or script a module that has one")
+    module = load_module(program, device)
     if (device.is_cuda or names_cuda(program)) and (count := move_constants(module, device.device)):
         log.info(
             "%s names a GPU in %d places of its graph: %s takes their place", program, count, device.name
         )
-    arguments = [
-        Argument(argument.name, _get_kind(argument), not argument.has_default_value())
-        for argument in module.forward.schema.arguments[1:]  # the first is self
-    ]
+    arguments = get_arguments(module)
     binding = bind_inputs([feed.name for feed in model.feeds], arguments, str(program))
     _check_texts(model, binding, arguments)
     names = [argument.name for argument in arguments]
@@ -228,7 +221,30 @@ def _load_torchscript(model: ServingModel, device: TorchDevice, *, optimized: bo
 
     graph = module.inlined_graph
     kinds = [node.kind() for node in _list_nodes(graph)]
-    return _Loaded(run, [*module.parameters(), *module.buffers()], kinds)
+    return LoadedProgram(module, run, [*module.parameters(), *module.buffers()], kinds)
+
+
+def load_module(program: Path, device: TorchDevice) -> Any:
+    """Load a TorchScript file on a device, in evaluation mode. Raises ConfigError."""
+    _import_operators(program)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit in favour of torch.export
+            module = torch.jit.load(str(program), map_location=device.device)
+        module.eval()
+    except Exception as exc:
+        raise ConfigError(_describe_load_error(program, exc)) from exc
+    if not hasattr(module, "forward"):
+        raise ConfigError(f"{program} has no method forward: trace or script a module that has one")
+    return module
+
+
+def get_arguments(module: Any) -> list[Argument]:
+    """Return the arguments of a TorchScript module's `forward`."""
+    return [
+        Argument(argument.name, _get_kind(argument), not argument.has_default_value())
+        for argument in module.forward.schema.arguments[1:]  # the first is self
+    ]
 
 
 def _get_kind(argument: Any) -> str:
@@ -245,7 +261,7 @@ def _list_nodes(block: Any) -> list[Any]:
     return nodes
 
 
-def _load_exported(model: ServingModel, device: TorchDevice) -> _Loaded:
+def _load_exported(model: ServingModel, device: TorchDevice) -> LoadedProgram:
     program = model.program
     feeds, _ = read_signature_in(program)  # refuses what PyTorch would unpickle or evaluate
     _check_sample_inputs(program)
@@ -272,7 +288,8 @@ def _load_exported(model: ServingModel, device: TorchDevice) -> _Loaded:
     kinds = [str(node.target).removeprefix("torch.ops.").partition(".")[2] for node in exported.graph.nodes]
     names = [f"aten::{kind.partition('.')[0]}" for kind in kinds]
     tensors = [*exported.state_dict.values(), *exported.constants.values()]
-    return _Loaded(run, [tensor for tensor in tensors if torch.is_tensor(tensor)], names)
+    stored = [tensor for tensor in tensors if torch.is_tensor(tensor)]
+    return LoadedProgram(module, run, stored, names)
 
 
 def _check_sample_inputs(program: Path) -> None:
