@@ -1,6 +1,7 @@
 """`paddlewheel evaluate`: compares a model's predictions with the labels in a file, and reports metrics.
 
-The report has accuracy, precision, recall and F1 per class, and a picture of the confusion matrix.
+The report has accuracy, precision, recall and F1 per class, and a picture of the confusion matrix. For texts
+it has the character error rate.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.errors import ConfigError, ServingError
+from pipeline.offline.character_errors import CharacterErrors, sum_errors
 from pipeline.offline.rows import JSONL, Row, RowFile
 from pipeline.offline.scored_file import ANSWER, ERROR
 from pipeline.tuning.tune import percentile
 
-LABEL, LABELS, ENTITIES = "label", "labels", "entities"
+LABEL, LABELS, ENTITIES, TEXT = "label", "labels", "entities", "text"
 OUTSIDE = "O"
 _PLACE = ("start", "end")
 _KINDS = ("label", "type", "entity", "entity_group")  # names that a file of entities may have for the class
@@ -34,14 +36,14 @@ class Incomparable(ServingError):
 
 
 class Task(NamedTuple):
-    """The kind of labels to compare (one label, several labels, entities), and the parser of their values."""
+    """The kind of labels to compare (a label, several labels, entities, a text), and the parser of values."""
 
-    kind: str  # LABEL, LABELS or ENTITIES
+    kind: str  # LABEL, LABELS, ENTITIES or TEXT
     things: Callable[[Any], Things]  # parses a value to (thing, class) pairs, see `measures.by_class`
 
 
 def detect_task(answer: Any, gold: Any) -> Task:
-    """Return the kind of labels, as seen in the prediction and the true label (`gold`) of the first row."""
+    """Return the kind of labels, as seen in the first prediction and the first true label (`gold`)."""
     label = parsed(gold)
     if isinstance(label, list) and label and all(isinstance(entity, dict) for entity in label):
         return Task(ENTITIES, parse_entities)
@@ -52,6 +54,8 @@ def detect_task(answer: Any, gold: Any) -> Task:
         return Task(ENTITIES, parse_tags)
     if isinstance(label, list):
         return Task(LABELS, parse_labels)
+    if isinstance(answer, dict) and TEXT in answer and LABEL not in answer:
+        return Task(TEXT, parse_label)
     return Task(LABEL, parse_label)
 
 
@@ -59,7 +63,7 @@ def select_prediction(task: Task, answer: Any) -> Any:
     """Return the labels in a model's answer. Raise Incomparable if the answer has none."""
     if not isinstance(answer, dict):
         return answer
-    names = {LABEL: (LABEL,), LABELS: (LABELS, LABEL), ENTITIES: (ENTITIES, LABEL)}[task.kind]
+    names = {LABEL: (LABEL,), LABELS: (LABELS, LABEL), ENTITIES: (ENTITIES, LABEL), TEXT: (TEXT,)}[task.kind]
     for name in names:
         if name in answer:
             return answer[name]
@@ -281,11 +285,12 @@ _PERCENTILES = (50, 90, 99)
 class Evaluation:
     """The metrics of predictions in a scored file against the labels in that file."""
 
-    kind: str  # kind of the task: label, labels or entities
+    kind: str  # kind of the task: label, labels, entities or text
     rows: int = 0
     right: int = 0  # rows whose answer equals the label exactly
     failed: int = 0  # rows without an answer
-    classes: Sequence[ClassFigures] = ()
+    classes: Sequence[ClassFigures] = ()  # empty for texts
+    characters: CharacterErrors | None = None  # of texts
     confusion: Counter[tuple[str, str]] = field(default_factory=Counter)
     latencies_ms: Sequence[float] = ()
 
@@ -301,12 +306,12 @@ class Evaluation:
 
     def document(self) -> dict[str, Any]:
         """Return all metrics as JSON values, for the report file."""
+        figures = {"task": self.kind, "rows": self.rows, "failed": self.failed, "accuracy": self.accuracy}
+        if self.characters is not None:
+            rate = {"cer": self.characters.rate}
+            return figures | rate | self.characters._asdict() | {"latency": self.latency}
         micro = overall(self.classes)
-        return {
-            "task": self.kind,
-            "rows": self.rows,
-            "failed": self.failed,
-            "accuracy": self.accuracy,
+        return figures | {
             "micro": _summarise_class(micro),
             "macro_f1": macro_f1(self.classes),
             "classes": {figures.name: _summarise_class(figures) for figures in self.classes},
@@ -333,11 +338,12 @@ def evaluate(
     labels. Raise ConfigError, with the row, for a row that can't be compared.
     """
     rows = RowFile(scored)
+    first_answer = _find_first_answer(rows, answers)
     task: Task | None = None
     pairs: list[tuple[Things, Things]] = []
     failed = 0
     for row in rows:
-        columns = _unflattened(row, answers) if rows.format != JSONL else dict(row.columns)
+        columns = _read_columns(row, rows, answers)
         try:
             if row.fault:
                 raise Incomparable(row.fault)
@@ -349,7 +355,8 @@ def evaluate(
                 if not columns.get(ERROR):
                     raise Incomparable(f"has no {answers!r}; is the file scored?")
                 failed += 1
-            task, pair = _compared(task, columns, gold, answers, prefix)
+            task = task or detect_task(first_answer, columns[gold])
+            pair = _compared(task, columns, gold, answers, prefix)
         except Incomparable as exc:
             raise ConfigError(f"{scored}, {row.where}: {exc.message}") from exc
         pairs.append(pair)
@@ -358,28 +365,46 @@ def evaluate(
     evaluation = Evaluation(
         task.kind, len(pairs), sum(expected == predicted for expected, predicted in pairs), failed
     )
-    evaluation.classes = by_class(pairs)
     evaluation.latencies_ms = latencies_ms
+    if task.kind == TEXT:
+        evaluation.characters = sum_errors(_texts(pair) for pair in pairs)
+    else:
+        evaluation.classes = by_class(pairs)
     if task.kind == LABEL:
         evaluation.confusion = Counter(_only(pair) for pair in pairs)
     return evaluation
 
 
-def _compared(
-    task: Task | None, columns: dict[str, Any], gold: str, answers: str, prefix: str
-) -> tuple[Task | None, tuple[Things, Things]]:
-    """Return the kind of labels, and the pair (labels, predictions) of a row.
+def _find_first_answer(rows: RowFile, answers: str) -> Any:
+    """Return the first answer in a scored file, or None. The rows before it have errors."""
+    for row in rows:
+        answer = _read_columns(row, rows, answers).get(answers)
+        if answer is not None:
+            return answer
+    return None
 
-    The first row determines the kind.
-    """
+
+def _read_columns(row: Row, rows: RowFile, answers: str) -> dict[str, Any]:
+    return _unflattened(row, answers) if rows.format != JSONL else dict(row.columns)
+
+
+def _compared(
+    task: Task, columns: dict[str, Any], gold: str, answers: str, prefix: str
+) -> tuple[Things, Things]:
+    """Return the pair (labels, predictions) of a row."""
     label, answer = columns[gold], columns.get(answers)
-    task = task or detect_task(answer, label)
     predicted = frozenset() if answer is None else task.things(select_prediction(task, answer))
-    return task, (_stripped(task.things(label), prefix), predicted)
+    return _stripped(task.things(label), prefix), predicted
 
 
 def _stripped(things: Things, prefix: str) -> Things:
     return frozenset((thing, name.removeprefix(prefix)) for thing, name in things) if prefix else things
+
+
+def _texts(pair: tuple[Things, Things]) -> tuple[str, str]:
+    """Return the expected and the predicted text of a row; a row without an answer has no text."""
+    (expected,), predicted = pair
+    return expected[1], next(iter(predicted))[1] if predicted else ""
 
 
 def _only(pair: tuple[Things, Things]) -> tuple[str, str]:
@@ -417,8 +442,8 @@ def write_report(evaluation: Evaluation, title: str, path: Path) -> list[Path]:
 
 def show(evaluation: Evaluation, console: Console) -> None:
     """Print a table of the metrics to the console, with the accuracy in the last line."""
-    console.print(_build_class_table(evaluation.classes))
-    micro = overall(evaluation.classes)
+    if evaluation.characters is None:
+        console.print(_build_class_table(evaluation.classes))
     summary = f"{evaluation.rows:,} rows"
     if evaluation.failed:
         summary += f", {evaluation.failed:,} of them without an answer, which count as wrong"
@@ -427,11 +452,23 @@ def show(evaluation: Evaluation, console: Console) -> None:
         console.print(
             ", ".join(f"{name.removesuffix('_ms')} {ms:.1f} ms" for name, ms in evaluation.latency.items())
         )
+    _show_averages(evaluation, console)
+    console.print(f"acc: {evaluation.accuracy:.4f}")
+
+
+def _show_averages(evaluation: Evaluation, console: Console) -> None:
+    errors = evaluation.characters
+    if errors is not None:
+        console.print(
+            f"{errors.characters:,} characters: {errors.substitutions:,} substituted, "
+            f"{errors.deletions:,} deleted, {errors.insertions:,} inserted"
+        )
+        console.print(f"cer: {errors.rate:.4f}")
+        return
     if evaluation.kind != LABEL:
         name = "entity f1" if evaluation.kind == ENTITIES else "micro f1"
-        console.print(f"{name}: {micro.f1:.4f}")
+        console.print(f"{name}: {overall(evaluation.classes).f1:.4f}")
     console.print(f"macro f1: {macro_f1(evaluation.classes):.4f}")
-    console.print(f"acc: {evaluation.accuracy:.4f}")
 
 
 def _build_class_table(classes: Iterable[ClassFigures]) -> Table:

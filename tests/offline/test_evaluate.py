@@ -124,6 +124,23 @@ def test_several_labels_are_compared_as_sets(tmp_path: Path, capsys: pytest.Capt
     assert lines[-1] == "acc: 0.6667"
 
 
+def test_texts_have_a_character_error_rate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = [("国足取胜", "国足胜"), ("three 7", "thre 78"), ("ab", "ba"), ("same", "same")]
+    rows: list[Any] = [{"gold": "lost", "error": "line 1: refused"}]
+    rows += [{"gold": gold, "answer": {"text": text}} for gold, text in pairs]
+    report = tmp_path / "report"
+    lines = evaluated(capsys, jsonl(tmp_path / "scored.jsonl", rows), "--gold", "gold", "--report", report)
+    # Each change by hand: 4 + 1 deleted, 1 deleted and 1 inserted, 2 of "ab".
+    assert lines[-2:] == [f"cer: {(4 + 1 + 2 + 2) / (4 + 4 + 6 + 2 + 4):.4f}", "acc: 0.2000"]
+    figures = json.loads((tmp_path / "report.json").read_text("utf-8"))
+    assert (figures["task"], figures["characters"], figures["failed"]) == ("text", 20, 1)
+    assert figures["substitutions"] + figures["deletions"] + figures["insertions"] == 9
+    assert not (tmp_path / "report.svg").exists()
+    rows.append({"gold": "a", "answer": {"other": "a"}})
+    assert main(["evaluate", str(jsonl(tmp_path / "scored.jsonl", rows)), "--gold", "gold"]) != 0
+    assert "line 6: the answer has no 'text'" in capsys.readouterr().err
+
+
 def test_a_table_is_evaluated_as_its_rows_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = tmp_path / "scored.csv"
     source.write_text("gold,answer.label,error\ncar,car,\ncar,edu,\nedu,,line 4: refused\n", "utf-8")
