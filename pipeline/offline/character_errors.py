@@ -26,22 +26,22 @@ class CharacterErrors(NamedTuple):
 
 def count_errors(expected: str, predicted: str) -> CharacterErrors:
     """Return the character errors of a predicted text."""
-    wanted, answered = "".join(expected.split()), "".join(predicted.split())
+    characters, answer = "".join(expected.split()), "".join(predicted.split())
     # Row by row of the edit distance: (errors, substitutions, deletions, insertions) for each prefix.
-    previous = [(column, 0, 0, column) for column in range(len(answered) + 1)]
-    for row, character in enumerate(wanted, 1):
+    previous = [(column, 0, 0, column) for column in range(len(answer) + 1)]
+    for row, character in enumerate(characters, 1):
         current = [(row, 0, row, 0)]
-        for column, other in enumerate(answered, 1):
+        for column, other in enumerate(answer, 1):
             errors, substitutions, deletions, insertions = previous[column - 1]
             changed = character != other
-            kept = (errors + changed, substitutions + changed, deletions, insertions)
+            matched = (errors + changed, substitutions + changed, deletions, insertions)
             errors, substitutions, deletions, insertions = previous[column]
             deleted = (errors + 1, substitutions, deletions + 1, insertions)
             errors, substitutions, deletions, insertions = current[-1]
             inserted = (errors + 1, substitutions, deletions, insertions + 1)
-            current.append(min(kept, deleted, inserted, key=lambda edits: edits[0]))
+            current.append(min(matched, deleted, inserted, key=lambda edits: edits[0]))
         previous = current
-    return CharacterErrors(len(wanted), *previous[-1][1:])
+    return CharacterErrors(len(characters), *previous[-1][1:])
 
 
 def sum_errors(pairs: Iterable[tuple[str, str]]) -> CharacterErrors:
