@@ -223,6 +223,7 @@ class App:
     repository_error: str = ""  # why the repository can't be read; the server is then not ready
     unavailable: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Models that can't be served from the start: by name, the version (empty for all) and the reason."""
+    without_versions: tuple[str, ...] = ()  # names of unavailable models whose folder has no version to load
     dialects: tuple[Plugin, ...] = ()  # added by the front, for workers
     choices: Mapping[str, Choice] = field(default_factory=dict)  # by Op with `auto`, the fastest choice
     restrictions: Restrictions = NO_RESTRICTIONS  # APIs that require a header
@@ -244,12 +245,14 @@ class App:
         return self.repository is None or self.repository.strict_readiness
 
     @property
-    def has_failed_versions(self) -> bool:
-        """Whether a version of a model could not be loaded.
+    def has_failed_models(self) -> bool:
+        """Whether a version of a model could not be loaded, or a model has no version to load.
 
-        A model without any version does not count, as in Triton.
+        A model with an invalid configuration does not count, as in Triton.
         """
-        return any(version for version, _ in self.unavailable.values())
+        return any(
+            version or name in self.without_versions for name, (version, _) in self.unavailable.items()
+        )
 
     def get_batching(self, op: str) -> ModelBatching:
         """Return the dynamic batching settings of the model that is the only step run by the Op named `op`.

@@ -30,7 +30,7 @@ from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.plan import placement, wants_processes, wants_threads
 from pipeline.front.pool.shard_plan import plan_shards
-from pipeline.front.repository import ModelLoader, Repository
+from pipeline.front.repository import ModelLoader, Repository, log_configurations
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.plugins import DIALECTS, find
 from pipeline.process import recording, start_signals
@@ -262,6 +262,7 @@ async def serve(app: App, outputs: Outputs) -> int:
             # As in Triton, the ports open after the first loads: an orchestrator sees no live server before.
             await stack.enter_async_context(listeners.running())
             log.info("%s", "\n".join([*app.notes, "Models of the repository:", repository.table()]))
+            log_configurations(app.models)
             await stack.enter_async_context(repository.polling())
         settle_memory()
         await stack.enter_async_context(trimmed())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -256,6 +257,10 @@ class Repository:
 _POLL_PATIENCE_S = 2.0  # polling waits for a model at most this long before the next model
 
 
+class NoVersions(LoadFailed):
+    """Raised when a load names a model whose folder has no version to load. The server is then not ready."""
+
+
 class NotPolled(LoadFailed):
     """Raised when a load names a model that is not in the repository, or whose configuration is invalid.
 
@@ -326,6 +331,7 @@ class ModelLoader(Repository):
                 self._overrides.release(work)
                 await self._remove_unused_overrides()
             log.info("%s", "\n".join([*served.lines, f"Model {name} is loaded"]))
+            log_configurations(served.models)
 
     async def unload_model(self, name: str, *, dependents: bool = False) -> None:
         """Unload all versions of a model: reject new requests, finish admitted requests, end the workers.
@@ -563,8 +569,19 @@ class ModelLoader(Repository):
             self._scheduler.start_failures[part] = exc.message
         if unloaded or name not in self.names():
             return
-        unavailable = {**app.unavailable, name: (exc.version, exc.message)}
-        self._scheduler.app = replace(app, unavailable=unavailable)
+        without = [each for each in app.without_versions if each != name]
+        self._scheduler.app = replace(
+            app,
+            unavailable={**app.unavailable, name: (exc.version, exc.message)},
+            without_versions=(*without, name) if isinstance(exc, NoVersions) else tuple(without),
+        )
+
+
+def log_configurations(models: Iterable[ServedModel]) -> None:
+    """Log the configuration of each model, with the fields that its file lacks, at level DEBUG."""
+    for model in models:
+        config = json.dumps(model.config, ensure_ascii=False)
+        log.debug("Model %s version %s, auto-completed config: %s", model.name, model.version, config)
 
 
 def _names_in(name: str, served: RepositoryContent) -> set[str]:
@@ -612,7 +629,7 @@ def _check_available(name: str, served: RepositoryContent) -> None:
     why: UnavailableModel | None = served.unavailable.get(name)
     if why is None:
         return
-    kind = NotPolled if why.polled else LoadFailed
+    kind = NotPolled if why.polled else LoadFailed if why.has_versions else NoVersions
     raise kind(name, why.version, why.reason)
 
 

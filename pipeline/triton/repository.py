@@ -68,6 +68,7 @@ class UnavailableModel(NamedTuple):
     version: str  # empty: no version, or the reason holds for all versions
     reason: str
     polled: bool = False  # True: not even its configuration is valid
+    has_versions: bool = True  # False: its folder has no version to load
 
 
 class RepositoryContent(NamedTuple):
@@ -250,7 +251,7 @@ class _RepositoryReader:
             raise ConfigError("; ".join(errors))
         versions = select_versions(folder, config)
         if not versions:
-            raise _ModelUnavailable(UnavailableModel("", NO_VERSION.format(name)))
+            raise _ModelUnavailable(UnavailableModel("", NO_VERSION.format(name), has_versions=False))
         if error := find_agent_error(config, folder):  # before any file of the model is run
             raise _ModelUnavailable(UnavailableModel(versions[-1], error))
         self._check_devices(config, backend, versions[-1])

@@ -141,6 +141,7 @@ class RepositoryService(Service):
             restrictions=options.restrictions,
             repository_error=repository_error,
             unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
+            without_versions=tuple(name for name, why in served.unavailable.items() if not why.has_versions),
         )
 
     def _read_models(

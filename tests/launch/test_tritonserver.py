@@ -80,3 +80,17 @@ def test_an_empty_repository_starts_a_server_that_is_ready(tmp_path: Path) -> No
     with RepositoryProcess(tmp_path, arguments=flags) as server:
         assert json.loads(server.http("/v2/repository/index", b"").body) == []
         assert re.search(r"^I\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ front\] Server triton starts", server.log, re.M)
+
+
+def test_a_model_without_versions_makes_the_server_unready(tmp_path: Path) -> None:
+    write_model(tmp_path, "same", TENSORS)
+    (write_model(tmp_path, "bare", TENSORS) / "1").rmdir()
+    with RepositoryProcess(tmp_path, arguments=["--log-verbose=1"], wait=False) as server:
+        server.wait_for_log("is ready: http_port")
+        assert [server.http(path).status for path in ("/v2/models/same/ready", "/v2/health/ready")] == [
+            200,
+            400,
+        ]
+        server.wait_for_log("Model same version 1, auto-completed config: ")
+        (config,) = re.findall(r"Model same version 1, auto-completed config: (.*)", server.log)
+        assert json.loads(config)["instance_group"]

@@ -304,7 +304,7 @@ class Scheduler:
         return (
             self._accepting
             and not self.app.repository_error
-            and not (self.app.requires_all_models and (self.start_failures or self.app.has_failed_versions))
+            and not (self.app.requires_all_models and (self.start_failures or self.app.has_failed_models))
             and all(map(self.op_ready, self._pools.keys() - self._unloaded))
         )
 
