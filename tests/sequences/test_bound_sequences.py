@@ -110,6 +110,7 @@ def test_only_the_sequences_of_a_dead_instance_end(service: RepositoryProcess) -
                 assert first(infer("sums", 1, sequence_id=key, sequence_end=True)) == key + 1
             except InferenceServerException as exc:
                 assert "the instance that kept its state" in str(exc)
+                assert exc.status() == "StatusCode.ABORTED"
                 lost += 1
         assert lost == 2
 

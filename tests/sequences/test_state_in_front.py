@@ -11,7 +11,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests.support.repository_process import RepositoryProcess
-from tests.support.sequence_models import Infer, first, protocols, write_controls, write_sum
+from tests.support.sequence_models import Infer, first, protocols, write_controls, write_ensemble, write_sum
 from tests.support.service_process import wait_until
 
 IDLE_US = 200_000
@@ -24,6 +24,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryProc
     folder = tmp_path_factory.mktemp("sequences")
     write_sum(folder, more="instance_group [ { count: 2 kind: KIND_CPU } ]")
     write_sum(folder, "short", idle_us=IDLE_US)
+    write_sum(folder, "more")
+    write_ensemble(folder, "sum", "more")
     seven = write_sum(folder, "seven", initial=FROM_FILE, more=SHOWN, strategy="direct { }") / "initial_state"
     seven.mkdir()
     (seven / "seven").write_bytes(np.float32(7).tobytes())
@@ -122,6 +124,19 @@ def test_an_idle_sequence_expires(service: RepositoryProcess, infer: Infer) -> N
         infer("short", 1, sequence_id=3)
     assert service.metric("paddlewheel_sequence_bytes", op="short:1") == 0
     assert service.metric("paddlewheel_sequences_expired_total", op="short:1") >= 1
+
+
+def test_each_step_of_an_ensemble_keeps_its_state_of_the_sequence(
+    service: RepositoryProcess, infer: Infer
+) -> None:
+    options = [{"sequence_start": not number, "sequence_end": number == 3} for number in range(4)]
+    assert [first(infer("both", 1, sequence_id=70, **each)) for each in options] == [1, 3, 6, 10]
+    assert first(infer("both", 1, sequence_id=70, sequence_start=True)) == 1
+    assert first(infer("both", 1, sequence_id=71, sequence_start=True)) == 1
+    with pytest.raises(InferenceServerException, match="must specify batch-size 1"):
+        infer("both", [1, 1], sequence_id=70)
+    assert first(infer("both", 2, sequence_id=70, sequence_end=True)) == 4
+    assert first(infer("both", 1, sequence_id=71, sequence_end=True)) == 3
 
 
 def test_a_killed_worker_changes_no_state(service: RepositoryProcess) -> None:

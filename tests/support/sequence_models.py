@@ -88,6 +88,24 @@ def write_memory(repository: Path, *, idle_s: int) -> Path:
     return folder
 
 
+def write_ensemble(repository: Path, first: str, second: str) -> None:
+    """The ensemble `both`: the output of a model of sequences is the input of another."""
+    steps = [(first, "INPUT", "between"), (second, "between", "OUTPUT")]
+    step = ", ".join(
+        f"""{{ model_name: "{model}" model_version: -1 input_map {{ key: "INPUT" value: "{source}" }}
+          output_map {{ key: "OUTPUT" value: "{target}" }} }}"""
+        for model, source, target in steps
+    )
+    config = f"""
+    platform: "ensemble"
+    max_batch_size: 8
+    input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+    output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }} ]
+    ensemble_scheduling {{ step [ {step} ] }}
+    """
+    write_model(repository, "both", config)
+
+
 Infer = Callable[..., Any]
 
 
