@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from pydantic import BaseModel
 
+from pipeline.api.cache_settings import CacheSettings
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
 from pipeline.api.queue_policy import ModelBatching, parse_dynamic_batching
@@ -72,6 +73,12 @@ class ServedModel(NamedTuple):
         """Whether the model sends any number of responses to a request (`model_transaction_policy`)."""
         policy = {} if self.config is None else self.config.get("model_transaction_policy", {})
         return bool(policy.get("decoupled"))
+
+    @property
+    def uses_cache(self) -> bool:
+        """Whether the server's response cache, if it has one, may answer requests (`response_cache`)."""
+        cache = {} if self.config is None else self.config.get("response_cache", {})
+        return bool(cache.get("enable"))
 
     @property
     def max_inflight_requests(self) -> int:
@@ -198,6 +205,7 @@ class RepositoryPlace(NamedTuple):
     defaults: tuple[Any, ...] = ()  # default settings of models, see `pipeline.triton.config_file`
     grpc_arguments: tuple[tuple[str, int], ...] = ()  # channel arguments of the gRPC port, by gRPC's names
     install_requirements: bool = False  # pip installs the requirements.txt of Python models
+    cache: CacheSettings | None = None  # of the response cache; None: the server has none
 
 
 @dataclass(frozen=True)

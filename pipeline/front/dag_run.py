@@ -39,6 +39,8 @@ class Finish(Protocol):
     Triton's shared memory uses it to write outputs into the client's memory region.
     """
 
+    is_cacheable: bool  # whether the worker's response may be shared with identical requests
+
     def begin(self) -> None:
         """Prepare for the request. Called once, when the request is admitted. Must not raise."""
         ...
@@ -81,6 +83,22 @@ class SequenceTurn(Protocol):
 
     def end(self, *, succeeded: bool) -> None:
         """Give up the turn, at the end of the request. The state of a successful request is kept."""
+        ...
+
+
+class OutputWatcher(Protocol):
+    """Receives the output of a request or of one of its nodes, for requests that wait for the same output."""
+
+    def succeed(self, outcome: Outcome, parts: Sequence[Part]) -> None:
+        """Receive the encoded output."""
+        ...
+
+    def fail(self) -> None:
+        """Learn that there is an error in place of the output."""
+        ...
+
+    def end(self, answer: Answer | None) -> None:
+        """Receive the response of the whole request, its error, or None after its client has left."""
         ...
 
 
@@ -225,6 +243,8 @@ class Entry(msgspec.Struct, eq=False):
     max_branches: int = 0  # of a request at a time, see `pipeline.front.branches`; 0: the default
     load_hint: str = ""  # tells clients how to load the model again, in the error of an unloaded model
     sequences: tuple[JoinedSequences, ...] = ()  # of the Ops whose requests form sequences
+    begin: Callable[[DagRun], None] = lambda dag_run: dag_run.begin()  # starts a request
+    is_cached: bool = False  # whether `begin` looks requests up in the response cache
     pending: int = 0  # admitted requests without an answer
 
     def needs(self, parts: Collection[str]) -> bool:
@@ -266,6 +286,13 @@ class DagRun(msgspec.Struct, eq=False):
     _answers: list[Answer] = []  # answers of a model that should send one
     branches: dict[str, Branching] = {}  # by decoupled step of an ensemble with steps behind it
     turns: dict[str, SequenceTurn] = {}  # by Op, its places in sequences
+    flights: dict[str, OutputWatcher] = {}  # by node; with an empty name, of the whole request
+    is_cached: bool = False  # whether the response comes from the response cache
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the request has its response or its error, or its client has left."""
+        return self._ended
 
     def begin(self) -> None:
         """Start the first nodes of the DAG with the request's inputs.
@@ -602,6 +629,8 @@ class Task(msgspec.Struct, eq=False):
         try:
             if self.turn is not None:
                 self.turn.record_state(state)
+            if dag_run.flights and (flight := dag_run.flights.pop(node, None)) is not None:
+                flight.succeed(outcome, parts)
             if outcome is _ANSWER:
                 dag_run.end(parts)
                 return
@@ -632,6 +661,8 @@ class Task(msgspec.Struct, eq=False):
             self.turn.record_state(())
         self.dag_run.awaited[self.node] = []
         try:
+            if (flight := self.dag_run.flights.pop(self.node, None)) is not None:
+                flight.fail()
             if error.err_no == DeadlineExceeded.err_no and not self.streaming:
                 self.dag_run.time_out(self.node, error)
             else:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pipeline.api.cache_settings import parse_cache_settings
 from pipeline.api.restrictions import Restrictions, parse_restrictions
 from pipeline.errors import ConfigError
 from pipeline.launch.serve_options import (
@@ -67,6 +68,7 @@ def serve(options: ServeOptions) -> None:
                 for flag, argument in GRPC_ARGUMENTS.items()
                 if get_option(options, flag) is not None
             ),
+            cache=parse_cache_settings(options.cache_config, options.response_cache_byte_size),
         ),
     )
     service.serve()

@@ -21,7 +21,6 @@ from pipeline.launch.flag_values import BOOL, COUNT, FILE, PORT, TEXT, Kind
 
 NO_EFFECT = "no effect: "
 REFUSED = "refused: "
-_NO_CACHE = "the response cache is not built yet"
 _NO_GPU = "the engine manages GPU memory"
 _NO_LIMITER = "the rate limiter is not built yet"
 _NO_TRACE = "requests are not traced; /metrics and the access log have their times"
@@ -277,9 +276,15 @@ class ServeOptions:
     )
     repoagent_directory: Path | None = _BACKENDS.ignored("the checksum agent is built in", values.FOLDER)
 
-    cache_config: tuple[str, ...] = _CACHE.ignored(_NO_CACHE, values.SETTING, repeated=True)
+    cache_config: tuple[str, ...] = _CACHE.flag(
+        "local,size=BYTES: cache responses of models with response_cache in memory",
+        values.SETTING,
+        default=(),
+    )
     cache_directory: Path | None = _CACHE.ignored("caches are Python code", values.FOLDER)
-    response_cache_byte_size: int | None = _CACHE.ignored(_NO_CACHE, values.BYTES)
+    response_cache_byte_size: int | None = _CACHE.flag(
+        "the same, by its older name; 0: no cache", values.BYTES
+    )
 
     rate_limit: str | None = _LIMITER.ignored(_NO_LIMITER, values.choice("off", "execution_count"))
     rate_limit_resource: tuple[str, ...] = _LIMITER.ignored(_NO_LIMITER, values.RESOURCE, repeated=True)

@@ -64,6 +64,10 @@ class Unread(msgspec.Struct, eq=False):
     data: Part  # as the client wrote it
     kind: ClassVar[str]  # name of the class in messages
 
+    def describe(self) -> tuple[Any, ...]:
+        """Return the fields besides `data` on which the decoded value depends."""
+        return astuple(self)[1:]
+
     def decode(self) -> Any:
         """Return the decoded value. Raises InvalidInput for data that can't be decoded."""
         raise NotImplementedError

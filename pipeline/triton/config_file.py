@@ -200,7 +200,6 @@ _NOT_HERE = {  # backends of Triton that this server lacks, with the alternative
 }
 _RUN_HERE = ("python", "identity", "ensemble")  # beside the engines
 _NOT_YET = {
-    "response_cache": "the response cache is not built yet: take response_cache out",
     "batch_input": "inputs that are made of a batch (batch_input, batch_output) are not made yet: send them",
     "rate_limiter": "the rate limiter is not built yet: take rate_limiter out of instance_group",
 }
@@ -240,8 +239,8 @@ def _find_backend_errors(config: ModelConfig, backend: str) -> Iterator[str]:
         yield f"backend {backend!r}: {_NOT_HERE[backend]}"
     if config.batch_input or config.batch_output:
         yield _NOT_YET["batch_input"]
-    if config.response_cache.enable:
-        yield _NOT_YET["response_cache"]
+    if config.response_cache.enable and config.model_transaction_policy.decoupled:
+        yield f"response_cache of {config.name}: responses of a decoupled model are not cached; remove one"
     if config.model_transaction_policy.decoupled and backend != "python":
         yield (
             f"model_transaction_policy of {config.name}: models of the backend {backend!r} send one response "

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.api.app import App, RepositoryPlace, collect_models
+from pipeline.api.cache_settings import CacheSettings
 from pipeline.api.examples import Examples
 from pipeline.api.op import Op
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
@@ -55,6 +56,7 @@ class Options:
     notes: tuple[str, ...] = ()  # log lines
     restrictions: Restrictions = NO_RESTRICTIONS  # APIs that require a header
     grpc_arguments: tuple[tuple[str, int], ...] = ()  # gRPC channel arguments
+    cache: CacheSettings | None = None  # of the response cache; None: the server has none
 
 
 class RepositoryService(Service):
@@ -134,6 +136,7 @@ class RepositoryService(Service):
                 tuple(options.defaults),
                 options.grpc_arguments,
                 options.install_requirements,
+                options.cache,
             ),
             notes=(*options.notes, *served.lines),
             exit_on_error=options.exit_on_error is True,

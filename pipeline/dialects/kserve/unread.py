@@ -54,6 +54,10 @@ class UnreadTensor(Unread, eq=False):
     as_texts: bool = False  # decode to a str, or a list of str
     nullable: bool = False  # elements may be null in JSON
 
+    def describe(self) -> tuple[Any, ...]:
+        """Return the fields on which the array depends: not those for error messages."""
+        return self.written, self.datatype, self.shape, self.as_texts, self.nullable
+
     def decode(self) -> Any:
         """Return an array of `shape`, with `bytes` objects for BYTES.
 

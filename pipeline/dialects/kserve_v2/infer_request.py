@@ -24,6 +24,7 @@ from pipeline.dialects.kserve.models import KServeModel
 from pipeline.dialects.kserve.refusals import KServeRefusal, request_refusal
 from pipeline.dialects.kserve.unread import UnreadTensor, Written, as_message, check_texts
 from pipeline.dialects.kserve_v2.answers import RequestedOutput, ResponseOptions
+from pipeline.dialects.kserve_v2.request_id import WITH_LATER_ID, RequestIdFinish
 from pipeline.dialects.sequence_keys import FLAG_KEYS
 from pipeline.dialects.triton_extensions.shared_memory import FindSpan, SharedMemoryOutputs, Span
 from pipeline.front.dag_run import Request
@@ -145,15 +146,22 @@ class InferRequest(msgspec.Struct, eq=False):
             for name in self.outputs:
                 if name not in output_names:
                     raise KServeRefusal(f"unexpected inference output '{name}' for model '{model.name}'")
+        # A cached response is shared by requests with other ids.
+        finish = (
+            RequestIdFinish(self.request_id, form)
+            if self.request_id and form in WITH_LATER_ID and scheduler.is_cached(model.key)
+            else None
+        )
         response_options = ResponseOptions(
             model.name,
-            self.request_id,
+            "" if finish is not None else self.request_id,
             self.binary,
             None if not self.outputs else [tuple(output) for output in self.outputs.values()],
             signature.max_batch_size > 0,
             self._sequence_parameters() if model.is_ensemble else {},
         )
         request = Request(model.name, "infer", values, form=form, wish=response_options)
+        request.finish = finish
         request.model_version = model.version
         request.model = model.key
         request.decoupled = model.is_decoupled
@@ -168,6 +176,7 @@ class InferRequest(msgspec.Struct, eq=False):
         request.priority = max(0, (self.priority or model.default_priority) - 1)
         if self.spans and self.outputs:
             spans = [self.spans[name] for name, output in self.outputs.items() if output.room is not None]
+            request.wish = response_options._replace(request_id=self.request_id)
             request.finish = SharedMemoryOutputs(spans)
         return request
 

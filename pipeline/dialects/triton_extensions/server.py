@@ -18,7 +18,8 @@ from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.triton_extensions.repository_api import ModelControl
 from pipeline.dialects.triton_extensions.shared_memory import SharedMemory
 from pipeline.errors import UnknownVersion
-from pipeline.front.metrics.metrics import OpFigures, RunFigures
+from pipeline.front.cache.response_cache import ResponseCache
+from pipeline.front.metrics.metrics import CacheFigures, OpFigures, RunFigures
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.tensor_spec import TensorSpec
@@ -84,6 +85,44 @@ _COUNTERS: dict[str, tuple[str, Callable[[Stats], int]]] = {
     "nv_inference_compute_output_duration_us": (
         "Cumulative inference compute output duration in microseconds (does not include cached requests)",
         lambda stats: stats["inference_stats"]["compute_output"]["ns"] // 1000,
+    ),
+}
+_CACHE_COUNTERS: dict[str, tuple[str, Callable[[Stats], int]]] = {
+    "nv_cache_num_hits_per_model": (
+        "Number of cache hits per model",
+        lambda stats: stats["inference_stats"]["cache_hit"]["count"],
+    ),
+    "nv_cache_num_misses_per_model": (
+        "Number of cache misses per model",
+        lambda stats: stats["inference_stats"]["cache_miss"]["count"],
+    ),
+    "nv_cache_hit_duration_per_model": (
+        "Total cache hit duration per model, in microseconds",
+        lambda stats: stats["inference_stats"]["cache_hit"]["ns"] // 1000,
+    ),
+    "nv_cache_miss_duration_per_model": (
+        "Total cache miss (insert+lookup) duration per model, in microseconds",
+        lambda stats: stats["inference_stats"]["cache_miss"]["ns"] // 1000,
+    ),
+}
+_CACHE_GAUGES: dict[str, tuple[str, Callable[[ResponseCache], float]]] = {
+    "nv_cache_num_entries": (
+        "Number of responses stored in response cache",
+        lambda cache: len(cache.outputs),
+    ),
+    "nv_cache_num_lookups": ("Number of cache lookups in response cache", lambda cache: cache.lookups),
+    "nv_cache_num_hits": ("Number of cache hits in response cache", lambda cache: cache.hits),
+    "nv_cache_num_misses": (
+        "Number of cache misses in response cache",
+        lambda cache: cache.lookups - cache.hits,
+    ),
+    "nv_cache_num_evictions": (
+        "Number of cache evictions in response cache",
+        lambda cache: cache.outputs.evictions,
+    ),
+    "nv_cache_util": (
+        "Cache utilization [0.0 - 1.0]",
+        lambda cache: cache.outputs.used_bytes / cache.outputs.max_bytes,
     ),
 }
 _FAILURES = "nv_inference_request_failure", "Number of failed inference requests, all batch sizes"
@@ -225,23 +264,26 @@ def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -
         total.infer_ns += op.shares.infer_ns
         total.output_ns += op.shares.output_ns
     total.count = requests.succeeded
+    total.count -= min(total.count, requests.cache.hits)
     durations = {
         "success": _duration(requests.succeeded, int(requests.succeeded_s * 1e9)),
         "fail": _duration(requests.failed, int(requests.failed_s * 1e9)),
         "queue": _duration(requests.succeeded, sum(op.queued_ns for op in ops)),
         **_compute_durations(total),
+        **_cache_durations(requests.cache),
     }
     return _statistics_document(model, answering, int(requests.last_s * 1e3), requests.rows, durations)
 
 
 def _op_statistics(model: KServeModel, op: OpFigures) -> dict[str, Any]:
-    shares = op.shares
+    shares, cache = op.shares, op.cache
     took_ns = op.queued_ns + shares.input_ns + shares.infer_ns + shares.output_ns
     durations = {
-        "success": _duration(shares.count - op.failed, took_ns),
+        "success": _duration(shares.count - op.failed + cache.hits, took_ns + cache.hit_ns),
         "fail": _duration(op.failed, 0),
-        "queue": _duration(op.queued, op.queued_ns),
+        "queue": _duration(op.queued + cache.hits, op.queued_ns),
         **_compute_durations(shares),
+        **_cache_durations(cache),
     }
     return _statistics_document(model, op, op.last_ms, op.rows, durations)
 
@@ -256,7 +298,7 @@ def _statistics_document(
         "last_inference": last_ms,
         "inference_count": rows,
         "execution_count": op.runs,
-        "inference_stats": {**durations, "cache_hit": _duration(0, 0), "cache_miss": _duration(0, 0)},
+        "inference_stats": durations,
         "response_stats": {},
         "batch_stats": [{"batch_size": rows, **_compute_durations(run)} for rows, run in by_rows],
         "memory_usage": [],
@@ -272,6 +314,13 @@ def _compute_durations(run: RunFigures) -> dict[str, Any]:
         "compute_input": _duration(run.count, run.input_ns),
         "compute_infer": _duration(run.count, run.infer_ns),
         "compute_output": _duration(run.count, run.output_ns),
+    }
+
+
+def _cache_durations(cache: CacheFigures) -> dict[str, Any]:
+    return {
+        "cache_hit": _duration(cache.hits, cache.hit_ns),
+        "cache_miss": _duration(cache.misses, cache.miss_ns),
     }
 
 
@@ -497,7 +546,8 @@ def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics
     """Return Triton's metrics of each model and of the machine, in Prometheus' text format."""
     stats_by_model = [(model, statistics(scheduler, models, model)) for model in models.all()]
     lines: list[str] = []
-    for name, (description, get_count) in _COUNTERS.items():
+    counters = _COUNTERS if scheduler.cache is None else {**_COUNTERS, **_CACHE_COUNTERS}
+    for name, (description, get_count) in counters.items():
         rows = ((_labels(model), get_count(stats)) for model, stats in stats_by_model)
         lines += _family(name, description, "counter", rows)
     failed = (
@@ -513,6 +563,9 @@ def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics
         for name, _, version in (op.rpartition(":"),)
     )
     lines += _family(*_STEP_FAILURES, "counter", steps)
+    if scheduler.cache is not None:
+        for name, (description, read) in _CACHE_GAUGES.items():
+            lines += _family(name, description, "gauge", iter([("", read(scheduler.cache))]))
     pending = ((_labels(model), _pending(scheduler, model)) for model, _ in stats_by_model)
     lines += _family(*_PENDING, "gauge", pending)
     return "".join([*lines, host.text()]).encode()
@@ -522,7 +575,7 @@ def _pending(scheduler: Scheduler, model: KServeModel) -> int:
     return scheduler.waiting(model.op) if model.op else scheduler.pending
 
 
-def _family(name: str, description: str, kind: str, rows: Iterator[tuple[str, int]]) -> Iterator[str]:
+def _family(name: str, description: str, kind: str, rows: Iterator[tuple[str, float]]) -> Iterator[str]:
     yield f"# HELP {name} {description}\n# TYPE {name} {kind}\n"
     for labels, value in rows:
         yield f"{name}{labels} {value}\n"

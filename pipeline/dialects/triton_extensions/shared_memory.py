@@ -244,6 +244,8 @@ class SharedMemory:
 class SharedMemoryOutputs:
     """Writes the outputs of a request into shared memory at its end, as its `Request.finish`."""
 
+    is_cacheable = False
+
     def __init__(self, spans: Sequence[Span]) -> None:
         self._spans = spans
 

@@ -78,6 +78,19 @@ _OF_TIME_AND_ROOM = Overloaded.err_no, DeadlineExceeded.err_no
 
 
 @dataclass(slots=True)
+class CacheFigures:
+    """Lookups of a model's requests in the response cache.
+
+    A request that waited for an identical one counts as a hit.
+    """
+
+    hits: int = 0
+    hit_ns: int = 0  # of lookups
+    misses: int = 0
+    miss_ns: int = 0  # of lookups and insertions
+
+
+@dataclass(slots=True)
 class RequestFigures:
     """Totals of a model's requests: counts, rows and seconds. A request passes all Ops of the DAG."""
 
@@ -88,6 +101,7 @@ class RequestFigures:
     rows: int = 0
     last_s: float = 0.0  # end of the latest request, Unix time
     failures: Failures = field(default_factory=Failures)
+    cache: CacheFigures = field(default_factory=CacheFigures)
 
     def record(self, took_s: float, rows: int, *, failed: bool) -> None:
         """Count a request that has ended. took_s: seconds from admission to answer.
@@ -142,6 +156,7 @@ class OpFigures:
     # completed batches, by number of rows; for an Op without a model by number of requests
     by_rows: dict[int, RunFigures] = field(default_factory=dict)
     last_ms: int = 0
+    cache: CacheFigures = field(default_factory=CacheFigures)
 
     def record_run(self, timings: Timings, settled: int) -> None:
         """Add the timings of a worker's reply to the metrics. settled: number of requests in the reply."""

@@ -272,6 +272,7 @@ class Batcher:
         self._queue_policies = batching.policies
         self._in_order = InOrder() if batching.in_order else None
         self.op = op
+        self.number = next(_numbers)  # identifies this load of the model
         callbacks = DispatchCallbacks(
             self.add_timings if config.dag.use_profile else None,
             self.replied,

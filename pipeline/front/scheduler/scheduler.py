@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from pipeline.api.app import App, ServedModel
 from pipeline.api.dag import MESSAGE
 from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
+from pipeline.front.cache.domains import get_model_domain, get_step_domain
+from pipeline.front.cache.local import LocalCache
+from pipeline.front.cache.response_cache import ResponseCache
 from pipeline.front.dag_run import Answer, Client, DagRun, Entry, OpQueue, Request
 from pipeline.front.metrics.access_log import AccessLog, Tracer
 from pipeline.front.metrics.growth import Totals, add_metrics_growth
@@ -190,6 +191,8 @@ class Scheduler:
             figures = metrics.of_ops[op] = OpFigures()
             self._batchers[op] = self._create_batcher(op, app, figures)
         self._pools = {op: batcher.pool for op, batcher in self._batchers.items()}
+        settings = app.repository and app.repository.cache
+        self._cache = ResponseCache(LocalCache(settings.size)) if settings else None
         self._entries = {model.key: self._entry(model) for model in app.models}
         if app.default is not None:
             self._entries[""] = self._entries[app.default.key]
@@ -236,15 +239,29 @@ class Scheduler:
         batcher = self._batchers[op]
         return OpQueue(batcher.enqueue, batcher.record_error)
 
-    def _entry(self, model: ServedModel) -> Entry:
-        """Return the state that all requests of a model share: its DAG, queues, limits and metrics."""
+    def _step_queue(self, op: str) -> OpQueue:
+        """Return the queue of an Op for the steps of ensembles, with the response cache in front of it."""
+        batcher = self._batchers[op]
+        if self._cache is None or not any(model.op == op and model.uses_cache for model in self.app.models):
+            return self._queue(op)
+        domain, figures = get_step_domain(op, batcher.number), self.metrics.of_ops[op].cache
+        return OpQueue(
+            partial(self._cache.begin_step, batcher.enqueue, domain, figures), batcher.record_error
+        )
+
+    def _entry(self, model: ServedModel, requests: RequestFigures | None = None) -> Entry:
+        """Return the state that all requests of a model share: its DAG, queues, limits and metrics.
+
+        requests: totals of its requests so far.
+        """
         graph, config = model.graph, self.app.config.dag
         with_version = [op for op in graph.ops if self._pools[op].plan.version and not model.version]
-        requests = None if model.op else RequestFigures()
-        return Entry(
+        requests = None if model.op else requests or RequestFigures()
+        get_queue = self._queue if model.op else self._step_queue
+        entry = Entry(
             model.key,
             graph,
-            {node.name: self._queue(node.op) for node in graph.nodes.values()},
+            {node.name: get_queue(node.op) for node in graph.nodes.values()},
             self._ended,
             config.max_hops,
             config.retry,
@@ -258,6 +275,22 @@ class Scheduler:
             sequences=tuple(filter(None, (self._batchers[op].sequences for op in graph.ops))),
             failures=self.metrics.of_ops[model.op].failures if requests is None else requests.failures,
         )
+        if self._cache is not None and model.uses_cache:
+            numbers = [self._batchers[op].number for op in graph.ops]
+            figures = self.metrics.of_ops[model.op].cache if requests is None else requests.cache
+            domain = get_model_domain(model, numbers)
+            entry.begin = partial(self._cache.begin, domain=domain, figures=figures)
+            entry.is_cached = True
+        return entry
+
+    @property
+    def cache(self) -> ResponseCache | None:
+        """The response cache; None if the server has none."""
+        return self._cache
+
+    def is_cached(self, model: str) -> bool:
+        """Return whether the response cache answers requests of a model. model: its key."""
+        return self._entries[model].is_cached
 
     def keeps_sequences(self, model: str) -> bool:
         """Return whether the requests of a model belong to sequences. model: its key."""
@@ -385,7 +418,7 @@ class Scheduler:
         if request.deadline < math.inf:
             dag_run.due_key = self._deadlines.add(dag_run, request.deadline)
         try:
-            dag_run.begin()
+            entry.begin(dag_run)
         except Exception:
             dag_run.leave()
             raise
@@ -428,6 +461,8 @@ class Scheduler:
                 answer = UnprintableAnswer(
                     f"the answer has {size} bytes, limits.response_bytes allows {self._most_bytes}"
                 )
+        if dag_run.flights and (flight := dag_run.flights.pop("", None)) is not None:
+            run_isolated(flight.end, answer)
         if request.finish is not None:
             answer = request.finish.end(answer)
         if dag_run.turns:
@@ -447,7 +482,8 @@ class Scheduler:
             entry.failures.canceled += 1
         elif entry.requests is not None:
             is_error = not isinstance(answer, list)
-            entry.requests.record(took_s, request.rows, failed=is_error)
+            rows = 0 if dag_run.is_cached else request.rows
+            entry.requests.record(took_s, rows, failed=is_error)
             if isinstance(answer, ServingError):
                 entry.requests.failures.count(answer)
 
@@ -561,10 +597,8 @@ class Scheduler:
 
     def _renewed(self, model: ServedModel) -> Entry:
         """Return the new state of a model, with the request totals of its former state."""
-        entry, former = self._entry(model), self._entries.get(model.key)
-        if former is None or former.requests is None or entry.requests is None:
-            return entry
-        return msgspec.structs.replace(entry, requests=former.requests, failures=former.failures)
+        former = self._entries.get(model.key)
+        return self._entry(model, None if former is None else former.requests)
 
     async def retire(self, batchers: Collection[Batcher], timeout_s: float) -> None:
         """End the workers of replaced batchers after their last request, or after `timeout_s` seconds."""

@@ -1,0 +1,107 @@
+"""Keys of the response cache: the model, the options and the raw inputs of a request, compared in full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from pipeline.api.request_options import NO_OPTIONS
+from pipeline.front.dag_run import DagRun, Inputs, Request
+from pipeline.messages.frames import NotEncodable, Part, Unread, encode
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def hash_key(data: bytes) -> int:
+    """Return the hash of a key. Two keys may have the same hash: the cache compares the bytes, too."""
+    return hash(data)
+
+
+class CacheKey:
+    """The identity of a response: keys are equal only if all their bytes are."""
+
+    __slots__ = ("_hash", "data")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._hash = hash_key(data)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CacheKey) and self.data == other.data
+
+
+def build_request_key(domain: bytes, request: Request, max_bytes: int) -> CacheKey | None:
+    """Return the key of a request's response.
+
+    domain: identifies the loaded model. Return None for inputs of more than `max_bytes`, and for inputs that
+    have no encoding.
+    """
+    options = request.form, request.wish, request.log_id, *_get_model_options(request)
+    try:
+        return _join(domain, options, _describe_values(request.inputs), max_bytes)
+    except NotEncodable:
+        return None
+
+
+def build_step_key(
+    domain: bytes, dag_run: DagRun, node: str, inputs: Inputs, max_bytes: int
+) -> CacheKey | None:
+    """Return the key of the output of a step of an ensemble, as `build_request_key`.
+
+    inputs: outputs of the steps before. Of the ensemble's own inputs, only the step's are in the key.
+    """
+    request, dag = dag_run.request, dag_run.entry.dag
+    tensors = dag.tensors.get(node) or (None,) * len(inputs)
+    if node == dag.response:
+        answer: tuple[Any, ...] = (dag_run.entry.model, request.form, request.wish, request.log_id)
+    else:
+        answer = ()
+    contents: list[tuple[Any, Part]] = []
+    try:
+        for (source, parts), names in zip(inputs, tensors, strict=True):
+            if source == dag.source and names is not None and node != dag.response:
+                picked = {name: request.inputs[name] for name in names if name in request.inputs}
+                contents += _describe_values(picked)
+            else:
+                contents += [((source, number), part) for number, part in enumerate(parts)]
+    except NotEncodable:
+        return None
+    return _join(domain, (answer, tensors, *_get_model_options(request)), contents, max_bytes)
+
+
+def _get_model_options(request: Request) -> tuple[Any, ...]:
+    """Return the options of a request that a model may read, besides its id, priority and timeout."""
+    options = request.options or NO_OPTIONS
+    return dict(options.parameters), options.outputs
+
+
+def _describe_values(values: Mapping[str, Any]) -> list[tuple[Any, Part]]:
+    """Return the type and the raw bytes of each input."""
+    contents: list[tuple[Any, Part]] = []
+    for name, value in values.items():
+        if type(value) is np.ndarray and value.dtype.kind not in "OV":
+            array = np.ascontiguousarray(value)
+            contents.append(((name, array.dtype.str, value.shape), array.reshape(-1).view(np.uint8).data))
+        elif isinstance(value, Unread):
+            contents.append(((name, value.kind, *value.describe()), value.data))
+        else:
+            contents += [
+                ((name, number), part) for number, part in enumerate(encode(value, allow_pickle=False))
+            ]
+    return contents
+
+
+def _join(
+    domain: bytes, options: Sequence[Any], contents: Sequence[tuple[Any, Part]], max_bytes: int
+) -> CacheKey | None:
+    """Return the key of these options and contents: a description with all lengths, then the raw bytes."""
+    if sum(len(part) for _, part in contents) > max_bytes:
+        return None
+    description = _encode((domain, options, [(kind, len(part)) for kind, part in contents]))
+    return CacheKey(b"".join([description, *(part for _, part in contents)]))
