@@ -76,9 +76,12 @@ class ServedModel(NamedTuple):
 
     @property
     def uses_cache(self) -> bool:
-        """Whether the server's response cache, if it has one, may answer requests (`response_cache`)."""
+        """Whether the server's response cache, if it has one, may answer requests (`response_cache`).
+
+        A hit would overtake earlier requests, and so break `preserve_ordering`.
+        """
         cache = {} if self.config is None else self.config.get("response_cache", {})
-        return bool(cache.get("enable"))
+        return bool(cache.get("enable")) and not self.batching.in_order
 
     @property
     def max_inflight_requests(self) -> int:

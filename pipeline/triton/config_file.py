@@ -201,7 +201,6 @@ _NOT_HERE = {  # backends of Triton that this server lacks, with the alternative
 _RUN_HERE = ("python", "identity", "ensemble")  # beside the engines
 _NOT_YET = {
     "batch_input": "inputs that are made of a batch (batch_input, batch_output) are not made yet: send them",
-    "rate_limiter": "the rate limiter is not built yet: take rate_limiter out of instance_group",
 }
 
 
@@ -246,8 +245,6 @@ def _find_backend_errors(config: ModelConfig, backend: str) -> Iterator[str]:
             f"model_transaction_policy of {config.name}: models of the backend {backend!r} send one response "
             "to each request; remove decoupled, which Python models alone can use"
         )
-    if any(group.HasField("rate_limiter") for group in config.instance_group):
-        yield _NOT_YET["rate_limiter"]
     if (min_count := min((group.count for group in config.instance_group), default=0)) < 0:
         yield f"instance_group of {config.name} has the count {min_count}; it is a number from 1 on"
     if config.max_batch_size < 0:

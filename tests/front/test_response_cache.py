@@ -9,6 +9,7 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
+from pipeline.api.app import ServedModel
 from pipeline.api.cache_settings import CacheSettings, parse_cache_settings
 from pipeline.errors import ConfigError, ServingError
 from pipeline.front.cache import keys
@@ -18,6 +19,7 @@ from pipeline.front.cache.response_cache import Flight, ResponseCache
 from pipeline.front.dag_run import Request
 from pipeline.front.metrics.metrics import CacheFigures
 from pipeline.messages.messages import Outcome
+from pipeline.triton.ensemble import build_model_dag
 
 
 def output(data: bytes) -> CachedOutput:
@@ -145,6 +147,14 @@ def test_an_error_of_the_first_request_is_not_that_of_the_others() -> None:
         return [each.got for each in waiting]
 
     assert asyncio.run(run()) == [[], ["runs alone"], ["runs alone"]]
+
+
+def test_a_model_that_keeps_the_order_of_requests_is_not_cached() -> None:
+    config = {"response_cache": {"enable": True}, "dynamic_batching": {"preserve_ordering": False}}
+    model = ServedModel("m", build_model_dag("m:1"), config=config)
+    assert model.uses_cache
+    config["dynamic_batching"]["preserve_ordering"] = True
+    assert not model.uses_cache
 
 
 def test_flags_of_the_cache() -> None:

@@ -25,6 +25,10 @@ input { name: "I" data_type: TYPE_FP32 dims: [ 2 ] }
 output [ { name: "O" data_type: TYPE_FP32 dims: [ 2 ] } ]
 """
 PYTHON_TENSORS = TENSORS.replace('"identity"', '"python"')
+WITHOUT_EFFECT = """
+response_cache { enable: true }
+instance_group { rate_limiter { resources { name: "R" count: 9 } priority: 2 } }
+"""
 REFUSES = "class TritonPythonModel:\n    def initialize(self, args):\n        raise ValueError('{}')\n"
 
 
@@ -44,6 +48,7 @@ REFUSES = "class TritonPythonModel:\n    def initialize(self, args):\n        ra
         ("--model-load-gpu-limit=0:0.9", "--model-load-gpu-limit is refused: "),
         ("--trace-=1", "ambiguous option: --trace-"),
         ("--log-file=/nowhere/log", "can't be written"),
+        ("--cache-config=disk,size=1", "there is no such cache, only local"),
         ("--http-max-input-size=0", "'0' is no number from 1 on"),
         ("--grpc-use-ssl", "needs --grpc-server-cert and --grpc-server-key"),
         ("--model-store=s3://bucket/models", "is in a bucket, which is not read here: copy it to a folder"),
@@ -81,7 +86,7 @@ def test_a_repository_without_a_model_to_serve_says_why(
 
 
 def test_the_start_tells_models_and_flags_without_effect(tmp_path: Path) -> None:
-    write_model(tmp_path, "same", TENSORS)
+    write_model(tmp_path, "same", TENSORS + WITHOUT_EFFECT)
     write_model(tmp_path, "odd", f"{TENSORS} version_policy {{ specific {{ versions: 7 }} }}")
     flags = ["--http-thread-count=8", "--log-verbose=1", "--allow-metrics=false", "--strict-readiness=false"]
     flags += ["--id=ours", f"--http-max-input-size={1 << 32}"]  # more than gRPC can be told
