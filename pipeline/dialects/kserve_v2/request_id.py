@@ -30,8 +30,8 @@ class RequestIdFinish:
         """Return the response with the id. Errors, and None for a client that has left, are unchanged."""
         if not isinstance(answer, list) or not answer:
             return answer
-        document, *others = answer
+        document, *tensors = answer
         if self._form == JSON:
-            return [b'{"id":%b,%b' % (msgspec.json.encode(self._id), bytes(document)[1:]), *others]
+            return [b'{"id":%b,%b' % (msgspec.json.encode(self._id), bytes(document)[1:]), *tensors]
         request_id = self._id.encode()
-        return [b"".join([document, _ID_TAG, encode_varint(len(request_id)), request_id]), *others]
+        return [b"".join([document, _ID_TAG, encode_varint(len(request_id)), request_id]), *tensors]
