@@ -10,6 +10,7 @@ import argparse
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -333,7 +334,19 @@ def check_flags(options: ServeOptions) -> list[str]:
         raise ConfigError("--load-model needs --model-control-mode=explicit: the other modes load all models")
     if "*" in options.load_model and len(options.load_model) > 1:
         raise ConfigError("--load-model=* loads all models: leave the other --load-model out")
+    for first, second in combinations(_list_ports(options), 2):
+        if first[1] == second[1]:
+            raise ConfigError(f"{first[0]} and {second[0]} are both {first[1]}: give each a port of its own")
     return lines
+
+
+def _list_ports(options: ServeOptions) -> list[tuple[str, int]]:
+    """Return the flag and the number of each port that the server opens."""
+    return [
+        (f"--{name}-port", get_option(options, f"{name}-port"))
+        for name in ("http", "grpc", "metrics")
+        if get_option(options, f"allow-{name}")
+    ]
 
 
 def get_option(options: ServeOptions, flag: str) -> Any:

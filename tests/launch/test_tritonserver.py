@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,14 @@ from tests.support.repository_process import RepositoryProcess
 from tests.support.triton_repository import write_model
 
 PROGRAM = "import sys; from pipeline.__main__ import tritonserver; sys.exit(tritonserver(sys.argv[1:]))"
+WAITS = """
+import pathlib, time
+class TritonPythonModel:
+    def initialize(self, args):
+        print("initialize has begun", flush=True)
+        while not pathlib.Path("{}").exists():
+            time.sleep(0.01)
+"""
 TENSORS = """
 backend: "identity"
 input { name: "I" data_type: TYPE_FP32 dims: [ 2 ] }
@@ -94,3 +103,16 @@ def test_a_model_without_versions_makes_the_server_unready(tmp_path: Path) -> No
         server.wait_for_log("Model same version 1, auto-completed config: ")
         (config,) = re.findall(r"Model same version 1, auto-completed config: (.*)", server.log)
         assert json.loads(config)["instance_group"]
+
+
+def test_the_ports_open_after_the_first_loads(tmp_path: Path) -> None:
+    permission = tmp_path / "permission"
+    code = WAITS.format(permission)
+    write_model(tmp_path / "models", "waits", TENSORS.replace("identity", "python"), code)
+    with RepositoryProcess(tmp_path / "models", wait=False) as server:
+        server.wait_for_log("initialize has begun")
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", server.http_port))
+        permission.touch()
+        server.wait_for_log("is ready: http_port")
+        assert server.http("/v2/models/waits/ready").status == 200
