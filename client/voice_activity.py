@@ -16,7 +16,6 @@ import json
 import struct
 import time
 import uuid
-import wave
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
@@ -27,8 +26,8 @@ from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from client.rpc_channel import RpcChannel
 from client.rpc_client import DEFAULT_ADDRESS
 from client.tls import Tls, add_tls_options, build_tls
+from client.wav_file import RATE, read_chunks
 
-RATE = 16000  # samples per second
 WINDOW = 512  # samples of a window
 CONTEXT = 64  # samples of the previous window, which the model gets before those of the window
 
@@ -55,31 +54,11 @@ def read_windows(path: str | Path) -> Iterator[Window]:
     The file is read window by window, so that its length does not matter. Raises ValueError for a file that
     is not mono with 16 bits and 16 kHz, or has no audio, and OSError.
     """
-    try:
-        with wave.open(str(path)) as file:
-            form = (file.getnchannels(), file.getsampwidth(), file.getframerate())
-            if form != (1, 2, RATE):
-                raise ValueError(
-                    f"{path} has {form[0]} channels of {8 * form[1]} bits at {form[2]} Hz; "
-                    f"convert it to mono, 16 bits and {RATE} Hz"
-                )
-            yield from _split_audio(file)
-    except (wave.Error, EOFError) as exc:
-        raise ValueError(f"{path} is no wav file: {exc or 'it ends early'}") from exc
-
-
-def _split_audio(file: wave.Wave_read) -> Iterator[Window]:
-    context, start, frames = bytes(4 * CONTEXT), 0, file.readframes(WINDOW)
-    if not frames:
-        raise ValueError("the wav file has no audio")
-    while frames:
-        following = file.readframes(WINDOW)
-        count = len(frames) // 2
-        numbers = struct.unpack(f"<{count}h", frames[: 2 * count])
-        samples = struct.pack(f"<{count}f", *(number / 32768 for number in numbers))
-        samples = context + samples.ljust(4 * WINDOW, b"\0")
-        yield Window(start / RATE, (start + count) / RATE, samples, not following)
-        context, start, frames = samples[-4 * CONTEXT :], start + count, following
+    context, start = bytes(4 * CONTEXT), 0
+    for chunk in read_chunks(path, WINDOW, WINDOW):
+        samples = context + chunk.samples.ljust(4 * WINDOW, b"\0")
+        yield Window(start / RATE, (start + chunk.length) / RATE, samples, chunk.is_last)
+        context, start = samples[-4 * CONTEXT :], start + chunk.length
 
 
 def pace_windows(windows: Iterable[Window]) -> Iterator[Window]:

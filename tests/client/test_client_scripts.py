@@ -46,7 +46,8 @@ def test_the_package_itself_says_what_there_is_to_run() -> None:
     for options, code in (((), 0), (("--help",), 0), (("ask",), 2)):
         result = python("-m", "client", *options)
         assert result.returncode == code
-        for command in ("client.http_client", "client.rpc_client", "client.voice_activity", "client.load"):
+        modules = ("http_client", "rpc_client", "voice_activity", "speech_recognition", "load")
+        for command in (f"client.{module}" for module in modules):
             assert f"python3 -m {command}" in result.stdout + result.stderr
 
 

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ import pytest
 import tritonclient.grpc as rpc
 from tritonclient.utils import InferenceServerException
 
+from client.speech_recognition import main
 from tests.support.repository_process import RepositoryProcess
+from tests.support.voice_models import write_wav
 from tests.support.wenet_repository import (
     CHUNK_S,
     FIRST_CHUNK,
@@ -112,6 +115,27 @@ def test_a_wave_without_frames_is_refused_alone(offline: RepositoryProcess) -> N
             transcribe(client, np.zeros(100, np.float32))
         assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
         assert transcribe(client, speak("abc")) == "abc"
+
+
+def test_the_client_prints_the_text_of_a_recording_and_of_a_stream(
+    offline: RepositoryProcess,
+    streaming: RepositoryProcess,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, text = tmp_path / "talk.wav", "cabbadacab"
+    write_wav(path, speak(text) * 32768)
+    assert main([str(path), "--address", offline.rpc_address]) == 0
+    assert capsys.readouterr().out == f"{text}\n"
+    assert main([str(path), "--address", streaming.rpc_address, "--stream"]) == 0
+    *parts, last = capsys.readouterr().out.splitlines()
+    assert last == text and len(parts) > 1 and all(last.startswith(part) for part in parts)
+    write_wav(path, speak("d") * 32768)
+    assert main([str(path), "--address", streaming.rpc_address, "--stream"]) == 0
+    assert capsys.readouterr().out == "d\n"
+    write_wav(path, np.zeros(0))
+    assert main([str(path), "--address", offline.rpc_address]) == 1
+    assert capsys.readouterr().err == "ValueError: the wav file has no audio\n"
 
 
 def test_streams_give_the_text_chunk_by_chunk(streaming: RepositoryProcess) -> None:

@@ -1,0 +1,171 @@
+"""The client of WeNet's models: sends a wav file, whole or as a stream, and prints its text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # a script's own folder is on the path, the package's parent is not
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    from client.project_environment import use_project_environment
+
+    use_project_environment("grpc", "google")
+
+import argparse
+import struct
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Self
+
+from client.endpoints import V2_METHOD_PATH
+from client.errors import BadAnswer, ClientError
+from client.headers import add_api_key_option, add_header_option
+from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
+from client.rpc_channel import RpcChannel
+from client.rpc_client import DEFAULT_ADDRESS
+from client.tls import Tls, add_tls_options, build_tls
+from client.wav_file import RATE, Chunk, read_chunks
+
+OFFLINE_MODEL, STREAMING_MODEL = "attention_rescoring", "streaming_wenet"
+CHUNK_S, FIRST_CHUNK_S = 0.64, 0.69  # the first chunk fills the decoding window of WeNet's encoder
+MAX_SAMPLES = 1 << 31  # more than a wav file can hold
+
+
+class SpeechClient:
+    """Client of WeNet's models over gRPC (KServe v2): texts of recordings, and of streams.
+
+    Raises ValueError for an invalid `address`, `tls` or header.
+    """
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        timeout_s: float = 60.0,
+        tls: Tls | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare a client without connecting. timeout_s: for each request."""
+        self._channel = RpcChannel(address, tls=tls, api_key=api_key, headers=headers)
+        self._timeout_s = timeout_s
+
+    def transcribe(self, chunk: Chunk, model: str = OFFLINE_MODEL) -> str:
+        """Return the text of a whole recording. Raise a ClientError."""
+        return self._infer(_build_request(model, chunk))
+
+    def transcribe_stream(self, chunks: Iterable[Chunk], model: str = STREAMING_MODEL) -> Iterator[str]:
+        """Send the chunks of a stream as a sequence; yield the text so far after each chunk.
+
+        Requests are not repeated: a chunk must count once. Raises a ClientError.
+        """
+        sequence_id, is_first = uuid.uuid4().int >> 65, True  # WeNet's models expect a number
+        for chunk in chunks:
+            request = _build_request(model, chunk)
+            request.parameters["sequence_id"].int64_param = sequence_id
+            request.parameters["sequence_start"].bool_param = is_first
+            request.parameters["sequence_end"].bool_param = chunk.is_last
+            yield self._infer(request)
+            is_first = False
+
+    def _infer(self, request: ModelInferRequest) -> str:
+        answer = self._channel.call_bytes(V2_METHOD_PATH, request.SerializeToString(), self._timeout_s)
+        response = ModelInferResponse.FromString(answer)
+        for output, content in zip(response.outputs, response.raw_output_contents, strict=False):
+            if output.name == "TRANSCRIPTS" and output.datatype == "BYTES" and len(content) >= 4:
+                return content[4:].decode("utf-8", "replace")
+        raise BadAnswer(f"model {request.model_name!r} answered no text named 'TRANSCRIPTS', of type BYTES")
+
+    def close(self) -> None:
+        """Close the connection to the service."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def _build_request(model: str, chunk: Chunk) -> ModelInferRequest:
+    request = ModelInferRequest(
+        model_name=model, raw_input_contents=[chunk.samples, struct.pack("<i", chunk.length)]
+    )
+    request.inputs.add(name="WAV", datatype="FP32", shape=[1, chunk.length])
+    request.inputs.add(name="WAV_LENS", datatype="INT32", shape=[1, 1])
+    request.outputs.add(name="TRANSCRIPTS")
+    return request
+
+
+def read_recording(path: str | Path) -> Chunk:
+    """Return all samples of a wav file. Raise ValueError for an unsuitable file, and OSError."""
+    return next(read_chunks(path, MAX_SAMPLES, 1))
+
+
+def read_stream(
+    path: str | Path, first_s: float = FIRST_CHUNK_S, following_s: float = CHUNK_S
+) -> Iterator[Chunk]:
+    """Yield the chunks of a wav file; zeros fill a first chunk that is too short.
+
+    Raises ValueError for an unsuitable file, and OSError.
+    """
+    first = int(first_s * RATE)
+    for number, chunk in enumerate(read_chunks(path, first, int(following_s * RATE))):
+        if number == 0 and chunk.length < first:
+            chunk = Chunk(chunk.samples.ljust(4 * first, b"\0"), first, chunk.is_last)
+        yield chunk
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; exit with a message if it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="speech_recognition.py",
+        description="Send a wav file to WeNet's models, and print its text.",
+        epilog="example: python3 client/speech_recognition.py talk.wav --stream",
+    )
+    parser.add_argument("file", metavar="WAV", help="mono, 16 bits, 16 kHz")
+    parser.add_argument("--address", default=DEFAULT_ADDRESS, help="of the service (default: %(default)s)")
+    parser.add_argument(
+        "--model", help=f"its name (default: {OFFLINE_MODEL}, or {STREAMING_MODEL} with --stream)"
+    )
+    parser.add_argument("--stream", action="store_true", help="send chunks, and print the text after each")
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="for each request (default: 60)"
+    )
+    add_header_option(parser)
+    add_tls_options(parser)
+    add_api_key_option(parser)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the script: send the file, print its text; return 1 if it can't be done."""
+    options = parse_arguments(arguments)
+    try:
+        with SpeechClient(
+            options.address,
+            options.timeout,
+            tls=build_tls(options),
+            api_key=options.api_key,
+            headers=dict(options.headers),
+        ) as client:
+            for text in transcribe_file(client, options.file, options.model, stream=options.stream):
+                sys.stdout.write(f"{text}\n")
+                sys.stdout.flush()
+    except (ClientError, OSError, ValueError) as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
+    return 0
+
+
+def transcribe_file(
+    client: SpeechClient, path: str | Path, model: str | None = None, *, stream: bool = False
+) -> Iterator[str]:
+    """Yield the text of a wav file, or with `stream` the text after each chunk. Raise a ClientError."""
+    if stream:
+        yield from client.transcribe_stream(read_stream(path), model or STREAMING_MODEL)
+    else:
+        yield client.transcribe(read_recording(path), model or OFFLINE_MODEL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
