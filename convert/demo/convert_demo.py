@@ -15,6 +15,7 @@ from convert.paddle_onnx.to_onnx import add_onnx_variant, can_make_onnx
 from convert.programs.engines import import_paddle, paddle_version
 from convert.proof.parity import ParityReport
 from convert.result import Conversion, ConversionOptions
+from convert.to_serving.build_serving_model import store_texts
 from pipeline.errors import ConversionError
 from pipeline.launch.commands import interpreter
 from pipeline.models.variants import find_variants
@@ -98,6 +99,7 @@ def _convert_classifier(
     padded = [pad([row]) for row in rows]
     headlines = [pad(rows[start : start + size]) for start, size in enumerate(_BATCH_SIZES, start=10)]
     reports = convert_trained(model, out, labels=LABELS, batches=headlines, rows=padded, options=options)
+    store_texts(out, [headline.text for headline in split.held_out])
     facts = {"held_out_accuracy": accuracy, **_counts(split)}
     (out / FACTS_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     return facts, reports

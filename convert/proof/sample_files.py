@@ -109,6 +109,11 @@ def read_sample(path: Path, target: Target) -> list[Feeds]:
     return _READERS.get(path.suffix.lower(), text_rows)(path, target)
 
 
+def read_texts(paths: Sequence[Path]) -> list[str]:
+    """Return the texts of the sample files that have a text on each line."""
+    return [text for path in paths if path.suffix.lower() not in _READERS for text in _texts(path)]
+
+
 def _read_npz(path: Path, target: Target) -> list[Feeds]:
     return [_fitted(stored_feeds(path), path, target)]
 

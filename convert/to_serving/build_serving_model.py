@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from pipeline.models.digests import hash_files
 from pipeline.models.label_names import find_entailment
 from pipeline.models.sentence_files import LAYERS_FILE
 from pipeline.models.serving_model import (
+    BODIES_FILE,
     EXAMPLE_FILE,
     SAMPLE_FILE,
     SERVER_FOLDER,
@@ -198,6 +200,29 @@ def store_sample(model: Path, rows: Sequence[Feeds], padding: Mapping[str, FeedP
     longest_bytes = max(sum(array.nbytes for array in row.values()) for row in alike)
     max_rows = min(MAX_ROWS, max(1, MAX_BYTES // max(1, longest_bytes)))
     _save(file, pad_rows(alike[:max_rows], padding))
+
+
+MAX_TEXTS = 256  # of sample.jsonl: as many as `auto` reads
+MAX_TEXT_BYTES = 1 << 20
+_TEXT_KEY = "text"  # the services of `paddlewheel new` have this key; `auto` uses that of the service
+
+
+def store_texts(model: Path, texts: Sequence[str]) -> None:
+    """Write texts as request bodies to sample.jsonl of the serving model in folder `model`.
+
+    Of many texts, some are chosen evenly. No texts, or an existing file: nothing is written.
+    """
+    file = model / SERVER_FOLDER / BODIES_FILE
+    if not texts or file.exists():
+        return
+    lines, size = [], 0
+    for text in texts[:: -(-len(texts) // MAX_TEXTS)]:
+        line = json.dumps({"key": [_TEXT_KEY], "value": [text]}, ensure_ascii=False) + "\n"
+        size += len(line.encode())
+        if size > MAX_TEXT_BYTES:
+            break
+        lines.append(line)
+    file.write_text("".join(lines), encoding="utf-8")
 
 
 def store_example(model: Path, feeds: Feeds) -> None:

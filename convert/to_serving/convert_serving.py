@@ -19,11 +19,17 @@ from convert.programs.runners import Runner, probe_id_limits, program_runner
 from convert.proof.max_lengths import LONGEST_TRIED
 from convert.proof.padding import parse_padding
 from convert.proof.parity import FailedParity, ParityReport, compare, write_reports
+from convert.proof.sample_files import read_texts
 from convert.proof.target import create_target
 from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import missing_packages
 from convert.steps.isolation import run_isolated
-from convert.to_serving.build_serving_model import build_serving_model, store_example, store_sample
+from convert.to_serving.build_serving_model import (
+    build_serving_model,
+    store_example,
+    store_sample,
+    store_texts,
+)
 from convert.to_serving.notes import PROOF_KEY, ModelNotes
 from convert.to_serving.sentence_proof import sentence_parity
 from convert.to_serving.serving_step import serve_elsewhere
@@ -270,6 +276,7 @@ def convert_serving(
             reports = (*reports, *sentence_parity(folder, description.sentences, options))
             write_reports(folder / SERVER_FOLDER / PARITY_FILE, reports)
         store_sample(folder, options.inputs.all_rows(target), pads)
+        store_texts(folder, read_texts(options.sample))
         if options.sample and not target.by_row:
             store_example(folder, batches[0])
         write_stamp(folder, fingerprint, {"source": str(source.resolve())})

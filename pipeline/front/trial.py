@@ -221,17 +221,21 @@ def _build_service(service: App, op: str, candidate: Candidate) -> App:
     )
 
 
-def _parse_bodies(bodies: Sequence[str], limits: Limits) -> Requests:
+def _parse_bodies(bodies: Sequence[str], limits: Limits, example: Mapping[str, str]) -> Requests:
     """Return the requests of a sample: key/value bodies in JSON, as clients send them to the Op's hooks.
 
-    Raises TrialFailed for a body that the service would reject.
+    example: key/value example of the service. A single value gets its only key, because a conversion that
+    writes a sample does not know the service. Raises TrialFailed for a body that the service would reject.
     """
     inputs = []
     for body in bodies:
         try:
-            inputs.append(parse_http(body.encode(), _NAME, "prediction", limits).inputs)
+            values = parse_http(body.encode(), _NAME, "prediction", limits).inputs
         except ServingError as exc:
             raise TrialFailed(f"the service rejects a body of the sample: {exc.message}") from exc
+        if len(values) == len(example) == 1:
+            values = dict(zip(example, values.values(), strict=True))
+        inputs.append(values)
     return Requests(inputs, JSON)
 
 
@@ -266,7 +270,8 @@ async def _race(order: TrialOrder, outputs: Outputs, fd: int) -> None:
         _write(fd, TrialReport(step, share))
 
     if order.service:
-        requests = _parse_bodies(order.bodies, App.from_json(order.service).config.limits)
+        service = App.from_json(order.service)
+        requests = _parse_bodies(order.bodies, service.config.limits, service.examples.key_values)
     else:
         model = load_for_engine(Path(order.directory), order.candidates[0].engine)
         rows = single_rows(model, model.directory, model.padding)

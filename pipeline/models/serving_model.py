@@ -115,6 +115,7 @@ def _check_shape(alias: str, shape: Any, feeds: Mapping[str, Variable], where: s
 
 
 __all__ = [
+    "BODIES_FILE",
     "CACHE_FOLDER",
     "SAMPLE_FILE",
     "EngineName",
@@ -138,6 +139,7 @@ SERVER_FOLDER, CLIENT_FOLDER = "serving_server", "serving_client"
 SERVER_CONF, CLIENT_CONF = "serving_server_conf.prototxt", "serving_client_conf.prototxt"
 ADDITIONS = "serving.yml"
 TRITON_CONF = "config.pbtxt"
+BODIES_FILE = "sample.jsonl"  # request bodies, with which `auto` measures the hooks of the Op
 SAMPLE_FILE = "sample.npz"  # real rows, an array for each feed, to compare precisions for `auto`
 CACHE_FOLDER = "tensorrt_cache"  # default folder of built TensorRT engines, beside the model
 

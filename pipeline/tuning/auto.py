@@ -27,6 +27,7 @@ from pipeline.engines.device import Device, resolve_device
 from pipeline.errors import ConfigError
 from pipeline.models.digests import hash_sample
 from pipeline.models.serving_model import (
+    BODIES_FILE,
     SAMPLE_FILE,
     ServingModel,
     choose_version,
@@ -63,7 +64,6 @@ _SLOWEST_TIMED = 2.5  # of the fastest candidate: slower runs alone can't make t
 _MAX_CANDIDATES = 2  # to start the instances of, besides another placement
 # For both steps: timed runs, and the race of the instances. The race has at least its half.
 _BUDGET_S, _LARGE_BUDGET_S = 10.0, 45.0
-BODIES_FILE = "sample.jsonl"  # request bodies beside the model; with them the Op's hooks are measured
 MAX_BODIES = 256
 PRECISIONS = (FP32, "bf16", INT8)  # that `precision: auto` tries; int8 where `convert` has made that form
 
@@ -261,8 +261,9 @@ def _choice(
         order = _build_race(section, subject, measured, open_keys, time.monotonic() - began)
         if service is not None and (bodies := _read_bodies(name, subject.model.directory)):
             order = msgspec.structs.replace(order, service=service.app, op=name, bodies=bodies)
-        has_sample = bool(order.bodies) or (subject.model.directory / SAMPLE_FILE).is_file()
-        choice = choose_served(choice, _raced(name, order), provisional=not has_sample)
+        served, with_hooks = _raced(name, order)
+        has_sample = with_hooks or (subject.model.directory / SAMPLE_FILE).is_file()
+        choice = choose_served(choice, served, provisional=not has_sample)
         choice = write_choice(subject.model, subject.key, subject.facts, choice)
     return _bind_to_subject(choice, subject, open_keys)
 
@@ -349,25 +350,30 @@ def _get_max_seconds() -> float:
     return seconds
 
 
-def _raced(name: str, order: TrialOrder) -> list[Served]:
-    """Measure candidates under concurrent requests, and return the results, the best first.
+def _raced(name: str, order: TrialOrder) -> tuple[list[Served], bool]:
+    """Measure candidates under concurrent requests. Return the results, the best first, and if hooks ran.
 
-    Empty if there is nothing to compare, or if the measurement fails. name: of the Op.
+    No results if there is nothing to compare, or if the measurement fails. If the hooks refuse the sample of
+    bodies, they are left out. name: of the Op.
     """
     if not order.budget_s or len(order.candidates) + len(order.alternatives) + len(order.limits) <= 2:
-        return []
+        return [], bool(order.bodies)
     names = ", ".join(candidate.name for candidate in order.candidates)
     title = f"Op {name}: serving {names} (once for this machine)"
     try:
         with _shown_race(title) as show:
             results = run_race(order, show)
     except TrialFailed as exc:
-        log.warning("Op %s: the choice goes by timed runs of the model alone: %s", name, exc.message)
-        return []
-    if all(result.refused for result in results):
+        results, reasons = [], exc.message
+    else:
         reasons = "; ".join(result.describe() for result in results)
-        log.warning("Op %s: the choice goes by timed runs of the model alone: %s", name, reasons)
-    return results
+    if not all(result.refused for result in results):
+        return results, bool(order.bodies)
+    if order.bodies:
+        log.warning("Op %s: its hooks are not measured with %s: %s", name, BODIES_FILE, reasons)
+        return _raced(name, msgspec.structs.replace(order, service="", op="", bodies=[]))
+    log.warning("Op %s: the choice goes by timed runs of the model alone: %s", name, reasons)
+    return results, False
 
 
 def _timed(name: str, subject: _Subject) -> list[tuple[Order, Timed]]:

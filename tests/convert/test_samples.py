@@ -103,6 +103,8 @@ def test_texts_go_through_the_tokenizer_of_a_paddlenlp_model_and_its_positions_a
     assert {shape[1] for shape in padding["batches"]} == {3, 5}
     told = Path("served/serving_server/serving.yml").read_text("utf-8")
     assert told.count("length: 40") == 3
+    bodies = Path("served/serving_server/sample.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(body)["value"] for body in bodies] == [["good"], ["bad good good"]]
 
 
 def test_a_model_with_a_state_and_a_sample_rate_goes_the_whole_way() -> None:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from convert.cli import main
 from convert.steps.conversion_environment import CONVERT_PYTHON
+from convert.to_serving.build_serving_model import store_texts
 from pipeline.engines.dynamic_shape import read_ranges
 from tests.support import onnx_models
 from tests.support.service_process import APPS, ROOT, ServiceProcess
@@ -294,6 +295,17 @@ def test_the_rows_of_a_sample_are_left_beside_the_model_padded(command: str) -> 
     assert rows["attention_mask"].sum(axis=1).tolist() == [2, 4, 3]
     stamp = json.loads(Path("served/convert.json").read_text("utf-8"))
     assert "serving_server/sample.npz" in stamp["files"]
+
+
+def test_of_many_texts_a_few_are_left_as_bodies_of_requests() -> None:
+    Path("served/serving_server").mkdir(parents=True)
+    texts = [f"text {number}" for number in range(1000)]
+    store_texts(Path("served"), texts)
+    store_texts(Path("served"), ["an existing file stays"])
+    bodies = Path("served/serving_server/sample.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(body) for body in bodies] == [
+        {"key": ["text"], "value": [text]} for text in texts[::4]
+    ]
 
 
 def test_of_rows_that_can_t_be_padded_those_of_the_most_common_shape_are_left() -> None:

@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from pipeline.config.config_file import load_config
+from pipeline.config.config_file import Limits, load_config
 from pipeline.config.op_section import OpConfig
 from pipeline.errors import ConfigError
+from pipeline.front.trial import _parse_bodies
 from pipeline.models.serving_model import SAMPLE_FILE, load_serving_model
 from pipeline.process import environment
 from pipeline.tuning import auto
@@ -333,6 +334,18 @@ def test_a_sample_that_is_none_is_named_and_no_hook_is_called(tmp_path: Path) ->
     log, (choice,) = first_start(tmp_path, [{"inputs": []}])
     assert f"{auto.BODIES_FILE} line 1 has no 'key': write bodies with key and value" in log
     assert choice["provisional"]
+
+
+def test_without_the_hooks_that_refuse_the_sample_the_race_goes_on(tmp_path: Path) -> None:
+    log, (choice,) = first_start(tmp_path, [{"key": ["a", "b"], "value": ["of another", "service"]}])
+    assert f"its hooks are not measured with {auto.BODIES_FILE}: onnxruntime fp32: " in log
+    assert choice["provisional"] and choice["served"][0]["rates"]
+
+
+def test_a_single_value_of_a_sample_has_the_key_of_the_service() -> None:
+    bodies = ['{"key": ["text"], "value": ["a"]}', '{"key": ["x", "y"], "value": ["b", "c"]}']
+    requests = _parse_bodies(bodies, Limits(), {"0": "an example"})
+    assert [dict(inputs) for inputs in requests.inputs] == [{"0": "a"}, {"x": "b", "y": "c"}]
 
 
 def test_instances_that_need_more_than_the_limit_of_memory_are_not_chosen(tmp_path: Path) -> None:
