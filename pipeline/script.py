@@ -28,6 +28,8 @@ def prepare_from_arguments(service: WebService, default_config: str | Path) -> N
     options = parser.parse_args()
     service.prepare_pipeline_config(options.config)
     if options.print_config:
+        # The workers of a measurement by `auto` run the script with the same arguments, and have to serve.
+        sys.argv[1:] = ["--config", str(options.config)]
         print_config(service)
 
 
