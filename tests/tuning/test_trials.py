@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -28,7 +29,7 @@ from pipeline.tuning.duel import MIN_PAIRS, Load
 from pipeline.tuning.real_rows import GENERATED_LENGTHS, single_rows
 from pipeline.tuning.trials import CALLERS, LIMITS, Candidate, Race, TrialFailed, TrialOrder
 from tests.support import onnx_models
-from tests.support.service_process import APPS, ServiceProcess
+from tests.support.service_process import APPS, ROOT, ServiceProcess
 
 BUDGET_S = 7.0
 
@@ -334,6 +335,23 @@ def test_a_sample_that_is_none_is_named_and_no_hook_is_called(tmp_path: Path) ->
     log, (choice,) = first_start(tmp_path, [{"inputs": []}])
     assert f"{auto.BODIES_FILE} line 1 has no 'key': write bodies with key and value" in log
     assert choice["provisional"]
+
+
+def test_print_config_measures_the_demo_with_its_hooks(tmp_path: Path) -> None:
+    model = Path(shutil.copytree(ROOT / "models/demo", tmp_path / "demo"))
+    conf = {"model_config": str(model), "engine": "onnxruntime", "thread_num": 1}
+    section = {"batch_size": "auto", "concurrency": 1, "local_service_conf": conf}
+    (tmp_path / "config.yml").write_text(json.dumps({"http_port": 9292, "op": {"bert": section}}))
+    printed = subprocess.run(
+        [sys.executable, "web_service.py", "--config", tmp_path / "config.yml", "--print-config"],
+        cwd=ROOT,
+        env={**os.environ, auto.MAX_SECONDS: "0.5"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "served by onnxruntime fp32, batches of 8: " in printed.stdout.partition("\n")[0]
+    assert "hooks are not measured" not in printed.stderr
 
 
 def test_without_the_hooks_that_refuse_the_sample_the_race_goes_on(tmp_path: Path) -> None:
