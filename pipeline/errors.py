@@ -68,6 +68,7 @@ class ServingError(Exception):
     clients = False  # True: the client's mistake, whatever the status (a status may come from another server)
     logged = False  # whether the log already has the error with its traceback
     kind = ""  # name of the original class, in the front's copy of a worker's error
+    step = ""  # node of the step that failed, if one worker runs all steps of an ensemble
 
     @property
     def message(self) -> str:

@@ -42,6 +42,7 @@ class ServedModel(NamedTuple):
     version: str = ""  # empty: the version that its Op runs, or none
     config: Mapping[str, Any] | None = None  # Triton's ModelConfig; None: derived from the Op's section
     folder: str = ""  # the model's folder in a repository
+    joint_op: str = ""  # the Op whose workers run all steps of an ensemble; empty: only the Ops of its steps
 
     @property
     def key(self) -> str:
@@ -115,8 +116,8 @@ def read_models(text: str) -> list[ServedModel]:
 
 
 def answered_by(models: Iterable[ServedModel], op: str) -> dict[str, ServedModel]:
-    """Return the models whose response is the output of the step (Op) named `op`, by `ServedModel.key`."""
-    return {model.key: model for model in models if model.answering_op == op}
+    """Return the models whose response is the output of the Op named `op`, by `ServedModel.key`."""
+    return {model.key: model for model in models if op in (model.answering_op, model.joint_op)}
 
 
 class ModelSource(Protocol):
@@ -249,6 +250,11 @@ class App:
     def ops(self) -> tuple[str, ...]:
         """Names of all Ops of the service: the steps, each with its workers and queue; inputs come first."""
         return tuple(dict.fromkeys(m.graph.nodes[node].op for m in self.models for node in m.graph.order))
+
+    @cached_property
+    def joint_ops(self) -> tuple[str, ...]:
+        """Names of the Ops whose workers run all steps of an ensemble, beside the Ops of the steps."""
+        return tuple(model.joint_op for model in self.models if model.joint_op)
 
     @property
     def requires_all_models(self) -> bool:

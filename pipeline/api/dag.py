@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError
 from pipeline.models.tensor_spec import BatchAxes, Signature, TensorSpec, declared_specs
 
 MESSAGE = "@message"  # the input of an overridden RequestOp: the request as its bytes
+JOINT = "@joint"  # the node of an ensemble whose steps run in one worker, in the front's graph
 FEED = "@feed"  # the input of an Op whose model runs by itself, without hooks: its feeds by name
 
 
@@ -105,6 +106,11 @@ class Dag:
                 descendants.add(consumer)
                 pending += self.consumers[consumer]
         return frozenset(descendants)
+
+
+def build_joint_dag(op: str) -> Dag:
+    """Build the front's graph of an ensemble whose steps run in one worker. op: the Op of that worker."""
+    return Dag((Node(JOINT, op, (Edge(REQUEST_OP),)),), JOINT)
 
 
 def collect_ops(last: Op) -> dict[str, Op]:

@@ -82,7 +82,22 @@ class AnswerSender(Protocol):
 STREAMED: Any = object()  # in place of an output: an AnswerSender sends the answers
 
 
-class RequestRunner(Protocol):
+class ModelCode(Protocol):
+    """Interface of user code that is a model, such as Triton's Python model: its metrics, and its end."""
+
+    def own_metrics(self) -> list[Any] | None:
+        """Return the model's own Prometheus metrics, a list of `messages.OwnFamily`.
+
+        None if no metric has changed since the last call.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the model's resources. Called when the worker ends."""
+        ...
+
+
+class RequestRunner(ModelCode, Protocol):
     """Interface that runs a batch of requests without joining their rows, as Triton's Python backend does."""
 
     def run(
@@ -95,17 +110,6 @@ class RequestRunner(Protocol):
 
         senders: of each request. An exception fails all requests; none may be raised once an answer is sent.
         """
-        ...
-
-    def own_metrics(self) -> list[Any] | None:
-        """Return the model's own Prometheus metrics, a list of `messages.OwnFamily`.
-
-        None if no metric has changed since the last call.
-        """
-        ...
-
-    def close(self) -> None:
-        """Release the model's resources. Called when the worker ends."""
         ...
 
 
@@ -122,6 +126,9 @@ class Op:
     concurrency_idx: int | None = None  # instance number of this process; None for threads
     predictor: Any = None  # runs the model, here or remotely, from init_op on; None for an Op without one
     _predictor: Any = None  # our reference to it: an app may assign its own predictor to `predictor`
+    steps: Mapping[str, Op] | None = (
+        None  # by name, the Ops of the steps that its workers run; of an ensemble
+    )
     request_runner: RequestRunner | None = None  # runs the Op's requests instead of a predictor
     reshapes: Any = None  # `Reshapes`, where clients see other tensor shapes than the model
     sequence_tensors: Any = None  # `SequenceTensors`, where the model's requests form sequences

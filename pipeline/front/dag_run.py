@@ -245,6 +245,8 @@ class Entry(msgspec.Struct, eq=False):
     sequences: tuple[JoinedSequences, ...] = ()  # of the Ops whose requests form sequences
     begin: Callable[[DagRun], None] = lambda dag_run: dag_run.begin()  # starts a request
     is_cached: bool = False  # whether `begin` looks requests up in the response cache
+    joint: Entry | None = None  # used while a worker runs all steps of the ensemble; None without an Op for it
+    step_ops: Mapping[str, str] = {}  # by node of an ensemble, its Op
     pending: int = 0  # admitted requests without an answer
 
     def needs(self, parts: Collection[str]) -> bool:
@@ -396,13 +398,13 @@ class DagRun(msgspec.Struct, eq=False):
 
         An app with its own ResponseOp builds the error response: the ResponseOp gets the error as its input.
         """
-        queues = self.entry.queues
-        queues[node].record_error(error)
-        describe_step = self.entry.describe_step
-        if describe_step is not None:
-            self.entry.failures.steps[node, self.entry.dag.nodes[node].op] += 1
+        queues, step = self.entry.queues, error.step or node
+        queues[step].record_error(error)
+        describe_step, op = self.entry.describe_step, self.entry.step_ops.get(step)
+        if describe_step is not None and op is not None:
+            self.entry.failures.steps[step, op] += 1
             if type(error) is ServingError:
-                error.args = (f"{describe_step(node)}: {error.message}",)
+                error.args = (f"{describe_step(step)}: {error.message}",)
         if self._goes_on_without(node):
             return
         if not self.entry.dag.packs or node == RESPONSE_OP:

@@ -111,6 +111,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
     clients: bool
     logged: bool
     always_status: bool = False
+    step: str = ""
 
     @classmethod
     def from_error(cls, error: ServingError, *, logged: bool | None = None) -> Refusal:
@@ -121,7 +122,8 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
         kind = to_sendable_text(error.kind or type(error).__name__)
         logged = error.logged if logged is None else logged
         always_status = isinstance(error, MalformedBody)  # the original's gateway had a status for no other
-        return cls(*get_error_fields(error), kind, bool(error.clients), bool(logged), always_status)
+        flags = bool(error.clients), bool(logged), always_status
+        return cls(*get_error_fields(error), kind, *flags, error.step)
 
     def error(self) -> ServingError:
         """Return the exception, to raise it or to answer with it in the receiving process."""
@@ -129,7 +131,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
         error.err_no, error.http_status = self.err_no, self.http_status
         error.grpc_code = self.grpc_code
         error.kind, error.clients, error.logged = self.kind, self.clients, self.logged
-        error.always_status = self.always_status
+        error.always_status, error.step = self.always_status, self.step
         return error
 
 
@@ -157,6 +159,9 @@ class Timings(msgspec.Struct, array_like=True):
     tokens: int = 0  # without padding
     padded_tokens: int = 0  # with padding
     answered: int = 0  # rows answered; requests for an Op without a model
+    # Of an Op that runs all steps of an ensemble: for each batch of a step, the step's Op, the number of
+    # requests that left the step, and timings. The other fields then count the runs of one step alone.
+    steps: Sequence[tuple[str, int, Timings]] = ()
 
 
 class Reply(Message):

@@ -37,6 +37,7 @@ from pipeline.triton.config_file import (
     read_config,
     requests_gpu,
 )
+from pipeline.triton.joint_steps import PARAMETER, build_joint_section, find_obstacle, parse_workers
 from pipeline.triton.model_folder import (
     NO_VERSION,
     PYTORCH,
@@ -103,6 +104,7 @@ class ModelRepository:
     strict_devices: bool = False  # whether a model that requests an unusable GPU is an error
     install_requirements: bool = False  # whether pip installs the requirements.txt of Python models
     defaults: Defaults = NO_DEFAULTS  # for settings that a configuration leaves out
+    joins_steps: bool = False  # whether workers may run all steps of an ensemble: no model is ever replaced
     # By model name: folder and configuration in place of those on disk.
     overrides: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
@@ -366,12 +368,30 @@ class _RepositoryReader:
         for version in versions:
             op = f"{config.name}:{version}"
             dag = graph or ensemble.build_model_dag(op)
-            yield ServedModel(config.name, dag, signature, version, document, str(folder))
+            joint_op = "" if graph is None else self._add_joint_op(config, f"{op}:steps", graph)
+            yield ServedModel(config.name, dag, signature, version, document, str(folder), joint_op)
             if graph is None:
                 threads = self._repository.defaults.threads(backend)
                 section = build_section(config, backend, folder / version, threads)
                 self.served.sections[op] = section
                 self._add_padding(op, config, backend, folder / version)
+
+    def _add_joint_op(self, config: ModelConfig, op: str, graph: Dag) -> str:
+        """Add the Op whose workers run all steps of an ensemble, and return its name; empty without it.
+
+        op: the name.
+        """
+        workers, served = parse_workers(config), self.served
+        if not workers:
+            return ""
+        obstacle = "models can be loaded and unloaded"
+        if self._repository.joins_steps:
+            obstacle = find_obstacle(graph, self._models_by_op(), served.sections)
+        if obstacle:
+            served.notes.append(f"Ensemble {config.name}: {PARAMETER} has no effect, for {obstacle}")
+            return ""
+        served.sections[op] = build_joint_section(graph, served.sections, workers)
+        return op
 
     def _add_padding(self, op: str, config: ModelConfig, backend: str, folder: Path) -> None:
         """Let rows of unequal length share a batch, if config.pbtxt declares padding or a proof exists.
@@ -428,8 +448,11 @@ class _RepositoryReader:
 
     def _find_decoupled_steps(self, graph: Dag) -> list[str]:
         """Return the nodes of an ensemble's graph whose models send any number of responses."""
-        by_op = {model.op: model for models in self._by_name.values() for model in models if model.op}
+        by_op = self._models_by_op()
         return [node.name for node in graph.nodes.values() if by_op[node.op].is_decoupled]
+
+    def _models_by_op(self) -> dict[str, ServedModel]:
+        return {model.op: model for models in self._by_name.values() for model in models if model.op}
 
     def _find_model(self, name: str, version: int) -> ServedModel:
         models = self._by_name[name]

@@ -185,6 +185,15 @@ class RepositoryOp(Op):
             raise error
 
 
+class EnsembleOp(Op):
+    """The Op of an ensemble whose workers run all steps, without a return to the front between them."""
+
+    def __init__(self, name: str, steps: Mapping[str, Op]) -> None:
+        """Store the Ops of the steps, by name. Workers load their models."""
+        super().__init__(name=name)
+        self.steps = steps
+
+
 class _Discarding:
     """Takes the answers of a decoupled model to a warm-up request, and keeps the first error."""
 

@@ -24,7 +24,7 @@ from pipeline.process.environment import require_numpy_2
 from pipeline.triton.config_file import NO_DEFAULTS, Defaults
 from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.repository import ModelRepository, RepositoryContent
-from pipeline.triton.repository_op import RepositoryOp
+from pipeline.triton.repository_op import EnsembleOp, RepositoryOp
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +70,13 @@ class RepositoryService(Service):
         self._options = options
 
     def create_op(self, app: App, name: str) -> Op:
-        """Create the Op that runs a model version in this worker. name: "model:version".
+        """Create the Op that runs a model version, or all steps of an ensemble, in this worker.
 
-        Raises StartFailed if the App has no such model.
+        name: "model:version", or `ServedModel.joint_op`. Raises StartFailed if the App has no such model.
         """
         for model in app.models:
+            if model.joint_op == name:
+                return EnsembleOp(name, {op: self.create_op(app, op) for op in model.graph.ops})
             if model.op == name:
                 headers = [(restriction.header, restriction.value) for restriction in app.restrictions.grpc]
                 other_models = OtherModels(_find_grpc_address(app.config), headers)
@@ -184,6 +186,7 @@ def _open_repository(options: Options) -> ModelRepository:
         options.strict_devices,
         options.install_requirements,
         options.defaults,
+        joins_steps=options.control == "none",
     )
 
 

@@ -60,14 +60,14 @@ class AnswerStream:
         self._unread_answers = self._unread_bytes = 0
         self._refilled = 0  # answers read since the stall time was last reset
         self._stalled_s = 0.0
-        self._cancelled = False
+        self.cancelled = False  # nobody waits for the answers, by the messages so far
         self.sent = 0  # answers
         self.closed = False  # no answer follows
 
     def take_message(self, message: AnswersDelivered | CancelCall) -> None:
         """Process a message of the front about this request. Any thread may call it."""
         if isinstance(message, CancelCall):
-            self._cancelled = True
+            self.cancelled = True
             return
         self._unread_answers -= message.answers
         self._unread_bytes -= message.size
@@ -77,7 +77,7 @@ class AnswerStream:
 
     def is_cancelled(self) -> bool:
         """Return whether nobody waits for the answers: the client has left, or the deadline has passed."""
-        return self._cancelled or self._connection.wait_until(lambda: self._cancelled, 0.0)
+        return self.cancelled or self._connection.wait_until(lambda: self.cancelled, 0.0)
 
     def send(self, output: Any, *, last: bool) -> None:
         """Send an answer: output arrays by name, or a ServingError. None with `last` ends the answers.
@@ -88,7 +88,7 @@ class AnswerStream:
             if self.closed:
                 return
             settled, tail = None, list[Part]()
-            if output is not None and not self._cancelled:
+            if output is not None and not self.cancelled:
                 settled = self._encode(self._as_call(output), tail)
                 if not self._wait_for_client():
                     settled, tail, last = self._refuse_client(), [], True
@@ -116,16 +116,14 @@ class AnswerStream:
         return call
 
     def _has_room(self) -> bool:
-        return self._cancelled or (
-            self._unread_answers < WINDOW_ANSWERS and self._unread_bytes < WINDOW_BYTES
-        )
+        return self.cancelled or (self._unread_answers < WINDOW_ANSWERS and self._unread_bytes < WINDOW_BYTES)
 
     def _wait_for_client(self) -> bool:
         """Wait until the client has read enough answers. Return False if it takes too long."""
         if self._has_room():
             return True
         if threading.get_ident() != self._instance_thread:
-            self._cancelled |= not self._connection.wait_until(self._has_room)  # the end of file
+            self.cancelled |= not self._connection.wait_until(self._has_room)  # the end of file
             return True
         began = time.monotonic()
         has_room = self._connection.wait_until(self._has_room, STALL_S - self._stalled_s)
@@ -134,7 +132,7 @@ class AnswerStream:
 
     def _refuse_client(self) -> Settled:
         """Cancel the request of a client that does not take its answers. Return the error for the client."""
-        self._cancelled = True
+        self.cancelled = True
         error = AnswersNotRead(
             f"the client has not read {self._unread_answers} answers, and the model waits for it: read the "
             "answers faster, or send them from a thread of the model"

@@ -97,6 +97,31 @@ class Call(CallMessage):
         except BaseException as exc:  # of the app's own __setattr__
             self.error = _as_hook_failed("request_options can't be set on the Op", exc)
 
+    def begin_step(
+        self,
+        sources: Sequence[str],
+        tensors: Sequence[Mapping[str, Names] | None],
+        batch_axes: Mapping[str, Sequence[BatchAxis]] | None,
+        *,
+        copies: bool,
+    ) -> None:
+        """Take the outputs of earlier steps, in `carried`, as the feed of the next step of an ensemble.
+
+        sources: names of these steps. tensors, batch_axes: see `CallMessage`. copies: other steps or the
+        response need the tensors, too, and the model may write to them. A failure sets the request's error.
+        """
+        try:
+            feed = _joined_feed([self.carried[source] for source in sources], tensors)
+            if copies:
+                feed = {name: value.copy() for name, value in feed.items()}
+            if batch_axes:
+                _adapt_batches(feed, batch_axes)
+        except BaseException as exc:
+            self.error = _as_hook_failed("the inputs of this step can't be joined", exc)
+            return
+        self.direct, self.feeds = True, [feed]
+        self.output, self._fetches, self._missing = None, [], 0
+
     def set_op(self, op: Op) -> None:
         """Set the copy of the Op for the hooks after `preprocess_batch`, with the request's options."""
         self.op = op

@@ -118,7 +118,7 @@ class Executor:
         """
         started = time.perf_counter_ns()
         self._decode_inputs(calls, tail)
-        if self._runner.streams:
+        if self._opens_streams:
             for call in calls:
                 call.sender = open_stream(call, self._outputs.settled)
         ended = False
@@ -151,6 +151,11 @@ class Executor:
                 started = time.perf_counter_ns()
         else:
             self._run_hooks(calls, started, send, may_begin)
+
+    @property
+    def _opens_streams(self) -> bool:
+        """Whether a request may have several answers, or needs to know that its client has left."""
+        return self._runner.streams
 
     @property
     def _one_by_one(self) -> bool:
@@ -213,6 +218,20 @@ class Executor:
             answered = 0 if self._runner.runs_model else sum(call.error is None for call in settled)
             timings = Timings(self._preprocess_ns, postprocess_ns=early_ns, answered=answered)
             self._send(settled, timings, send, last=ends)
+
+    def run_step(self, calls: list[Call]) -> list[tuple[int, Timings]]:
+        """Run the model on the feeds of these requests, as one step of an ensemble in this worker.
+
+        Sets the output or the error of each request. Returns, for each batch, the number of requests that it
+        has completed, and timings.
+        """
+        started = time.perf_counter_ns()
+        batches = self._runner.plan(self._runner.create_slices(calls))
+        self._preprocess_ns = time.perf_counter_ns() - started
+        refused = sum(call.error is not None for call in calls)
+        finished = [self._finish(run) for run in self._runner.run(batches)]
+        counts = [(len(done), timings) for done, timings in finished]
+        return [*counts, (refused, Timings())] if refused else counts
 
     def _answered(self, batches: list[list[Slice]]) -> Iterator[Run]:
         """Run the batches, and yield finished batches as soon as their requests are to be answered.

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pipeline.api import service
 from pipeline.api.app import App, read_models
-from pipeline.api.op import Op
+from pipeline.api.op import ModelCode, Op
 from pipeline.dialects.dialect import load_forms
 from pipeline.errors import ConfigError, ServingError, StartFailed
 from pipeline.messages.frames import (
@@ -76,6 +76,7 @@ from pipeline.worker.answer_streams import AnswerStream, Encode
 from pipeline.worker.call import Call, Dispatch
 from pipeline.worker.executor import LOAD_NOTE, Executor, create_executors
 from pipeline.worker.hooks import format_user_traceback, said_by
+from pipeline.worker.joint_executor import create_joint_executor
 from pipeline.worker.shared_ports import share_ports
 
 if TYPE_CHECKING:
@@ -321,6 +322,7 @@ class Worker:
         self._start = start
         self._shard_fds = shard_fds
         self._forms = load_forms(app.dialects)
+        self._model_code: ModelCode | None = None  # counts metrics of its own
 
     def run_script(self) -> NoReturn:
         """Run the user's script with its original arguments; its call of `run_service` becomes `serve`.
@@ -358,9 +360,9 @@ class Worker:
         settle_memory()
         ready.has_stop_handler = stop_handler is not None
         self._fronts[0].send(ready)
-        if op.request_runner is not None:
+        if self._model_code is not None:
             for front in self._fronts:
-                front.own_metrics = op.request_runner.own_metrics
+                front.own_metrics = self._model_code.own_metrics
             self._fronts[0].tell_own_metrics()
         threads = [
             # In a copy of this context: NumPy keeps print options there, ours and those that the app set.
@@ -374,8 +376,8 @@ class Worker:
             thread.join()
         if shard is not None:
             shard.stop()
-        if op.request_runner is not None:
-            op.request_runner.close()
+        if self._model_code is not None:
+            self._model_code.close()
         if stop_handler is not None and self._fronts[0].service_stops:
             call_stop_handler(stop_handler)
         if lines_written():
@@ -409,7 +411,13 @@ class Worker:
 
         Returns them, and the message that tells the front of readiness.
         """
-        return create_executors(
+        if op.steps is not None:
+            first = self._start.first_instance
+            joint, ready, self._model_code = create_joint_executor(
+                op, self._app, self._start.op, self._forms, first=first
+            )
+            return [joint], ready
+        executors, ready = create_executors(
             op,
             self._app,
             self._start.op,
@@ -418,6 +426,8 @@ class Worker:
             first=self._start.first_instance,
             shares=self._start.shares,
         )
+        self._model_code = op.request_runner
+        return executors, ready
 
 
 def main(arguments: list[str]) -> None:

@@ -95,7 +95,11 @@ output { name: "y" data_type: TYPE_FP32 dims: [ 1, 4 ] reshape { shape: 4 } }
 """
 
 
-def write_repository(folder: Path) -> Path:
+WORKERS = 'parameters {{ key: "paddlewheel.ensemble_workers" value {{ string_value: "{}" }} }}\n'
+
+
+def write_repository(folder: Path, workers: int) -> Path:
+    """workers: that run all steps of an ensemble."""
     for name, config in {"adds": adds(16), "few": adds(2), "whole": adds(0, "[ -1, 2 ]")}.items():
         write_model(folder, name, config, ADDS)
     lies = adds(8).replace(tensors("output", {"SUM": "FP32 [ 2 ]"}), tensors("output", {"SUM": "FP32 -1"}))
@@ -104,13 +108,15 @@ def write_repository(folder: Path) -> Path:
     for name, config in {"scaled": scaled, "squares": RESHAPED}.items():
         shutil.copyfile(onnx_file("scaled"), write_model(folder, name, config) / "1" / "model.onnx")
     for name, config in ENSEMBLES.items():
-        write_model(folder, name, config)
+        write_model(folder, name, config + WORKERS.format(workers))
     return folder
 
 
-@pytest.fixture(scope="module")
-def ensembles(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryProcess]:
-    folder = write_repository(tmp_path_factory.mktemp("ensembles"))
+@pytest.fixture(scope="module", params=[0, 1], ids=["steps apart", "steps in one worker"])
+def ensembles(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[RepositoryProcess]:
+    folder = write_repository(tmp_path_factory.mktemp("ensembles"), request.param)
     with RepositoryProcess(folder, arguments=["--strict-readiness=false"]) as process:
         yield process
 

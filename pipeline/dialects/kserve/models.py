@@ -209,6 +209,10 @@ class KServeModels:
         """Return the names of the Ops (queues with workers) that execute the steps of a model."""
         return list(self._app_models.served[model.key].graph.ops)
 
+    def joint_ops(self, model: KServeModel) -> list[str]:
+        """Return the name of the Op whose workers run all steps of an ensemble, or an empty list."""
+        return list(filter(None, [self._app_models.served[model.key].joint_op]))
+
     def standing(self, model: KServeModel) -> Standing:
         """Return a model's state in the repository index, such as READY, with the reason.
 

@@ -257,7 +257,8 @@ def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -
     of_ops, requests = scheduler.metrics.of_ops, scheduler.requests(model.key)
     if requests is None:
         return _op_statistics(model, of_ops[model.op])
-    answering, ops = of_ops[models.answering_op(model)], [of_ops[op] for op in models.ops(model)]
+    answering = of_ops[models.answering_op(model)]
+    ops = [of_ops[op] for op in (*models.ops(model), *models.joint_ops(model))]
     total = RunFigures()
     for op in ops:
         total.input_ns += op.shares.input_ns

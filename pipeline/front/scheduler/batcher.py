@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -53,7 +53,7 @@ from pipeline.front.scheduler.worker_faults import (
     tried_again,
 )
 from pipeline.messages.frames import Part
-from pipeline.messages.messages import Reply
+from pipeline.messages.messages import Reply, Timings
 from pipeline.process.isolation import isolated, run_isolated
 
 log = logging.getLogger(__name__)
@@ -261,11 +261,13 @@ class Batcher:
         fair_queue: FairQueue,
         update_paces: Callable[[], None],
         services: PoolServices,
+        of_steps: Mapping[str, OpFigures] | None = None,
     ) -> None:
         """Create the batcher and its worker pool; `pool.start` starts the processes.
 
         plan: files and processes of the Op's workers. figures: the Op's metrics. fair_queue: order of the
-        clients. update_paces: called when `pace` has changed.
+        clients. update_paces: called when `pace` has changed. of_steps: metrics by Op, if the workers run all
+        steps of an ensemble.
         """
         section = config.op[op]
         batching = plan.app.get_batching(op)
@@ -305,6 +307,7 @@ class Batcher:
         self._stuck_after_s = (section.run_timeout or math.inf) / 4
         self._tries = max(1, section.retry)
         self._figures = figures
+        self._of_steps = of_steps
         self._fair_queue = fair_queue
         self._update_paces = update_paces
         self._queue = TaskQueue()
@@ -690,6 +693,9 @@ class Batcher:
     def add_timings(self, dispatch: Dispatch, reply: Reply) -> None:
         """Add the stage durations of a reply to its requests, for their `Server-Timing` headers."""
         timings = reply.timings
+        if timings.steps:
+            _add_step_timings(dispatch, reply)
+            return
         if timings.preprocess_ns:  # only in the first reply, unless requests run one by one
             dispatch.preprocess_ns = timings.preprocess_ns
         spent_ns = dispatch.preprocess_ns, timings.process_ns, timings.postprocess_ns
@@ -704,7 +710,10 @@ class Batcher:
         self.dispatch_soon()
         instance.served += len(reply.settled)
         dispatch.runs += reply.timings.batches
-        run_isolated(self._figures.record_run, reply.timings, len(reply.settled))
+        if self._of_steps is None:
+            run_isolated(self._figures.record_run, reply.timings, len(reply.settled))
+        else:
+            run_isolated(self._record_steps, reply.timings, self._of_steps)
         if not reply.last:
             return
         instance.idle_since = time.monotonic()
@@ -712,6 +721,15 @@ class Batcher:
         if not dispatch.abandoned:
             self._note_pace(instance.idle_since - dispatch.began, dispatch)
             self._learn_batch_limit(dispatch, instance.idle_since)
+
+    def _record_steps(self, timings: Timings, of_steps: Mapping[str, OpFigures]) -> None:
+        """Add the batches of an ensemble's steps, which one worker has run, to the metrics of each step's Op.
+
+        Requests wait in the queue of the ensemble alone: the queue times of the steps are 0.
+        """
+        for op, requests, of_batch in timings.steps:
+            of_steps[op].record_run(of_batch, requests)
+            of_steps[op].queue_s.observe_all([0.0] * requests)
 
     def timed_out(self, instance: Instance, dispatch: Dispatch) -> None:
         """Abandon a model run over `op.<name>.timeout`: retry its requests, or fail them after the last try.
@@ -832,6 +850,18 @@ class Batcher:
         if process.ready_at and not self._has_available:
             self._overtakes, self._ahead = not went_ahead, 0
         self.dispatch_soon()
+
+
+def _add_step_timings(dispatch: Dispatch, reply: Reply) -> None:
+    """Add the durations of an ensemble's steps, which one worker has run, to the requests of a reply."""
+    answered = [task for settled in reply.settled if (task := dispatch.tasks[settled.index]) is not None]
+    for task in answered:
+        queue_s = max(0.0, dispatch.began - task.queued_at)
+        for op, _, run in reply.timings.steps:
+            if task.dag_run.request.timings is not None:
+                spent_ns = run.preprocess_ns, run.process_ns, run.postprocess_ns
+                task.dag_run.request.timings.add_stages(op, queue_s, *(ns * 1e-9 for ns in spent_ns))
+            queue_s = 0.0
 
 
 def _refuse_late(task: Task) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from pipeline.api.app import App, ServedModel
-from pipeline.api.dag import MESSAGE
+from pipeline.api.dag import JOINT, MESSAGE, build_joint_dag
 from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
 from pipeline.front.cache.domains import get_model_domain, get_step_domain
 from pipeline.front.cache.local import LocalCache
@@ -187,7 +187,7 @@ class Scheduler:
         self._tracer = Tracer(metrics, app.ops, config.tracer.interval_s)
         self._batchers: dict[str, Batcher] = {}
         self._admission = Admission(self._batchers, config.max_pending_requests, config.max_pending_rows)
-        for op in app.ops:
+        for op in (*app.ops, *app.joint_ops):
             figures = metrics.of_ops[op] = OpFigures()
             self._batchers[op] = self._create_batcher(op, app, figures)
         self._pools = {op: batcher.pool for op, batcher in self._batchers.items()}
@@ -229,7 +229,8 @@ class Scheduler:
     def _create_batcher(self, op: str, app: App, figures: OpFigures) -> Batcher:
         fair_queue, update_paces = self._admission.fair_queue, self._admission.update_paces
         plan = self._create_plan(app, op)
-        return Batcher(op, app.config, plan, figures, fair_queue, update_paces, self._services)
+        of_steps = self.metrics.of_ops if op in app.joint_ops else None
+        return Batcher(op, app.config, plan, figures, fair_queue, update_paces, self._services, of_steps)
 
     def limit_batches(self, op: str, requests: int) -> None:
         """Set the maximum number of requests in one execution of this Op's model."""
@@ -274,6 +275,7 @@ class Scheduler:
             load_hint=model.load_hint,
             sequences=tuple(filter(None, (self._batchers[op].sequences for op in graph.ops))),
             failures=self.metrics.of_ops[model.op].failures if requests is None else requests.failures,
+            step_ops={node.name: node.op for node in graph.nodes.values()},
         )
         if self._cache is not None and model.uses_cache:
             numbers = [self._batchers[op].number for op in graph.ops]
@@ -281,6 +283,9 @@ class Scheduler:
             domain = get_model_domain(model, numbers)
             entry.begin = partial(self._cache.begin, domain=domain, figures=figures)
             entry.is_cached = True
+        if model.joint_op:
+            queues = {**entry.queues, JOINT: self._queue(model.joint_op)}
+            entry.joint = msgspec.structs.replace(entry, dag=build_joint_dag(model.joint_op), queues=queues)
         return entry
 
     @property
@@ -322,7 +327,8 @@ class Scheduler:
         """
         if not self.app.exit_on_error:
             return self.server_ready
-        return self._accepting and not self._unloaded and all(b.sound for b in self._batchers.values())
+        is_settled = self._became_ready.done() and not self._unloaded
+        return is_settled and all(map(self.op_ready, self.app.ops))
 
     def model_ready(self, model: str) -> bool:
         """Return whether a model is ready: each pipeline step (Op) has a worker that seems to work."""
@@ -332,13 +338,15 @@ class Scheduler:
     def server_ready(self) -> bool:
         """Whether the server as a whole is ready, for KServe's server readiness.
 
-        Every Op needs an instance that seems to work, except Ops that were unloaded by request.
+        Every Op needs an instance that seems to work, except Ops that were unloaded by request. After the
+        start, Ops that run all steps of an ensemble don't count: the Ops of the steps can serve it.
         """
         return (
             self._accepting
             and not self.app.repository_error
+            and self._became_ready.done()
             and not (self.app.requires_all_models and (self.start_failures or self.app.has_failed_models))
-            and all(map(self.op_ready, self._pools.keys() - self._unloaded))
+            and all(map(self.op_ready, self._pools.keys() - self._unloaded.union(self.app.joint_ops)))
         )
 
     def op_ready(self, op: str) -> bool:
@@ -394,6 +402,8 @@ class Scheduler:
         entry = self._entries.get(request.model)
         if entry is None:  # unloaded since it was looked up, or none is meant where a request names none
             raise UnknownService(f"there is no model {request.model!r}")
+        if entry.joint is not None and self._pools[entry.joint.dag.ops[0]].ready:
+            entry = entry.joint
         if self._unloaded and self.has_unloaded(entry.model):
             ops = self._unloaded.intersection(entry.dag.ops)
             subject = f"Op {min(ops)}" if ops else f"model {entry.model}"
@@ -580,7 +590,7 @@ class Scheduler:
         batchers: of the changed Ops, with ready workers. Return the former batchers, which get no new
         requests; pass them to `retire`.
         """
-        gone = [op for op in self._batchers if op not in app.ops]
+        gone = [op for op in self._batchers if op not in (*app.ops, *app.joint_ops)]
         former = [self._batchers[op] for op in (*gone, *batchers) if op in self._batchers]
         for op in gone:
             del self._batchers[op], self._pools[op]
@@ -645,11 +655,14 @@ class Scheduler:
 
         The service ends, or it refuses requests for the Op until the Op is loaded.
         """
-        if self.app.exit_on_error:
+        if self.app.exit_on_error and op not in self.app.joint_ops:
             self.fail_service(StartFailed(f"Op {op} can't be started: {reason.partition(chr(10))[0]}"))
             return
-        self.start_failures[op] = reason
-        self._unloaded.add(op)
+        if op in self.app.joint_ops:  # the Ops of the steps serve its ensemble
+            log.warning("Op %s can't be started, so that the front dispatches each step: %s", op, reason)
+        else:
+            self.start_failures[op] = reason
+            self._unloaded.add(op)
         self._check_all_ready()
 
     def fail_service(self, reason: StartFailed) -> None:

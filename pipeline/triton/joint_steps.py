@@ -1,0 +1,61 @@
+"""Ensembles whose steps run in one worker, one after the other: which do, and in how many workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from client.protos.kserve_v2_pb2 import ModelConfig
+from pipeline.api.app import ServedModel
+from pipeline.api.dag import Dag
+from pipeline.api.queue_policy import ModelBatching
+from pipeline.errors import ConfigError
+
+PARAMETER = "paddlewheel.ensemble_workers"  # of an ensemble: the number of workers that run all its steps
+MAX_WORKERS = 1024
+
+
+def parse_workers(config: ModelConfig) -> int:
+    """Return how many workers shall run all steps of an ensemble; 0 without the parameter.
+
+    Raises ConfigError for a value that is no such number.
+    """
+    if PARAMETER not in config.parameters:
+        return 0
+    text = config.parameters[PARAMETER].string_value
+    if not (text.isascii() and text.isdecimal() and int(text) <= MAX_WORKERS):
+        raise ConfigError(f"parameter {PARAMETER} is {text!r}: write a number from 0 to {MAX_WORKERS}")
+    return int(text)
+
+
+def find_obstacle(graph: Dag, models: Mapping[str, ServedModel], sections: Mapping[str, Any]) -> str:
+    """Return why one worker can't run all steps of an ensemble; empty if it can.
+
+    The front then dispatches each step by itself. It enforces queue policies and orders between the steps,
+    and it forwards several answers of a step. models, sections: by Op of a step.
+    """
+    for op in graph.ops:
+        model, section = models[op], sections[op]
+        config = model.config or {}
+        engine = section.get("local_service_conf", {})
+        if model.is_decoupled:
+            return f"model {model.name} is decoupled"
+        if config.get("sequence_batching"):
+            return f"model {model.name} has sequences"
+        if model.batching != ModelBatching() or section["auto_batching_timeout"]:
+            return f"dynamic_batching of model {model.name} sets more than a batch size"
+        if config.get("response_cache", {}).get("enable"):
+            return f"model {model.name} has a response cache"
+        kinds = {group.get("kind") for group in config.get("instance_group", ())}
+        if "KIND_GPU" in kinds or engine.get("devices") or engine.get("device_type"):
+            return f"model {model.name} runs on a GPU"
+    return ""
+
+
+def build_joint_section(graph: Dag, sections: Mapping[str, Any], workers: int) -> dict[str, Any]:
+    """Build the section of config.yml for the Op that runs all steps of an ensemble.
+
+    sections: by Op of a step. workers: their number.
+    """
+    requests = max(sections[op]["batch_size"] for op in graph.ops)
+    return {"concurrency": workers, "batch_size": requests, "placement": "process"}
