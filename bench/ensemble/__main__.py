@@ -42,6 +42,7 @@ MODEL = "2x128"
 CONNECTIONS = (20, 64)
 BATCH = 32  # of ours; of the others 8, which suits them best (docs/decisions/peers.md)
 TRITON, PYTRITON, SAME, ONE_OP = "triton", "pytriton", "triton-ensemble", "one-op"
+APART = "steps-apart"  # our ensemble, whose steps go through the front
 _CHECKED = 256
 _PATH = f"/v2/models/{ENSEMBLE}/infer"
 
@@ -77,12 +78,17 @@ class Measured(NamedTuple):
 
 
 @contextlib.contextmanager
-def our_ensemble(model: Path, text: str, *, batch: int, delay_us: int) -> Iterator[tuple[Server, Endpoint]]:
-    """Raises CannotMeasure."""
+def our_ensemble(
+    model: Path, text: str, options: argparse.Namespace, workers: int
+) -> Iterator[tuple[Server, Endpoint]]:
+    """workers: that run all steps. Raises CannotMeasure."""
     (port,) = free_ports(1)
     endpoint = Endpoint(port, _PATH, V2)
     with tempfile.TemporaryDirectory() as folder:
-        models = write_repository(Path(folder), model, batch=batch, instances=instances(), delay_us=delay_us)
+        models = write_repository(
+            Path(folder), model, batch=options.batch, instances=instances(), delay_us=options.delay_us,
+            workers=workers,
+        )  # fmt: skip
         flags = [f"--model-repository={models}", f"--http-port={port}", "--http-address=127.0.0.1"]
         flags += ["--allow-grpc=false", "--allow-metrics=false"]
         command = [sys.executable, "-m", "pipeline", "serve", *flags]
@@ -91,8 +97,14 @@ def our_ensemble(model: Path, text: str, *, batch: int, delay_us: int) -> Iterat
 
 
 @contextlib.contextmanager
-def other(key: str, model: Model, texts: Sequence[str]) -> Iterator[tuple[Server, Endpoint]]:
+def other(
+    key: str, model: Model, texts: Sequence[str], options: argparse.Namespace
+) -> Iterator[tuple[Server, Endpoint]]:
     """Raises CannotMeasure."""
+    if key == APART:
+        with our_ensemble(model.directory, texts[0], options, 0) as ours:
+            yield ours
+        return
     if key == ONE_OP:
         with our_service(Ours(key, key, engine="onnxruntime"), model, texts[0]) as service:
             yield service.server, service.endpoint(V2)
@@ -117,11 +129,11 @@ def measure(options: argparse.Namespace, console: Console) -> list[Measured]:
     texts = {key: WORKLOADS[key].texts() for key in options.workloads}
     every = [text for some in texts.values() for text in some]
     found: list[Measured] = []
-    ours = our_ensemble(model.directory, every[0], batch=options.batch, delay_us=options.delay_us)
+    ours = our_ensemble(model.directory, every[0], options, options.workers)
     with ours as (server, endpoint):
         for key in options.subjects:
             try:
-                with other(key, model, every) as (their_server, their_endpoint):
+                with other(key, model, every, options) as (their_server, their_endpoint):
                     for some in texts.values():
                         answers = (one.ask_all(some[:_CHECKED]) for one in (endpoint, their_endpoint))
                         compare_answers(*answers)
@@ -194,9 +206,7 @@ def report_stages(options: argparse.Namespace, console: Console) -> None:
     rows: list[dict[str, str]] = []
     for kind in options.workloads:
         texts = WORKLOADS[kind].texts()
-        ours = our_ensemble(
-            model_of(MODEL).directory, texts[0], batch=options.batch, delay_us=options.delay_us
-        )
+        ours = our_ensemble(model_of(MODEL).directory, texts[0], options, options.workers)
         with ours as (server, endpoint), bodies_file([V2.body(text) for text in texts]) as bodies:
             for count in options.connections:
                 asked = Asked(endpoint, server.processes, Bodies(bodies, None), Processes())
@@ -228,7 +238,7 @@ def _stages(processes: Processes, asked: Asked, kind: str, count: int, seconds: 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.ensemble", description=__doc__)
     for option, known, usual in (
-        ("--subjects", (PYTRITON, TRITON, ONE_OP, SAME), (PYTRITON, TRITON, ONE_OP)),
+        ("--subjects", (PYTRITON, TRITON, ONE_OP, SAME, APART), (PYTRITON, TRITON, ONE_OP)),
         ("--workloads", (SHORT, MIXED), (SHORT, MIXED)),
     ):
         told = f"of {', '.join(known)} (default: {' '.join(usual)})"
@@ -239,6 +249,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=BATCH, help="most rows of ours (default: %(default)s)")
     parser.add_argument(
         "--delay-us", type=int, default=0, help="that a partial batch of ours waits (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=0, help="of ours that run all steps (default: %(default)s)"
     )
     parser.add_argument("--stages", action="store_true", help="of ours alone, what each process takes")
     options, console = parser.parse_args(arguments), Console(width=None if sys.stdout.isatty() else 160)

@@ -29,6 +29,7 @@ _ONE_THREAD = 'parameters { key: "intra_op_thread_count" value { string_value: "
 _ENSEMBLE = """
 platform: "ensemble"
 max_batch_size: {batch}
+parameters {{ key: "paddlewheel.ensemble_workers" value {{ string_value: "{workers}" }} }}
 input {{ name: "text" data_type: TYPE_STRING dims: 1 }}
 output [ {{ name: "label" data_type: TYPE_STRING dims: 1 }},
          {{ name: "confidence" data_type: TYPE_FP32 dims: 1 }} ]
@@ -46,10 +47,17 @@ ensemble_scheduling {{ step [
 
 
 def write_repository(
-    folder: Path, model: Path, *, batch: int, instances: int, delay_us: int = 0, python_alone: bool = False
+    folder: Path,
+    model: Path,
+    *,
+    batch: int,
+    instances: int,
+    delay_us: int = 0,
+    workers: int = 0,
+    python_alone: bool = False,
 ) -> Path:
-    """model: a serving model of ONNX. delay_us: that a partial batch waits. python_alone: the network is a
-    Python model, too."""
+    """model: a serving model of ONNX. delay_us: that a partial batch waits. workers: that run all steps.
+    python_alone: the network is a Python model, too."""
     served = load_serving_model(model)
     for name, tensors in _TENSORS.items():
         onnx = name == "network" and not python_alone
@@ -65,7 +73,7 @@ def write_repository(
     (folder / "postprocess" / "1" / "labels.txt").write_text("\n".join(served.labels), "utf-8")
     _, (fetch,) = load_engine("onnxruntime").signature_of(served.program)
     logits = "logits" if python_alone else fetch.name
-    _write(folder / ENSEMBLE, _ENSEMBLE.format(batch=batch, logits=logits))
+    _write(folder / ENSEMBLE, _ENSEMBLE.format(batch=batch, logits=logits, workers=workers))
     return folder
 
 
