@@ -43,7 +43,7 @@ class Way:
             model, dag, dict.fromkeys(dag.nodes, queue), lambda run, answer: self.ends.append(answer),
             max_hops=options.pop("max_hops", 5), tries=options.pop("tries", 1),
             describe_step=served.describe_step if served.is_ensemble else None, version="1", versioned="",
-            requests=None, failures=Failures(),
+            requests=None, failures=Failures(), step_ops={node.name: node.op for node in dag.steps},
         )  # fmt: skip
         request = Request("sim", "prediction", {"x": "1"}, **options)
         self.run = DagRun(
