@@ -245,7 +245,9 @@ class Entry(msgspec.Struct, eq=False):
     sequences: tuple[JoinedSequences, ...] = ()  # of the Ops whose requests form sequences
     begin: Callable[[DagRun], None] = lambda dag_run: dag_run.begin()  # starts a request
     is_cached: bool = False  # whether `begin` looks requests up in the response cache
-    joint: Entry | None = None  # used while a worker runs all steps of the ensemble; None without an Op for it
+    joint: Entry | None = (
+        None  # used while a worker runs all steps of the ensemble; None without an Op for it
+    )
     step_ops: Mapping[str, str] = {}  # by node of an ensemble, its Op
     pending: int = 0  # admitted requests without an answer
 

@@ -385,7 +385,9 @@ class _RepositoryReader:
         if not workers:
             return ""
         obstacle = "models can be loaded and unloaded"
-        if self._repository.joins_steps:
+        if config.response_cache.enable:
+            obstacle = "the ensemble has a response cache"
+        elif self._repository.joins_steps:
             obstacle = find_obstacle(graph, self._models_by_op(), served.sections)
         if obstacle:
             served.notes.append(f"Ensemble {config.name}: {PARAMETER} has no effect, for {obstacle}")

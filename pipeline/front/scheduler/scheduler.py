@@ -14,6 +14,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from pipeline.api.app import App, ServedModel
 from pipeline.api.dag import JOINT, MESSAGE, build_joint_dag
 from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
