@@ -96,6 +96,7 @@ fuzz: $(DEV)  ## Send mutated messages to every codec and endpoint, and hostile 
 
 simulate: $(DEV)  ## Run the scheduler and the pool in virtual time: SEEDS schedules of faults, and planted bugs
 	$(PY) -m tests.simulation --seeds $(SEEDS)
+	$(PY) -m tests.simulation --seeds 1000 --sequences
 	$(PY) -m tests.simulation --planted
 
 mutants: $(MUTANTS)  ## Change expressions of the core one by one; unit tests have to notice (half an hour; EVERY=5)

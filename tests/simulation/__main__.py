@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 from tests.simulation.planted_bugs import BUGS, find_seed
 from tests.simulation.run import simulate
@@ -19,19 +20,21 @@ EXAMPLES = """examples:
 """
 
 
-def replay(seed: int) -> bool:
+def replay(seed: int, *, sequences: bool = False) -> bool:
     """Print the events of a run; returns whether it kept every invariant."""
-    result = simulate(seed)
+    result = simulate(seed, sequences=sequences)
     sys.stdout.write("\n".join([*result.trace, *(f"violation: {v}" for v in result.violations), ""]))
     return not result.violations
 
 
-def explore(seeds: Iterable[int], processes: int) -> bool:
+def explore(seeds: Iterable[int], processes: int, *, sequences: bool = False) -> bool:
     """Run seeds, and print those that break an invariant; returns whether none does."""
     runs = requests = failed = 0
     virtual_s = 0.0
     with ProcessPoolExecutor(processes) as pool:
-        for seed, violation, sent, took_s in pool.map(_run, seeds, chunksize=CHUNK):
+        for seed, violation, sent, took_s in pool.map(
+            partial(_run, sequences=sequences), seeds, chunksize=CHUNK
+        ):
             runs, requests, virtual_s = runs + 1, requests + sent, virtual_s + took_s
             if violation:
                 failed += 1
@@ -56,8 +59,8 @@ def find_planted(seeds: int, processes: int) -> bool:
     return not missed
 
 
-def _run(seed: int) -> tuple[int, str, int, float]:
-    result = simulate(seed)
+def _run(seed: int, *, sequences: bool) -> tuple[int, str, int, float]:
+    result = simulate(seed, sequences=sequences)
     return seed, next(iter(result.violations), ""), result.requests, result.virtual_s
 
 
@@ -70,13 +73,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=500, help="number of seeds; default: %(default)s")
     parser.add_argument("--first", type=int, default=0, help="the first of them; default: %(default)s")
     parser.add_argument("--planted", action="store_true", help="look for the planted bugs instead")
+    parser.add_argument("--sequences", action="store_true", help="have the requests form sequences")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     if options.seed is not None:
-        return not replay(options.seed)
+        return not replay(options.seed, sequences=options.sequences)
     if options.planted:
         return not find_planted(options.seeds, options.processes)
-    return not explore(range(options.first, options.first + options.seeds), options.processes)
+    seeds = range(options.first, options.first + options.seeds)
+    return not explore(seeds, options.processes, sequences=options.sequences)
 
 
 if __name__ == "__main__":

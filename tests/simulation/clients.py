@@ -17,6 +17,7 @@ from pipeline.api.request_options import RequestOptions
 from pipeline.errors import ServingError
 from pipeline.front.dag_run import Answer, Client, DagRun, Request
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.models.sequence_tensors import END, START
 
 ARRAY_BYTES = 4608  # above `INLINE_BYTES`, so that the array itself travels, and its life can be watched
 LARGE_ARRAY_BYTES = 20_000
@@ -37,6 +38,8 @@ class Order:
     priority: int = 0
     queue_timeout_us: int = 0
     array_bytes: int = 0
+    sequence: str = ""  # empty: a sequence of its own, where the service has sequences
+    flags: int = START | END
 
 
 @dataclass
@@ -103,9 +106,14 @@ class Clients:
             "id": number, "do": order.kind, "node": order.node, "s": order.slow_s, "code": order.code,
             "size": order.size, "path": "", "data": array,
         }  # fmt: skip
+        options = RequestOptions("", order.priority, order.queue_timeout_us, {})
+        if self.scheduler.keeps_sequences(""):
+            options = options._replace(
+                correlation_id=order.sequence or f"request {number}", flags=order.flags
+            )
         request = Request(
             "sim", "prediction", inputs, number, deadline=deadline, priority=order.priority, client=client,
-            options=RequestOptions("", order.priority, order.queue_timeout_us, {}), endpoint="http",
+            options=options, endpoint="http",
         )  # fmt: skip
         now = asyncio.get_running_loop().time()
         sent = Sent(number, order, client, now, deadline, not client.pending, then=then)

@@ -17,8 +17,9 @@ from pipeline.front.pool.worker_process import Instance
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.worker_faults import LONE_DEATHS, STUCK_RUNS, UNSEEN_DEATHS
 from pipeline.messages.frames import arena_fds
+from pipeline.models.sequence_tensors import END, START
 from tests.simulation.clients import FILLS, Death, Order, Sent
-from tests.simulation.workers import REFUSAL, Worker, answer_body
+from tests.simulation.workers import REFUSAL, Worker, answer_body, history_path
 
 if TYPE_CHECKING:
     from tests.simulation.run import Run
@@ -48,6 +49,7 @@ class Referee:
         self._waiting: list[Sent] = []
         self._arenas_before = set(arena_fds())  # of runs that were broken off
         self.failed_starts: Counter[str] = Counter()
+        self._histories: dict[str, list[int]] = {}  # by sequence, the requests that have made its state
 
     def report(self, violation: str) -> None:
         self._run.note(f"VIOLATION {violation}")
@@ -57,7 +59,8 @@ class Referee:
 
     def sent(self, sent: Sent) -> None:
         self._run.note(f"request {sent.number} admitted: {sent.order.kind}, until {sent.deadline:.3f}")
-        if self._run.scenario.shape == "single" and not sent.outcome:
+        scenario = self._run.scenario
+        if scenario.shape == "single" and not (scenario.app.sequences or sent.outcome):
             self._waiting.append(sent)
 
     def refused(self, order: Order, error: ServingError) -> None:
@@ -68,6 +71,8 @@ class Referee:
             self.report(f"a request without any fault around is refused: {kind}: {error.message}")
         elif kind == "NotReady" and not (run.unloading or run.gave_up or run.stopping):
             self.report(f"a request is refused while the service is ready: {error.message}")
+        elif kind == "InvalidInput" and run.scenario.app.sequences and not order.flags & START:
+            return  # the sequence has not started, or has ended
         elif kind not in ("NotReady", "Overloaded", "DeadlineExceeded"):
             self.report(f"admission refuses with {kind}: {error.message}")
 
@@ -96,11 +101,20 @@ class Referee:
     def _check_body(self, sent: Sent, body: bytes) -> None:
         run, order = self._run, sent.order
         fill = sent.number % FILLS if order.array_bytes else -1
-        expected = [answer_body(sent.number, path, fill, order.size) for path in run.paths]
+        paths = [self._follow_sequence(sent)] if run.scenario.app.sequences else run.paths
+        expected = [answer_body(sent.number, path, fill, order.size) for path in paths]
         if body not in expected:
             self.report(f"request {sent.number} is answered with {body[:60]!r}, not {expected[0][:60]!r}")
         elif order.kind in ("poison", "hang", "hang_thread", "error") and run.scenario.shape != "first":
             self.report(f"request {sent.number} can't be answered: its kind is {order.kind}")
+
+    def _follow_sequence(self, sent: Sent) -> str:
+        """Return the path of an answer from the requests of the sequence that were answered before."""
+        order = sent.order
+        history = [] if order.flags & START else self._histories.get(order.sequence, [])
+        path = history_path(self._run.ops[0], history)
+        self._histories[order.sequence] = [] if order.flags & END else [*history, sent.number]
+        return path
 
     def _check_error(self, sent: Sent, error: ServingError) -> None:
         kind, order = sent.outcome, sent.order
@@ -113,6 +127,9 @@ class Referee:
         }.get(kind)
         if check is not None:
             check(sent, error)
+        elif kind == "InvalidInput" and "must specify the START flag" in error.message and order.sequence:
+            if order.flags & START or self._histories.get(order.sequence):
+                self.report(f"request {sent.number} is refused in a live sequence: {error.message}")
         elif not (order.kind == "error" and REFUSAL in error.message):
             self.report(f"request {sent.number} ({order.kind}) is refused with {kind}: {error.message}")
 
@@ -220,7 +237,8 @@ class Referee:
         numbers = [task.dag_run.request.log_id for task in tasks]
         run.note(f"instance {instance.op}.{instance.number} is sent {numbers}")
         batch = [run.clients.requests[number] for number in numbers]
-        if len(batch) > 1 and any(sent.order.array_bytes > run.scenario.lone_bytes for sent in batch):
+        is_large = any(sent.order.array_bytes > run.scenario.lone_bytes for sent in batch)
+        if len(batch) > 1 and is_large and not run.scenario.app.sequences:
             self.report(f"a request with large inputs is sent with others: {numbers}")
         fresh = [sent for sent in batch if not sent.handed_over]
         for sent in fresh:
@@ -270,8 +288,10 @@ class Referee:
             self._check_stuck(batcher.pool, idle, batcher.pace.run_s)
         self._check_memory()
         held = self._numbers_held()
+        running = {run.clients.requests[number].order.sequence for number in held} - {""}
         for sent in run.clients.open.values():
-            if sent.number not in held and sent.at < run.now:  # not refused in this very moment
+            waits_for_turn = sent.order.sequence in running
+            if sent.number not in held and not waits_for_turn and sent.at < run.now:  # not refused just now
                 self.report(f"request {sent.number} is open, and nobody works on it")
             if run.now > sent.deadline + TICK_S:
                 self.report(

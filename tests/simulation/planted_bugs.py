@@ -22,6 +22,7 @@ from pipeline.front.pool.worker_process import Instance, WorkerProcess
 from pipeline.front.scheduler import batcher, worker_faults
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Deadlines, Scheduler
+from pipeline.front.scheduler.sequences import Sequences, Turn
 from pipeline.messages.frames import FrameReader, Outbox
 from tests.simulation.run import simulate
 
@@ -52,7 +53,8 @@ def planted(name: str) -> Iterator[None]:
 def find_seed(name: str, seeds: int) -> int | None:
     """Return the first seed that finds a bug; None where none of so many does."""
     with planted(name):
-        return next((seed for seed in range(seeds) if simulate(seed).violations), None)
+        runs = (simulate(seed, sequences=name in OF_SEQUENCES) for seed in range(seeds))
+        return next((run.seed for run in runs if run.violations), None)
 
 
 def _call(step: Callable[..., Any], *args: Any, **kwargs: Any) -> bool:
@@ -417,3 +419,32 @@ def workers_that_do_not_leave_stay(replace: Replace) -> None:
             await asyncio.sleep(1.0)
 
     replace(WorkerPool, "stop", stop)
+
+
+# Of sequences:
+
+
+@bug
+def failed_requests_change_the_state(replace: Replace) -> None:
+    """A request that fails, or whose client has left, keeps the state that a worker has sent."""
+    end_turn = Sequences.end_turn
+    replace(Sequences, "end_turn", lambda self, *turn, succeeded: end_turn(self, *turn, succeeded=True))
+
+
+@bug
+def requests_of_a_sequence_run_together(replace: Replace) -> None:
+    """A request does not wait for the one before it in its sequence."""
+    replace(Turn, "admit", lambda self, task: True)
+
+
+@bug
+def the_timer_of_expiry_stays(replace: Replace) -> None:
+    """Nobody stops the timer that ends idle sequences when the service stops."""
+    replace(Sequences, "stop", lambda self: None)
+
+
+OF_SEQUENCES = (
+    "failed_requests_change_the_state",
+    "requests_of_a_sequence_run_together",
+    "the_timer_of_expiry_stays",
+)

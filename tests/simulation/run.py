@@ -384,9 +384,9 @@ def _quick_collections() -> Iterator[None]:
         gc.enable()
 
 
-def simulate(seed: int) -> Result:
-    """Run a seed."""
-    return Run(draw(seed)).go()
+def simulate(seed: int, *, sequences: bool = False) -> Result:
+    """Run a seed. sequences: the requests form sequences, whose state the front keeps."""
+    return Run(draw(seed, sequences=sequences)).go()
 
 
 def _paths(shape: str) -> set[str]:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pipeline.api.app import App, ServedModel
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
 from pipeline.api.op import REQUEST_OP
+from pipeline.api.sequences import SequenceRules
 from pipeline.config.config_file import ServiceConfig
+from pipeline.models.sequence_tensors import END, START
 from tests.simulation.clients import ARRAY_BYTES, LARGE_ARRAY_BYTES, Order
 from tests.simulation.faults import FAULTS
 from tests.simulation.workers import Mode, Speed, StartPlan
 
 FOLDER = "/nonexistent/simulation"
 REQUEST_TIMEOUT_S = 30.0
+LONG_IDLE_S = 10_000.0  # no sequence expires
 SHAPES = {
     "single": {"a": ()},
     "chain": {"a": (), "b": ("a",)},
@@ -79,11 +83,23 @@ class Scenario:
         )
 
 
-def draw(seed: int) -> Scenario:
-    """Draw the scenario of a seed."""
+def draw(seed: int, *, sequences: bool = False) -> Scenario:
+    """Draw the scenario of a seed. sequences: of one Op whose requests form sequences with declared state."""
+    scenario = _draw(seed, {"single"} if sequences else set(SHAPES), may_batch=not sequences)
+    if sequences:
+        scenario.app = replace(scenario.app, sequences={"a": SequenceRules(idle_s=LONG_IDLE_S)})
+        rng = random.Random(seed)
+        for order in itertools.chain(*scenario.orders):
+            order.sequence = rng.choice("xyz")
+            order.flags = rng.choices((0, START, END, START | END), (6, 3, 1, 1))[0]
+    return scenario
+
+
+def _draw(seed: int, shapes: set[str], *, may_batch: bool) -> Scenario:
     rng = random.Random(seed)
     shape = rng.choices(list(SHAPES), (6, 2, 1, 1))[0]
-    batching = _draw_batching(rng) if shape == "single" and rng.random() < 0.4 else {}
+    shape = shape if shape in shapes else min(shapes)
+    batching = _draw_batching(rng) if may_batch and shape == "single" and rng.random() < 0.4 else {}
     ops = {name: _draw_op(rng) for name in SHAPES[shape]}
     dag = _draw_dag(rng)
     if batching:

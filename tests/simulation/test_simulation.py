@@ -8,11 +8,12 @@ import sys
 
 import pytest
 
-from tests.simulation.planted_bugs import BUGS, find_seed
+from tests.simulation.planted_bugs import BUGS, OF_SEQUENCES, find_seed
 from tests.simulation.run import simulate
 from tests.support.service_process import ROOT
 
 SEEDS = 500
+SEQUENCE_SEEDS = 100
 # `make simulate` looks for all of them.
 QUICK_BUGS = (
     "real_time_signals_have_no_name",
@@ -27,7 +28,13 @@ def test_no_seed_breaks_an_invariant() -> None:
     assert not broken, f"python -m tests.simulation --seed {min(broken)}"
 
 
-@pytest.mark.parametrize("name", QUICK_BUGS)
+def test_no_seed_of_sequences_breaks_an_invariant() -> None:
+    seeds = range(SEQUENCE_SEEDS)
+    broken = {seed: found for seed in seeds if (found := simulate(seed, sequences=True).violations)}
+    assert not broken, f"python -m tests.simulation --sequences --seed {min(broken)}"
+
+
+@pytest.mark.parametrize("name", [*QUICK_BUGS, *OF_SEQUENCES])
 def test_a_planted_bug_is_found(name: str) -> None:
     assert find_seed(name, SEEDS) is not None
 

@@ -9,7 +9,7 @@ import asyncio
 import random
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -379,9 +379,13 @@ class InstanceThread:
         if request["do"] == "error" and request["node"] in ("", op):
             return Settled(call.index, Outcome.ERROR, refusal=Refusal.from_error(InvalidInput(REFUSAL)))
         path = f"{op}({','.join(value['path'] for value in values.values())})"
+        state: list[Part] = []
+        if "history" in request:
+            path = history_path(op, request["history"])
+            state = encode([*request["history"], request["id"]], allow_pickle=False)
         if call.answers:
             parts: list[Part] = [answer_body(request["id"], path, _fill(request), request["size"])]
-            return Settled(call.index, Outcome.ANSWER, stow(parts, tail))
+            return Settled(call.index, Outcome.ANSWER, stow(parts, tail), state=stow(state, tail))
         value = {**request, "path": path, "data": request["data"]}
         return Settled(call.index, Outcome.VALUE, stow(encode(value, allow_pickle=False), tail))
 
@@ -453,6 +457,11 @@ def answer_body(number: int, path: str, fill: int, size: int) -> bytes:
     return f"{number} {path} {fill} ".encode().ljust(size, b"%d" % (number % 10))
 
 
+def history_path(op: str, history: Sequence[int]) -> str:
+    """The way through an Op of sequences, with the requests that have made the state."""
+    return f"{op}({'.'.join(map(str, history))})"
+
+
 def first_value(values: dict[str, Any]) -> dict[str, Any]:
     """The request as the client sent it, which each Op passes on."""
     value: dict[str, Any] = next(iter(values.values()))
@@ -468,4 +477,8 @@ def _fill(request: dict[str, Any]) -> int:
 
 
 def _values(call: CallMessage, received: Frame) -> dict[str, Any]:
-    return {name: decode(received.tail.unstow(stowed), allow_pickle=False) for name, stowed in call.inputs}
+    inputs = {name: decode(received.tail.unstow(stowed), allow_pickle=False) for name, stowed in call.inputs}
+    if call.options is not None and call.options.correlation_id:
+        state = None if call.state is None else decode(received.tail.unstow(call.state), allow_pickle=False)
+        first_value(inputs)["history"] = state or []
+    return inputs

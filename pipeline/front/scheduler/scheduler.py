@@ -49,6 +49,13 @@ from pipeline.process.environment import usable_cores
 from pipeline.process.isolation import run_isolated
 
 
+def _stop_expiry(batchers: Iterable[Batcher]) -> None:
+    """Stop the timers of the sequences of batchers that get no new requests."""
+    for batcher in batchers:
+        if batcher.sequences is not None:
+            batcher.sequences.stop()
+
+
 class AwaitedEnds:
     """Waits for requests of some models that began before an instant, to unload or replace the models."""
 
@@ -569,6 +576,7 @@ class Scheduler:
                 yield
         finally:
             self._deadlines.stop()
+            _stop_expiry(self._batchers.values())
             grace_s = WORKER_GRACE_S
             if any(pool.request_stop_handler() for pool in self._pools.values()):  # of one worker alone
                 grace_s += STOP_HANDLER_S
@@ -615,6 +623,7 @@ class Scheduler:
     async def retire(self, batchers: Collection[Batcher], timeout_s: float) -> None:
         """End the workers of replaced batchers after their last request, or after `timeout_s` seconds."""
         await self._admitted_end([batcher.pool.op for batcher in batchers], timeout_s)
+        _stop_expiry(batchers)
         await self._stop_upkeep(*(batcher.pool for batcher in batchers))
         await asyncio.gather(*(batcher.pool.unload() for batcher in batchers))
 

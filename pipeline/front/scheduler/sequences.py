@@ -414,6 +414,12 @@ class Sequences:
             wait_s = max(0.0, first.idle_since + self._idle_s - self._clock())
             self._timer = asyncio.get_running_loop().call_later(wait_s, self._expire_and_arm)
 
+    def stop(self) -> None:
+        """Stop the timer: no further sequence expires."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _expire_and_arm(self) -> None:
         self._timer = None
         self.expire()
