@@ -123,6 +123,11 @@ class LocalServiceConf(Section):
         default=True,
         description="Run PyTorch models in its inference mode; false: only without gradients.",
     )
+    lenient_feeds: bool = Field(
+        default=False,
+        description="Run an ONNX model on feeds without elements and on texts that are no UTF-8, as Triton "
+        "does; false: reject them.",
+    )
     inter_op_thread_num: PositiveInt = Field(
         default=1,
         description="Operators of an ONNX model that ONNX Runtime runs beside each other, where it has "

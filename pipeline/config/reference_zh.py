@@ -152,6 +152,7 @@ _MEANINGS = {  # by section, then by key
         "concurrency": "接受但不使用，与原版相同（原版的示例里有它）；起作用的是 Op 的 concurrency。",
         "thread_num": "一个预测器的 CPU 线程数；ONNX 模型的 Op，其各线程共用这些 CPU 线程。",
         "inference_mode": "以 inference mode 运行 PyTorch 模型；false：只是不计算梯度。",
+        "lenient_feeds": "没有元素的输入、不是 UTF-8 的文本也交给 ONNX 模型，与 Triton 相同；false：拒绝。",
         "inter_op_thread_num": "模型有分支时，ONNX Runtime 同时运行的 ONNX 模型算子个数。",
         "mem_optim": "在算子之间复用内存。",
         "ir_optim": "运行引擎的图优化。",

@@ -28,22 +28,26 @@ class Fed(Protocol):
 
 
 def check_feeds(
-    declared: Sequence[Variable], feeds: Mapping[str, Array], *, any_shape: bool = False
+    declared: Sequence[Variable],
+    feeds: Mapping[str, Array],
+    *,
+    any_shape: bool = False,
+    allow_empty: bool = False,
 ) -> dict[str, Array]:
     """Return model inputs, by alias, as contiguous arrays in the declared dtypes and shapes.
 
-    With `any_shape`, shapes are not checked. Numbers are cast to a declared integer type (bool included) if
-    every value survives, and to a declared float type if none overflows. Arrays of objects or texts may hold
-    the numbers. The offsets of a ragged input "x" are in "x.lod", int64 [n + 1] for n sequences. Unknown
-    inputs are dropped, as in Paddle Serving up to 0.8: apps pass `im_shape` to models with and without that
-    input.
+    With `any_shape`, shapes are not checked. With `allow_empty`, arrays may have no element. Numbers are cast
+    to a declared integer type (bool included) if every value survives, and to a declared float type if none
+    overflows. Arrays of objects or texts may hold the numbers. The offsets of a ragged input "x" are in
+    "x.lod", int64 [n + 1] for n sequences. Unknown inputs are dropped, as in Paddle Serving up to 0.8: apps
+    pass `im_shape` to models with and without that input.
 
     Raises MissingFeed, NoArray and UnusableFeed for inputs that this model can't use, and InvalidInput for
     other mistakes.
     """
     checked = {}
     for variable in declared:
-        array = _form(variable, declared, feeds, any_shape)
+        array = _form(variable, declared, feeds, any_shape, allow_empty)
         checked[variable.alias] = np.asarray(_cast(variable, array), order="C")
         if variable.is_lod:
             lod = variable.alias + LOD_SUFFIX
@@ -51,18 +55,28 @@ def check_feeds(
     return checked
 
 
-def check_forms(declared: Sequence[Variable], feeds: Mapping[str, Array], *, any_shape: bool = False) -> None:
+def check_forms(
+    declared: Sequence[Variable],
+    feeds: Mapping[str, Array],
+    *,
+    any_shape: bool = False,
+    allow_empty: bool = False,
+) -> None:
     """Check names, types, shapes and dtypes of model inputs: `check_feeds` without a look at elements.
 
     It runs before requests are batched, so that a wrong feed fails its own request only. Raises the errors of
     `check_feeds`.
     """
     for variable in declared:
-        _form(variable, declared, feeds, any_shape)
+        _form(variable, declared, feeds, any_shape, allow_empty)
 
 
 def _form(
-    variable: Variable, declared: Sequence[Variable], feeds: Mapping[str, Array], any_shape: bool
+    variable: Variable,
+    declared: Sequence[Variable],
+    feeds: Mapping[str, Array],
+    any_shape: bool,
+    allow_empty: bool,
 ) -> Array:
     """Return the array of one model input, if its name, type, shape and dtype fit the declaration.
 
@@ -77,7 +91,7 @@ def _form(
         array = np.asarray(array)
     if not isinstance(array, np.ndarray):
         raise NoArray(f"feed {variable.alias!r} is of type {type(array).__name__}, expected an ndarray")
-    if array.size == 0 and not _declares_no_element(variable, array):
+    if array.size == 0 and not allow_empty and not _declares_no_element(variable, array):
         raise UnusableFeed(f"feed {variable.alias!r} has shape {array.shape} and so no element")
     if not any_shape and not _has_shape(variable, array):
         raise UnusableFeed(_other_shape(variable, array))

@@ -54,14 +54,19 @@ def find_fetch(fetches: Sequence[Variable], name: str) -> Variable | None:
 
 
 def get_graph_feeds(
-    model: ServingModel, feeds: Sequence[Variable], fetches: Sequence[Variable]
+    model: ServingModel,
+    feeds: Sequence[Variable],
+    fetches: Sequence[Variable],
+    *,
+    takes_bfloat16: bool = False,
 ) -> tuple[Variable, ...]:
     """Return the inputs of a model's description, with the shapes of its graph file.
 
     `feeds` and `fetches` are the graph's. Raises ConfigError at start-up for a description that does not
-    match the graph, and for types that NumPy lacks.
+    match the graph, and for bfloat16 unless `takes_bfloat16`: NumPy lacks that type.
     """
-    _refuse_unfeedable(model)
+    if not takes_bfloat16:
+        _refuse_unfeedable(model)
     _compare_signatures(model.feeds, feeds, "feed", model)
     _compare_signatures(model.fetches, fetches, "fetch", model)
     shapes = {variable.name: variable.shape for variable in feeds}

@@ -39,6 +39,7 @@ class OnnxFacts:
     makers: Mapping[str, str] = field(default_factory=dict)  # the operator that makes each fetch
     # Sets of operators that the graph uses, "" for ONNX's own, without those that the file defines.
     domains: frozenset[str] = frozenset()
+    optional_feeds: tuple[Variable, ...] = ()  # inputs whose values are stored, which a request may replace
 
 
 def inspect_onnx(path: Path) -> OnnxFacts:
@@ -59,6 +60,11 @@ def inspect_onnx(path: Path) -> OnnxFacts:
         data_files=tuple(sorted(graph.data_files)),
         makers=graph.makers(),
         domains=frozenset(graph.domains - graph.defined),
+        optional_feeds=tuple(
+            Variable(port.name, port.name, port.dtype, port.shape)
+            for port in graph.inputs
+            if port.name in stored and port.dtype and port.shape is not None
+        ),
     )
 
 

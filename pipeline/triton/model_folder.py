@@ -195,6 +195,11 @@ def find_id_limits(program: Path, backend: str) -> Mapping[str, int]:
     return {}
 
 
+def find_optional_feeds(program: Path) -> Sequence[Variable]:
+    """Return the inputs of an ONNX file whose values are stored in it: a request may replace the values."""
+    return inspect_onnx(program).optional_feeds if program.suffix == ".onnx" else ()
+
+
 def find_unknown_operators(program: Path) -> str:
     """Return the custom operator domains that an ONNX file uses, separated by commas; empty without any.
 
@@ -303,13 +308,18 @@ def detect_backend(folder: Path) -> str:
 
 
 def fill_from_program(
-    config: ModelConfig, facts: ProgramFacts, max_batch_size: int, *, strict: bool
+    config: ModelConfig,
+    facts: ProgramFacts,
+    max_batch_size: int,
+    *,
+    strict: bool,
+    optional_feeds: Sequence[Variable] = (),
 ) -> list[str]:
     """Complete a config.pbtxt, in place, by the inputs and outputs of the model file.
 
     Returns a message for each contradiction between them. max_batch_size: for a model with a dynamic batch
     dimension whose configuration has no max_batch_size, inputs and outputs. strict: fill nothing, and report
-    absent fields instead.
+    absent fields instead. optional_feeds: inputs that the configuration may declare or leave out.
     """
     feeds, fetches = facts.feeds, facts.fetches
     if strict:
@@ -321,6 +331,8 @@ def fill_from_program(
         if max_batch_size > 1 and not config.WhichOneof("scheduling_choice"):
             config.dynamic_batching.SetInParent()
     batched = config.max_batch_size > 0
+    configured = {tensor.name for tensor in config.input}
+    feeds = [*feeds, *(variable for variable in optional_feeds if variable.alias in configured)]
     hidden_inputs, hidden_outputs = list_hidden_tensors(config)
     return [
         *_compare_hidden("input", hidden_inputs, feeds, batched),
@@ -387,11 +399,13 @@ def _fill_tensors(
 def _fill_tensor(tensor: ModelInput | ModelOutput, variable: Variable, batched: bool) -> None:
     if not tensor.data_type:
         tensor.data_type = _get_variable_data_type(variable)  # type: ignore[assignment]  # the stub declares an enum type
-    if not tensor.dims and not tensor.HasField("reshape"):
-        dims = variable.shape[1:] if batched else variable.shape
+    if tensor.HasField("reshape"):
+        return
+    dims = variable.shape[1:] if batched else variable.shape
+    if not tensor.dims:
         tensor.dims.extend(dims or (1,))
-        if not dims:  # a scalar, or a scalar per row: dims may not be empty, so clients see [1]
-            tensor.reshape.SetInParent()
+    if not dims and list(tensor.dims) == [1]:
+        tensor.reshape.SetInParent()  # a scalar, or a scalar per row: dims may not be empty
 
 
 def _compare_tensor(

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
@@ -24,6 +24,8 @@ from pipeline.engines.device import (
 from pipeline.engines.dynamic_shape import DynamicShapes, Shapes
 from pipeline.engines.feeds import Array, as_texts, check_feeds, check_forms, shares_runs
 from pipeline.engines.fetches import get_graph_feeds, measure_fetches, select_fetches
+from pipeline.engines.onnxruntime.bfloat16 import run_bfloat16
+from pipeline.engines.onnxruntime.escaped_texts import escape_bytes, is_utf8, unescape_bytes
 from pipeline.engines.refusals import OutOfRange, build_run_error
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed
 from pipeline.models.onnx_file import inspect_onnx
@@ -235,7 +237,8 @@ class OnnxPredictor:
         fetch_list: Sequence[str] = (),
     ) -> None:
         facts = inspect_onnx(model.program)
-        self.feeds = get_graph_feeds(model, facts.feeds, facts.fetches)
+        self.feeds = get_graph_feeds(model, facts.feeds, facts.fetches, takes_bfloat16=True)
+        self._optional = facts.optional_feeds
         self.fetches = select_fetches(model.fetches, fetch_list or conf.fetch_list)
         device = resolve_device(conf)
         refuse_unavailable(device)
@@ -243,8 +246,10 @@ class OnnxPredictor:
             model, conf, device, instance_index=instance_index, dynamic_shapes=dynamic_shapes
         )
         self._sessions = [(plan.shapes, _session(model, conf, plan.providers)) for plan in plans]
+        self._lenient = conf.lenient_feeds
         self._texts = [feed.alias for feed in self.feeds if feed.dtype == "string"]
         self._names = {feed.alias: feed.name for feed in self.feeds}
+        self._bfloat16 = [v.name for v in (*self.feeds, *self.fetches) if v.dtype == "bfloat16"]
         self._outputs = {fetch.alias: fetch.name for fetch in self.fetches}
         self.fetches = measure_fetches(model.program, self, self.fetches, facts.fetches, self.run)
         self.merges = shares_runs(model.program, facts.finder, (*self.feeds, *self.fetches))
@@ -257,22 +262,35 @@ class OnnxPredictor:
         sessions = self._sessions
         if not sessions:
             raise ModelFailed("the predictor is closed")
-        checked = check_feeds(self.feeds, feeds)
+        checked = check_feeds(self.feeds, feeds, allow_empty=self._lenient)
+        has_escapes = False
         for alias in self._texts:
-            checked[alias] = as_texts(alias, checked[alias])
+            if self._lenient and not is_utf8(checked[alias]):
+                checked[alias], has_escapes = escape_bytes(checked[alias]), True
+            else:
+                checked[alias] = as_texts(alias, checked[alias])
         named = {name: checked[alias] for alias, name in self._names.items()}
+        named |= check_feeds([variable for variable in self._optional if variable.alias in feeds], feeds)
         session = _session_for(sessions, {name: array.shape for name, array in named.items()})
         try:
-            fetched = session.run(list(self._outputs.values()), named)
+            fetched = self._run_session(session, named)
         except Exception as exc:
             reason = error_sentence(exc)
             out_of_range = parse_out_of_range(exc)
             raise build_run_error("ONNX Runtime", self.feeds, checked, reason, out_of_range) from exc
-        return dict(zip(self._outputs, map(np.asarray, fetched), strict=True))
+        arrays = [unescape_bytes(array) if has_escapes else np.asarray(array) for array in fetched]
+        return dict(zip(self._outputs, arrays, strict=True))
+
+    def _run_session(self, session: onnxruntime.InferenceSession, named: Mapping[str, Array]) -> list[Any]:
+        outputs = list(self._outputs.values())
+        if self._bfloat16:
+            return run_bfloat16(session, outputs, named, self._bfloat16)
+        fetched: list[Any] = session.run(outputs, named)
+        return fetched
 
     def check(self, feeds: Mapping[str, Array]) -> None:
         """Raise InvalidInput for inputs whose names, types, shapes or dtypes are not the model's."""
-        check_forms(self.feeds, feeds)
+        check_forms(self.feeds, feeds, allow_empty=self._lenient)
 
     def close(self) -> None:
         """Free the model as soon as no inference is in progress."""
