@@ -9,6 +9,7 @@ GIL.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -290,7 +291,7 @@ def check_depth(body: bytes, limit: int) -> None:
     """
     if body.count(b"[") + body.count(b"{") <= limit:  # each level of nesting has a bracket
         return
-    if not body.lstrip(b" \t\r\n").startswith((b"[", b"{")):
+    if not body.removeprefix(codecs.BOM_UTF8).lstrip(b" \t\r\n").startswith((b"[", b"{")):
         return
     if b"\\" not in body:
         body = body.translate(None, _NEITHER_BRACKET_NOR_QUOTE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -17,10 +18,14 @@ _PARAMETER_INTEGERS = range(-(1 << 63), 1 << 64)
 
 
 def parse_json(text: bytes | memoryview) -> Any:
-    """Decode the first JSON value of a text, as Triton does. NaN and Infinity are accepted.
+    """Decode the first JSON value of a text, as Triton does.
+
+    NaN, Infinity and a byte order mark of UTF-8 are accepted.
 
     Raises KServeRefusal with HTTP 500, as Triton responds to invalid JSON.
     """
+    if text[:3] == codecs.BOM_UTF8:
+        text = text[3:]
     try:
         return msgspec.json.decode(text)
     except RecursionError:

@@ -140,25 +140,40 @@ def _select_outputs(
             binary, room = form.binary, form.room
             if form.classes:
                 labels = spec.labels if spec is not None else ()
-                datatype, array = BYTES, classification(array, form.classes, labels, options.by_rows)
+                array = classification(array, datatype, form.classes, labels, options.by_rows)
+                datatype = BYTES
         yield Tensor(str(name), datatype, array, binary, room)
 
 
-def classification(array: Array, classes: int, labels: Sequence[str], by_rows: bool) -> Array:
+def classification(array: Array, datatype: str, classes: int, labels: Sequence[str], by_rows: bool) -> Array:
     """Return the best classes of each row as texts "score:index:label", or "score:index" without a label.
 
     classes: number of texts for each row. labels: by index. by_rows: whether the first axis is the batch. The
-    array has the shape [rows, classes], or [classes] without rows. Raises KServeRefusal (HTTP 501) for texts.
+    array has the shape [rows, classes], or [classes] without rows. Raises KServeRefusal (HTTP 400) for a
+    datatype without an order, and for rows that are too long.
     """
+    if datatype not in _CLASSIFIED:
+        raise KServeRefusal(f"class result not available for output due to unsupported type '{datatype}'")
     rows = array.reshape(array.shape[0], -1) if by_rows and array.ndim else array.reshape(1, -1)
-    if array.dtype.kind not in "iufb":
-        raise KServeRefusal("class result not available for output due to unsupported type", "UNIMPLEMENTED")
+    if rows.shape[1] > MAX_CLASSES:
+        raise KServeRefusal(
+            f"classification output tensor too large: {rows.shape[1]} elements of a row, {MAX_CLASSES} are "
+            "the limit"
+        )
     best = np.argsort(-rows.astype(np.float64), axis=1, kind="stable")[:, :classes]
     texts = [
         [_class_text(row[at], int(at), labels) for at in order] for row, order in zip(rows, best, strict=True)
     ]
     result = np.array(texts, object).reshape(best.shape)
     return result if by_rows else result[0]
+
+
+MAX_CLASSES = 1_000_000  # elements of a row to classify, as in Triton: all of them are sorted
+_CLASSIFIED = frozenset(
+    f"{kind}{bits}"
+    for kind, sizes in (("INT", (8, 16, 32, 64)), ("UINT", (8, 16, 32, 64)), ("FP", (32, 64)))
+    for bits in sizes
+)
 
 
 def _class_text(score: Any, index: int, labels: Sequence[str]) -> str:

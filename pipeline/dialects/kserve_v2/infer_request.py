@@ -87,8 +87,13 @@ class InferRequest(msgspec.Struct, eq=False):
         self.add_input(InputTensor(name, datatype, shape, span, Written.RAW))
 
     def add_output(self, output: RequestedOutput, span: Span | None = None) -> None:
-        """Add a requested output tensor. span: its place in shared memory; None if the output is sent."""
+        """Add a requested output tensor. span: its place in shared memory; None if the output is sent.
+
+        Raises KServeRefusal (HTTP 400) for a name that is already requested.
+        """
         self.outputs = self.outputs or {}
+        if output.name in self.outputs:
+            raise request_refusal(self.request_id, f"output '{output.name}' already exists in request")
         self.outputs[output.name] = output if span is None else output._replace(room=span.size)
         if span is not None:
             self.spans = {**(self.spans or {}), output.name: span}
@@ -131,7 +136,9 @@ class InferRequest(msgspec.Struct, eq=False):
             )
         values, rows = _check_values(model, self.request_id, self.inputs, limits.tensor_rank)
         max_rows = rows
-        if model.signature.has_rows:  # rows count even if the model does not batch and `rows` is 1
+        if (
+            model.signature.has_rows and model.config is None
+        ):  # rows count even if the model does not batch and `rows` is 1
             max_rows = max(rows, *(tensor.shape[0] for tensor in self.inputs.values() if tensor.shape), 0)
         if max_rows > limits.rows:
             raise request_refusal(
@@ -252,7 +259,7 @@ def _are_as_declared(signature: Signature, inputs: dict[str, InputTensor], max_r
                 return False
         if signature.max_batch_size:
             rows = shape[0] if rows < 0 else rows
-            if shape[0] != rows or rows > signature.max_batch_size:
+            if shape[0] != rows or not 0 < rows <= signature.max_batch_size:
                 return False
     return True
 
@@ -333,6 +340,8 @@ def _count_rows(model: KServeModel, request_id: str, inputs: Sequence[InputTenso
         raise request_refusal(
             request_id, f"inference request batch-size must be <= {max_rows} for '{model.name}'"
         )
+    if rows < 1:
+        raise request_refusal(request_id, f"inference request batch-size must be >= 1 for '{model.name}'")
     return rows
 
 
@@ -582,6 +591,8 @@ def _set_parameters(infer_request: InferRequest, parameters: Mapping[str, Any]) 
             infer_request.flags |= FLAG_KEYS[name] * json_fields.check_boolean(value, name)
         elif name == "binary_data_output":
             infer_request.binary = json_fields.check_boolean(value, name)
+        elif name == _ALLOWED:  # of streams, which this API has none of
+            raise KServeRefusal("parameter keys starting with 'triton_' are reserved for Triton usage.")
         else:
             infer_request.add_parameter(name, value)
 
