@@ -58,7 +58,8 @@ def test_a_python_model_completes_its_configuration_and_asks_other_models(
     assert (config["max_batch_size"], config["input"][0]["name"]) == (4, "TEXT")
     assert client.infer("asks", texts("TEXT", "hello")).as_numpy("TOLD")[0, 0] == b"hello"
     told = client.infer("asks", texts("TEXT", "lost")).as_numpy("TOLD")[0, 0]
-    assert told == b"Request for unknown model: 'nobody' is not found"
+    assert told.startswith(b"Model nobody - Error when running inference: "), told
+    assert told.endswith(b"Request for unknown model: 'nobody' is not found")
 
 
 def test_an_error_names_the_step_and_its_neighbours_are_answered(client: rpc.InferenceServerClient) -> None:

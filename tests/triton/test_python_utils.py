@@ -64,6 +64,60 @@ class TritonPythonModel:
         other = pb_utils.Tensor.from_dlpack("z", np.arange(4, dtype=np.float32))
         return again.is_cpu(), again.name(), (again.as_numpy() == other.as_numpy()).all()
 
+    def argv(self):
+        return __import__("sys").argv
+
+    def bool_type(self):
+        return pb_utils.triton_string_to_numpy("TYPE_BOOL") is bool
+
+    def log(self):
+        logger = pb_utils.Logger
+        logger.log("one line", logger.LogLevel.INFO)
+        logger.log("another line")
+        logger.log_info("a third line")
+        logger.log_verbose("a hidden line")
+        return [level.name for level in logger.LogLevel]
+
+    def raised(self, call, *arguments, **named):
+        try:
+            return call(*arguments, **named)
+        except (TypeError, pb_utils.TritonModelException) as exc:
+            return f"{type(exc).__name__}: {exc}"
+
+    def wrong_family(self):
+        family, kind = pb_utils.MetricFamily, pb_utils.MetricFamily.COUNTER
+        counter = family("wrong_counter", "Counts.", kind)
+        return [
+            self.raised(family, "wrong", "Unknown kind.", 7)[:9],
+            self.raised(family, None, "No name.", kind)[:9],
+            self.raised(counter.Metric, labels=[1]),
+            self.raised(counter.Metric(labels={}).increment, -1)[:56],
+            self.raised(counter.Metric(labels={}).set, 1),
+        ]
+
+    def wrong_request(self):
+        make = pb_utils.InferenceRequest
+        named = {"model_name": "m", "requested_output_names": ["OUT"], "inputs": []}
+        return [
+            self.raised(make, model_name="m", requested_output_names=["OUT"])[:9],
+            self.raised(make, **{**named, "inputs": [None]}),
+            self.raised(make, **{**named, "requested_output_names": [""]}),
+            self.raised(make, **named, correlation_id=[]),
+            self.raised(make, **named, parameters=[]),
+            self.raised(make, **named, parameters={"a": None}),
+        ]
+
+    def wrong_response(self):
+        make = pb_utils.InferenceResponse
+        return [
+            self.raised(make, [1])[:9],
+            self.raised(make, [None]),
+            self.raised(make, error="text")[:9],
+            self.raised(make, parameters=[]),
+            self.raised(make, parameters={1: "a"}),
+            self.raised(make, parameters={"a": 0.5}),
+        ]
+
     def folder(self):
         return os.path.basename(os.path.dirname(pb_utils.get_model_dir()))
 
@@ -125,6 +179,37 @@ def ask(service: RepositoryProcess, what: str, model: str = "tries") -> HttpAnsw
         ("texts", r"[b'ab', b'c', b'', b'\xe5\x9b\xbd']"),
         ("dlpack", "(True, 'y', True)"),
         ("folder", "tries"),
+        ("argv", "['']"),
+        ("bool_type", "True"),
+        ("log", "['INFO', 'WARNING', 'ERROR', 'VERBOSE']"),
+        (
+            "wrong_family",
+            "['TypeError', 'TypeError', \"TritonModelException: Expect dict, got <class 'list'>\", "
+            "'TritonModelException: Failed to increment metric value: ', "
+            "'TritonModelException: Failed to set metric value: TRITONSERVER_METRIC_KIND_COUNTER does not "
+            "support Set']",
+        ),
+        (
+            "wrong_request",
+            "['TypeError', "
+            "\"TritonModelException: Input tensor for request with id '' and model name 'm' should not be "
+            'empty.", '
+            "\"TritonModelException: Requested output name for request with id '' and model name 'm' should "
+            'not be empty.", '
+            "'TritonModelException: Correlation ID must be integer or string', "
+            "\"TritonModelException: Expect dict, got <class 'list'>\", "
+            '"TritonModelException: Expect parameters values to have type bool/int/str, found type <class '
+            "'NoneType'>\"]",
+        ),
+        (
+            "wrong_response",
+            "['TypeError', "
+            "'TritonModelException: Output tensor for inference response should not be empty.', "
+            "'TypeError', \"TritonModelException: Expect dict, got <class 'list'>\", "
+            "\"TritonModelException: Expect parameters keys to have type str, found type <class 'int'>\", "
+            '"TritonModelException: Expect parameters values to have type bool/int/str, found type <class '
+            "'float'>\"]",
+        ),
         ("load", "(False, True, True)"),
         ("unload", "False"),
         ("lost", "failed to load 'nobody', failed to poll from model repository"),
@@ -146,3 +231,7 @@ def test_a_model_that_is_loaded_loads_the_one_that_it_asks(service: RepositoryPr
 
 def test_lines_of_a_model_are_in_the_servers_log(service: RepositoryProcess) -> None:
     assert "tries begins as tries 1" in service.log
+    assert ask(service, "log").status == 200
+    for line in ("one line", "another line", "a third line"):
+        service.wait_for_log(line)
+    assert "a hidden line" not in service.log

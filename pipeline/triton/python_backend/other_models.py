@@ -42,7 +42,7 @@ class OtherModels:
                 )
             )
         except (CallFailed, ServingError, ValueError) as exc:
-            return _as_error_response(exc)
+            return _as_error_response(exc, request.get_target_model()[0])
 
     def stream(self, request: InferenceRequest, timeout_s: float | None) -> ResponseIterator:
         """Run a request on a model that may be decoupled, and return an iterator over its responses.
@@ -56,9 +56,11 @@ class OtherModels:
             method = self._connect().stream_stream(
                 f"{_SERVICE}ModelStreamInfer", bytes, ModelStreamInferResponse.FromString
             )
-            return ResponseIterator(method(iter([message]), timeout=timeout_s, metadata=self._metadata))
+            call = method(iter([message]), timeout=timeout_s, metadata=self._metadata)
+            return ResponseIterator(call, request.get_target_model()[0])
         except (CallFailed, ServingError, ValueError) as exc:
-            return ResponseIterator(None, [_as_error_response(exc)])
+            model = request.get_target_model()[0]
+            return ResponseIterator(None, model, [_as_error_response(exc, model)])
 
     def load(self, name: str, config: str, files: Mapping[str, bytes]) -> None:
         """Load a model of this server, or load it again. Raises CallFailed.
@@ -119,12 +121,12 @@ class OtherModels:
 class ResponseIterator:
     """The responses of a model to a request with `decoupled=True`, as they arrive.
 
-    call: the gRPC call; None where it could not begin. responses: before those of the call.
+    call: the gRPC call; None where it could not begin. model: its name. responses: before those of the call.
     """
 
-    def __init__(self, call: Any, responses: Sequence[InferenceResponse] = ()) -> None:
+    def __init__(self, call: Any, model: str, responses: Sequence[InferenceResponse] = ()) -> None:
         self._call = call
-        self._responses = self._receive(call, responses)
+        self._responses = self._receive(call, model, responses)
 
     def __iter__(self) -> ResponseIterator:
         return self
@@ -138,7 +140,9 @@ class ResponseIterator:
             self._call.cancel()
 
     @staticmethod
-    def _receive(call: Any, responses: Sequence[InferenceResponse]) -> Iterator[InferenceResponse]:
+    def _receive(
+        call: Any, model: str, responses: Sequence[InferenceResponse]
+    ) -> Iterator[InferenceResponse]:
         import grpc
 
         from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
@@ -151,7 +155,7 @@ class ResponseIterator:
                 else:
                     yield _decode_response(answer.infer_response)
         except grpc.RpcError as exc:
-            yield _as_error_response(CallFailed(exc.details() or "", exc.code().name))
+            yield _as_error_response(CallFailed(exc.details() or "", exc.code().name), model)
 
 
 def _decode_response(answer: Any) -> InferenceResponse:
@@ -159,15 +163,37 @@ def _decode_response(answer: Any) -> InferenceResponse:
 
     parameters = {name: _get_parameter_value(value) for name, value in answer.parameters.items()}
     parameters.pop("triton_final_response", None)
-    return InferenceResponse(_decode_tensors(answer), parameters=parameters)
+    response = InferenceResponse(_decode_tensors(answer))
+    response.set_parameters(parameters)
+    return response
 
 
-def _as_error_response(exc: Exception) -> InferenceResponse:
+def _as_error_response(exc: Exception, model: str) -> InferenceResponse:
+    """Return the error response of a call. model: the name of the called model.
+
+    As in Triton, the error says so if the call failed before the model had the request.
+    """
     from pipeline.triton.python_backend.utils import InferenceResponse, TritonError
 
-    if isinstance(exc, CallFailed):
-        return InferenceResponse(error=TritonError(exc.message, _CODES.get(exc.code, 1)))
-    return InferenceResponse(error=TritonError(str(exc), TritonError.INVALID_ARG))
+    if not isinstance(exc, CallFailed):
+        return InferenceResponse(error=TritonError(f"{_NOT_RUN.format(model)}{exc}", TritonError.INVALID_ARG))
+    message = exc.message
+    if exc.code in _BEFORE_THE_RUN:
+        message = _NOT_RUN.format(model) + _BEFORE_THE_RUN[exc.code].format(model, message)
+    return InferenceResponse(error=TritonError(message, _CODES.get(exc.code, 1)))
+
+
+_NOT_RUN = "Model {} - Error when running inference: "
+# By gRPC status: the rest of the error, from the model's name and the server's message.
+_BEFORE_THE_RUN = {
+    "NOT_FOUND": "Failed for execute the inference request. Model '{0}' is not ready. {1}",
+    "INVALID_ARGUMENT": "{1}",
+    "UNIMPLEMENTED": (
+        "Model {0} is using the decoupled. The current BLS request call doesn't support models using the "
+        "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' "
+        "calls for decoupled models."
+    ),
+}
 
 
 class CallFailed(Exception):

@@ -69,6 +69,7 @@ class PythonModel:
     """Loads a model.py, and runs batches of requests by `execute` of its `TritonPythonModel`.
 
     The constructor calls `initialize`. instance: the number of this worker among the model's instances.
+    program: the model.py of the model's backend; None: the model has its own.
     Raises ConfigError for a model that can't be imported or initialized.
     """
 
@@ -82,6 +83,7 @@ class PythonModel:
         sequence_tensors: SequenceTensors | None = None,
         *,
         install_requirements: bool = False,
+        program: Path | None = None,
     ) -> None:
         self._config = config
         self._instance = get_instance_name(config, instance)
@@ -99,8 +101,8 @@ class PythonModel:
             output["name"]: output["dims"] for output in config["output"] if "reshape" in output
         }
         self._batched = config["max_batch_size"] > 0
-        self._path = folder / version / (config["default_model_filename"] or "model.py")
-        utils.set_served_model(str(self._path.parent), other_models)
+        self._path = program or folder / version / (config["default_model_filename"] or "model.py")
+        utils.set_served_model(str(folder / version), other_models)
         missing = add_model_packages(config, folder, version, install_requirements)
         self._loop = asyncio.new_event_loop()  # for all calls of an `execute` that is a coroutine
         self._decoupled = utils.using_decoupled_model_transaction_policy(config)
@@ -190,17 +192,18 @@ class PythonModel:
                     (array.shape[:1] if self._batched else ()) + tuple(self._model_shapes[name])
                 )
             tensors.append(Tensor(name, array, datatype))
-        return InferenceRequest(
-            self._config["name"],
-            [*(request.outputs or self._outputs), *self._hidden_outputs],
-            tensors,
+        parsed = InferenceRequest(
             request.id,
             request.correlation_id,
+            tensors,
+            [*(request.outputs or self._outputs), *self._hidden_outputs],
+            self._config["name"],
             flags=request.flags,
             timeout=request.timeout_us,
             priority=request.priority,
-            parameters=request.parameters,
         )
+        parsed.set_parameters(request.parameters)
+        return parsed
 
     def _execute(self, requests: list[InferenceRequest]) -> list[InferenceResponse | None]:
         try:
@@ -350,6 +353,7 @@ def load_module(path: Path, missing: Sequence[Path] = ()) -> ModuleType:
     bytecode after a change of equal size within the same second.
     """
     sys.dont_write_bytecode = True
+    sys.argv = [""]  # as in Triton, whose interpreter is embedded: libraries may parse the arguments
     for name in MODULES:
         sys.modules[name] = utils
     lead_import_path(path.parent, path.parent.parent)

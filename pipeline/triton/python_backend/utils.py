@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import json
 import logging
 import re
@@ -23,8 +24,13 @@ from pipeline.triton.python_backend.other_models import SEQUENCE_END, SEQUENCE_S
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _OURS = ("paddlewheel_", "nv_", "pd_")
-_COUNTER, _GAUGE, _HISTOGRAM = range(3)
-_KINDS = ("counter", "gauge", "histogram")
+
+
+class MetricKind(enum.IntEnum):
+    """Kind of a custom metric, as in Triton."""
+
+    COUNTER, GAUGE, HISTOGRAM = range(3)
+
 
 _lock = threading.Lock()
 _families: dict[str, MetricFamily] = {}
@@ -34,7 +40,7 @@ _changed = [False]  # whether a metric has changed since the last `changed_famil
 class Metric:
     """A custom metric of a Python model with one set of labels, as in Triton; see `MetricFamily.Metric`."""
 
-    def __init__(self, kind: int, labels: Mapping[str, str], buckets: Sequence[float]) -> None:
+    def __init__(self, kind: MetricKind, labels: Mapping[str, str], buckets: Sequence[float]) -> None:
         self._kind = kind
         self._labels = dict(labels)
         self._value = 0.0
@@ -44,28 +50,31 @@ class Metric:
     def increment(self, by: float) -> None:
         """Add to a counter or gauge. Only a gauge accepts negative amounts.
 
-        Raises ValueError for a histogram, and for a counter that would go down.
+        Raises TritonModelException for a histogram, and for a counter that would go down.
         """
-        self._check_kind("increment", _COUNTER, _GAUGE)
-        if self._kind == _COUNTER and by < 0:
-            raise ValueError("a counter can't be decremented")
+        self._check_kind("increment", "Increment", MetricKind.COUNTER, MetricKind.GAUGE)
+        if self._kind == MetricKind.COUNTER and by < 0:
+            raise TritonModelException(
+                "Failed to increment metric value: TRITONSERVER_METRIC_KIND_COUNTER can only be incremented "
+                "monotonically by non-negative values."
+            )
         self._change(self._value + float(by))
 
     def set(self, value: float) -> None:
-        """Set the value of a gauge. Raises ValueError for a counter or histogram."""
-        self._check_kind("set", _GAUGE)
+        """Set the value of a gauge. Raises TritonModelException for a counter or histogram."""
+        self._check_kind("set", "Set", MetricKind.GAUGE)
         self._change(float(value))
 
     def observe(self, value: float) -> None:
-        """Count a value in a histogram. Raises ValueError for a counter or gauge."""
-        self._check_kind("observe", _HISTOGRAM)
+        """Count a value in a histogram. Raises TritonModelException for a counter or gauge."""
+        self._check_kind("observe", "Observe", MetricKind.HISTOGRAM)
         number = float(value)
         self._counts[bisect_left(self._buckets, number)] += 1
         self._change(self._value + number)
 
     def value(self) -> float:
-        """Return the current value of a counter or gauge. Raises ValueError for a histogram."""
-        self._check_kind("value", _COUNTER, _GAUGE)
+        """Return the current value of a counter or gauge. Raises TritonModelException for a histogram."""
+        self._check_kind("get", "Value", MetricKind.COUNTER, MetricKind.GAUGE)
         return self._value
 
     def samples(self) -> Iterator[tuple[str, dict[str, str], float]]:
@@ -73,7 +82,7 @@ class Metric:
 
         The worker calls it; models do not.
         """
-        if self._kind != _HISTOGRAM:
+        if self._kind != MetricKind.HISTOGRAM:
             yield "", self._labels, self._value
             return
         below = 0
@@ -83,9 +92,12 @@ class Metric:
         yield "_sum", self._labels, self._value
         yield "_count", self._labels, below
 
-    def _check_kind(self, method: str, *kinds: int) -> None:
+    def _check_kind(self, verb: str, operation: str, *kinds: MetricKind) -> None:
         if self._kind not in kinds:
-            raise ValueError(f"a {_KINDS[self._kind]} has no '{method}'")
+            raise TritonModelException(
+                f"Failed to {verb} metric value: TRITONSERVER_METRIC_KIND_{self._kind.name} does not support "
+                f"{operation}"
+            )
 
     def _change(self, value: float) -> None:
         with _lock:
@@ -96,36 +108,42 @@ class Metric:
 class MetricFamily:
     """A custom Prometheus metric of a Python model: all metrics with the same name and different labels.
 
-    kind: `COUNTER`, `GAUGE` or `HISTOGRAM`. Raises ValueError for an invalid name, or a name used for another
-    kind.
+    kind: `COUNTER`, `GAUGE` or `HISTOGRAM`. Raises TypeError for arguments of other types. Raises
+    TritonModelException for an invalid name, or a name used for another kind.
     """
 
-    COUNTER, GAUGE, HISTOGRAM = _COUNTER, _GAUGE, _HISTOGRAM
+    COUNTER, GAUGE, HISTOGRAM = MetricKind
 
-    def __init__(self, name: str, description: str, kind: int) -> None:
+    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+        _check_types(
+            "MetricFamily", name=(name, str), description=(description, str), kind=(kind, MetricKind)
+        )
         if not _NAME.fullmatch(name) or name.startswith(_OURS):
-            raise ValueError(
-                f"{name!r} can't be a metric's name: letters, digits and _, not the server's own"
+            raise TritonModelException(
+                f"Error when creating MetricFamily: {name!r} can't be a metric's name: use letters, digits "
+                "and _, and no prefix of the server"
             )
-        if kind not in range(len(_KINDS)):
-            raise ValueError(f"kind {kind!r} is none of MetricFamily.COUNTER, GAUGE and HISTOGRAM")
-        self._name, self._description, self._kind = name, str(description), kind
+        self._name, self._description, self._kind = name, description, kind
         self._metrics: dict[tuple[tuple[str, str], ...], Metric] = {}
         if _families.setdefault(name, self)._kind != kind:
-            raise ValueError(f"there is a metric family {name!r} of another kind")
+            raise TritonModelException(
+                f"Error when creating MetricFamily: there is a metric family {name!r} of another kind"
+            )
 
     def Metric(
         self, labels: Mapping[str, str] | None = None, buckets: Sequence[float] | None = None
     ) -> Metric:
         """Return the metric of this family with these labels; create it on the first call.
 
-        buckets: upper bounds, for histograms only. Raises ValueError.
+        buckets: upper bounds, for histograms only. Raises TritonModelException for other arguments.
         """
-        label_values = {str(name): str(value) for name, value in (labels or {}).items()}
-        if wrong := [name for name in label_values if not _LABEL.fullmatch(name)]:
-            raise ValueError(f"{wrong[0]!r} can't be a label's name: letters, digits and _")
-        if (self._kind == _HISTOGRAM) != bool(buckets):
-            raise ValueError("a histogram has buckets, and nothing else has any")
+        label_values = self._check_labels({} if labels is None else labels)
+        if (self._kind == MetricKind.HISTOGRAM) != bool(buckets):
+            raise TritonModelException(
+                "Error when creating Metric: a histogram has buckets, and nothing else has any"
+            )
+        if not isinstance(buckets or [], list | tuple):
+            raise TritonModelException(f"Error when creating Metric: buckets are a {type(buckets).__name__}")
         metrics = _families[self._name]._metrics
         key = tuple(sorted(label_values.items()))
         if key not in metrics:
@@ -133,10 +151,26 @@ class MetricFamily:
             _changed[0] = True
         return metrics[key]
 
+    @staticmethod
+    def _check_labels(labels: object) -> dict[str, str]:
+        if not isinstance(labels, dict):
+            raise TritonModelException(f"Expect dict, got {type(labels)}")
+        for name, value in labels.items():
+            if not isinstance(name, str) or not _LABEL.fullmatch(name):
+                raise TritonModelException(
+                    f"Error when creating Metric: {name!r} can't be a label's name: letters, digits and _"
+                )
+            if not isinstance(value, str):
+                raise TritonModelException(
+                    f"Error when creating Metric: the value of the label {name!r} is a "
+                    f"{type(value).__name__}, and must be a str"
+                )
+        return dict(labels)
+
     def family(self) -> OwnFamily:
         """Return the family's name, kind and samples as the worker sends them to the front process."""
         samples = [sample for metric in list(self._metrics.values()) for sample in metric.samples()]
-        return OwnFamily(self._name, self._description, _KINDS[self._kind], samples)
+        return OwnFamily(self._name, self._description, self._kind.name.lower(), samples)
 
 
 def changed_families() -> list[Any] | None:
@@ -252,6 +286,37 @@ class _Capsule:
         return 1, 0  # the CPU
 
 
+def _check_types(of: str, **arguments: tuple[object, type | tuple[type, ...]]) -> None:
+    """Raise TypeError for an argument that is not an instance of its type.
+
+    of: name of the class, for the message. arguments: value and type, by name.
+    """
+    for name, (value, kind) in arguments.items():
+        if not isinstance(value, kind):
+            kinds = kind if isinstance(kind, tuple) else (kind,)
+            expected = " or ".join("None" if k is type(None) else k.__name__ for k in kinds)
+            raise TypeError(
+                f"__init__(): incompatible constructor arguments: {name} of {of} is {expected}, not "
+                f"{type(value).__name__}"
+            )
+
+
+def _check_parameters(parameters: object) -> dict[str, Any]:
+    """Return the parameters of a request or response. Raises TritonModelException for other types."""
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise TritonModelException(f"Expect dict, got {type(parameters)}")
+    for name, value in parameters.items():
+        if not isinstance(name, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}")
+        if not isinstance(value, bool | int | str):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/str, found type {type(value)}"
+            )
+    return dict(parameters)
+
+
 class PreferredMemory:
     """Where a model wants response tensors, as in Triton.
 
@@ -270,23 +335,48 @@ class InferenceRequest:
     """A request, as in Triton: passed to `execute` of a Python model, or built by a model to call another.
 
     timeout: in microseconds; 0: none. model_name, model_version: of the model to call; -1: the newest
-    version.
+    version. Raises TypeError for arguments of other types, and TritonModelException for other values.
     """
 
     def __init__(
         self,
-        model_name: str = "",
-        requested_output_names: Sequence[str] = (),
-        inputs: Sequence[Tensor] = (),
         request_id: str = "",
         correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] | None = None,
+        requested_output_names: Sequence[str] | None = None,
+        model_name: str | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
-        priority: int = 0,
+        preferred_memory: PreferredMemory | None = None,
+        trace: InferenceTrace | None = None,
         parameters: Mapping[str, Any] | None = None,
-        **_: Any,
+        priority: int = 0,
     ) -> None:
+        _check_types(
+            "InferenceRequest",
+            request_id=(request_id, str),
+            inputs=(inputs, (list, tuple)),
+            requested_output_names=(requested_output_names, (list, tuple)),
+            model_name=(model_name, str),
+            model_version=(model_version, int),
+            flags=(flags, int),
+            timeout=(timeout, int),
+            preferred_memory=(preferred_memory, (PreferredMemory, type(None))),
+            trace=(trace, (InferenceTrace, type(None))),
+        )
+        assert inputs is not None and requested_output_names is not None and model_name is not None
+        about = f"for request with id '{request_id}' and model name '{model_name}' should not be empty."
+        for tensor in inputs:
+            if tensor is None:
+                raise TritonModelException(f"Input tensor {about}")
+            _check_types("InferenceRequest", inputs=(tensor, Tensor))
+        for name in requested_output_names:
+            _check_types("InferenceRequest", requested_output_names=(name, str))
+            if not name:
+                raise TritonModelException(f"Requested output name {about}")
+        if not isinstance(correlation_id, int | str):
+            raise TritonModelException("Correlation ID must be integer or string")
         self._model_name = model_name
         self._model_version = model_version
         self._outputs = list(requested_output_names)
@@ -296,7 +386,7 @@ class InferenceRequest:
         self._flags = flags
         self._timeout = timeout
         self._priority = priority
-        self._parameters = dict(parameters or {})
+        self._parameters = _check_parameters(parameters)
         self._answers: AnswerSender | None = None  # set by `serve`
         self.sender: InferenceResponseSender | None = None  # once the model has got it
 
@@ -332,6 +422,10 @@ class InferenceRequest:
     def get_parameters(self) -> dict[str, Any]:
         """Return the request's parameters as a dict. The worker calls it; Triton lacks it."""
         return self._parameters
+
+    def set_parameters(self, parameters: Mapping[str, Any]) -> None:
+        """Set the client's parameters, of any type. The worker calls it; Triton lacks it."""
+        self._parameters = dict(parameters)
 
     def trace(self) -> InferenceTrace:
         return InferenceTrace()
@@ -392,7 +486,7 @@ class InferenceRequest:
 class InferenceResponse:
     """The response of a Python model to a request, as in Triton: output tensors, or an error.
 
-    Raises TypeError for arguments of other types.
+    Raises TypeError for arguments of other types, and TritonModelException for other values.
     """
 
     def __init__(
@@ -401,21 +495,26 @@ class InferenceResponse:
         error: TritonError | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
-        if error is not None and not isinstance(error, TritonError | str):
-            raise TypeError(f"the error of an InferenceResponse is a TritonError, not {type(error).__name__}")
+        _check_types(
+            "InferenceResponse",
+            output_tensors=(output_tensors, (list, tuple)),
+            error=(error, (TritonError, type(None))),
+        )
         for tensor in output_tensors:
-            if not isinstance(tensor, Tensor):
-                raise TypeError(f"an InferenceResponse takes Tensors, not {type(tensor).__name__}")
-        for name, value in (parameters or {}).items():
-            if not isinstance(name, str) or type(value) not in (bool, int, str, float):
-                raise TypeError(f"parameter {name!r} is a {type(value).__name__}: bool, int, str or float")
+            if tensor is None:
+                raise TritonModelException("Output tensor for inference response should not be empty.")
+            _check_types("InferenceResponse", output_tensors=(tensor, Tensor))
         self._outputs = list(output_tensors)
-        self._error = TritonError(error) if isinstance(error, str) else error
-        self._parameters = dict(parameters or {})
+        self._error = error
+        self._parameters = _check_parameters(parameters)
 
     def get_parameters(self) -> dict[str, Any]:
         """Return the response's parameters as a dict. The worker calls it; Triton lacks it."""
         return self._parameters
+
+    def set_parameters(self, parameters: Mapping[str, Any]) -> None:
+        """Set the parameters of another model's response. The worker calls it; Triton lacks it."""
+        self._parameters = dict(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         return self._outputs
@@ -511,11 +610,18 @@ _DROPPED = "the model has dropped the response sender before TRITONSERVER_RESPON
 class Logger:
     """Logger for Python models, as in Triton: writes to the server's log, which adds the model's name."""
 
+    class LogLevel(enum.IntEnum):
+        """Level of a log line."""
+
+        INFO, WARNING, ERROR, VERBOSE = range(4)
+
+    INFO, WARNING, ERROR, VERBOSE = LogLevel
     _log = logging.getLogger(f"{NAME}.triton.model")
-    WARNING, ERROR, INFO, VERBOSE = range(4)
 
     @classmethod
-    def log(cls, message: str, level: int = INFO) -> None:
+    def log(cls, message: str, level: LogLevel = LogLevel.INFO) -> None:
+        """Write a log line of this level. Raises TypeError for another level than those of `LogLevel`."""
+        _check_types("Logger.log", level=(level, cls.LogLevel))
         levels = {cls.WARNING: logging.WARNING, cls.ERROR: logging.ERROR, cls.VERBOSE: logging.DEBUG}
         cls._log.log(levels.get(level, logging.INFO), "%s", message)
 
@@ -632,11 +738,7 @@ def get_output_config_by_name(model_config: Mapping[str, Any], name: str) -> Any
 
 def triton_string_to_numpy(triton_type_string: str) -> Any:
     """Return the NumPy type of a data_type such as "TYPE_FP32"; None for an unknown type and TYPE_BF16."""
-    name = triton_type_string.removeprefix("TYPE_")
-    if name == "STRING":
-        return np.object_
-    dtype = BY_DATATYPE.get(name)
-    return None if dtype is None or name == "BF16" else dtype.numpy.type
+    return TRITON_STRING_TO_NUMPY.get(f"TYPE_{triton_type_string.removeprefix('TYPE_')}")
 
 
 def numpy_to_triton_type(data_type: Any) -> int:
@@ -652,8 +754,12 @@ def triton_to_numpy_type(data_type: int) -> Any:
     return np.object_ if data_type == 13 else BY_DATATYPE[_NAMES[data_type]].numpy.type
 
 
-TRITON_STRING_TO_NUMPY = {"TYPE_STRING": np.object_} | {
-    f"TYPE_{name}": kind.numpy.type for name, kind in BY_DATATYPE.items() if name not in ("BYTES", "BF16")
+TRITON_STRING_TO_NUMPY = {
+    **{
+        f"TYPE_{name}": kind.numpy.type for name, kind in BY_DATATYPE.items() if name not in ("BYTES", "BF16")
+    },
+    "TYPE_BOOL": bool,
+    "TYPE_STRING": np.object_,
 }
 _NUMBERED = "BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 BYTES BF16"
 _NUMBERS = {name: number for number, name in enumerate(_NUMBERED.split(), 1)}
