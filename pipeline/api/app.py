@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from graphlib import CycleError
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -210,6 +211,12 @@ class RepositoryPlace(NamedTuple):
     grpc_arguments: tuple[tuple[str, int], ...] = ()  # channel arguments of the gRPC port, by gRPC's names
     install_requirements: bool = False  # pip installs the requirements.txt of Python models
     cache: CacheSettings | None = None  # of the response cache; None: the server has none
+    backend_directory: str = ""  # with a folder for each backend that is written in Python; empty: none
+
+    @property
+    def backend_path(self) -> Path | None:
+        """The folder of backends that are written in Python; None without one."""
+        return Path(self.backend_directory) if self.backend_directory else None
 
 
 @dataclass(frozen=True)

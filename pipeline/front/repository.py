@@ -75,6 +75,13 @@ class Repository:
         """
         return []
 
+    def loading_versions(self, name: str) -> list[str]:
+        """Return the versions of a model that is being loaded and not served yet; "" for an unknown version.
+
+        Empty here: the Ops of a script are part of the service from its start.
+        """
+        return []
+
     def standing(self, op: str) -> Standing:
         """Return the load state of an Op. op: its name, or the key of a model."""
         standing = self._standings.get(op)
@@ -285,9 +292,15 @@ class ModelLoader(Repository):
         # State on disk when polling last loaded the model: a load that fails is not repeated.
         self._polled: dict[str, _OnDisk] = {}
         self._overrides = OverrideFolders()
+        self._loading: list[tuple[str, list[str]]] = []  # loads in progress: model, versions
         folders, defaults = tuple(map(Path, place.folders)), Defaults(*place.defaults)
         self._source = ModelRepository(
-            folders, place.strict, place.strict_devices, place.install_requirements, defaults
+            folders,
+            place.strict,
+            place.strict_devices,
+            place.install_requirements,
+            defaults,
+            backend_directory=place.backend_path,
         )
 
     def names(self) -> list[str]:
@@ -300,6 +313,11 @@ class ModelLoader(Repository):
         except ConfigError as exc:
             log.error("%s", exc.message)
             return []
+
+    def loading_versions(self, name: str) -> list[str]:
+        if self._serves(name):
+            return []
+        return next((versions or [""] for model, versions in self._loading if model == name), [])
 
     def count_later_workers(self) -> int:
         """Return how many worker processes the models that are not loaded yet would need.
@@ -318,16 +336,21 @@ class ModelLoader(Repository):
         async with self._changing:
             self._scheduler.check_settled()
             work = self._overrides.make_folder()
+            loading = name, await asyncio.to_thread(self._source.find_versions, name)
+            self._loading.append(loading)
             try:
                 source = self._source if override is None else override.apply_to(self._source, work)
                 served = await self._read_models(name, source)
                 await self._serve(name, served)
             except LoadFailed as exc:
-                log.error("Model %s is not loaded: %s", name, exc.message)
+                log.error(
+                    "failed to load '%s'%s: %s", name, exc.version and f" version {exc.version}", exc.message
+                )
                 if not self._serves(name):
                     self._note_unavailable(name, exc)
                 raise
             finally:
+                self._loading.remove(loading)
                 self._overrides.release(work)
                 await self._remove_unused_overrides()
             log.info("%s", "\n".join([*served.lines, f"Model {name} is loaded"]))
@@ -379,10 +402,14 @@ class ModelLoader(Repository):
     def _unloaded_with(self, name: str, dependents: bool) -> tuple[list[ServedModel], list[str]]:
         """Return the served versions of a model, and the names of the Ops to unload with it.
 
-        dependents: include the Ops of an ensemble's steps.
+        dependents: include the Ops of all versions of the models of an ensemble's steps.
         """
-        models = [model for model in self._scheduler.app.models if model.name == name]
-        return models, [op for model in models for op in model.graph.ops if model.op or dependents]
+        all_models = self._scheduler.app.models
+        models = [model for model in all_models if model.name == name]
+        ops = [op for model in models for op in model.graph.ops if model.op or dependents]
+        names = {op.rpartition(":")[0] for op in ops}
+        # As in Triton, a model is unloaded with all its versions, also those that no step runs.
+        return models, list(dict.fromkeys([*ops, *(m.op for m in all_models if m.op and m.name in names)]))
 
     async def poll(self) -> None:
         """Keep the served models equal to the repository's folders: check for changes every `poll_s` seconds.
@@ -396,15 +423,14 @@ class ModelLoader(Repository):
             while True:
                 await asyncio.sleep(self._poll_s)
                 names_on_disk = self.names()
+                unique_names = [name for name in names_on_disk if not self._source.is_ambiguous(name)]
                 served = {model.name for model in self._scheduler.app.models}
                 self._forget_all_but(names_on_disk)
                 slow = {name: task for name, task in slow.items() if not task.done()}
                 for name in (*names_on_disk, *served.difference(names_on_disk)):
                     if name in slow:
                         continue
-                    task = asyncio.create_task(
-                        self._follow_safely(name, errors, exists=name in names_on_disk)
-                    )
+                    task = asyncio.create_task(self._follow_safely(name, errors, exists=name in unique_names))
                     slow[name] = task
                     await asyncio.wait({task}, timeout=_POLL_PATIENCE_S)
         finally:
@@ -437,7 +463,8 @@ class ModelLoader(Repository):
     async def _follow(self, name: str, *, exists: bool) -> None:
         """Load, reload or unload a model to match its folder. Raises NotReady and LoadFailed.
 
-        exists: whether the model is on disk.
+        exists: whether the model is on disk, in one folder. As in Triton, a model in two repositories is
+        unloaded.
         """
         if not exists:
             await self.unload_model(name)

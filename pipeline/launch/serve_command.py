@@ -61,6 +61,7 @@ def serve(options: ServeOptions) -> None:
             install_requirements=options.install_requirements,
             starts=max(0, options.model_load_thread_count),
             defaults=defaults,
+            backend_directory=options.backend_directory and options.backend_directory.absolute(),
             notes=tuple(warnings),
             restrictions=restrictions,
             grpc_arguments=tuple(

@@ -269,7 +269,10 @@ class ServeOptions:
     trace_count: int | None = _TRACING.ignored(_NO_TRACE, COUNT)
     trace_log_frequency: int | None = _TRACING.ignored(_NO_TRACE, COUNT)
 
-    backend_directory: Path | None = _BACKENDS.ignored("engines are Python packages", values.FOLDER)
+    backend_directory: Path | None = _BACKENDS.flag(
+        "folder of backends that are written in Python: NAME/model.py runs models with that backend",
+        values.FOLDER,
+    )
     backend_config: tuple[str, ...] = _BACKENDS.flag(
         "default-max-batch-size and intra_op_thread_count of models that leave them out",
         values.BACKEND_SETTING,

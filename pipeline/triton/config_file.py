@@ -6,7 +6,6 @@ Engine options and instance groups become keys of `local_service_conf` in a sect
 from __future__ import annotations
 
 import importlib.metadata
-import math
 import os
 import re
 import struct
@@ -17,7 +16,13 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import Message
 
-from client.protos.kserve_v2_pb2 import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
+from client.protos.kserve_v2_pb2 import (
+    ModelConfig,
+    ModelInput,
+    ModelInstanceGroup,
+    ModelOutput,
+    ModelQueuePolicy,
+)
 from pipeline.errors import ConfigError
 from pipeline.models.protobuf_text import read_message
 from pipeline.plugins import ENGINES, find
@@ -55,6 +60,26 @@ def get_backend(config: ModelConfig) -> str:
         return "ensemble"
     named = config.backend or _PLATFORMS.get(config.platform, config.platform)
     return "" if named in _BY_FILES else named
+
+
+PYTHON_RUNTIME = "model.py"  # `runtime` of models whose backend is written in Python
+
+
+def find_python_backend(directory: Path | None, backend: str) -> Path | None:
+    """Return the model.py of a backend that is written in Python; None without one.
+
+    directory: `--backend-directory`, which has a folder for each backend. Backends of this server win.
+    """
+    is_known = backend in (*_RUN_HERE, *find(ENGINES))
+    if directory is None or is_known or not backend or "/" in backend or backend.startswith("."):
+        return None
+    program = directory / backend / PYTHON_RUNTIME
+    return program if program.is_file() else None
+
+
+def get_runner(config: Mapping[str, Any]) -> str:
+    """Return the backend that runs a model: "python" for a backend that is written in Python."""
+    return "python" if config.get("runtime") == PYTHON_RUNTIME else str(config["backend"])
 
 
 _NEWER = ("max_inflight_requests",)  # fields that the emulated version of Triton does not have
@@ -102,7 +127,8 @@ def fill_default_fields(config: ModelConfig, backend: str) -> None:
         config.platform = "ensemble"
         config.model_transaction_policy.decoupled = False
         return
-    config.backend = backend
+    if config.runtime != PYTHON_RUNTIME:
+        config.backend = backend
     for pinned in (config.optimization.input_pinned_memory, config.optimization.output_pinned_memory):
         pinned.enable = True
     if not config.instance_group:
@@ -199,9 +225,8 @@ _NOT_HERE = {  # backends of Triton that this server lacks, with the alternative
     "tensorrtllm": "TensorRT-LLM's answers are streams, which are not served yet",
 }
 _RUN_HERE = ("python", "identity", "ensemble")  # beside the engines
-_NOT_YET = {
-    "batch_input": "inputs that are made of a batch (batch_input, batch_output) are not made yet: send them",
-}
+_BATCH_INPUT = "inputs that are made of a batch (batch_input, batch_output) are not made yet: send them"
+_MAX_GPUS = 16  # of one machine: larger GPU numbers are mistakes, also on a machine without GPUs
 
 
 def check_config(config: ModelConfig, backend: str) -> list[str]:
@@ -211,8 +236,12 @@ def check_config(config: ModelConfig, backend: str) -> list[str]:
     """
     return [
         *_find_backend_errors(config, backend),
+        *_find_cache_errors(config),
+        *_find_instance_errors(config),
         *_find_batching_errors(config),
+        *_find_metric_errors(config),
         *find_sequence_errors(config),
+        *_find_empty_reshapes(config),
     ]
 
 
@@ -237,9 +266,7 @@ def _find_backend_errors(config: ModelConfig, backend: str) -> Iterator[str]:
     if backend in _NOT_HERE:
         yield f"backend {backend!r}: {_NOT_HERE[backend]}"
     if config.batch_input or config.batch_output:
-        yield _NOT_YET["batch_input"]
-    if config.response_cache.enable and config.model_transaction_policy.decoupled:
-        yield f"response_cache of {config.name}: responses of a decoupled model are not cached; remove one"
+        yield _BATCH_INPUT
     if config.model_transaction_policy.decoupled and backend != "python":
         yield (
             f"model_transaction_policy of {config.name}: models of the backend {backend!r} send one response "
@@ -251,46 +278,127 @@ def _find_backend_errors(config: ModelConfig, backend: str) -> Iterator[str]:
         yield f"'max_batch_size' must be non-negative value for {config.name}"
 
 
+def _find_cache_errors(config: ModelConfig) -> Iterator[str]:
+    """Yield an error for a response cache of a model whose responses can't be cached."""
+    kinds = {
+        "sequence batching scheduler": keeps_sequences(config),
+        "'decoupled' transaction policy": config.model_transaction_policy.decoupled,
+    }
+    for kind, is_used in kinds.items():
+        if config.response_cache.enable and is_used:
+            yield (
+                f"Response Cache does not currently support model {config.name} with {kind}. Please disable "
+                "the response cache."
+            )
+
+
+def _find_instance_errors(config: ModelConfig) -> Iterator[str]:
+    for number, group in enumerate(config.instance_group):
+        about = f"instance group {group.name or f'{config.name}_{number}'} of model {config.name}"
+        if group.kind in (ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_MODEL):
+            if group.gpus:
+                kind = ModelInstanceGroup.Kind.Name(group.kind)
+                yield f"{about} has kind {kind} but specifies one or more GPUs"
+            continue
+        gpu_numbers = range(count_gpus() or _MAX_GPUS)
+        for gpu in group.gpus:
+            if gpu not in gpu_numbers:
+                yield (
+                    f"{about} specifies invalid or unsupported gpu id {gpu}. This machine has {count_gpus()} "
+                    "GPUs, numbered from 0"
+                )
+
+
+def _find_metric_errors(config: ModelConfig) -> Iterator[str]:
+    for control in config.model_metrics.metric_control:
+        if not control.HasField("metric_identifier"):
+            yield f"metric control must specify 'metric_identifier' for {config.name}"
+        elif not control.metric_identifier.family:
+            yield f"metric identifier must specify non-empty 'family' for {config.name}"
+        if not control.HasField("histogram_options"):
+            yield f"metric control must specify 'histogram_options' for {config.name}"
+        elif not control.histogram_options.buckets:
+            yield f"histogram options must specify non-empty 'buckets' for {config.name}"
+
+
+def _find_empty_reshapes(config: ModelConfig) -> Iterator[str]:
+    """Yield an error for each empty `reshape` of a model without batches, whose tensors can't be scalars."""
+    for kind, tensors in (("input", config.input), ("output", config.output)):
+        for tensor in tensors:
+            if tensor.HasField("reshape") and not tensor.reshape.shape and not config.max_batch_size:
+                yield (
+                    f"model {kind} '{tensor.name}' cannot have empty reshape for non-batching model as "
+                    f"scalar tensors are not supported for {config.name}"
+                )
+
+
 def _find_tensor_errors(
     config: ModelConfig, kind: str, tensors: Sequence[ModelInput] | Sequence[ModelOutput]
 ) -> Iterator[str]:
     for tensor in tensors:
         if not tensor.name:
             yield f"model {kind} must specify 'name' for {config.name}"
+        if not tensor.data_type:
+            yield f"model {kind} '{tensor.name}' must specify 'data_type' for {config.name}"
         if not tensor.dims:
             yield f"model {kind} '{tensor.name}' must specify 'dims' for {config.name}"
         if any(dim == 0 or dim < -1 for dim in tensor.dims):
-            yield (
-                f"model {kind} '{tensor.name}' dimension must be integer >= 1, or -1 to indicate a "
-                f"variable-size dimension for {config.name}"
-            )
-        if tensor.HasField("reshape") and not _same_size(tensor.dims, tensor.reshape.shape):
-            yield f"model {kind} '{tensor.name}' has different size for dims and reshape for {config.name}"
+            yield f"model {kind} '{tensor.name}' dimension {_DIMENSIONS} for {config.name}"
+        if tensor.HasField("reshape") and (error := _find_reshape_error(tensor.dims, tensor.reshape.shape)):
+            yield f"model {kind} '{tensor.name}' {error} for {config.name}"
 
 
-def _same_size(dims: Sequence[int], shape: Sequence[int]) -> bool:
-    if -1 in dims or -1 in shape:
-        return [*dims].count(-1) == [*shape].count(-1)
-    return math.prod(dims) == math.prod(shape)
+_DIMENSIONS = "must be integer >= 1, or -1 to indicate a variable-size dimension"
+
+
+def _find_reshape_error(dims: Sequence[int], shape: Sequence[int]) -> str:
+    """Return the error of a `reshape` whose shape does not hold the elements of `dims`; empty without one."""
+    if any(dim == 0 or dim < -1 for dim in shape):
+        return f"reshape dimensions {_DIMENSIONS}"
+    counts, reshaped_counts = _count_elements(dims), _count_elements(shape)
+    if len(counts) != len(reshaped_counts) and min(len(counts), len(reshaped_counts)) > 1:
+        return "has different number of variable-size dimensions for dims and reshape"
+    return "" if counts == reshaped_counts else "has different size for dims and reshape"
+
+
+def _count_elements(dims: Sequence[int]) -> list[int]:
+    """Return the products of the fixed dims before, between and behind the variable dims."""
+    counts = [1]
+    for dim in dims:
+        if dim == -1:
+            counts.append(1)
+        else:
+            counts[-1] *= dim
+    return counts
 
 
 def _find_batching_errors(config: ModelConfig) -> Iterator[str]:
     if config.WhichOneof("scheduling_choice") != "dynamic_batching":
         return
     batching, max_batch_size = config.dynamic_batching, config.max_batch_size
-    if not max_batch_size:
-        yield f"dynamic batching requires max_batch_size > 0 for {config.name}"
     for size in batching.preferred_batch_size:
         if size <= 0:
             yield f"dynamic batching preferred size must be positive for {config.name}"
         elif size > max_batch_size:
             yield f"dynamic batching preferred size must be <= max batch size for {config.name}"
-    if batching.priority_levels:
-        default = batching.default_priority_level
-        if not 0 < default <= batching.priority_levels:
-            yield f"default priority level must be in range [1, priority_levels] for {config.name}"
-        if batching.preserve_ordering:
-            yield f"priority levels can't be used with preserve_ordering for {config.name}"
+    if levels := batching.priority_levels:
+        if not 0 < batching.default_priority_level <= levels:
+            yield f"default priority level must be in range [1, {levels}] for {config.name}"
+        if any(not 0 < level <= levels for level in batching.priority_queue_policy):
+            yield f"priority queue policy must have priority level in range [1, {levels}] for {config.name}"
+    if not batching.preserve_ordering:
+        return
+    if levels > 1:
+        yield f"Only one priority level is allowed when 'preserve_ordering' is true for {config.name}"
+    policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
+    if any(p.default_timeout_microseconds and p.timeout_action == _DELAY for p in policies):
+        yield (
+            "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for "
+            f"{config.name}"
+        )
+
+
+_DELAY = ModelQueuePolicy.DELAY
 
 
 _LENGTH = struct.Struct("<I")
@@ -382,6 +490,29 @@ def describe_ineffective_accelerators(config: ModelConfig, backend: str) -> Iter
                 f"Model {config.name}: its execution accelerator {accelerator.name!r} has no effect: "
                 f"{backend} runs the model by itself{hint}"
             )
+
+
+def describe_ineffective_settings(config: ModelConfig) -> Iterator[str]:
+    """Yield a warning for each other setting of config.pbtxt that has no effect here."""
+    for path in config.model_operations.op_library_filename:
+        yield (
+            f"Model {config.name}: its operator library {path!r} (model_operations) has no effect: libraries "
+            "of Triton's backends can't be loaded here"
+        )
+    for control in config.model_metrics.metric_control:
+        yield (
+            f"Model {config.name}: model_metrics of {control.metric_identifier.family!r} has no effect: the "
+            "histograms of /metrics have fixed buckets"
+        )
+    for tag in config.metric_tags:
+        if not LABEL.fullmatch(tag):
+            yield (
+                f"Model {config.name}: metric_tags has the key {tag!r}, which can't be a label of /metrics: "
+                "use letters, digits and _"
+            )
+
+
+LABEL = re.compile(r"[a-zA-Z0-9_]+")  # a key of `metric_tags`; its label begins with "_"
 
 
 def _list_accelerators(config: ModelConfig) -> list[Any]:

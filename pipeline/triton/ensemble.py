@@ -55,6 +55,7 @@ class EnsembleTensors:
     def __init__(self, config: ModelConfig) -> None:
         """Start with the inputs and outputs that the ensemble's own config.pbtxt declares."""
         self._ensemble = config.name
+        self._max_batch_size = config.max_batch_size
         batched = config.max_batch_size > 0
         self._declared = {
             spec.name: _DeclaredTensor.by(config.name, spec, batched=batched)
@@ -72,6 +73,12 @@ class EnsembleTensors:
         """
         signature = model.signature
         assert signature is not None  # every model of a repository declares its tensors
+        if 0 < signature.max_batch_size < self._max_batch_size:
+            raise ConfigError(
+                f"ensemble {self._ensemble} allows maximum batch size {self._max_batch_size}, but it "
+                f"contains model {model.name} which only allows maximum batch size to be "
+                f"{signature.max_batch_size}"
+            )
         self._check_tensor_names(model.name, "input", inputs, signature.inputs)
         self._check_tensor_names(model.name, "output", outputs, signature.outputs)
         for spec in signature.inputs:

@@ -124,12 +124,12 @@ def _parse_config_parameter(value: str) -> ModelConfig:
 
 
 def _parse_file_path(parameter: str) -> str:
-    """Return the relative path in a parameter "file:PATH".
+    """Return the relative path in a parameter "file:PATH". As in Triton, a leading slash has no meaning.
 
     Raises ConfigError for a path that leads out of the model's folder.
     """
-    path = PurePosixPath(parameter.removeprefix(FILE))
-    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in str(path):
+    path = PurePosixPath(parameter.removeprefix(FILE).lstrip("/"))
+    if ".." in path.parts or not path.parts or "\0" in str(path):
         raise ConfigError(f"'{parameter[:100]}' leads out of the model's folder: give a path within it")
     return str(path)
 

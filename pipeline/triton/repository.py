@@ -23,12 +23,15 @@ from pipeline.triton import ensemble
 from pipeline.triton.config_file import (
     FILE,
     NO_DEFAULTS,
+    PYTHON_RUNTIME,
     Defaults,
     check_config,
     check_tensors,
     describe_ineffective_accelerators,
+    describe_ineffective_settings,
     fill_default_fields,
     find_cpu_reason,
+    find_python_backend,
     get_backend,
     get_device_keys,
     get_engine_options,
@@ -45,6 +48,7 @@ from pipeline.triton.model_folder import (
     detect_backend,
     fill_from_program,
     find_agent_error,
+    find_optional_feeds,
     find_program,
     read_program_facts,
     select_versions,
@@ -105,6 +109,7 @@ class ModelRepository:
     install_requirements: bool = False  # whether pip installs the requirements.txt of Python models
     defaults: Defaults = NO_DEFAULTS  # for settings that a configuration leaves out
     joins_steps: bool = False  # whether workers may run all steps of an ensemble: no model is ever replaced
+    backend_directory: Path | None = None  # with a folder for each backend that is written in Python
     # By model name: folder and configuration in place of those on disk.
     overrides: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
@@ -114,6 +119,10 @@ class ModelRepository:
         Raises ConfigError for an unreadable repository folder.
         """
         return sorted({path.name for folder in self.folders for path in _list_model_folders(folder)})
+
+    def is_ambiguous(self, name: str) -> bool:
+        """Return whether several of the repository's folders hold a model of this name."""
+        return sum((folder / name).is_dir() for folder in self.folders) > 1
 
     def read_models(self, names: Sequence[str] | None = None) -> RepositoryContent:
         """Read and check the named models (None: all), and the models that their ensembles use.
@@ -141,10 +150,17 @@ class ModelRepository:
         """
         try:
             config = self.read_config(name)
-            versions = select_versions(self.find_folder(name), config)
         except (ConfigError, OSError):
             return 1
-        return 0 if get_backend(config) == "ensemble" else len(versions) * _count_instances(config)
+        versions = len(self.find_versions(name)) or 1
+        return 0 if get_backend(config) == "ensemble" else versions * _count_instances(config)
+
+    def find_versions(self, name: str) -> list[str]:
+        """Return the versions of a model that its version_policy selects; empty for an unreadable model."""
+        try:
+            return select_versions(self.find_folder(name), self.read_config(name))
+        except (ConfigError, OSError):
+            return []
 
     def find_folder(self, name: str) -> Path:
         """Return the folder of a model. Raises ConfigError unless exactly one folder has this name."""
@@ -168,6 +184,7 @@ class _RepositoryReader:
         self.served = RepositoryContent([], {}, {}, [], {}, {})
         self._repository = repository
         self._by_name: dict[str, list[ServedModel]] = {}
+        self._backend_program: Path | None = None  # of the model being read, see `find_python_backend`
         self._open_names: list[str] = []  # the model being read, after the ensembles that need it
         self._threads: ThreadPoolExecutor | None = None
         self._ahead: dict[str, Future[_RepositoryReader]] = {}  # by model: a reader in a thread
@@ -249,6 +266,11 @@ class _RepositoryReader:
             raise ConfigError(f"{folder / FILE}: name is {config.name!r}, and the folder's is {name!r}")
         config.name = name
         backend = get_backend(config) or self._detect_backend(folder, config)
+        if config.runtime == PYTHON_RUNTIME:
+            config.runtime = ""
+        self._backend_program = find_python_backend(self._repository.backend_directory, backend)
+        if self._backend_program is not None:
+            config.runtime, backend = PYTHON_RUNTIME, "python"
         if errors := check_config(config, backend):
             raise ConfigError("; ".join(errors))
         versions = select_versions(folder, config)
@@ -295,7 +317,13 @@ class _RepositoryReader:
             facts = read_program_facts(program, backend, config)
         except ConfigError as exc:
             raise _ModelUnavailable(UnavailableModel(versions[-1], f"Internal: {exc.message}")) from exc
-        errors = fill_from_program(config, facts, max_batch_size, strict=self._repository.strict)
+        errors = fill_from_program(
+            config,
+            facts,
+            max_batch_size,
+            strict=self._repository.strict,
+            optional_feeds=find_optional_feeds(program),
+        )
         if errors:
             message = f"Invalid argument: {FILE} does not agree with {program}: {'; '.join(errors)}"
             raise _ModelUnavailable(UnavailableModel(versions[-1], message))
@@ -319,7 +347,7 @@ class _RepositoryReader:
 
         folder: of the version. Raises _ModelUnavailable if the model's code fails.
         """
-        program = folder / (config.default_model_filename or "model.py")
+        program = self._backend_program or folder / (config.default_model_filename or "model.py")
         if not program.is_file():
             return  # the worker reports the error
         if config.input and config.output and not has_auto_complete(program):
@@ -362,6 +390,7 @@ class _RepositoryReader:
         if graph is not None and self._find_decoupled_steps(graph):
             document = {**document, "model_transaction_policy": {"decoupled": True}}
         self.served.notes.extend(describe_ineffective_accelerators(config, backend))
+        self.served.notes.extend(describe_ineffective_settings(config))
         if backend == "python" and not self._repository.install_requirements:
             for path in find_requirements(folder, versions[-1]):
                 self.served.notes.append(f"Model {config.name}: {NOT_INSTALLED.format(path)}")
@@ -515,6 +544,7 @@ def build_section(config: ModelConfig, backend: str, folder: Path, threads: int)
         section["local_service_conf"] = {
             "model_config": str(read_program_facts(program, backend, config).folder),
             "engine": backend,
+            "lenient_feeds": True,
             "fetch_list": [tensor.name for tensor in (*config.output, *list_hidden_tensors(config)[1])],
             **get_engine_options(config, backend, threads),
             **get_device_keys(config, backend),

@@ -15,7 +15,7 @@ from pipeline.engines.reshaped import Reshape, Reshapes
 from pipeline.errors import ConfigError, ServingError, get_error_text
 from pipeline.models.sequence_tensors import END, START
 from pipeline.models.tensor_spec import BY_DATATYPE
-from pipeline.triton.config_file import split_texts
+from pipeline.triton.config_file import find_python_backend, get_runner, split_texts
 from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.sequence_batching import build_sequence_tensors
 
@@ -120,27 +120,34 @@ class RepositoryOp(Op):
     """
 
     def __init__(
-        self, name: str, model: ServedModel, other_models: OtherModels, *, install_requirements: bool = False
+        self,
+        name: str,
+        model: ServedModel,
+        other_models: OtherModels,
+        *,
+        install_requirements: bool = False,
+        backend_directory: Path | None = None,
     ) -> None:
         """Store the settings; workers load the model in `init_op`.
 
         other_models: the client for a Python model's calls. install_requirements: whether pip installs the
-        requirements.txt of a Python model.
+        requirements.txt of a Python model. backend_directory: of backends that are written in Python.
         """
         super().__init__(name=name)
         self._install_requirements = install_requirements
+        self._backend_directory = backend_directory
         self._served = model
         self._other_models = other_models
         assert model.config is not None
         self.sequence_tensors = build_sequence_tensors(model.config, Path(model.folder))
-        if model.config["backend"] not in ("python", "identity"):
+        if get_runner(model.config) not in ("python", "identity"):
             self.reshapes = _get_reshapes(model.config)
 
     def init_op(self) -> None:
         """Load a Python or identity model in the worker, and run the warm-up requests of any model."""
         served = self._served
         assert served.config is not None
-        backend = served.config["backend"]
+        backend = get_runner(served.config)
         if backend == "identity":
             from pipeline.triton.repository_op import Identity
 
@@ -157,6 +164,7 @@ class RepositoryOp(Op):
                 self._other_models,
                 self.sequence_tensors,
                 install_requirements=self._install_requirements,
+                program=find_python_backend(self._backend_directory, served.config["backend"]),
             )
         self._warm_up(served.config, Path(served.folder))
 

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 _CONTROL: dict[str, str] = {"none": "none", "poll": "none", "explicit": "explicit"}
 REQUEST_TIMEOUT_S = 600  # Triton has no request timeout
 MAX_PENDING_REQUESTS = 16384  # Triton has no such limit
+JSON_DEPTH = 100  # of bodies, as in Triton
+_MERGED = ("dag", "limits", "v2")  # sections of config.yml with values of the command line
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Options:
     install_requirements: bool = False  # whether pip installs the requirements.txt of Python models
     starts: int = 0  # workers that start at the same time; 0: the number of cores
     defaults: Defaults = NO_DEFAULTS  # for settings that a model's configuration leaves out
+    backend_directory: Path | None = None  # with a folder for each backend that is written in Python
     notes: tuple[str, ...] = ()  # log lines
     restrictions: Restrictions = NO_RESTRICTIONS  # APIs that require a header
     grpc_arguments: tuple[tuple[str, int], ...] = ()  # gRPC channel arguments
@@ -80,8 +83,14 @@ class RepositoryService(Service):
             if model.op == name:
                 headers = [(restriction.header, restriction.value) for restriction in app.restrictions.grpc]
                 other_models = OtherModels(_find_grpc_address(app.config), headers)
-                installs = app.repository is not None and app.repository.install_requirements
-                return RepositoryOp(name, model, other_models, install_requirements=installs)
+                assert app.repository is not None
+                return RepositoryOp(
+                    name,
+                    model,
+                    other_models,
+                    install_requirements=app.repository.install_requirements,
+                    backend_directory=app.repository.backend_path,
+                )
         raise StartFailed(f"the repository has no model {name}")
 
     def as_app(self) -> App:
@@ -115,8 +124,9 @@ class RepositoryService(Service):
                     "max_pending_requests": MAX_PENDING_REQUESTS,
                     **options.config.get("dag", {}),
                 },
+                "limits": {"json_depth": JSON_DEPTH, **options.config.get("limits", {})},
                 "op": served.sections,
-                **{name: value for name, value in options.config.items() if name not in ("dag", "v2")},
+                **{name: value for name, value in options.config.items() if name not in _MERGED},
             }
         )
         return App(
@@ -139,6 +149,7 @@ class RepositoryService(Service):
                 options.grpc_arguments,
                 options.install_requirements,
                 options.cache,
+                str(options.backend_directory or ""),
             ),
             notes=(*options.notes, *served.lines),
             exit_on_error=options.exit_on_error is True,
@@ -187,6 +198,7 @@ def _open_repository(options: Options) -> ModelRepository:
         options.install_requirements,
         options.defaults,
         joins_steps=options.control == "none",
+        backend_directory=options.backend_directory,
     )
 
 

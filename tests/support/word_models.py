@@ -73,7 +73,7 @@ class TritonPythonModel:
 """
 ENSEMBLE = """
 platform: "ensemble"
-max_batch_size: 8
+max_batch_size: 4
 input [ { name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] } ]
 output [ { name: "LABEL" data_type: TYPE_STRING dims: [ 1 ] },
          { name: "NUMBERS" data_type: TYPE_FP32 dims: [ 4 ] } ]
@@ -88,7 +88,7 @@ ensemble_scheduling { step [
 """
 NESTED = """
 platform: "ensemble"
-max_batch_size: 8
+max_batch_size: 4
 input [ { name: "A" data_type: TYPE_STRING dims: [ 1 ] } ]
 output [ { name: "B" data_type: TYPE_STRING dims: [ 1 ] } ]
 ensemble_scheduling { step [

@@ -17,7 +17,7 @@ import tritonclient.grpc as v2_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.support.repository_process import RepositoryProcess
-from tests.support.service_process import HttpAnswer
+from tests.support.service_process import HttpAnswer, wait_until
 from tests.support.triton_repository import write_model
 
 TENSORS = """
@@ -56,6 +56,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in STEADY:
         write_model(folder, name, TENSORS, times(10))
     write_model(folder, "ensemble", ENSEMBLE)
+    write_model(folder, "over_policy", ENSEMBLE.replace("changing", "policy"))
     write_model(folder, "policy", f"{TENSORS}version_policy {{ latest {{ num_versions: 2 }} }}", times(1))
     for version in (2, 3):
         write_model(folder, "policy", None, times(version), version=str(version))
@@ -102,7 +103,7 @@ def test_an_ensemble_is_loaded_with_its_models_and_unloaded_with_them_or_without
     service: RepositoryProcess,
 ) -> None:
     service.wait_for_log("Every client of http_port and rpc_port may load and unload models")
-    unloaded = dict.fromkeys(("changing", "ensemble", "policy"), " ")
+    unloaded = dict.fromkeys(("changing", "ensemble", "over_policy", "policy"), " ")
     expected = {**unloaded, **dict.fromkeys(STEADY, "1 READY")}
     assert index(service) == {name: [state] for name, state in expected.items()}
     assert ask(service, "ensemble").status == 404
@@ -162,6 +163,44 @@ def test_versions_are_those_of_the_policy_each_asked_by_its_number(service: Repo
     assert service.http("/v2/models/policy").json["versions"] == ["2", "3"]
     assert [data(ask(service, "policy", version)) for version in ("2", "3", "")] == [[2, 4], [3, 6], [3, 6]]
     assert ask(service, "policy", "1").status == 404
+    counted = service.http("/v2/models/policy/stats").json["model_stats"]
+    assert [(stats["version"], stats["inference_count"]) for stats in counted] == [("2", 1), ("3", 2)]
+
+
+def test_an_ensemble_is_unloaded_with_all_versions_of_its_models(service: RepositoryProcess) -> None:
+    assert order(service, "over_policy", "load").status == 200
+    assert service.http("/v2/models/policy").json["versions"] == ["2", "3"]
+    assert order(service, "over_policy", "unload", unload_dependents=True).status == 200
+    assert [ask(service, "policy", version).status for version in ("2", "3")] == [404, 404]
+
+
+def test_a_model_that_is_being_loaded_or_unloaded_is_told_so(
+    service: RepositoryProcess, repository: Path
+) -> None:
+    flag = repository / "go"
+    waits = f"""
+import time
+from pathlib import Path
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        while not Path({str(flag)!r}).exists():
+            time.sleep(0.01)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+    folder = write_model(repository, "slow", TENSORS, waits)
+    with ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(order, service, "slow", "load")
+        wait_until(lambda: index(service)["slow"] == ["1 LOADING"], "the index tells of the load")
+        flag.write_text("")
+        assert loading.result().status == 200
+    assert index(service)["slow"] == ["1 READY"]
+    assert order(service, "slow", "unload").status == 200
+    assert index(service)["slow"] == ["1 UNAVAILABLE"]
+    shutil.rmtree(folder)
 
 
 def test_a_model_is_loaded_changed_and_unloaded_while_three_others_are_asked(
@@ -246,7 +285,7 @@ def test_a_client_gives_configuration_and_files_of_its_own(service: RepositoryPr
         "output": [{"name": "OUTPUT0", **tensors}],
     }
     code = "import triton_python_backend_utils as pb_utils\n" + times(7)
-    files = {"file:1/model.py": base64.b64encode(code.encode()).decode()}
+    files = {"file:/1/model.py": base64.b64encode(code.encode()).decode()}
     assert order(service, "given", "load", config=json.dumps(config), **files).status == 200
     assert data(ask(service, "given")) == [7, 14]
     assert service.http("/v2/models/given/config").json["max_batch_size"] == 2

@@ -17,6 +17,7 @@ from pipeline.front.repository import LoadFailed, Repository, Standing
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.serving_model import UNVERSIONED
 from pipeline.models.tensor_spec import Signature
+from pipeline.triton.config_file import LABEL, get_runner
 
 _MAX_VERSION = (1 << 63) - 1
 _NUMBER = re.compile(r"[ \t-\r]*([+-]?0*[0-9]{1,19})(?![0-9])")
@@ -56,13 +57,19 @@ class KServeModel:
 
         Requests of a sequence to other models are rejected, because these would ignore the sequence.
         """
-        return not self.op or (self.config is not None and self.config["backend"] == "python")
+        return not self.op or (self.config is not None and get_runner(self.config) == "python")
 
     @property
     def default_priority(self) -> int:
         """Priority level for requests without one, as in Triton's config. 0: the model has no priorities."""
         batching = {} if self.config is None else self.config.get("dynamic_batching", {})
         return int(batching.get("default_priority_level", 0))
+
+    @property
+    def metric_labels(self) -> dict[str, str]:
+        """Labels of the model's metrics, from `metric_tags` in Triton's config: each name begins with "_"."""
+        tags = {} if self.config is None else self.config.get("metric_tags", {})
+        return {f"_{name}": value for name, value in tags.items() if LABEL.fullmatch(name)}
 
     @property
     def platform(self) -> str:
@@ -141,6 +148,10 @@ class KServeModels:
     def repository_names(self) -> list[str]:
         """Return the names of all models in the repository, loaded or not; empty without a repository."""
         return self._repository.names()
+
+    def loading_versions(self, name: str) -> list[str]:
+        """Return the versions of a model that is being loaded and not served yet."""
+        return self._repository.loading_versions(name)
 
     def versions(self, name: str) -> list[str]:
         """Return the loaded versions of a model, ascending; empty for an unknown name."""

@@ -22,9 +22,12 @@ def build_index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any
     """
     rows = [row for model in models.all() for row in _rows(models, model)]
     rows += [_row(name, version, "UNAVAILABLE", why) for name, (version, why) in models.unavailable().items()]
-    rows += [
-        {"name": name} for name in models.repository_names() if name not in {row["name"] for row in rows}
-    ]
+    names = {row["name"] for row in rows}
+    rows += [{"name": name} for name in models.repository_names() if name not in names]
+    for name in {row["name"] for row in rows}:
+        if versions := models.loading_versions(name):
+            rows = [row for row in rows if row["name"] != name]
+            rows += [_row(name, version, "LOADING", "") for version in versions]
     rows.sort(key=lambda row: str(row["name"]))
     return [row for row in rows if row.get("state") == "READY"] if ready_only else rows
 
@@ -45,7 +48,10 @@ def _row(name: str, version: str, state: str, reason: str) -> dict[str, Any]:
 def parse_ready_only(body: bytes) -> bool:
     """Return whether the body of an index request has `"ready": true`. Raises KServeRefusal."""
     document = json_fields.parse_json(body) if body.strip() else {}
-    return isinstance(document, dict) and json_fields.check_boolean(document.get("ready", False), "ready")
+    ready_only = document.get("ready", False) if isinstance(document, dict) else False
+    if not isinstance(ready_only, bool):
+        raise KServeRefusal("Unable to parse 'ready': attempt to access JSON non-boolean as boolean")
+    return ready_only
 
 
 def parse_parameters(body: bytes) -> Mapping[str, Any]:

@@ -526,16 +526,20 @@ class V2Server:
     def statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
         """Return Triton's statistics of a model, or of all loaded models for an empty name, as JSON.
 
+        An empty version selects all loaded versions.
+
         Raises KServeRefusal (HTTP 400) for a model or version that is not loaded.
         """
         if version:
             parse_version(version)
         try:
-            models = [self.models.find(name, version)] if name else self.models.loaded()
+            models = [self.models.find(name, version)] if name else []
         except UnknownVersion:
             raise KServeRefusal(f"requested model version is not available for model '{name}'") from None
         except KServeRefusal:
             raise KServeRefusal(f"requested model '{name}' is not available") from None
+        if not version:
+            models = [model for model in self.models.loaded() if name in ("", model.name)]
         return {"model_stats": [statistics(self.scheduler, self.models, model) for model in models]}
 
     def close(self) -> None:
@@ -583,7 +587,7 @@ def _family(name: str, description: str, kind: str, rows: Iterator[tuple[str, fl
 
 
 def _labels(model: KServeModel, **more: str) -> str:
-    labels = {"model": model.name, **more, "version": model.version}
+    labels = {"model": model.name, **more, "version": model.version, **model.metric_labels}
     return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
 
 
