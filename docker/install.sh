@@ -170,8 +170,8 @@ torch)
     fi
     ;;
 torch-serving)
-    # One line in place of another gigabyte of the same packages.
-    "$3/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+    # One line in place of another gigabyte of the same packages; addsitedir() reads the .pth files there, too.
+    "$3/bin/python" -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
         >"$("$2/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/serving.pth"
     # What PyTorch needs beyond them, in the versions of the conversion environment.
     pip_install "$2" --quiet --constraint requirements/convert.txt jinja2 sympy
