@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from convert.from_torch.convert_torch import convert_torch, describe_torch
+from convert.from_torch.torch_variant import add_torch_variant
 from convert.output.staging import STAMP_FILE, check_replaceable, hash_sources, staged, write_stamp
 from convert.paddle_onnx.to_onnx import add_onnx_variant, can_make_onnx
 from convert.precision.int8_variant import add_int8_variant, check_sample
 from convert.programs.engines import find_paddle_version, onnx_runtime_version
+from convert.programs.torch_file import find_torch_file
 from convert.proof.max_lengths import LONGEST_TRIED
 from convert.result import Conversion, ConversionOptions, find_current_result
+from convert.steps.conversion_environment import missing_packages
 from convert.to_serving.convert_serving import convert_serving
 from convert.whole.route_runner import RouteRunner, export_dynamic, list_routes, table_as_onnx
 from convert.whole.source import MODEL_FILES, TORCH_FILES, SourceKind, detect_kind, files_beside
@@ -41,9 +44,9 @@ def convert_all(
     """Convert `source`, a path, module:factory or PaddleNLP model name, to a serving model in `out`.
 
     If a step fails, the next route for the requested engine is tried. The message names the route, and the
-    reports of all steps are stored. A Paddle model gets an ONNX copy beside it, if that can be made. Any
-    model gets an int8 copy on request. Raises the ConversionError or ParityError of the last route; then
-    nothing is written.
+    reports of all steps are stored. A Paddle model gets an ONNX copy beside it, if that can be made. The ONNX
+    model of a PyTorch file gets that file beside it. Any model gets an int8 copy on request. Raises the
+    ConversionError or ParityError of the last route; then nothing is written.
     """
     step_arguments, options = step_arguments or StepArguments(), options or ConversionOptions()
     check_replaceable(out)
@@ -69,6 +72,8 @@ def convert_all(
         route, reports = runner.run_first_possible(routes, folder)
         if route.engine == "paddle":
             reports += add_onnx_variant(folder, out, options)
+        if route.engine == "onnxruntime" and kind in TORCH_FILES and (file := find_torch_file(source)):
+            reports += add_torch_variant(folder, file, out, options)
         if step_arguments.int8:
             reports += add_int8_variant(folder, out, options)
         (folder / STAMP_FILE).unlink()
@@ -112,6 +117,7 @@ def _fingerprint(
         "onnxruntime": onnx_runtime_version(),
         "paddle": find_paddle_version(),
         "onnx_variant": can_make_onnx(),
+        **({"torch_variant": not missing_packages(["torch"])} if kind in TORCH_FILES else {}),
         **({"int8": True} if step_arguments.int8 else {}),
     }
     return hash_sources([*step_arguments.files, *files_beside(source, kind)], settings)

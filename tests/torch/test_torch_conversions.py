@@ -14,6 +14,7 @@ from convert.cli import main
 from convert.steps.conversion_environment import CONVERT_PYTHON
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import ServingModel, load_serving_model
+from pipeline.models.variants import ways_to_run
 from tests.support.models import local_conf
 from tests.support.service_process import APPS, ServiceProcess
 from tests.torch import torch_files
@@ -87,12 +88,14 @@ def test_torchscript_becomes_onnx_with_its_names_and_the_tokenizer_beside_it(
     with torch.no_grad():
         expected = torch_files.Words()(ids, mask)["logits"].numpy()
     np.testing.assert_allclose(answer(model, ids.numpy(), mask.numpy()), expected, atol=1e-5)
+    forms = {way.engine: way.model for way in ways_to_run("served") if not way.refusal}  # `auto` times these
+    pytorch = forms["pytorch"]
+    assert pytorch is not None and forms.keys() >= {"onnxruntime", "pytorch"}
+    np.testing.assert_allclose(answer(pytorch, ids.numpy(), mask.numpy()), expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("module", [torch_files.Row(), torch_files.Flat()], ids=["fixed", "sizes"])
-def test_a_program_of_torch_export_becomes_onnx(
-    module: torch.nn.Module, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_program_of_torch_export_becomes_onnx(capsys: pytest.CaptureFixture[str]) -> None:
+    module = torch_files.Flat()
     torch_files.exported(module, (torch.ones(2, 4),), Path("model.pt2"), dynamic_shapes=ROWS)
     converted(capsys, "all", "model.pt2", "served")
     model = load_serving_model("served")
