@@ -13,14 +13,20 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import msgspec
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from bench.load import CannotMeasure, Load, bodies_file, wrk
 from bench.processes import children, cpu_s
 from bench.running import ROOT
+from pipeline.front.cache import keys
+from pipeline.front.cache.local import CachedOutput, LocalCache
+from pipeline.front.dag_run import Request
+from pipeline.messages.messages import Outcome
 from tests.support.repository_process import RepositoryProcess
 
 PROGRAM = ROOT / "models/demo/serving_server/variants/onnx/model.onnx"
@@ -93,12 +99,40 @@ def measure_all(seconds: float) -> dict[str, Figure]:
     return figures
 
 
+def count_wrong_answers(lookups: int) -> tuple[int, int]:
+    """Look up requests whose keys all have one hash. Return the hits, and the wrong answers among them."""
+    cache, chance = LocalCache(1 << 20), random.Random(0)
+    hits = wrong = 0
+    with patch.object(keys, "hash_key", lambda data: 0):
+        for _ in range(lookups):
+            array = np.array([chance.randrange(POPULAR)], np.int64)
+            key = keys.build_request_key(b"model", Request("bert", "infer", {"X": array}), 1 << 20)
+            assert key is not None
+            output = cache.find(key)
+            if output is None:
+                cache.store(key, CachedOutput(Outcome.ANSWER, (array.tobytes(),)))
+            else:
+                hits += 1
+                wrong += output.parts != (array.tobytes(),)
+    return hits, wrong
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cache", description=__doc__)
     parser.add_argument("--seconds", type=float, default=5.0, help="of each load (%(default)s)")
-    console = Console()
+    parser.add_argument(
+        "--collisions",
+        type=int,
+        metavar="LOOKUPS",
+        help="look up keys that all have one hash instead",
+    )
+    options, console = parser.parse_args(), Console()
+    if options.collisions:
+        hits, wrong = count_wrong_answers(options.collisions)
+        console.print(f"{options.collisions:,} lookups: {hits:,} hits, {wrong} wrong answers")
+        return int(wrong > 0)
     try:
-        figures = measure_all(parser.parse_args().seconds)
+        figures = measure_all(options.seconds)
     except CannotMeasure as exc:
         console.print(f"[red]{exc}[/red]")
         return 1

@@ -27,7 +27,7 @@ def output(data: bytes) -> CachedOutput:
 
 
 def test_colliding_hashes_never_give_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys, "hash_key", lambda data: data[-1] % 3)
+    monkeypatch.setattr(keys, "hash_key", lambda data: 0)
     cache, rng = LocalCache(100_000), random.Random(0)
     found = 0
     for _ in range(20_000):
