@@ -163,7 +163,7 @@ def test_a_stream_is_restricted_as_a_call_is(service: RepositoryProcess) -> None
             ],
             "--http-restricted-api: 'health' can not be in more than one group",
         ),
-        (["--model-load-gpu-limit=0:0.5"], "--model-load-gpu-limit bounds the GPU memory"),
+        (["--model-load-gpu-limit=0:0.5"], "--model-load-gpu-limit is refused: the GPU memory"),
         (["--grpc-restricted-protocol=health:a b=v"], "--grpc-restricted-protocol: the key is part"),
     ],
 )
