@@ -236,6 +236,8 @@ def _check_values(
         rows = next(iter(inputs.values())).shape[0] if model.signature.max_batch_size else 1
     else:
         rows = _check_inputs(model, request_id, inputs, max_rank)
+    if rows < 1 and model.config is not None:  # Ops of a script may take a batch without rows
+        raise request_refusal(request_id, f"inference request batch-size must be >= 1 for '{model.name}'")
     return {name: _to_value(model, request_id, tensor) for name, tensor in inputs.items()}, rows
 
 
@@ -259,7 +261,7 @@ def _are_as_declared(signature: Signature, inputs: dict[str, InputTensor], max_r
                 return False
         if signature.max_batch_size:
             rows = shape[0] if rows < 0 else rows
-            if shape[0] != rows or not 0 < rows <= signature.max_batch_size:
+            if shape[0] != rows or rows > signature.max_batch_size:
                 return False
     return True
 
@@ -340,8 +342,6 @@ def _count_rows(model: KServeModel, request_id: str, inputs: Sequence[InputTenso
         raise request_refusal(
             request_id, f"inference request batch-size must be <= {max_rows} for '{model.name}'"
         )
-    if rows < 1:
-        raise request_refusal(request_id, f"inference request batch-size must be >= 1 for '{model.name}'")
     return rows
 
 
