@@ -114,7 +114,7 @@ class RunningTrial:
         self._error, self._ends, self._open = "", False, callers
         self._over.clear()
         for _ in range(callers):
-            self._send()
+            self._send_request()
         await asyncio.sleep(_WARM_SHARE * seconds)
         cpu, before, began = CpuMeter([os.getpid(), *self._pids()]), self._answered, time.monotonic()
         while True:
@@ -149,7 +149,7 @@ class RunningTrial:
         """Stop the candidate's worker instances."""
         await self._stack.aclose()
 
-    def _send(self) -> None:
+    def _send_request(self) -> None:
         inputs, form, options = self._requests
         request = Request(
             _NAME,
@@ -172,7 +172,7 @@ class RunningTrial:
         else:
             self._answered += 1
         if not self._ends and not self._error:
-            asyncio.get_running_loop().call_soon(self._send)
+            asyncio.get_running_loop().call_soon(self._send_request)
             return
         self._open -= 1
         if not self._open:

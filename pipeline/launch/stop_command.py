@@ -89,7 +89,7 @@ def kill(services: Sequence[RunningService]) -> None:
         for service in services:
             _signal(service, handles[service.pid], signal.SIGKILL)
             for pid in workers[service.pid]:  # they die with their parent, except workers of another user
-                _send(handles[pid], signal.SIGKILL)
+                _send_signal(handles[pid], signal.SIGKILL)
         running = _wait(handles, KILL_TIMEOUT_S, "Waiting for killed processes to end")
     for service in services:
         if service.pid not in running:
@@ -122,14 +122,14 @@ def _signal(service: RunningService, handle: int, number: signal.Signals) -> Non
     if not runs_module(service.pid, SERVER):
         return  # it has ended
     try:
-        _send(handle, number)
+        _send_signal(handle, number)
     except PermissionError:
         raise NotStopped(
             f"{str(service).capitalize()} belongs to another user; run this as that user, or as root."
         ) from None
 
 
-def _send(handle: int, number: signal.Signals) -> None:
+def _send_signal(handle: int, number: signal.Signals) -> None:
     if handle >= 0:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(handle, number)

@@ -60,7 +60,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: asyncio.Transport = transport  # type: ignore[assignment]
-        self._send()
+        self._send_request()
 
     def data_received(self, data: bytes) -> None:
         self._received += data
@@ -103,12 +103,12 @@ class _Connection(asyncio.Protocol):
                 self._fail(body[:_ERROR_CHARS].decode(errors="replace"))
         self._received, self._needed = b"", 0
         if begun or now < self._span[0]:
-            self._send()
+            self._send_request()
         else:
             self.done.set_result(None)
             self._transport.close()
 
-    def _send(self) -> None:
+    def _send_request(self) -> None:
         """Send the next request."""
         self._sent_at = time.perf_counter()
         self._transport.write(self._messages[self._next % len(self._messages)])

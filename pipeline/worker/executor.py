@@ -137,7 +137,7 @@ class Executor:
             rest = [call for call in calls if not call.sent]
             for call in rest:
                 call.error = self._hooks.failure(exc, "the dispatch", call.request)
-            self._send(rest, Timings(), send, last=True)
+            self._send_replies(rest, Timings(), send, last=True)
 
     def _run_calls(self, calls: list[Call], started: int, send: Send, may_begin: MayBegin) -> None:
         if len(calls) == 1 or not self._one_by_one:
@@ -212,12 +212,12 @@ class Executor:
         for run in self._answered(batches):
             open_batches -= 1
             done, timings = self._finish(run)
-            self._send(settled + done, timings, send, last=ends and not open_batches)
+            self._send_replies(settled + done, timings, send, last=ends and not open_batches)
             settled = []
         if not batches:
             answered = 0 if self._runner.runs_model else sum(call.error is None for call in settled)
             timings = Timings(self._preprocess_ns, postprocess_ns=early_ns, answered=answered)
-            self._send(settled, timings, send, last=ends)
+            self._send_replies(settled, timings, send, last=ends)
 
     def run_step(self, calls: list[Call]) -> list[tuple[int, Timings]]:
         """Run the model on the feeds of these requests, as one step of an ensemble in this worker.
@@ -434,7 +434,7 @@ class Executor:
             else:
                 call.output = output
 
-    def _send(self, calls: Iterable[Call], timings: Timings, send: Send, *, last: bool) -> None:
+    def _send_replies(self, calls: Iterable[Call], timings: Timings, send: Send, *, last: bool) -> None:
         tail: list[Part] = []
         calls = list(calls)
         settled = [self._outputs.settled(call, tail) for call in calls]

@@ -78,7 +78,7 @@ class Outputs:
         """
         output = Output(name)
         self._known.append(output)
-        self._send(output)
+        self._send_pipes(output)
         return output
 
     def set_group(self, output: Output, group: int) -> None:
@@ -161,7 +161,7 @@ class Outputs:
             unless_started.pop_all()
         self._control = control
         for output in self._known:
-            self._send(output)
+            self._send_pipes(output)
         self._send_groups()
 
     def _send_groups(self) -> None:
@@ -170,7 +170,7 @@ class Outputs:
         with contextlib.suppress(OSError):
             self._control.send(groups.encode())
 
-    def _send(self, output: Output) -> None:
+    def _send_pipes(self, output: Output) -> None:
         """Send the reader the read ends of a process's pipes."""
         with contextlib.suppress(OSError):  # the reader has died; the next reader gets all pipes
             socket.send_fds(self._control, [output.name.encode()], output.read_ends)
