@@ -254,13 +254,13 @@ async def serve(app: App, outputs: Outputs) -> int:
             log.info("Op %s, chosen by its times on this machine: %s", op, choice.line())
     async with contextlib.AsyncExitStack() as stack:
         if app.repository is None:
-            await stack.enter_async_context(listeners.running())
+            await stack.enter_async_context(listeners.open_ports())
         await stack.enter_async_context(scheduler.running())
         if not await _ready_or_stopped(scheduler, stop_requested):
             return _left_early(interrupted.is_set())
         if isinstance(repository, ModelLoader):
             # As in Triton, the ports open after the first loads: an orchestrator sees no live server before.
-            await stack.enter_async_context(listeners.running())
+            await stack.enter_async_context(listeners.open_ports())
             log.info("%s", "\n".join([*app.notes, "Models of the repository:", repository.table()]))
             log_configurations(app.models)
             await stack.enter_async_context(repository.polling())

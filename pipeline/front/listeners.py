@@ -118,7 +118,7 @@ class Listeners:
             )
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def open_ports(self) -> AsyncIterator[None]:
         """Context manager: opens all ports on entry and closes them on exit.
 
         Raises StartFailed if a port is in use.
@@ -126,9 +126,9 @@ class Listeners:
         async with contextlib.AsyncExitStack() as stack:
             stack.callback(self._close_dialects)
             for http in self._http:
-                await stack.enter_async_context(http.running())
+                await stack.enter_async_context(http.listening())
             for rpc in self._rpc:
-                await stack.enter_async_context(rpc.running())
+                await stack.enter_async_context(rpc.listening())
             yield
 
     def reload_certificates(self) -> None:

@@ -55,7 +55,7 @@ class RpcServer:
         self._has_failed = False
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def listening(self) -> AsyncIterator[None]:
         """Context manager: opens the gRPC ports on entry, and stops the server on exit.
 
         Raises StartFailed if a port is in use.

@@ -168,7 +168,7 @@ class HttpServer:
             self._acceptor = Acceptor(shards.accept)
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def listening(self) -> AsyncIterator[None]:
         """Context manager: listens on the HTTP ports on entry; closes ports and connections on exit.
 
         Raises StartFailed if a port is in use.

@@ -150,7 +150,7 @@ class Tracer:
         self._last_totals: dict[tuple[str, str], float] = {}
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def log_in_background(self) -> AsyncIterator[None]:
         """Context manager: log in the background until the block ends."""
         task = asyncio.create_task(self._run(), name="tracer") if self._interval_s > 0 else None
         try:

@@ -38,7 +38,7 @@ class Upkeep:
         self._too_large: set[str] = set()  # workers with a warning about `max_worker_rss`
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def check_in_background(self) -> AsyncIterator[None]:
         """Context manager: run the checks in the background until the block ends."""
         chores = []
         if self._probe_interval_s:
@@ -141,7 +141,7 @@ class AbandonedCalls:
         self._replaced_at = 0.0
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def replace_in_background(self) -> AsyncIterator[None]:
         """Context manager: replace such workers in the background until the block ends."""
         chore = asyncio.create_task(self._replace_all())
         try:

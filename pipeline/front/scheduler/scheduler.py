@@ -567,7 +567,7 @@ class Scheduler:
                 pool.start()
             async with contextlib.AsyncExitStack() as stack:
                 stack.enter_context(self.outputs.watched())
-                await stack.enter_async_context(self._tracer.running())
+                await stack.enter_async_context(self._tracer.log_in_background())
                 stack.push_async_callback(self._stop_upkeep)
                 for pool in self._pools.values():
                     await self._start_upkeep(pool)
@@ -585,8 +585,8 @@ class Scheduler:
     async def _start_upkeep(self, pool: WorkerPool) -> None:
         """Start the background checks of a worker pool: probes, replacement of large and of hung workers."""
         stack = self._keepers[pool] = contextlib.AsyncExitStack()
-        await stack.enter_async_context(Upkeep(pool, self.app.config.op[pool.op]).running())
-        await stack.enter_async_context(AbandonedCalls(pool).running())
+        await stack.enter_async_context(Upkeep(pool, self.app.config.op[pool.op]).check_in_background())
+        await stack.enter_async_context(AbandonedCalls(pool).replace_in_background())
 
     async def _stop_upkeep(self, *pools: WorkerPool) -> None:
         """Stop the background checks of these worker pools; of all pools without arguments."""
