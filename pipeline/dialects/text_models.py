@@ -70,7 +70,7 @@ class TextModels:
         files = app.raw_bodies.values()  # an image is BYTES, too
         return [model for model in text_models if model is not None and model.text not in files]
 
-    def find(self, kind: str, name: str = "") -> TextModel:
+    def find_model(self, kind: str, name: str = "") -> TextModel:
         """Return the model of a kind that a request names, in its newest version.
 
         A service with a single model of the kind ignores the name: clients send the name that they used with

@@ -25,7 +25,7 @@ class Models:
     def __init__(self, *, pair: bool) -> None:
         self._pair = "second" if pair else ""
 
-    def find(self, kind: str, name: str = "") -> TextModel:
+    def find_model(self, kind: str, name: str = "") -> TextModel:
         return TextModel(SERVED, "first", self._pair)
 
 

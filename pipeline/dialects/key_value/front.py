@@ -186,7 +186,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         if request.method != "POST":
             raise NotAllowed(request.method, path, "POST", hint=self._usage())
         service, method = named
-        model = None if self._models is None else self._models.find(service)
+        model = None if self._models is None else self._models.find_model(service)
         if model is None and service != self._service:
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
         raw = None if request.body[:1] == b"{" else raw_input(request, self._raw_bodies)
@@ -320,7 +320,7 @@ class KeyValueRpc(RpcHandler):
 
     def _parse_request(self, data: bytes, context: CallContext) -> Request:
         request = self._parse(data, self._limits, self._example)
-        model = None if self._models is None else self._models.find(request.service)
+        model = None if self._models is None else self._models.find_model(request.service)
         if self._scheduler.keeps_sequences("" if model is None else model.key):
             request.options = pop_sequence_options(request.inputs)
         if model is not None and self._models is not None:

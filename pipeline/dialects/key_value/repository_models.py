@@ -44,7 +44,7 @@ class RepositoryModels:
         request.service, request.model, request.model_version = model.name, model.key, model.version
         request.wish = True  # the response has BYTES as texts
 
-    def find(self, name: str) -> ServedModel:
+    def find_model(self, name: str) -> ServedModel:
         """Return the newest loaded version of the model with this name; the only model for an empty name.
 
         Raises UnknownService if there is no such model.

@@ -158,7 +158,7 @@ class KServeModels:
         keys = [key for key in self._app_models.keys.get(name, ()) if not self._scheduler.has_unloaded(key)]
         return [model.version for key in keys if (model := self._current(key)) is not None]
 
-    def find(self, name: str, version: str = "") -> KServeModel:
+    def find_model(self, name: str, version: str = "") -> KServeModel:
         """Return the loaded model that a request names. An empty version selects the newest.
 
         Raises KServeRefusal for an unknown or unloaded model (HTTP 404), and for a version that is no number
@@ -200,7 +200,7 @@ class KServeModels:
     def is_ready(self, name: str, version: str = "") -> bool:
         """Return whether a model with this name and version is loaded and can answer requests now."""
         try:
-            return self.ready(self.find(name, version))
+            return self.ready(self.find_model(name, version))
         except (KServeRefusal, UnknownVersion):
             return False
 

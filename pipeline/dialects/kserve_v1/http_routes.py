@@ -89,7 +89,7 @@ class V1Http(HttpHandler):
         match = _MODEL.fullmatch(request.path)
         if match is not None and match["verb"] == ":predict":
             check_method(request, "POST", list_allowed=True)
-            model = self._models.find(match["model"], match["version"] or "")
+            model = self._models.find_model(match["model"], match["version"] or "")
             return self._build_request(request, model, match["version"] or "")
         if request.path == _LIST:
             check_method(request, "GET", "HEAD", list_allowed=True)
@@ -98,7 +98,7 @@ class V1Http(HttpHandler):
             request.respond(200, JSON, _json({"models": names, **listed}))
         elif match is not None and not match["verb"]:
             check_method(request, "GET", "HEAD", list_allowed=True)
-            self._describe_model(request, self._models.find(match["model"], match["version"] or ""))
+            self._describe_model(request, self._models.find_model(match["model"], match["version"] or ""))
         else:
             raise Refused(404, request, f"there is nothing at {request.path}; there are {_ROUTES}")
         return None
@@ -175,7 +175,7 @@ class V1Http(HttpHandler):
         if match is None or not match["verb"]:
             return ""
         try:
-            model = self._models.find(match["model"], match["version"] or "")
+            model = self._models.find_model(match["model"], match["version"] or "")
         except ServingError:  # the error that is being reported
             return ""
         app = self._scheduler.app

@@ -412,7 +412,7 @@ class V2Http(HttpHandler):
 
         action: infer, generate or generate_stream.
         """
-        model = self._server.models.find(name, version)
+        model = self._server.models.find_model(name, version)
 
         read = partial(self._read_body, request, model, version, action)
         encoding = header(request, b"content-encoding")

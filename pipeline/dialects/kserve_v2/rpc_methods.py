@@ -513,7 +513,7 @@ class V2Rpc(RpcHandler):
         Raises ServingError, such as KServeRefusal for inputs that the model does not accept.
         """
         fields = message.fields
-        model = self._server.models.find(fields.model_name, fields.model_version)
+        model = self._server.models.find_model(fields.model_name, fields.model_version)
         infer_request = parse_infer(message, model, partial(self._find_span, context))
         request = infer_request.build_request(model, PROTO, self._scheduler)
         request.client = CALLER.get() or self._scheduler.peers.find_client(context.peer())

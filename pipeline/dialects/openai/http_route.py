@@ -82,7 +82,7 @@ class OpenAIHttp(TextHttp):
     def _read(self, request: HttpRequest) -> Request:
         check_method(request, "POST", list_allowed=True)
         document = parse(request.body, self._limits)
-        model = self._models.find(KIND, document.model or "")
+        model = self._models.find_model(KIND, document.model or "")
         inputs = {model.text: model.texts(document.input, "input", self._limits)}
         response_options = EmbeddingOptions(document.encoding_format or FLOAT, model.served.name)
         parameters = {"dimensions": document.dimensions, "prompt_name": document.prompt_name}

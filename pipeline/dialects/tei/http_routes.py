@@ -218,7 +218,7 @@ class TeiHttp(TextHttp):
         check_method(request, "POST", list_allowed=True)
         path = self._find_only_path() if request.path == ANY_MODEL else request.path
         route = ROUTES[path]
-        model = self._models.find(route.kind)
+        model = self._models.find_model(route.kind)
         call = route.parse(decode_body(request.body, route.body, self._limits), model, self._limits)
         return self._request(request, model, call.inputs, route.form, call.options, call.parameters)
 

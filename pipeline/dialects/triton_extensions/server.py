@@ -510,7 +510,7 @@ class V2Server:
         An empty version selects the newest model, and lists all versions. Raises KServeRefusal and
         UnknownVersion (HTTP 404).
         """
-        return self.models.find(name, version).metadata(() if version else self.models.versions(name))
+        return self.models.find_model(name, version).metadata(() if version else self.models.versions(name))
 
     def config(self, name: str, version: str) -> dict[str, Any]:
         """Return the configuration of a model, as Triton's ModelConfig in JSON.
@@ -518,7 +518,7 @@ class V2Server:
         An empty version selects the newest. Raises KServeRefusal and UnknownVersion (HTTP 404).
         """
         app = self.scheduler.app
-        model = self.models.find(name, version)
+        model = self.models.find_model(name, version)
         if model.config is not None:
             return dict(model.config)
         return model_config(model, app.config, self.models.answering_op(model))
@@ -533,7 +533,7 @@ class V2Server:
         if version:
             parse_version(version)
         try:
-            models = [self.models.find(name, version)] if name else []
+            models = [self.models.find_model(name, version)] if name else []
         except UnknownVersion:
             raise KServeRefusal(f"requested model version is not available for model '{name}'") from None
         except KServeRefusal:
