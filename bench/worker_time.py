@@ -161,7 +161,7 @@ class Demo:
         assert received is not None
         message = received.message
         assert isinstance(message, Dispatch)
-        replies = self.front.begin(message.id)
+        replies = self.front.begin_dispatch(message.id)
         assert replies is not None
         self.executor.run(message.calls, received.tail, replies.send)
 

@@ -162,7 +162,7 @@ class RunningTrial:
         )
         self._sent += 1
         try:
-            self._scheduler.begin(request, self._receive)
+            self._scheduler.begin_request(request, self._receive)
         except ServingError as exc:
             self._receive(exc)
 

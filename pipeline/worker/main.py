@@ -227,7 +227,7 @@ class Front:
         """Record the id of this thread in shared memory, as the thread that runs the instance."""
         self._arena.name_thread(threading.get_native_id())
 
-    def begin(self, dispatch_id: int) -> DispatchReplies | None:
+    def begin_dispatch(self, dispatch_id: int) -> DispatchReplies | None:
         """Mark a dispatch (a group of requests from the front) as begun.
 
         Returns the sender of its replies.
@@ -479,7 +479,7 @@ def _answer_dispatches(front: Front, executor: Executor) -> None:
         elif isinstance(message, CallStopHandler):
             front.service_stops = True
         elif isinstance(message, Dispatch):
-            replies = front.begin(message.id)
+            replies = front.begin_dispatch(message.id)
             if replies is not None:
                 if message.batch_limit:
                     executor.limit_batches(message.batch_limit)

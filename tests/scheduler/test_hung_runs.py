@@ -85,14 +85,14 @@ def test_an_idle_process_says_nothing_of_runs_that_wait_for_another_server() -> 
 def test_looks_add_up_to_how_long_a_process_was_idle_or_stopped(
     activities: list[Activity], idle_s: float, stopped_s: float
 ) -> None:
-    sighting = Sighting.begin(0.0, LOOK_S, activities[0])
+    sighting = Sighting.first_look(0.0, LOOK_S, activities[0])
     for number, activity in enumerate(activities[1:], start=2):
         sighting = sighting.update(number * LOOK_S, activity)
     assert (sighting.idle_s, sighting.stopped_s) == (idle_s, stopped_s)
 
 
 def test_the_time_in_which_the_front_itself_did_not_run_counts_as_one_look() -> None:
-    sighting = Sighting.begin(0.0, LOOK_S, SLEEPS).update(3600.0, SLEEPS)
+    sighting = Sighting.first_look(0.0, LOOK_S, SLEEPS).update(3600.0, SLEEPS)
     assert sighting.idle_s < 2 * LOOK_S
     assert judge(sighting, 3600.0, 0.005, 0.005) is Verdict.LATE
 
@@ -103,7 +103,7 @@ def test_limits_leave_time_for_another_instance_within_the_default_deadline() ->
 
 
 def test_a_process_is_idle_up_to_a_fiftieth_of_a_core() -> None:
-    first = Sighting.begin(0.0, 10.0, Activity("S", 0.0))
+    first = Sighting.first_look(0.0, 10.0, Activity("S", 0.0))
     assert first.update(14.0, Activity("S", 0.02 * 4)).idle_s == 1.5 * LOOK_S
     assert first.update(14.0, Activity("S", 0.021 * 4)).idle_s == 0.0
 

@@ -121,7 +121,7 @@ class Clients:
         if array is not None:
             sent.array = weakref.ref(array)
         try:
-            sent.dag_run = self.scheduler.begin(request, partial(self._answered, sent))
+            sent.dag_run = self.scheduler.begin_request(request, partial(self._answered, sent))
         except ServingError as exc:
             del self.requests[number], self.open[number]
             self.on_refused(order, exc)

@@ -209,7 +209,7 @@ class SimulatedService:
 
         def begin() -> None:
             for call in calls:
-                call.dag_run = self.scheduler.begin(
+                call.dag_run = self.scheduler.begin_request(
                     call.request, lambda answer, call=call: self._answered(call, answer)
                 )
 

@@ -400,7 +400,7 @@ class Scheduler:
         least_s = timeout_s if timeout_s < self._timeout_s else self._timeout_s
         return (began or time.monotonic()) + least_s
 
-    def begin(self, request: Request, answered: Callable[[Answer], None]) -> DagRun:
+    def begin_request(self, request: Request, answered: Callable[[Answer], None]) -> DagRun:
         """Admit a request and start it. `answered` is called once, later, with the response body or an error.
 
         Return a handle of the running request: its `leave` drops queued work after the client has
@@ -454,7 +454,7 @@ class Scheduler:
             if not future.done():  # else the caller has left, and the cancellation is on its way
                 future.set_result(answer)
 
-        dag_run = self.begin(request, answered)
+        dag_run = self.begin_request(request, answered)
         try:
             return await future
         except asyncio.CancelledError:

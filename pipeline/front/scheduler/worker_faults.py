@@ -54,7 +54,7 @@ class Sighting(NamedTuple):
     stopped_s: float = 0.0  # for how long it was stopped
 
     @classmethod
-    def begin(cls, progress_at: float, now: float, activity: Activity) -> Sighting:
+    def first_look(cls, progress_at: float, now: float, activity: Activity) -> Sighting:
         """Return the observations after the first look at a busy worker's CPU time and state.
 
         progress_at, now: instants of time.monotonic().
@@ -199,7 +199,7 @@ class HungRuns:
         activity = instance.read_activity() if now - began >= LOOK_S else None
         if activity is None:
             return before or Sighting(began, now, 0.0)
-        sighting = before.update(now, activity) if before else Sighting.begin(began, now, activity)
+        sighting = before.update(now, activity) if before else Sighting.first_look(began, now, activity)
         self._sightings[instance] = sighting
         return sighting
 
