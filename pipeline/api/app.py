@@ -235,7 +235,7 @@ class App:
     examples: Examples  # requests that the Ops declare as answerable
     module: str = ""  # the script's module name, after `python -m app.web_service`
     raw_bodies: Mapping[str, str] = field(default_factory=dict)  # by media type, the input of a raw HTTP body
-    described: Mapping[str, Any] = field(default_factory=dict)  # by Op, `Description.document` of its model
+    described: Mapping[str, Any] = field(default_factory=dict)  # by Op, `Description.as_dict` of its model
     repository: RepositoryPlace | None = None  # None: the models come from the script
     notes: tuple[str, ...] = ()  # remarks about the models, for the log
     exit_on_error: bool = True  # a failed Op ends the service; False: its models are unavailable

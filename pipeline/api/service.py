@@ -375,7 +375,7 @@ def _describe_models(ops: Mapping[str, Op], config: ServiceConfig) -> dict[str, 
             model = _find_model(conf, Path(conf.model_dir))
             op.set_model_info(model)
             model = op.model or model  # with the Op's own description
-            described[name] = {"labels": list(model.labels), **model.description.document()}
+            described[name] = {"labels": list(model.labels), **model.description.as_dict()}
             extras = {"parameters": op.request_parameters, "row": op.row_schema, "text_info": op._text_info}
             described[name] |= {key: dict(value) for key, value in extras.items() if value}
     return described

@@ -398,7 +398,7 @@ class Description:
         """Kinds of the inputs, such as "image" or "text"."""
         return frozenset(section.kind for section in self.inputs.values())
 
-    def document(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the description as plain dicts, for clients and JSON."""
         return {
             key: {

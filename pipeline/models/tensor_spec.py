@@ -64,7 +64,7 @@ class TensorSpec(NamedTuple):
     optional: bool = False  # an input that a request may leave out
     nullable: bool = False  # an input whose elements may be missing: null in JSON
 
-    def document(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the tensor as a dict of KServe v2 metadata."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
@@ -125,7 +125,7 @@ class ModelCard(NamedTuple):
     task: str = ""  # as the conversion notes it; empty: unknown
     labels: tuple[str, ...] = ()  # of the classes
 
-    def document(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, Any]:
         """Return the known facts as a dict for JSON."""
         return {name: value for name, value in self._asdict().items() if value}
 

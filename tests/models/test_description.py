@@ -28,7 +28,7 @@ def described(keys: dict[str, Any], *feeds: Variable, labels: tuple[str, ...] = 
 class TestWhatIsFilledIn:
     def test_nothing_said_is_tensors(self) -> None:
         description = described({}, IMAGE, SIZE)
-        assert description.document() == {
+        assert description.as_dict() == {
             "inputs": {"image": {"kind": "tensor"}, "size": {"kind": "tensor"}},
             "outputs": {"scores": {"kind": "tensor"}},
         }

@@ -87,8 +87,8 @@ class KServeModel:
             "name": self.name,
             "versions": list(versions) or [self.version],
             "platform": self.platform,
-            "inputs": [spec.document() for spec in self.signature.inputs],
-            "outputs": [spec.document() for spec in self.signature.outputs],
+            "inputs": [spec.as_dict() for spec in self.signature.inputs],
+            "outputs": [spec.as_dict() for spec in self.signature.outputs],
         }
 
 

@@ -162,7 +162,7 @@ def model_cards(scheduler: Scheduler) -> dict[str, Any]:
     - op: the Op of a single model; empty for a DAG.
     - ops: the Ops of its requests; /health/ready counts their instances.
     - engine, task, labels: present once a worker has reported them.
-    - inputs, outputs: present if serving.yml describes them, see `Description.document`.
+    - inputs, outputs: present if serving.yml describes them, see `Description.as_dict`.
     - state, reason: of the newest version, in a model repository.
     """
     return {
@@ -186,7 +186,7 @@ def _card(model: ServedModel, scheduler: Scheduler) -> dict[str, Any]:
         **_standing(model, scheduler),
         "ops": list(model.graph.ops),
         "version": scheduler.version(model.key),
-        **({} if answering is None else answering.document()),
+        **({} if answering is None else answering.as_dict()),
         "engine": "; ".join(dict.fromkeys(card.engine for card in cards.values())),
         **({} if model.op else _described(model, scheduler)),
     }
