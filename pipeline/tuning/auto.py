@@ -418,7 +418,7 @@ def _orders(subject: _Subject, *, strict: bool = True) -> list[Order]:
     directory, model, conf = subject.directory, subject.model, subject.conf
     options = ways_to_run(directory, None if conf.engine == AUTO else [model.engine])
     precisions = PRECISIONS if conf.precision == AUTO else (conf.precision,)
-    rows, lengths = _rows(model), _lengths(model)
+    rows, lengths = _batch_sizes(model), _lengths(model)
     orders = []
     for (name, engine_model, refusal), precision in product(options, precisions):
         if engine_model is None or refusal:  # the engine runs no form of the model, or is not installed
@@ -472,7 +472,7 @@ def _not_run(subject: _Subject) -> Iterator[Timed]:
             yield Timed(engines, FP32, refused=f"{variant.directory}: {variant.reject_reason}")
 
 
-def _rows(model: ServingModel) -> list[int]:
+def _batch_sizes(model: ServingModel) -> list[int]:
     """Return the batch sizes to measure; only 1 if all inputs of the model have a fixed batch dimension."""
     varies = any(sized(feed.shape, 1, 1) != sized(feed.shape, 2, 1) for feed in model.feeds)
     return list(ROWS) if varies else [1]

@@ -519,7 +519,7 @@ def split(
     """
     rows = sum([part.rows for part in slices])
     for fetch in fetches.values():
-        if _rows(fetch) != rows:
+        if _count_rows(fetch) != rows:
             return None
     cuts = padding.fetches if padding else {}
     copies = copies and len(slices) > 1
@@ -566,7 +566,7 @@ class StepsPart(NamedTuple):
     number: int
 
 
-def _rows(fetch: Any) -> int:
+def _count_rows(fetch: Any) -> int:
     if isinstance(fetch, list):
         return len(fetch)
     return fetch.shape[0] if isinstance(fetch, np.ndarray) and fetch.ndim else -1

@@ -20,7 +20,7 @@ def build_index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any
 
     ready_only: whether models in other states than READY are omitted.
     """
-    rows = [row for model in models.all() for row in _rows(models, model)]
+    rows = [row for model in models.all() for row in _list_entries(models, model)]
     rows += [_row(name, version, "UNAVAILABLE", why) for name, (version, why) in models.unavailable().items()]
     names = {row["name"] for row in rows}
     rows += [{"name": name} for name in models.repository_names() if name not in names]
@@ -32,7 +32,7 @@ def build_index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any
     return [row for row in rows if row.get("state") == "READY"] if ready_only else rows
 
 
-def _rows(models: KServeModels, model: KServeModel) -> Iterator[dict[str, Any]]:
+def _list_entries(models: KServeModels, model: KServeModel) -> Iterator[dict[str, Any]]:
     """Yield the index entries of a model: its served version, and another version whose load failed."""
     standing, failure = models.standing(model), models.failure(model)
     yield _row(model.name, model.version, *standing)
