@@ -47,7 +47,7 @@ STAGES: Sequence[tuple[Any, str, str]] = (
     (runner, "join", "feeds joined and padded"),
     (runner, "split", "fetches cut apart"),
     (executor.Executor, "_postprocess", "postprocess"),
-    (executor.Executor, "_send", "answers encoded"),
+    (executor.Executor, "_send_replies", "answers encoded"),
     (main.Front, "_write", "reply sent"),
 )
 _DRAINED_BYTES = 1 << 20
