@@ -736,7 +736,7 @@ class TaskQueue:
         """Iterate over the queued tasks in order, cancelled tasks included."""
         return itertools.islice(self._tasks, self._served, None)
 
-    def add(self, task: Task) -> None:
+    def insert(self, task: Task) -> None:
         """Insert a task at its place. A task marked `late` goes behind all others of its priority."""
         request, tasks = task.dag_run.request, self._tasks
         place = task.place = request.priority, _LAST_TURN if task.late else request.turn, task.number

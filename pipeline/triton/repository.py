@@ -195,7 +195,7 @@ class _RepositoryReader:
             try:
                 self._read_ahead(names)
                 for name in names:
-                    self.add(name)
+                    self.read_with_dependencies(name)
             except KeyboardInterrupt:
                 self._threads.shutdown(wait=False, cancel_futures=True)
                 cancel_helpers()
@@ -233,7 +233,7 @@ class _RepositoryReader:
         served.choices.update(content.choices)
         self._by_name |= other._by_name
 
-    def add(self, name: str) -> None:
+    def read_with_dependencies(self, name: str) -> None:
         """Read a model, and before it the models that its ensemble uses.
 
         Errors go to `served.unavailable`.
@@ -464,7 +464,7 @@ class _RepositoryReader:
                 loop = " -> ".join([*self._open_names[self._open_names.index(name) :], name])
                 raise ConfigError(f"circular dependency between ensembles: {loop}")
             if name in self._repository.names():
-                self.add(name)
+                self.read_with_dependencies(name)
             if name not in self._by_name:
                 missing.append(name)
         if missing:
@@ -497,7 +497,7 @@ class _RepositoryReader:
 
 def _read_alone(repository: ModelRepository, name: str) -> _RepositoryReader:
     reader = _RepositoryReader(repository)
-    reader.add(name)
+    reader.read_with_dependencies(name)
     return reader
 
 

@@ -42,7 +42,7 @@ def test_every_request_expires_though_one_raises(caplog: pytest.LogCaptureFixtur
         deadlines, now = Deadlines(), time.monotonic()
         runs = [FakeRun(number, raises=number == 0) for number in range(4)]
         for place, run in enumerate(runs):
-            deadlines.add(cast(DagRun, run), now + 0.02 * (place // 2))
+            deadlines.expire_at(cast(DagRun, run), now + 0.02 * (place // 2))
         for run in runs:
             await run.ended.wait()
 

@@ -99,7 +99,7 @@ def test_rows_ahead_are_those_in_line_and_those_under_way() -> None:
     for turn, rows in enumerate((1, 1000, 10)):
         request = SimpleNamespace(priority=0, turn=turn)
         task = SimpleNamespace(dag_run=SimpleNamespace(request=request), late=False, number=turn, rows=rows)
-        line.add(cast(Any, task))
+        line.insert(cast(Any, task))
     in_flight = [SimpleNamespace(rows=100, abandoned=False), SimpleNamespace(rows=5, abandoned=True)]
     pool = SimpleNamespace(instances=[SimpleNamespace(in_flight=in_flight)])
     batcher = cast(Batcher, SimpleNamespace(_queue=line, _suspects=[SimpleNamespace(rows=3)], pool=pool))

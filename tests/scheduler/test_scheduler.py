@@ -229,7 +229,7 @@ class Expiring:
         self.service = service
         self.expired_at: list[float] = []
         began = service.clock.now
-        self.key = service.run(lambda: deadlines.add(self, service.clock.now + after_s))  # type: ignore[arg-type]
+        self.key = service.run(lambda: deadlines.expire_at(self, service.clock.now + after_s))  # type: ignore[arg-type]
         self.began = began
 
     def get_deadline(self) -> float:

@@ -32,7 +32,7 @@ class Waiting:
 
 
 def added(line: TaskQueue, task: Waiting) -> Waiting:
-    line.add(cast(Task, task))
+    line.insert(cast(Task, task))
     return task
 
 

@@ -301,15 +301,15 @@ def large_requests_run_with_others(replace: Replace) -> None:
 @bug
 def priorities_are_reversed(replace: Replace) -> None:
     """The lowest priority goes first."""
-    add = TaskQueue.add
+    insert = TaskQueue.insert
 
-    def add_reversed(line: TaskQueue, task: Task) -> None:
+    def insert_reversed(line: TaskQueue, task: Task) -> None:
         request = task.dag_run.request
         priority, request.priority = request.priority, -request.priority
-        add(line, task)
+        insert(line, task)
         request.priority = priority
 
-    replace(TaskQueue, "add", add_reversed)
+    replace(TaskQueue, "insert", insert_reversed)
 
 
 @bug

@@ -439,7 +439,7 @@ class Batcher:
             return
         if self._queue_policies is not None and not self._may_wait(task, self._queue_policies):
             return
-        self._queue.add(task)
+        self._queue.insert(task)
         if not self._dispatching:
             self.dispatch_soon()
 
@@ -467,7 +467,7 @@ class Batcher:
     def _delay(self, task: Task) -> None:
         """Move a task to the end of its priority, if it still waits after the timeout of its queue policy."""
         if task.wanted and not task.left_queue:
-            self._queue.add(task.delayed())
+            self._queue.insert(task.delayed())
             self.dispatch_soon()
 
     def _push_again(self, task: Task) -> None:
@@ -478,7 +478,7 @@ class Batcher:
         if task.alone:
             self._suspects.append(task)
         else:
-            self._queue.add(task)
+            self._queue.insert(task)
         self.dispatch_soon()
 
     def dispatch_soon(self) -> None:

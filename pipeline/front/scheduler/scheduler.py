@@ -100,7 +100,7 @@ class Deadlines:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_key = 0
 
-    def add(self, dag_run: DagRun, deadline: float) -> int:
+    def expire_at(self, dag_run: DagRun, deadline: float) -> int:
         """Let a request expire at `deadline`, an instant of time.monotonic().
 
         Return the key for `discard`.
@@ -435,7 +435,7 @@ class Scheduler:
         self._pending += 1
         entry.pending += 1
         if request.deadline < math.inf:
-            dag_run.due_key = self._deadlines.add(dag_run, request.deadline)
+            dag_run.due_key = self._deadlines.expire_at(dag_run, request.deadline)
         try:
             entry.begin(dag_run)
         except Exception:
