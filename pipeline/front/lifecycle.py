@@ -70,13 +70,13 @@ class Recorder:
             return
         self._requests = self._bytes = 0
         self._until = asyncio.get_running_loop().call_later(recording.MAX_SECONDS, self._end)
-        self._scheduler.recorded = self._write
+        self._scheduler.recorded = self._record_body
         if self._scheduler.shards is not None:
             self._scheduler.shards.pause()
         log.warning("Requests are recorded to %s", recording.get_recording_path(os.getpid()))
 
     @isolated(None)
-    def _write(self, path: str, body: bytes) -> None:
+    def _record_body(self, path: str, body: bytes) -> None:
         """Append the JSON body of an answered request to the file, as one line.
 
         Skips requests that can't be repeated from their body alone: other paths, and bodies that are not

@@ -267,7 +267,7 @@ async def _race(order: TrialOrder, outputs: Outputs, fd: int) -> None:
     """Measure the candidates of an order, and write progress and results to the descriptor `fd`."""
 
     def report(step: str, share: float) -> None:
-        _write(fd, TrialReport(step, share))
+        _write_report(fd, TrialReport(step, share))
 
     if order.service:
         service = App.from_json(order.service)
@@ -277,10 +277,10 @@ async def _race(order: TrialOrder, outputs: Outputs, fd: int) -> None:
         rows = single_rows(model, model.directory, model.padding)
         requests = Requests(rows, PROTO, tuple(ResponseOptions(_NAME, "", parameters={})))
     results = await Race(order, partial(_start, order, requests, outputs), report).run()
-    _write(fd, TrialReport("", 1.0, results))
+    _write_report(fd, TrialReport("", 1.0, results))
 
 
-def _write(fd: int, report: TrialReport) -> None:
+def _write_report(fd: int, report: TrialReport) -> None:
     """Write a report to the descriptor `fd`, as one JSON line."""
     line = msgspec.json.encode(report) + b"\n"
     while line:

@@ -69,7 +69,7 @@ class Script:
 
         settings: None for config.yml as it is. Raises ConfigError with all errors of the configuration.
         """
-        self._write(settings)
+        self._write_config(settings)
         try:
             done = run_helper(*self._command("--print-config"), timeout_s=_PRINT_CONFIG_S)
         except HelperFailed as exc:
@@ -88,7 +88,7 @@ class Script:
         settings: None for config.yml as it is. Raises NotStarted if the service is not ready at `until` (an
         instant of `time.monotonic`).
         """
-        self._write(settings)
+        self._write_config(settings)
         with tempfile.TemporaryFile() as log:  # without a name, so that a kill leaves nothing
             module, *arguments = self._command()
             process = subprocess.Popen(
@@ -118,7 +118,7 @@ class Script:
         """
         return ["pipeline", "run", "--config", str(self._candidate_config), *options, str(self._script)]
 
-    def _write(self, settings: Settings | None) -> None:
+    def _write_config(self, settings: Settings | None) -> None:
         """Write the temporary config.yml with these settings."""
         config = {key: value for key, value in self._source_config.items() if key not in _IGNORED_SECTIONS}
         dag = {**(config.get("dag") or {}), "enable_prometheus": False}

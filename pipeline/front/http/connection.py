@@ -257,7 +257,7 @@ class Connection(OpenConnection):
         last = self._is_last(request)
         if last:
             head = b"%bconnection: close\r\n" % head
-        self._write(status, head, body, request.method, length)
+        self._write_response(status, head, body, request.method, length)
         self._end_response(request, last=last)
 
     def _is_last(self, request: HttpRequest) -> bool:
@@ -275,7 +275,7 @@ class Connection(OpenConnection):
         request.keep_alive = request.takes_chunks and not self._is_last(request)
         if not request.keep_alive:
             head = b"%bconnection: close\r\n" % head
-        self._write(status, head, b"", length=_CHUNKED if request.takes_chunks else b"")
+        self._write_response(status, head, b"", length=_CHUNKED if request.takes_chunks else b"")
 
     def send_chunk(self, request: HttpRequest, data: bytes, acknowledge: Callable[[], None]) -> None:
         """Send a chunk of the current response.
@@ -333,7 +333,7 @@ class Connection(OpenConnection):
         request.body = b""  # many rejections may be held
         listener.held.hold(send_rejection, now)
 
-    def _write(
+    def _write_response(
         self, status: int, head: bytes, body: Part, method: str = "", length: bytes | None = None
     ) -> None:
         """Write a response to the socket. method: of the request; HEAD gets no body.
@@ -442,7 +442,7 @@ class Connection(OpenConnection):
             return
         head, body = self._app.refusal(error, self._reader.url)
         head += b"connection: close\r\n"
-        self._write(error.http_status, head, body)
+        self._write_response(error.http_status, head, body)
         self._app.log_refusal(error, self.peer)
         # Closed later: with unread input the kernel would reset the connection, and a client that sends all
         # before it reads would never see the response. `data_received` discards further data.
