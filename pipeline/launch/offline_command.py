@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pipeline.launch.command_options import EvaluateOptions, ScoreOptions, ScoringOptions
 from pipeline.offline.evaluate import Evaluation, evaluate, show, write_report
-from pipeline.offline.score import WRITE, Job, score
+from pipeline.offline.score import WRITE, Job, score_file
 from pipeline.offline.target import Target
 
 
@@ -27,7 +27,7 @@ def run_score(options: ScoreOptions) -> None:
     )
     with _target(options) as target:
         assert target is not None
-        scored = score(job, target, progress_console)
+        scored = score_file(job, target, progress_console)
     Console(markup=False, highlight=False, soft_wrap=True).print(scored.format_summary(options.out))
 
 
@@ -73,7 +73,7 @@ def _score_and_evaluate(options: EvaluateOptions, target: Target, out: Path) -> 
         errors=WRITE,
         on_request=lambda took_s, rows: took_ms.append(took_s * 1e3),
     )
-    score(job, target, Console(stderr=True, markup=False, highlight=False))
+    score_file(job, target, Console(stderr=True, markup=False, highlight=False))
     return evaluate(out, options.gold, answers=options.field, prefix=options.prefix, latencies_ms=took_ms)
 
 

@@ -126,7 +126,7 @@ class Scored:
         return "; ".join(parts)
 
 
-def score(job: Job, target: Target, console: Console) -> Scored:
+def score_file(job: Job, target: Target, console: Console) -> Scored:
     """Score all rows that an earlier run has not done, and write them to the output file.
 
     `target` is the service or model that scores the rows. Raise ConfigError, BadRow or Unanswered.

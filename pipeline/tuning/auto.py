@@ -282,8 +282,8 @@ def _build_race(
     """
     values = section.model_dump(mode="json", by_alias=True, exclude_unset=True)
     values["batch_size"] = BATCH if section.batch_size == AUTO_BATCH else section.batch_size
-    able = sorted([pair for pair in measured if not pair[1].refused], key=lambda pair: pair[1].score())
-    fastest = [pair for pair in able if pair[1].score() <= _SLOWEST_TIMED * able[0][1].score()]
+    able = sorted([pair for pair in measured if not pair[1].refused], key=lambda pair: pair[1].mean_s())
+    fastest = [pair for pair in able if pair[1].mean_s() <= _SLOWEST_TIMED * able[0][1].mean_s()]
     candidates, alternatives = [], []
     for order, result in fastest[:_MAX_CANDIDATES]:
         (model,) = [option.model for option in ways_to_run(subject.directory, [order.engine])]

@@ -61,7 +61,7 @@ class Timed(msgspec.Struct, frozen=True):
         """Return the seconds per row in the best batch: the cost under load."""
         return _mean([min(s / rows for rows, s in self._timings_at(length)) for length in self._compared()])
 
-    def score(self) -> float:
+    def mean_s(self) -> float:
         """Return the geometric mean of `row_s` and `alone_s` in seconds, by which candidates are compared."""
         return math.sqrt(self.row_s() * self.alone_s())
 
@@ -234,7 +234,7 @@ def choose(candidates: Sequence[Timed]) -> Choice:
             f"{candidate.name}: {candidate.refused or 'no run was timed'}" for candidate in candidates
         )
         raise ConfigError(f"no engine here can run the model: {reasons or 'none is installed'}")
-    best = min(able, key=Timed.score)
+    best = min(able, key=Timed.mean_s)
     rest = [candidate for candidate in candidates if candidate is not best]
     return Choice((best, *rest))
 
