@@ -52,7 +52,7 @@ class TableModel:
         """Whether the model returns probabilities or values, not only a class."""
         return hasattr(self.model, "predict_proba") or not hasattr(self.model, "classes_")
 
-    def answer(self, rows: Mapping[str, Array]) -> Array:
+    def run(self, rows: Mapping[str, Array]) -> Array:
         """Run the model on rows, an array for each column.
 
         Returns probabilities [rows, classes] or classes [rows] of a classifier, or values [rows, 1].

@@ -140,7 +140,7 @@ def table_step(
     feeds = _feeds(model, rows)
     stored: dict[str, Any] = {name: _storable(array) for name, array in feeds.items()}
     np.savez(Path(out, ROWS_FILE), **stored)
-    expected = _comparable(model, model.answer(rows))
+    expected = _comparable(model, model.run(rows))
     report = compare(f"{library} to ONNX", [name], lambda _: [expected], answers, [feeds], tolerance)
     return {
         "report": asdict(report),
@@ -177,7 +177,7 @@ def _allow_missing(
         for column in columns:
             tried[column.name][-1] = missing
         try:
-            expected = _comparable(model, model.answer(tried))
+            expected = _comparable(model, model.run(tried))
             (actual,) = answers(_feeds(model, tried))
         except Exception:  # each library has its own errors
             continue
@@ -342,7 +342,7 @@ def _chooses_by_score(model: TableModel, rows: Mapping[str, Array]) -> bool:
     """Return whether the predicted class is always the class of the best score."""
     if not hasattr(model.model, "classes_"):
         return True
-    scores = model.answer(rows)
+    scores = model.run(rows)
     best_two = np.sort(scores, axis=1)[:, -2:]
     clear = best_two[:, 1] - best_two[:, 0] > _NEAR
     predicted = np.asarray(model.model.predict(model.create_input(rows)))

@@ -39,7 +39,7 @@ class OutputPrinter:
         names = () if isinstance(output, TensorOutput) else get_class_labels(output, labels)
         self._labels = np.array(names) if names else None
 
-    def answer(self, fetches: Mapping[str, Array]) -> Answer:
+    def build_outputs(self, fetches: Mapping[str, Array]) -> Answer:
         """Return the response outputs by name, from the model's output arrays by tensor name.
 
         Raises ServingError if the number of classes differs from the number of labels.

@@ -25,7 +25,7 @@ def answered(fetch: Array, labels: tuple[str, ...] = LABELS, **keys: Any) -> dic
     """The answer that is made of one fetch."""
     variable = Variable("y", "y", str(fetch.dtype), (-1, *fetch.shape[1:]))
     described = describe({"outputs": {"y": keys}}, [], [variable], labels, Path("serving.yml"))
-    return OutputPrinter(variable, described.outputs["y"], "", labels).answer({"y": fetch})
+    return OutputPrinter(variable, described.outputs["y"], "", labels).build_outputs({"y": fetch})
 
 
 def test_the_best_label_has_its_softmax_as_score() -> None:
@@ -88,7 +88,7 @@ def test_scores_of_more_classes_than_labels_are_an_error_of_the_server() -> None
     described = describe({"outputs": {"y": {"kind": "classes"}}}, [], [variable], LABELS, Path("x"))
     printer = OutputPrinter(variable, described.outputs["y"], "", LABELS)
     with pytest.raises(ServingError, match=r"gives 4 scores in 'y', and serving\.yml has 3 labels"):
-        printer.answer({"y": np.zeros((1, 4), np.float32)})
+        printer.build_outputs({"y": np.zeros((1, 4), np.float32)})
 
 
 def test_a_model_that_ends_with_a_sigmoid_is_served_with_several_labels(tmp_path: Path) -> None:
