@@ -174,14 +174,14 @@ def _written(window: _Window, job: Job, out: ScoredFile) -> Iterator[list[dict[s
     results = window.results()
     bad = next((at for at, result in enumerate(results) if isinstance(result, ServingError)), None)
     if job.errors == STOP and bad is not None:
-        out.write(map(window.line, range(bad), results[:bad]))
+        out.append(map(window.line, range(bad), results[:bad]))
         row, error = window.rows[bad], results[bad]
         raise BadRow(
             f"{job.source}, {row.where}: {error.message}\nThe {row.number - 1:,} rows before it are written. "
             "Mend it and call this again; or have such rows written with their error: --errors write"
         )
     lines = [window.line(at, result) for at, result in enumerate(results)]
-    out.write(lines)
+    out.append(lines)
     yield lines
 
 

@@ -82,7 +82,7 @@ class ScoredFile:
                     "begin anew with --restart"
                 )
 
-    def write(self, rows: Iterable[Columns]) -> None:
+    def append(self, rows: Iterable[Columns]) -> None:
         """Append rows and flush them to disk. Raise ConfigError if writing fails."""
         try:
             self._file.write(b"".join([_json.encode(row) + b"\n" for row in rows]))

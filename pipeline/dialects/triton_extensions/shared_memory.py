@@ -88,7 +88,7 @@ class Span:
             raise self._too_short()
         return data
 
-    def write(self, data: Part) -> None:
+    def write_tensor(self, data: Part) -> None:
         """Write an output tensor of at most `size` bytes. Raises KServeRefusal as `read_bytes` does."""
         try:
             if os.fstat(self.region.fd).st_size < self._offset + len(data):
@@ -264,7 +264,7 @@ class SharedMemoryOutputs:
             if answer is None or isinstance(answer, ServingError):
                 return answer
             for span, part in zip(self._spans, answer[-len(self._spans) :], strict=True):
-                span.write(part)
+                span.write_tensor(part)
             return answer[: -len(self._spans)]
         except KServeRefusal as exc:
             return exc
