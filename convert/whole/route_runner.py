@@ -223,7 +223,7 @@ class RouteRunner:
         requested = self.step_arguments.padding
         padding = suggested_padding(place, notes) if requested is None else requested
 
-        def serve(padding: str) -> tuple[ParityReport, ...]:
+        def write_model(padding: str) -> tuple[ParityReport, ...]:
             return convert_serving(
                 place,
                 out,
@@ -238,7 +238,7 @@ class RouteRunner:
             ).reports
 
         try:
-            return serve(padding)
+            return write_model(padding)
         except FailedParity as exc:
             if requested is not None or exc.report.step != "padding":
                 raise
@@ -246,7 +246,7 @@ class RouteRunner:
             self.options.steps.say(
                 f"Padding changes the answer ({why}), so requests of different length will run apart."
             )
-            return serve("")
+            return write_model("")
 
     def _notes(self, place: Path) -> tuple[ModelNotes, list[Path]]:
         """Read the notes in the model's folder `place`; add facts from the configuration beside the source.

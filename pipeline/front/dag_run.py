@@ -881,7 +881,7 @@ class FairQueue:
         client.pending += 1
         return turn
 
-    def serve(self, turn: int) -> None:
+    def record_dispatch(self, turn: int) -> None:
         """Record that a request of this turn was dispatched: later requests get later turns."""
         if turn > self.now:
             self.now = turn

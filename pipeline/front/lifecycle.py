@@ -226,7 +226,7 @@ log = logging.getLogger(__name__)
 _CONTROL_PORTS = {"http_port": "http", "v2.http_port": "http", "rpc_port": "grpc", "v2.grpc_port": "grpc"}
 
 
-async def serve(app: App, outputs: Outputs) -> int:
+async def run_front(app: App, outputs: Outputs) -> int:
     """Start the service, serve until SIGTERM or SIGINT, and stop in order.
 
     Return the exit status of the process. Raises StartFailed if a port is in use or an Op can't be started.
@@ -424,7 +424,7 @@ def main(arguments: list[str]) -> None:
 def _exit_status(app: App, outputs: Outputs) -> int:
     """Run the service to its end, and log a fatal error. Return the exit status of the process."""
     try:
-        status: int = uvloop.run(serve(app, outputs))
+        status: int = uvloop.run(run_front(app, outputs))
     except (StartFailed, ConfigError) as exc:
         log.error("%s", exc.message)
     except ExceptionGroup as group:  # what a task of the drain raised

@@ -119,8 +119,8 @@ def _serve_texts(options: TextOptions) -> None:
     end_plainly()
     survive_hangups()
     with left_at_once():
-        from pipeline.launch.text_command import serve
-    serve(options)
+        from pipeline.launch.text_command import serve_texts
+    serve_texts(options)
 
 
 def _explain(options: ExplainOptions) -> int:

@@ -23,7 +23,7 @@ from pipeline.triton.service import Options, RepositoryService
 _LOG_FORMATS = {None: "text", "default": "triton", "iso8601": "triton_iso8601"}
 
 
-def serve(options: ServeOptions) -> None:
+def serve_repository(options: ServeOptions) -> None:
     """Replace this process by a server of the Triton model repository that the flags name.
 
     Raises ConfigError for wrong flags.

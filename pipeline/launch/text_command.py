@@ -28,7 +28,7 @@ Examples:
 """
 
 
-def serve(options: TextOptions) -> None:
+def serve_texts(options: TextOptions) -> None:
     """Serve a text model: replace this process by the server, after printing an example request.
 
     Raises ConfigError if neither the model's files nor the options tell the task, the labels or the

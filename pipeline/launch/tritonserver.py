@@ -57,5 +57,5 @@ def start_server(options: ServeOptions) -> None:
     end_plainly()
     survive_hangups()
     with left_at_once():
-        from pipeline.launch.serve_command import serve
-    serve(options)
+        from pipeline.launch.serve_command import serve_repository
+    serve_repository(options)

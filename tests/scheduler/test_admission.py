@@ -91,8 +91,8 @@ def test_a_new_client_stands_behind_the_turn_that_is_served() -> None:
     fair, client, other = FairQueue(), Client(), Client()
     for _ in range(4):
         fair.admit(client)
-    fair.serve(3)
-    fair.serve(2)
+    fair.record_dispatch(3)
+    fair.record_dispatch(2)
     assert fair.now == 3, "a late hand-over of an earlier turn changes nothing"
     assert fair.admit(other) == 4
     assert fair.admit(client) == 5
