@@ -85,7 +85,7 @@ class ConversionOptions:
             raise ConversionError(f"the lengths {self.lengths} are not whole numbers from 1 to {1 << 20}.")
 
     @property
-    def inputs(self) -> Inputs:
+    def proof_inputs(self) -> Inputs:
         """The inputs on which the model is compared with its source: the sample files, else random inputs."""
         return Inputs(self.lengths, self.sample)
 

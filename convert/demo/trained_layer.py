@@ -61,7 +61,7 @@ def convert_trained(
         program = export_layer(layer, FEEDS, inference)
         vocabulary_file = inference / VOCABULARY_FILE
         vocabulary_file.write_text(vocabulary_text(), encoding="utf-8")
-        proof_batches = [*batches, *options.inputs.batches(create_target(program))]
+        proof_batches = [*batches, *options.proof_inputs.batches(create_target(program))]
         options.steps.step("Parity of dynamic and static")
         exported = layer_parity(layer, program, FEEDS, proof_batches, options.tolerance)
         exported.require()

@@ -59,7 +59,7 @@ def convert_paddle(
         recipe = Recipe(f"{__name__}:load_layer", {"factory": factory})
         program = export_as(program_format, layer, recipe, feeds, folder, options.step_timeout_s)
         steps.step("Parity of dynamic and static")
-        batches = options.inputs.batches(create_specs_target(factory, feeds, program.id_limits))
+        batches = options.proof_inputs.batches(create_specs_target(factory, feeds, program.id_limits))
         report = layer_parity(layer, program, feeds, batches, options.tolerance)
         report.require()
         write_reports(folder / PARITY_FILE, [report])

@@ -297,7 +297,7 @@ def _compare_subjects(
     run = create_candidate_runner(candidate, reference)
     names = [fetch.alias for fetch in reference.fetches]
     options.steps.step("Parity")
-    batches = options.inputs.batches(common_target(reference, candidate))
+    batches = options.proof_inputs.batches(common_target(reference, candidate))
     parity = compare(PARITY, names, reference.run, run, batches, options.tolerance)
     options.steps.step("Rows alone and together")
     return (parity, *_rows_check(reference, candidate, padding, options))
@@ -328,7 +328,7 @@ def _rows_check(
     if not target.by_row:
         return []  # requests run alone
     pads = dict(candidate.padding.feeds) if candidate.padding else parse_padding(padding, target.specs)
-    rows = options.inputs.rows(target, pads)
+    rows = options.proof_inputs.rows(target, pads)
     names = [fetch.alias for fetch in candidate.fetches]
     if not pads and not answers_by_row(candidate.run, rows):
         return []  # outputs can't be split into rows

@@ -160,7 +160,7 @@ def _create_batches(
     program: InferenceProgram, sizes: Sequence[int], options: ConversionOptions
 ) -> list[Feeds]:
     if options.sample:
-        return options.inputs.batches(create_target(program), sizes=())
+        return options.proof_inputs.batches(create_target(program), sizes=())
     rng = np.random.default_rng(0)
     points = [(rows, length) for rows in sorted(set(sizes)) for length in sorted(set(options.lengths))]
     return [sample_feeds(program.feeds, program.id_limits, rng, *point) for point in points]

@@ -64,7 +64,7 @@ def convert_to_onnx(
         export_onnx(program, folder / MODEL_FILE, opset, options)
         steps.step("Parity of Paddle and ONNX")
         names = [fetch.name for fetch in program.fetches]
-        batches = options.inputs.batches(create_target(program))
+        batches = options.proof_inputs.batches(create_target(program))
         paddle, onnx = program_runner(program), program_runner(read_program(folder / MODEL_FILE))
         report = compare("Paddle to ONNX", names, paddle, onnx, batches, options.tolerance)
         report.require()
@@ -192,10 +192,10 @@ def _write_variant(directory: Path, place: Path, options: ConversionOptions) -> 
     stored_sample = model.directory / SAMPLE_FILE
     if options.sample and stored_sample.is_file():  # texts would need the tokenizer of the source
         options = replace(options, sample=(stored_sample,))
-    batches = options.inputs.batches(target)
+    batches = options.proof_inputs.batches(target)
     reports = [compare("Paddle to ONNX", names, program_runner(program), onnx, batches, options.tolerance)]
     if padding := named_padding(model):
-        rows = options.inputs.rows(target, padding)
+        rows = options.proof_inputs.rows(target, padding)
         report, _ = prove_declared(
             onnx, names, target, rows, padding,
             checks_ids=True, tolerance=options.tolerance, step="padding in ONNX",

@@ -56,7 +56,7 @@ def convert_onnx(
     current = find_current_result(out, fingerprint, f"would convert {model.program} to {out}", options)
     if current is not None:
         return current
-    batches = options.inputs.batches(create_target(model))
+    batches = options.proof_inputs.batches(create_target(model))
     reference = program_runner(model)
     for batch in batches:
         reference(batch)  # a model that can't be run has no fall-back either

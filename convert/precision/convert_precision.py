@@ -178,7 +178,7 @@ def _prove_rows(
         return None, ()
     options.steps.step("Rows alone and together")
     pads = named_padding(model)
-    rows = options.inputs.rows(original.target, pads)
+    rows = options.proof_inputs.rows(original.target, pads)
     if model.padding is None and not answers_by_row(run, rows):
         return None, ()
     step = "batch" if model.padding is None else "padding"

@@ -74,7 +74,7 @@ def _write_variant(directory: Path, place: Path, options: ConversionOptions) -> 
     reports = [compare(f"fp32 to {INT8}", names, ModelRunner(fp32), run, batches)]
     if padding := named_padding(fp32):
         target = create_model_target(fp32, read_program(fp32.program))
-        rows = replace(options, sample=(stored_sample,)).inputs.rows(target, padding)
+        rows = replace(options, sample=(stored_sample,)).proof_inputs.rows(target, padding)
         reports.append(padding_parity(run, names, rows, padding, step=f"padding in {INT8}")[0])
     reports = [judge_by(report, BOUNDS[CALIBRATED]) for report in reports]
     for report in reports:

@@ -138,7 +138,7 @@ def _row_by_row(program: InferenceProgram, rows: int) -> Runner:
 
 def _sized_batches(program: InferenceProgram, options: ConversionOptions) -> list[Feeds]:
     """Return input batches of 1, 2 and 5 rows, made of the sample or of random inputs."""
-    batches = options.inputs.batches(create_target(program))
+    batches = options.proof_inputs.batches(create_target(program))
     pool = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     count = len(next(iter(pool.values())))
     return [
@@ -257,14 +257,14 @@ def convert_serving(
         if program.format in TORCH_FORMATS:
             program = replace(program, id_limits=probe_id_limits(program))
         target = create_target(program)
-        batches = options.inputs.batches(target)
+        batches = options.proof_inputs.batches(target)
         check_count(labels, program, batches[0])
         reports = build_serving_model(
             program,
             folder,
             aliases=aliases,
             batches=batches,
-            rows=options.inputs.rows(target, pads) if pads else [],
+            rows=options.proof_inputs.rows(target, pads) if pads else [],
             pads=pads,
             labels=description.labels,
             files=description.files,
@@ -275,7 +275,7 @@ def convert_serving(
         if description.sentences:
             reports = (*reports, *sentence_parity(folder, description.sentences, options))
             write_reports(folder / SERVER_FOLDER / PARITY_FILE, reports)
-        store_sample(folder, options.inputs.all_rows(target), pads)
+        store_sample(folder, options.proof_inputs.all_rows(target), pads)
         store_texts(folder, read_texts(options.sample))
         if options.sample and not target.by_row:
             store_example(folder, batches[0])
