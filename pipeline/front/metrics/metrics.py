@@ -407,7 +407,7 @@ _Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 @isolated(b"")
-def own_metrics(families_by_worker: Iterable[Iterable[OwnFamily]]) -> bytes:
+def custom_metrics(families_by_worker: Iterable[Iterable[OwnFamily]]) -> bytes:
     """Return the custom metrics that models count in their workers, in Prometheus' text format.
 
     families_by_worker: metrics of each worker. Values of several workers under the same labels are added up.

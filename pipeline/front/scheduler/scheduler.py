@@ -31,7 +31,7 @@ from pipeline.front.metrics.metrics import (
     OpFigures,
     RequestFigures,
     RequestTimings,
-    own_metrics,
+    custom_metrics,
 )
 from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.plan import Plan, plan
@@ -224,7 +224,7 @@ class Scheduler:
         if self.shards is not None:
             watch_shards(metrics, self.shards)
         metrics.add(
-            lambda: own_metrics(p.own_metrics for pool in self._pools.values() for p in pool.processes)
+            lambda: custom_metrics(p.own_metrics for pool in self._pools.values() for p in pool.processes)
         )
 
     def batcher(self, op: str, app: App) -> Batcher:
