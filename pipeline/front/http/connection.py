@@ -185,7 +185,7 @@ class Connection(OpenConnection):
         max_connections = self._listener.limits.max_connections
         if len(connections) <= max_connections or self._listener.make_room():
             return
-        self._refuse(NotReady(f"{max_connections} connections are busy, the most allowed"))
+        self._send_error(NotReady(f"{max_connections} connections are busy, the most allowed"))
         self._listener.close_later(self)
 
     def data_received(self, data: bytes) -> None:
@@ -208,7 +208,7 @@ class Connection(OpenConnection):
         try:
             self._unparsed = self._reader.parse(data, self.seen_at)
         except ServingError as error:
-            self._refuse(error)
+            self._send_error(error)
 
     def eof_received(self) -> bool:
         """Return whether to keep the connection open after the client has closed its sending side.
@@ -426,7 +426,7 @@ class Connection(OpenConnection):
 
     # Rejecting
 
-    def _refuse(self, error: ServingError) -> None:
+    def _send_error(self, error: ServingError) -> None:
         """Send an error for invalid or oversized data, then close the connection.
 
         Earlier requests get their responses first; their last response then closes the connection, without
@@ -458,7 +458,7 @@ class Connection(OpenConnection):
     def refuse_body(self, error: ServingError) -> None:
         """Reject the request whose body is arriving, if any, and free the bytes that it has sent."""
         if self.arriving_bytes:
-            self._refuse(error)
+            self._send_error(error)
 
     def close_if_slow(self, now: float) -> None:
         """Reject a request that arrives too slowly (slow loris); abort if the client reads no responses.
@@ -472,7 +472,7 @@ class Connection(OpenConnection):
             return
         error = self._reader.overdue(now)
         if error is not None:
-            self._refuse(error)
+            self._send_error(error)
 
     def log_abort(self, reason: str) -> None:
         """Log that the connection is aborted because its client does not read. reason: text for the log."""
