@@ -419,11 +419,11 @@ def custom_metrics(families_by_worker: Iterable[Iterable[OwnFamily]]) -> bytes:
         for family in worker_families:
             first_family = families.setdefault(family.name, family)
             if first_family.kind == family.kind:
-                _add(samples.setdefault(family.name, {}), family)
+                _add_samples(samples.setdefault(family.name, {}), family)
     return "".join(_gauge_text(family, samples[name]) for name, family in families.items()).encode()
 
 
-def _add(samples: _Samples, family: OwnFamily) -> None:
+def _add_samples(samples: _Samples, family: OwnFamily) -> None:
     for suffix, labels, value in family.samples:
         key = suffix, tuple(sorted(labels.items()))
         samples[key] = value if family.kind == "gauge" else samples.get(key, 0.0) + value
