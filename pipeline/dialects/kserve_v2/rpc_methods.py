@@ -437,7 +437,7 @@ class V2Rpc(RpcHandler):
         """
         kind = getattr(messages, f"{name}Request")
 
-        async def handle(data: bytes, context: CallContext) -> bytes:
+        async def handle_call(data: bytes, context: CallContext) -> bytes:
             try:
                 if admit is not None:
                     admit(context.peer())
@@ -445,7 +445,7 @@ class V2Rpc(RpcHandler):
             except ServingError as exc:
                 return await self._refuse_page(context, exc)
 
-        return handle
+        return handle_call
 
     async def _health(self, data: bytes, context: CallContext) -> bytes:
         return _SERVING if self._scheduler.server_ready else _NOT_SERVING
