@@ -183,9 +183,9 @@ class InOrder:
             go_on()
             return
         self._settled[task.number] = go_on
-        self.advance()
+        self.release_results()
 
-    def advance(self) -> None:
+    def release_results(self) -> None:
         """Release the held results that no earlier task blocks any more."""
         while self._under_way:
             number, task = next(iter(self._under_way.items()))

@@ -106,7 +106,7 @@ class Repository:
                 await self._wait_until_idle({op})
                 await self._load(op)
 
-    async def unload(self, ops: Sequence[str]) -> None:
+    async def unload_ops(self, ops: Sequence[str]) -> None:
         """Unload Ops (steps of the service): finish admitted requests, then end the worker processes.
 
         New requests for them are rejected. Raises NotReady while the service starts or stops.

@@ -385,7 +385,7 @@ def test_a_task_that_is_not_wanted_holds_no_other_back() -> None:
     ordered = Ordered(3)
     ordered.complete(1)
     ordered.ways[0].run.leave()
-    ordered.order.advance()
+    ordered.order.release_results()
     assert ordered.settled == [1]
     ordered.complete(0)
     assert ordered.settled == [1, 0], "its own end waits for nothing"
@@ -433,7 +433,7 @@ def test_a_refused_task_of_an_order_waits_for_those_before_it() -> None:
     second.latest("a").fail(InvalidInput("no"))
     assert second.ends == []
     first.run.leave()
-    order.advance()
+    order.release_results()
     assert len(second.ends) == 1
 
 

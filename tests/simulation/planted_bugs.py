@@ -241,7 +241,7 @@ def stale_replies_take_a_place(replace: Replace) -> None:
             go_on()
             return
         order._settled[task.number] = go_on
-        order.advance()
+        order.release_results()
 
     replace(InOrder, "complete", complete)
 

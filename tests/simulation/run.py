@@ -135,7 +135,7 @@ class Run:
 
     async def unload_and_load(self, op: str) -> None:
         self.unloading += 1
-        await self.repository.unload([op])
+        await self.repository.unload_ops([op])
         await asyncio.sleep(self.rng.choice((0.0, 1.0)))
         while not self.stopping:
             try:

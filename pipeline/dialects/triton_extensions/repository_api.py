@@ -104,7 +104,7 @@ class ModelControl:
             dependents = getattr(dependents, "bool_param", dependents)
             await self._repository.unload_model(name, dependents=dependents is True)
             return
-        await self._repository.unload(self._models.list_ops(name))
+        await self._repository.unload_ops(self._models.list_ops(name))
 
     async def _load_from(self, loader: ModelLoader, name: str, parameters: Mapping[str, Any]) -> None:
         try:

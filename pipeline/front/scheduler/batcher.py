@@ -753,7 +753,7 @@ class Batcher:
         for task in instance.take_back():
             self._push_again(task)
         if self._in_order is not None:
-            self._in_order.advance()
+            self._in_order.release_results()
 
     def declined(self, tasks: Sequence[Task]) -> None:
         """Queue recalled tasks again that the worker has not begun, unless another instance runs them."""
