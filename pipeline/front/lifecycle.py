@@ -54,7 +54,7 @@ class Recorder:
         self._requests = self._bytes = 0
         self._until: asyncio.TimerHandle | None = None
 
-    def listen(self) -> None:
+    def install_handler(self) -> None:
         """Install the handler of SIGUSR2."""
         asyncio.get_running_loop().add_signal_handler(recording.SIGNAL, self._toggle)
 
@@ -134,7 +134,7 @@ class Hangup:
         self._needs_terminal = has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
         self._reloads: set[asyncio.Task[None]] = set()
 
-    def listen(self) -> None:
+    def install_handler(self) -> None:
         """Install the handler of SIGHUP."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._accept_signal)
 
@@ -245,8 +245,8 @@ async def run_front(app: App, outputs: Outputs) -> int:
     repository = ModelLoader(scheduler, app.repository) if app.repository else Repository(scheduler)
     later_workers = repository.count_later_workers() if isinstance(repository, ModelLoader) else 0
     listeners = Listeners(scheduler, Dialects(app.dialects, scheduler, repository), later_workers)
-    Hangup(scheduler, repository, listeners, stop_requested.set).listen()
-    Recorder(scheduler).listen()
+    Hangup(scheduler, repository, listeners, stop_requested.set).install_handler()
+    Recorder(scheduler).install_handler()
     start_signals.release()
     config = app.config
     for op, choice in app.choices.items():

@@ -329,7 +329,7 @@ class UnreadResponses:
         self._update_connections()
         for connection in list(self._connections.values()):
             if not connection.makes_progress and began - connection.since > self._timeout_s:
-                self._close(connection, "it has not read on for limits.body_timeout_s")
+                self._close_connection(connection, "it has not read on for limits.body_timeout_s")
         self._shed(began)
         for connection in self._connections.values():
             connection.restart_interval(began)
@@ -385,9 +385,9 @@ class UnreadResponses:
         )
         for connection in reversed(slowest_last):
             if self._bytes > self._max_bytes:
-                self._close(connection, reason)
+                self._close_connection(connection, reason)
 
-    def _close(self, connection: _ReadingConnection, reason: str) -> None:
+    def _close_connection(self, connection: _ReadingConnection, reason: str) -> None:
         """Close a connection that does not read, and log it. reason: text for the log."""
         if connection.closed or not connection.reset():  # calls of a lost connection end by themselves
             return
