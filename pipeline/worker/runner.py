@@ -331,7 +331,7 @@ class Runner:
         else:
             assert self._predictor is not None
             fetches = self._predictor.run(merged)
-        parts = split(fetches, batch, self._joining.padding, copies=not self._hooks.batch_postprocess)
+        parts = split_outputs(fetches, batch, self._joining.padding, copies=not self._hooks.batch_postprocess)
         if parts is None and len(batch) == 1:  # a fetch without a batch axis belongs to the only request
             parts = [fetches]
         if parts is not None:
@@ -508,7 +508,7 @@ def _pad(arrays: Sequence[np.ndarray], places: Sequence[Place], rule: FeedPaddin
     return padded
 
 
-def split(
+def split_outputs(
     fetches: Mapping[str, Any], slices: Sequence[Slice], padding: Padding | None, *, copies: bool = True
 ) -> list[dict[str, Any]] | None:
     """Cut the outputs of a batch into those of each slice, without padding; None when an output lacks a row.

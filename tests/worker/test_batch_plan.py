@@ -13,7 +13,7 @@ import pytest
 from pipeline.models.serving_model import FeedPadding, Padding
 from pipeline.worker.model import Joining
 from pipeline.worker.plan import RUN_OVERHEAD_S, BatchLimits, RunCosts, Slice, bucket, plan
-from pipeline.worker.runner import describe_feed, join, slice_feed, split
+from pipeline.worker.runner import describe_feed, join, slice_feed, split_outputs
 
 TEXT = "text"
 TENS = [[*range(i, i + 10)] for i in range(0, 40, 10)]
@@ -197,21 +197,21 @@ def test_each_gets_its_own_rows_back_cut_to_its_own_length() -> None:
     feeds = [ids([1, 2]), ids([3, 4, 5], [6, 7, 8])]
     items = [describe_feed(feed, IDS) for feed in feeds]
     states = joined(feeds, IDS)["ids"] * 10
-    one, other = split({"states": states, "first": states[:, 0]}, items, IDS.padding)
+    one, other = split_outputs({"states": states, "first": states[:, 0]}, items, IDS.padding)
     assert (one["states"].tolist(), one["first"].tolist()) == ([[10, 20]], [10])
     assert (other["states"].tolist(), other["first"].tolist()) == ([[30, 40, 50], [60, 70, 80]], [30, 60])
 
 
 def test_the_parts_of_a_batch_share_no_memory() -> None:
     fetch = np.zeros((2, 3))
-    one, other = split({"x": fetch}, texts(1, 1), None)
+    one, other = split_outputs({"x": fetch}, texts(1, 1), None)
     one["x"][:] = 1
     assert other["x"].tolist() == [[0, 0, 0]]
     assert not np.shares_memory(one["x"], fetch)
 
 
 def test_a_list_of_a_row_per_element_is_split_like_an_array() -> None:
-    one, other = split(
+    one, other = split_outputs(
         {"x": np.zeros((3, 1)), "texts": ["a", "b", "c"]}, [Slice(1, 5, TEXT), Slice(2, 5, TEXT)], None
     )
     assert (one["texts"], other["texts"]) == (["a"], ["b", "c"])
@@ -219,13 +219,13 @@ def test_a_list_of_a_row_per_element_is_split_like_an_array() -> None:
 
 @pytest.mark.parametrize("fetch", [np.zeros(3), np.array(1.0), [1, 2, 3], "text", None])
 def test_fetches_without_a_row_for_each_row_are_not_split(fetch: object) -> None:
-    assert split({"good": np.zeros((2, 1)), "x": fetch}, texts(1, 1), None) is None
+    assert split_outputs({"good": np.zeros((2, 1)), "x": fetch}, texts(1, 1), None) is None
 
 
 def test_a_feed_that_runs_alone_is_not_cut_to_a_length_it_does_not_have() -> None:
     """Its rows can't be told, so its length can't either: the fetch is its whole answer."""
     feed = {"ids": np.ones((1, 3), "int64"), "weights": np.ones((2, 5))}
-    (own,) = split({"states": np.ones((1, 4, 6))}, [describe_feed(feed, IDS)], IDS.padding)
+    (own,) = split_outputs({"states": np.ones((1, 4, 6))}, [describe_feed(feed, IDS)], IDS.padding)
     assert own["states"].shape[1] >= 3
 
 

@@ -103,7 +103,7 @@ class RequestFigures:
     failures: Failures = field(default_factory=Failures)
     cache: CacheFigures = field(default_factory=CacheFigures)
 
-    def record(self, took_s: float, rows: int, *, failed: bool) -> None:
+    def count(self, took_s: float, rows: int, *, failed: bool) -> None:
         """Count a request that has ended. took_s: seconds from admission to answer.
 
         rows: its rows in statistics.

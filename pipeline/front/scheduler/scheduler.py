@@ -502,7 +502,7 @@ class Scheduler:
         elif entry.requests is not None:
             is_error = not isinstance(answer, list)
             rows = 0 if dag_run.is_cached else request.rows
-            entry.requests.record(took_s, rows, failed=is_error)
+            entry.requests.count(took_s, rows, failed=is_error)
             if isinstance(answer, ServingError):
                 entry.requests.failures.count(answer)
 
