@@ -45,7 +45,7 @@ STAGES: Sequence[tuple[Any, str, str]] = (
     (runner.Runner, "create_slices", "feeds described"),
     (runner.Runner, "plan", "batches planned"),
     (runner, "join", "feeds joined and padded"),
-    (runner, "split", "fetches cut apart"),
+    (runner, "split_outputs", "fetches cut apart"),
     (executor.Executor, "_postprocess", "postprocess"),
     (executor.Executor, "_send_replies", "answers encoded"),
     (main.Front, "_write", "reply sent"),

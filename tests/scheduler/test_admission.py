@@ -117,7 +117,7 @@ def test_requests_are_admitted_up_to_the_limit_and_again_after_an_end(clock: Clo
     with pytest.raises(Overloaded, match=r"^3 requests are pending, the most that dag.max_pending_requests"):
         admission.admit(request(), SINGLE, client, 3)
     assert client.pending == 3
-    admission.release(request(), client)
+    admission.end_request(request(), client)
     assert client.pending == 2
     admission.admit(request(), SINGLE, client, 2)
 
@@ -208,7 +208,7 @@ def test_pending_rows_beyond_the_limit_of_requests_lengthen_what_is_compared(clo
     admission.admit(request(rows=30), SINGLE, Client(), 0)
     with pytest.raises(Overloaded, match=r"expected in 46\.500 s"):
         admission.admit(request(46.0), SINGLE, Client(), 1)
-    admission.release(request(rows=30), Client())
+    admission.end_request(request(rows=30), Client())
     admission.admit(request(46.0), SINGLE, Client(), 1)
 
 
@@ -342,7 +342,7 @@ def test_pending_rows_are_bounded_to_the_row(clock: Clock) -> None:
     ) as refused:
         admission.admit(request(rows=1), SINGLE, client, 2)
     assert refused.value.retry_after_s == 5.0
-    admission.release(request(rows=4), client)
+    admission.end_request(request(rows=4), client)
     admission.admit(request(rows=3), SINGLE, client, 1)
     assert client.pending == 2
 

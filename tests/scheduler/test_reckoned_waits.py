@@ -116,7 +116,7 @@ def test_pending_rows_are_bounded_and_a_request_alone_may_have_more() -> None:
         admission.admit(pending, cast(Any, dag), client, 0)
         with pytest.raises(Overloaded, match=r"dag\.max_pending_rows is 100"):
             admission.admit(other, cast(Any, dag), client, 1)
-        admission.release(pending, client)
+        admission.end_request(pending, client)
     admission.admit(small, cast(Any, dag), client, 0)
 
 

@@ -85,7 +85,7 @@ class Admission:
         self._rows += request.rows
         return self.fair_queue.admit(client)
 
-    def release(self, request: Request, client: Client) -> None:
+    def end_request(self, request: Request, client: Client) -> None:
         """Stop counting a request as pending, after its answer, its failure or the client's disconnection."""
         self._rows -= request.rows
         self.fair_queue.end(client)

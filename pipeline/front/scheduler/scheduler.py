@@ -469,7 +469,7 @@ class Scheduler:
         request, took_s = dag_run.request, time.monotonic() - dag_run.began
         if dag_run.due_key is not None:
             self._deadlines.discard(dag_run, dag_run.due_key)
-        self._admission.release(request, request.client or self._anyone)
+        self._admission.end_request(request, request.client or self._anyone)
         self._pending -= 1
         dag_run.entry.pending -= 1
         if self._awaited_ends or not self._accepting:

@@ -193,7 +193,7 @@ class TextEntity(NamedTuple):
     end: int
     tokens: tuple[int, int] | None = None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """Return the entity as JSON values, for KServe v1."""
         fields = {name: getattr(self, name) for name in _PADDING}
         return fields if self.tokens is None else {**fields, "tokens": list(self.tokens)}
@@ -228,7 +228,7 @@ def build_entity_answer(entities: Sequence[Sequence[TextEntity]], classes: Seque
     value = [[entity.as_paddlenlp() for entity in row] for row in entities]
     return Answer(
         build_entity_tensors(entities),
-        rows=[{"entities": [entity.as_dict() for entity in row]} for row in entities],
+        rows=[{"entities": [entity.as_json() for entity in row]} for row in entities],
         key_values={
             "value": json.dumps(value, ensure_ascii=False),
             "tokens_label": json.dumps(classes),
