@@ -355,7 +355,7 @@ class DescribedOp(Op):
             fetches = {name: np.concatenate([row[name] for row in fetches]) for name in names}
         answer: dict[str, Any] = {}
         for printer in self._printers:
-            build_outputs.update(printer.build_outputs(fetches))
+            answer.update(printer.build_outputs(fetches))
         return answer
 
 

@@ -259,7 +259,9 @@ class HttpHandler(ABC):
                 return
             infer_request.client, infer_request.endpoint = request.client, self.name
             try:
-                dag_run = self._scheduler.begin_request(infer_request, partial(self._answer, request, infer_request))
+                dag_run = self._scheduler.begin_request(
+                    infer_request, partial(self._answer, request, infer_request)
+                )
             except Overloaded as exc:
                 exc.__traceback__ = None  # the traceback holds the request's inputs
                 request.reject_overload(partial(self._answer, request, None, exc), infer_request.deadline)
