@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
 
+from client.connection_options import ConnectionOptions
 from client.errors import ClientError
 from client.exchange import Answer, Client
-from client.headers import add_api_key_option, add_header_option
-from client.tls import add_tls_options, build_tls
+from client.options import add_options, argument, option, parse_options, switch
 from client.values import Value, parse_value
 
 EXAMPLES = """examples:
@@ -23,9 +24,32 @@ EXAMPLES = """examples:
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class SendOptions(ConnectionOptions):
+    """The command-line options of a client script, beside the option for the address of the service."""
+
+    texts: tuple[str, ...] = argument(nargs="+", metavar="TEXT", help="sent together, as one request")
+    service: str = option(default="bert", help="its name (default: %(default)s)")
+    method: str = option(default="prediction", help="(default: %(default)s)")
+    timeout: float = option(default=10.0, metavar="SECONDS", help="for the whole call (default: 10)")
+    retries: int = option(default=2, help="further tries when unavailable or busy (default: 2)")
+    keys: tuple[str, ...] = option(
+        "--as",
+        default=(),
+        metavar="NAME",
+        help="what a text is called; again for the next (default: 0, 1, ...)",
+    )
+    json: bool = switch(help="print the answer as JSON, values as they came")
+    address: str
+
+    def __post_init__(self) -> None:
+        if len(self.keys) not in (0, len(self.texts)):
+            raise ValueError(f"--as is given {len(self.keys)} times for {len(self.texts)} texts; name each")
+
+
 def parse_arguments(
     name: str, address_option: str, default: str, arguments: Sequence[str] | None
-) -> argparse.Namespace:
+) -> SendOptions:
     """Parse the command line of a client script; exit with a message if it is wrong.
 
     name: file name of the script. address_option: "--url" or "--address", with its default. arguments: None
@@ -37,7 +61,6 @@ def parse_arguments(
         epilog=EXAMPLES.format(name=name, address_option=address_option, default=default),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("texts", nargs="+", metavar="TEXT", help="sent together, as one request")
     parser.add_argument(
         address_option,
         dest="address",
@@ -45,30 +68,12 @@ def parse_arguments(
         default=default,
         help="where the service is (default: %(default)s)",
     )
-    parser.add_argument("--service", default="bert", help="its name (default: %(default)s)")
-    parser.add_argument("--method", default="prediction", help="(default: %(default)s)")
-    parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="SECONDS", help="for the whole call (default: 10)"
-    )
-    parser.add_argument(
-        "--retries", type=int, default=2, help="further tries when unavailable or busy (default: 2)"
-    )
-    parser.add_argument(
-        "--as",
-        dest="keys",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="what a text is called; again for the next (default: 0, 1, ...)",
-    )
-    add_header_option(parser)
-    add_tls_options(parser)
-    add_api_key_option(parser)
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON, values as they came")
-    options = parser.parse_args(arguments)
-    if len(options.keys) not in (0, len(options.texts)):
-        parser.error(f"--as is given {len(options.keys)} times for {len(options.texts)} texts; name each")
-    return options
+    add_options(parser, SendOptions)
+    values = parser.parse_args(arguments)
+    try:
+        return parse_options(SendOptions, values, address=values.address)
+    except ValueError as error:
+        parser.error(str(error))
 
 
 def plain_console(*, stderr: bool = False) -> Console:
@@ -96,9 +101,7 @@ def run(
             options.method,
             timeout_s=options.timeout,
             retries=options.retries,
-            tls=build_tls(options),
-            api_key=options.api_key,
-            headers=dict(options.headers),
+            **options.create_arguments(),
         ) as client:
             named = dict(zip(options.keys, options.texts, strict=True)) if options.keys else options.texts
             answer = client.predict(named)

@@ -27,23 +27,8 @@ def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return dict(headers)
 
 
-def add_header_option(parser: argparse.ArgumentParser) -> None:
-    """Add the command-line option --header 'NAME: VALUE', which may be repeated.
-
-    The parsed value `headers` is a list of (name, value).
-    """
-    parser.add_argument(
-        "--header",
-        dest="headers",
-        action="append",
-        type=_pair,
-        default=[],
-        metavar="'NAME: VALUE'",
-        help="sent with each request, over gRPC as metadata; again for more",
-    )
-
-
-def _pair(text: str) -> tuple[str, str]:
+def parse_header(text: str) -> tuple[str, str]:
+    """Return name and value of a header that an option gives as "Name: value". Raise ArgumentTypeError."""
     name, _, value = text.partition(":")
     try:
         ((name, value),) = checked_headers({name.strip(): value.strip()}).items()
@@ -65,13 +50,3 @@ def find_api_key(option: str | None) -> str | None:
     if key is not None and not re.fullmatch(r"[!-~]+", key):
         raise ValueError("the API key holds something else than printable ASCII characters")
     return key
-
-
-def add_api_key_option(parser: argparse.ArgumentParser) -> None:
-    """Add the command-line option --api-key, the key that the client sends to the service.
-
-    The environment variable is safer: other users of the machine can see a command line.
-    """
-    parser.add_argument(
-        "--api-key", metavar="KEY", help=f"to show to the service (default: {VARIABLE} in the environment)"
-    )

@@ -17,19 +17,21 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from client.client_command import plain_console
+from client.connection_options import ConnectionOptions
 from client.endpoints import ENDPOINTS, Connection, Endpoint, HttpConnection, RequestNames, RpcConnection
 from client.errors import ClientError, RequestRefused
-from client.headers import add_api_key_option, add_header_option
 from client.http_client import DEFAULT_URL
 from client.load_plot import write_plot
 from client.load_report import Sample, print_report
+from client.options import add_options, option, parse_options
 from client.rpc_client import DEFAULT_ADDRESS
-from client.tls import add_tls_options, build_tls
 
 LINES = (".jsonl", ".ndjson")  # files with a body on each line; any other file is one body
 
@@ -109,6 +111,98 @@ EXAMPLES = """examples:
 """
 LATE_MS = 10.0  # a request that starts later than this had no free thread
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def _rate(text: str) -> float:
+    rate = float(text)
+    if not 0 < rate < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no rate")
+    return rate
+
+
+@dataclass(frozen=True)
+class LoadOptions(ConnectionOptions):
+    """The command-line options of the load test. Raises ValueError for options that conflict."""
+
+    url: str | None = option(group="where", help=f"over HTTP (default: {DEFAULT_URL})")
+    rpc: str | None = option(group="where", metavar="ADDRESS", help="over gRPC, such as 127.0.0.1:8088")
+    door: str | None = option(choices=ENDPOINTS, help="how to ask (default: http, with --rpc grpc)")
+    path: str | None = option(help="over HTTP, in place of the endpoint's own path")
+    service: str = option(default="bert", help="its name, or the model's at v1 and v2 (default: %(default)s)")
+    method: str = option(default="prediction", help="of http and grpc (default: %(default)s)")
+    threads: int = option(type=_positive, default=20, help="connections (default: %(default)s)")
+    loops: int | None = option(type=_positive, help="requests of each thread (default: 200)")
+    seconds: float | None = option(help="stop after this time; without --loops by time alone")
+    rate: float | None = option(
+        type=_rate,
+        metavar="N",
+        help="requests a second in all, whether they are answered or not, each timed from when it was due "
+        "(default: each thread asks again when it is answered)",
+    )
+    texts: Path | None = option(metavar="FILE", help="a text a line (default: 8 headlines)")
+    rows: int = option(type=_positive, default=1, help="texts a request (default: 1)")
+    keys: tuple[str, ...] = option(
+        "--as",
+        default=(),
+        metavar="NAME",
+        help="what a text is called; again for the next one of a request (default: 0, 1, ...; v1, v2: text)",
+    )
+    bodies: Path | None = option(
+        metavar="PATH",
+        help="bodies in place of texts: a .jsonl file with one a line, another file, or a folder of files; "
+        "over gRPC a line is the message as JSON",
+    )
+    timeout: float = option(default=10.0, metavar="SECONDS", help="(default: 10)")
+    plot: Path | None = option(metavar="FILE.svg", help="draw the latencies")
+
+    def __post_init__(self) -> None:
+        if self.plot is not None and self.plot.suffix != ".svg":
+            raise ValueError(f"--plot {self.plot}: the plot is an SVG, name it *.svg")
+        if self.over_rpc and self.url is not None:
+            raise ValueError(f"--door {self.protocol} is over gRPC; give --rpc in place of --url")
+        if not self.over_rpc and self.rpc is not None:
+            raise ValueError(f"--door {self.protocol} is over HTTP; give --url in place of --rpc")
+        if self.over_rpc and self.path is not None:
+            raise ValueError(f"--path is for HTTP, --door {self.protocol} is over gRPC")
+        if self.bodies is not None and (self.texts or self.keys or self.rows != 1):
+            raise ValueError("--bodies are sent as they are; --texts, --as and --rows make bodies of texts")
+
+    @property
+    def protocol(self) -> str:
+        """Name of the protocol, a key of ENDPOINTS."""
+        return self.door or ("http" if self.rpc is None else "grpc")
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The protocol of the requests."""
+        return ENDPOINTS[self.protocol]
+
+    @property
+    def over_rpc(self) -> bool:
+        """Whether requests are sent over gRPC."""
+        return bool(self.endpoint.method)
+
+    @property
+    def address(self) -> str:
+        """URL of the service, or its host and port for gRPC."""
+        return (self.rpc or DEFAULT_ADDRESS) if self.over_rpc else (self.url or DEFAULT_URL)
+
+    @property
+    def request_names(self) -> RequestNames:
+        """Service and method that each request names."""
+        return RequestNames(self.service, self.method)
+
+    @property
+    def loops_per_thread(self) -> int | None:
+        """Number of requests of each thread; None for a test that ends by time alone."""
+        return 200 if self.loops is None and self.seconds is None else self.loops
 
 
 class LoadTest:
@@ -227,21 +321,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     The code is 1 if any request failed, or the first request failed and nothing was measured.
     """
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    _check_options(parser, options)
-    try:
-        bodies = _bodies(options)
-    except (OSError, ValueError) as error:
-        parser.error(str(error))
-    console, connect = plain_console(), _connector(options)
+    options, bodies = _parse_options(arguments)
+    console, connect = plain_console(), partial(_connect, options)
     try:
         with connect() as connection:
             connection.ask(bodies[0], options.timeout)
     except (ClientError, ValueError) as error:
         console.print(f"the first request failed, nothing was measured: {error}", style="red", soft_wrap=True)
         return 1
-    loops = options.loops if options.loops is not None or options.seconds is not None else 200
+    loops = options.loops_per_thread
     test = LoadTest(
         connect,
         bodies,
@@ -263,61 +351,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed or not samples else 0
 
 
-def _check_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Fill in the defaults of the load test's options; exit with a message if options conflict."""
-    if options.plot is not None and options.plot.suffix != ".svg":
-        parser.error(f"--plot {options.plot}: the plot is an SVG, name it *.svg")
-    if options.endpoint is None:
-        options.endpoint = "http" if options.rpc is None else "grpc"
-    over_rpc = bool(ENDPOINTS[options.endpoint].method)
-    if over_rpc and options.url is not None:
-        parser.error(f"--door {options.endpoint} is over gRPC; give --rpc in place of --url")
-    if not over_rpc and options.rpc is not None:
-        parser.error(f"--door {options.endpoint} is over HTTP; give --url in place of --rpc")
-    options.url = options.url or DEFAULT_URL
-    options.rpc = options.rpc or (DEFAULT_ADDRESS if over_rpc else None)
-    if over_rpc and options.path is not None:
-        parser.error(f"--path is for HTTP, --door {options.endpoint} is over gRPC")
-    if options.bodies is not None and (options.texts or options.keys or options.rows != 1):
-        parser.error("--bodies are sent as they are; --texts, --as and --rows make bodies of texts")
+def _parse_options(arguments: Sequence[str] | None) -> tuple[LoadOptions, list[bytes]]:
+    """Return the options of a command line, and the request bodies; exit with a message if it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="python3 -m client.load",
+        description="Load a running service and print requests/s, latencies and errors.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_options(parser, LoadOptions)
+    try:
+        options = parse_options(LoadOptions, parser.parse_args(arguments))
+        return options, _bodies(options)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
 
 
-def _bodies(options: argparse.Namespace) -> list[bytes]:
+def _bodies(options: LoadOptions) -> list[bytes]:
     """Return the request bodies that the options ask for: read from files, or built from texts.
 
     Raises OSError, and ValueError for invalid bodies.
     """
-    endpoint = ENDPOINTS[options.endpoint]
     if options.bodies is not None:
-        return read_bodies(endpoint, options.bodies)
+        return read_bodies(options.endpoint, options.bodies)
     texts = read_texts(options.texts) if options.texts else TEXTS
     if not texts:
         raise ValueError(f"--texts {options.texts}: no line with text in it")
-    return make_text_bodies(endpoint, _request_names(options), texts, options.keys, options.rows)
+    return make_text_bodies(options.endpoint, options.request_names, texts, options.keys, options.rows)
 
 
-def _connector(options: argparse.Namespace) -> Callable[[], Connection]:
-    """Return a function that creates a client connection to the service of the options."""
-    endpoint = ENDPOINTS[options.endpoint]
-
-    def connect() -> Connection:
-        shown = {"tls": build_tls(options), "api_key": options.api_key, "headers": dict(options.headers)}
-        if options.rpc is not None:
-            return RpcConnection(endpoint, options.rpc, **shown)
-        return HttpConnection(
-            endpoint, options.url, options.path or endpoint.path(_request_names(options)), **shown
-        )
-
-    return connect
+def _connect(options: LoadOptions) -> Connection:
+    """Create a client connection to the service of the options."""
+    endpoint, arguments = options.endpoint, options.create_arguments()
+    if options.over_rpc:
+        return RpcConnection(endpoint, options.address, **arguments)
+    path = options.path or endpoint.path(options.request_names)
+    return HttpConnection(endpoint, options.address, path, **arguments)
 
 
-def _request_names(options: argparse.Namespace) -> RequestNames:
-    return RequestNames(options.service, options.method)
-
-
-def _title(options: argparse.Namespace) -> str:
-    where = f"gRPC {options.rpc}" if options.rpc is not None else f"HTTP {options.url}"
-    endpoint = "" if options.endpoint in ("http", "grpc") else f" ({options.endpoint})"
+def _title(options: LoadOptions) -> str:
+    where = f"{'gRPC' if options.over_rpc else 'HTTP'} {options.address}"
+    endpoint = "" if options.protocol in ("http", "grpc") else f" ({options.protocol})"
     what = f"bodies of {options.bodies}" if options.bodies else f"texts a request: {options.rows}"
     pace = "" if options.rate is None else f", {options.rate:g} requests/s"
     return f"{where}{endpoint}, {options.threads} threads{pace}, {what}"
@@ -344,73 +418,6 @@ def _watch(test: LoadTest, total: int | None, seconds: float | None) -> bool:
             test.stop()
             return True
     return False
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python3 -m client.load",
-        description="Load a running service and print requests/s, latencies and errors.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--url", help=f"over HTTP (default: {DEFAULT_URL})")
-    where.add_argument("--rpc", metavar="ADDRESS", help="over gRPC, such as 127.0.0.1:8088")
-    parser.add_argument(
-        "--door", dest="endpoint", choices=ENDPOINTS, help="how to ask (default: http, with --rpc grpc)"
-    )
-    parser.add_argument("--path", help="over HTTP, in place of the endpoint's own path")
-    parser.add_argument(
-        "--service", default="bert", help="its name, or the model's at v1 and v2 (default: %(default)s)"
-    )
-    parser.add_argument("--method", default="prediction", help="of http and grpc (default: %(default)s)")
-    parser.add_argument("--threads", type=_positive, default=20, help="connections (default: %(default)s)")
-    parser.add_argument("--loops", type=_positive, help="requests of each thread (default: 200)")
-    parser.add_argument("--seconds", type=float, help="stop after this time; without --loops by time alone")
-    parser.add_argument(
-        "--rate",
-        type=_rate,
-        metavar="N",
-        help="requests a second in all, whether they are answered or not, each timed from when it was due "
-        "(default: each thread asks again when it is answered)",
-    )
-    parser.add_argument("--texts", type=Path, metavar="FILE", help="a text a line (default: 8 headlines)")
-    parser.add_argument("--rows", type=_positive, default=1, help="texts a request (default: 1)")
-    parser.add_argument(
-        "--as",
-        dest="keys",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="what a text is called; again for the next one of a request (default: 0, 1, ...; v1, v2: text)",
-    )
-    parser.add_argument(
-        "--bodies",
-        type=Path,
-        metavar="PATH",
-        help="bodies in place of texts: a .jsonl file with one a line, another file, or a folder of files; "
-        "over gRPC a line is the message as JSON",
-    )
-    add_header_option(parser)
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="(default: 10)")
-    add_tls_options(parser)
-    add_api_key_option(parser)
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the latencies")
-    return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is less than 1")
-    return number
-
-
-def _rate(text: str) -> float:
-    rate = float(text)
-    if not 0 < rate < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no rate")
-    return rate
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,22 +45,3 @@ class Tls:
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {path}" for name, path in vars(self).items() if path is not None) or "TLS"
-
-
-def add_tls_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command-line options --ca, --cert and --key; `build_tls` makes a `Tls` of them."""
-    parser.add_argument(
-        "--ca", metavar="FILE", help="PEM file of the authority that signed the service's certificate"
-    )
-    parser.add_argument("--cert", metavar="FILE", help="PEM file of a certificate to show to the service")
-    parser.add_argument("--key", metavar="FILE", help="PEM file of its private key")
-
-
-def build_tls(options: argparse.Namespace) -> Tls | None:
-    """Return the TLS settings of the command-line options, or None without --ca and --cert.
-
-    With None, HTTP uses TLS if the URL is https, and gRPC uses no TLS.
-    """
-    if options.ca is None and options.cert is None:
-        return None
-    return Tls(options.ca, options.cert, options.key)

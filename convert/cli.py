@@ -20,12 +20,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from client.options import parse_options
 from convert.commands import Command, create_parser
 from convert.proof.parity import FailedParity, ParityReport
 from convert.result import Conversion, ConversionOptions
 from convert.to_serving.next_step import next_step
 from pipeline.errors import ParityError, ServingError
-from pipeline.launch.commands import EXIT_MISTAKE, paddlewheel, parse_options
+from pipeline.launch.commands import EXIT_MISTAKE, paddlewheel
 
 
 class ShownSteps:

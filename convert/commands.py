@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
+from client.options import add_options, argument, option, switch
 from convert.from_paddlenlp.paddlenlp_source import TASKS
 from convert.from_torch.torch_source import ROUTES, TORCH_OPSET, TORCH_OPSETS
 from convert.paddle_onnx.paddle2onnx_step import OPSET, OPSETS
@@ -15,7 +16,7 @@ from convert.programs.engines import ENGINES
 from convert.programs.program_feeds import BATCHES, SHAPE_LENGTHS
 from convert.result import FORMATS, TRITON, Conversion, ConversionOptions, lengths_settings, parse_numbers
 from pipeline.errors import ConfigError, ConversionError
-from pipeline.launch.commands import OneLineParser, add_command, add_options, argument, option, switch
+from pipeline.launch.commands import OneLineParser, add_command
 
 _OUT = {"metavar": "OUT", "help": "folder to write"}
 _LABELS = {"metavar": "A,B|FILE", "help": "names of the classes, in order, or a file of them"}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from client.options import option, switch
 from convert.output.staging import is_current
 from convert.programs.program_feeds import LENGTHS
 from convert.proof.parity import TOLERANCE, ParityReport
@@ -14,7 +15,6 @@ from convert.proof.proof_inputs import Inputs
 from convert.steps.isolation import STEP_TIMEOUT_S
 from convert.steps.progress import SilentSteps, Steps
 from pipeline.errors import ConversionError
-from pipeline.launch.commands import option, switch
 
 FORMATS = ("json", "pdmodel")
 """Formats of a Paddle program: that of Paddle 3, and that of its TensorRT engine."""

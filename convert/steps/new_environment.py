@@ -11,16 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from client.options import add_options, argument, option, parse_options
 from convert.steps.conversion_environment import CONVERT_PYTHON, TORCH_REMARK
 from pipeline.errors import ConversionError
-from pipeline.launch.commands import (
-    EXIT_MISTAKE,
-    OneLineParser,
-    add_options,
-    argument,
-    option,
-    parse_options,
-)
+from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser
 
 LOCKS = Path(__file__).resolve().parents[1] / "requirements"
 PIP_INDEX = "pip"

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from client.options import add_options, parse_options
 from pipeline import __version__
 from pipeline.errors import ConfigError, ServingError
 from pipeline.launch.command_options import (
@@ -25,7 +26,7 @@ from pipeline.launch.command_options import (
     TextOptions,
     TuneOptions,
 )
-from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command, add_options, parse_options
+from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.launch.serve_options import ServeOptions, add_flags, hint
 from pipeline.launch.text_command import TEXT_EXAMPLES, export
 from pipeline.launch.tritonserver import start_server

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from client.options import argument, option, switch
 from pipeline.errors import ConfigError
-from pipeline.launch.commands import argument, option, switch
 from pipeline.launch.flag_values import repository_folder
 from pipeline.offline.target import REQUEST_ROWS  # imports no rich: the doctor runs without it
 

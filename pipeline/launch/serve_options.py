@@ -14,10 +14,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from client.options import add_options, list_options, option
 from pipeline.api.restrictions import APIS
 from pipeline.errors import ConfigError
 from pipeline.launch import flag_values as values
-from pipeline.launch.commands import add_options, list_options, option
 from pipeline.launch.flag_values import BOOL, COUNT, FILE, PORT, TEXT, Kind
 
 NO_EFFECT = "no effect: "

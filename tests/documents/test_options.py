@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from client.load import LoadOptions
+from client.options import list_flags
 from convert.commands import COMMANDS, ShapeOptions
 from pipeline.launch import command_options
 from pipeline.launch.command_options import ScoreOptions, TuneOptions
-from pipeline.launch.commands import list_flags
 from tests.support.flag_table import rows
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -26,6 +27,11 @@ def table_flags(page: str) -> list[str]:
 @pytest.mark.parametrize("page", ["tuning.md", "tuning_zh.md"])
 def test_the_table_of_tune_has_each_option(page: str) -> None:
     assert sorted(table_flags(page)) == sorted(list_flags(TuneOptions))
+
+
+@pytest.mark.parametrize("page", ["benchmarks.md", "benchmarks_zh.md"])
+def test_the_table_of_the_load_test_has_each_option(page: str) -> None:
+    assert sorted(table_flags(page)) == sorted(list_flags(LoadOptions))
 
 
 @pytest.mark.parametrize("page", ["scoring.md", "scoring_zh.md"])
