@@ -152,7 +152,7 @@ def suspects_run_with_others(replace: Replace) -> None:
 
     def push_unsuspected(queue: Batcher, task: Task) -> None:
         if task.suspect:
-            queue._queue.add(task)
+            queue._queue.insert(task)
             queue.dispatch_soon()
         else:
             push_again(queue, task)
