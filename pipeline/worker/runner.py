@@ -549,7 +549,7 @@ class Steps(NamedTuple):
 
         Raises ModelFailed for outputs without a row for each row of the feed.
         """
-        parts = split(fetch, self.batch, self.padding)
+        parts = split_outputs(fetch, self.batch, self.padding)
         if parts is None and len(self.batch) == 1:
             return [dict(fetch)]
         if parts is None:

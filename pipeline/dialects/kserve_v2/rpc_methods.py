@@ -681,7 +681,9 @@ class Stream:
             request.stream = partial(self._add_answer, entry)
             if not request.decoupled:
                 self._in_order.append(entry)
-            dag_run = self._scheduler.begin_request(request, lambda answer: self._respond(entry, answer, dag_run))
+            dag_run = self._scheduler.begin_request(
+                request, lambda answer: self._respond(entry, answer, dag_run)
+            )
         except ServingError as exc:
             self._respond_early(entry, exc)
         except Exception:

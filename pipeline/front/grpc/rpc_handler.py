@@ -430,7 +430,7 @@ class RpcHandler(ABC):
             request = read(data, context)
             request.endpoint = self.name
             request.stream = lambda answer, acknowledge: outgoing.add(self._encode(answer), acknowledge)
-            dag_run = self._scheduler.begin(request, last.set_result)
+            dag_run = self._scheduler.begin_request(request, last.set_result)
         except ServingError as exc:
             last.set_result(detach(exc))
         except Exception:

@@ -645,7 +645,7 @@ class Batcher:
                 tasks, tail = self._divide(tasks), []
                 calls = [task.message(index, tail) for index, task in enumerate(tasks)]
                 is_lone = len(tasks) == 1 and tasks[0].input_bytes > LONE_BYTES
-            self._fair_queue.serve(tasks[-1].dag_run.request.turn)
+            self._fair_queue.record_dispatch(tasks[-1].dag_run.request.turn)
             run_isolated(self._figures.queue_s.observe_all, [now - task.queued_at for task in tasks])
             for task in tasks:
                 task.left_queue = True
@@ -672,7 +672,7 @@ class Batcher:
         """Return the first of these tasks, up to a large one or a large one alone; queue the others again."""
         end = next((at for at, task in enumerate(tasks) if task.input_bytes > LONE_BYTES), len(tasks))
         for task in tasks[max(1, end) :]:
-            self._queue.add(task)
+            self._queue.insert(task)
         return tasks[: max(1, end)]
 
     def _is_of_version(self, task: Task, version: str) -> bool:

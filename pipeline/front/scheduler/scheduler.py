@@ -146,7 +146,7 @@ class Deadlines:
     def _expire_run(self, dag_run: DagRun, now: float) -> None:
         """End a request, or give it more time if it has sent an answer of several since its start."""
         if dag_run.answered_at and (deadline := dag_run.get_deadline()) > now:
-            dag_run.due_key = self.add(dag_run, deadline)
+            dag_run.due_key = self.expire_at(dag_run, deadline)
         else:
             dag_run.expire()
 

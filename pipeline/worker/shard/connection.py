@@ -204,12 +204,12 @@ class ShardConnection(Connection):
         else:
             asyncio.get_running_loop().call_soon(self.give_back, NEEDS_FRONT)
 
-    def _write(
+    def _write_response(
         self, status: int, head: bytes, body: Part, method: str = "", length: bytes | None = None
     ) -> None:
         self._owner.journal.begin_answer(self.slot)
         self._remove_peeked()
-        super()._write(status, head, body, method, length)
+        super()._write_response(status, head, body, method, length)
         if self._sender.get_write_buffer_size():
             self.pause_writing()
         else:
