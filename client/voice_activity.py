@@ -19,13 +19,14 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
+from client.connection_options import ConnectionOptions
 from client.endpoints import V2_METHOD_PATH
 from client.errors import BadAnswer, ClientError
-from client.headers import add_api_key_option, add_header_option
+from client.options import add_options, parse_options
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from client.rpc_channel import RpcChannel
 from client.rpc_client import DEFAULT_ADDRESS
-from client.tls import Tls, add_tls_options, build_tls
+from client.tls import Tls
 from client.wav_file import RATE, read_chunks
 
 WINDOW = 512  # samples of a window
@@ -186,9 +187,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--timeout", type=float, default=10.0, metavar="SECONDS", help="for each request (default: 10)"
     )
     parser.add_argument("--json", action="store_true", help="print each segment as a JSON object")
-    add_header_option(parser)
-    add_tls_options(parser)
-    add_api_key_option(parser)
+    add_options(parser, ConnectionOptions)
     return parser.parse_args(arguments)
 
 
@@ -200,9 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.address,
             options.model,
             options.timeout,
-            tls=build_tls(options),
-            api_key=options.api_key,
-            headers=dict(options.headers),
+            **parse_options(ConnectionOptions, options).create_arguments(),
         ) as client:
             windows = read_windows(options.file)
             paced = pace_windows(windows) if options.real_time else windows
