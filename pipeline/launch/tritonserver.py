@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NoReturn
 
+from client.options import parse_options
 from pipeline.errors import ServingError
-from pipeline.launch.commands import OneLineParser, parse_options
+from pipeline.launch.commands import OneLineParser
 from pipeline.launch.serve_options import ServeOptions, add_flags, parse_flags
 from pipeline.process.start_signals import end_plainly, left_at_once, survive_hangups
 
