@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.launch.commands import parse_options
+from client.options import parse_options
 from pipeline.launch.serve_options import ServeOptions, add_flags, parse_flags
 from tests.support.command_line import python
 from tests.support.repository_process import RepositoryProcess
