@@ -19,7 +19,7 @@ def count_requests(metrics: Metrics, requests: RequestFigures, number: int) -> N
         op.queue_s.observe(0.001)
         op.record_run(Timings(1, 2, 3, batches=1, rows=2, tokens=8, padded_tokens=10, answered=2), 1)
         op.failures.count(Overloaded("full"))
-        requests.record(0.02, 2, failed=False)
+        requests.count(0.02, 2, failed=False)
 
 
 def created() -> tuple[Metrics, dict[str, RequestFigures]]:
