@@ -17,13 +17,14 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Self
 
+from client.connection_options import ConnectionOptions
 from client.endpoints import V2_METHOD_PATH
 from client.errors import BadAnswer, ClientError
-from client.headers import add_api_key_option, add_header_option
+from client.options import add_options, parse_options
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from client.rpc_channel import RpcChannel
 from client.rpc_client import DEFAULT_ADDRESS
-from client.tls import Tls, add_tls_options, build_tls
+from client.tls import Tls
 from client.wav_file import RATE, Chunk, read_chunks
 
 OFFLINE_MODEL, STREAMING_MODEL = "attention_rescoring", "streaming_wenet"
@@ -131,9 +132,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="for each request (default: 60)"
     )
-    add_header_option(parser)
-    add_tls_options(parser)
-    add_api_key_option(parser)
+    add_options(parser, ConnectionOptions)
     return parser.parse_args(arguments)
 
 
@@ -144,9 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with SpeechClient(
             options.address,
             options.timeout,
-            tls=build_tls(options),
-            api_key=options.api_key,
-            headers=dict(options.headers),
+            **parse_options(ConnectionOptions, options).create_arguments(),
         ) as client:
             for text in transcribe_file(client, options.file, options.model, stream=options.stream):
                 sys.stdout.write(f"{text}\n")

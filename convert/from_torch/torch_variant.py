@@ -54,12 +54,12 @@ def _write_variant(
     options.steps.step("Parity of ONNX and PyTorch")
     pytorch = ModelRunner(as_variant(model, NAME, files))
     target, names = create_model_target(model, program), [fetch.alias for fetch in model.fetches]
-    batches = options.inputs.batches(target)
+    batches = options.proof_inputs.batches(target)
     reports = [
         compare("ONNX to PyTorch", names, program_runner(program), pytorch, batches, options.tolerance)
     ]
     if padding := named_padding(model):
-        rows = options.inputs.rows(target, padding)
+        rows = options.proof_inputs.rows(target, padding)
         report, _ = prove_declared(
             pytorch, names, target, rows, padding,
             checks_ids=False, tolerance=options.tolerance, step="padding in PyTorch",

@@ -65,7 +65,7 @@ class JointExecutor(Executor):
                 send([], [], Timings(), last=True)
                 return
             timings = self._run_steps(batch)
-            self._send(batch, timings, send, last=first + len(batch) == len(calls))
+            self._send_replies(batch, timings, send, last=first + len(batch) == len(calls))
 
     def _run_steps(self, calls: Sequence[Call]) -> Timings:
         """Run all steps on a batch. A request with an error leaves out the later steps."""
