@@ -83,13 +83,14 @@ class RepositoryService(Service):
             if model.op == name:
                 headers = [(restriction.header, restriction.value) for restriction in app.restrictions.grpc]
                 other_models = OtherModels(_find_grpc_address(app.config), headers)
-                assert app.repository is not None
+                # A trial of candidates has models of other sources, without Python and without a repository.
+                repository = app.repository
                 return RepositoryOp(
                     name,
                     model,
                     other_models,
-                    install_requirements=app.repository.install_requirements,
-                    backend_directory=app.repository.backend_path,
+                    install_requirements=repository is not None and repository.install_requirements,
+                    backend_directory=None if repository is None else repository.backend_path,
                 )
         raise StartFailed(f"the repository has no model {name}")
 
