@@ -36,7 +36,9 @@ _FLAWED = {
         f"{SOUND}response_cache {{ enable: true }} model_transaction_policy {{ decoupled: true }}"
     ),
     "dup_input": f"{SOUND}{_IN}",
-    "dyn_nobatch": SOUND.replace("max_batch_size: 8", "max_batch_size: 0") + "dynamic_batching { }",
+    # The recording does not show its configuration. Without a preferred size, Triton loads such a model.
+    "dyn_nobatch": SOUND.replace("max_batch_size: 8", "max_batch_size: 0")
+    + "dynamic_batching { preferred_batch_size: 4 }",
     "empty_dims": SOUND.replace(_IN, _IN.replace("dims: 4", "")),
     "gpu_kind": f"{SOUND}instance_group {{ kind: KIND_GPU }}",
     "kind_model": f"{SOUND}instance_group {{ kind: KIND_MODEL }}",
