@@ -56,7 +56,9 @@ from tests.fuzz.connection import feed
 LIMITS = Limits(
     body_bytes=1 << 20, text_chars=1 << 16, header_count=16, header_bytes=4096, json_depth=16, tensor_rank=8
 )
-_ENGINE: Any = SimpleNamespace(app=SimpleNamespace(config=SimpleNamespace(limits=LIMITS)))
+_ENGINE: Any = SimpleNamespace(
+    app=SimpleNamespace(config=SimpleNamespace(limits=LIMITS)), is_cached=lambda model: False
+)
 _SIMPLE = KServeModel(
     "simple", "", Signature(tuple(TensorSpec(n, "INT32", (-1, 16)) for n in ("INPUT0", "INPUT1")), (), 8)
 )

@@ -77,11 +77,17 @@ def test_the_version_covers_every_type_that_a_message_holds() -> None:
 
 
 def find_types(description: object) -> set[type]:
-    """The classes of ours in a description of msgspec's."""
-    if isinstance(description, tuple | list):
-        return set().union(*map(find_types, description))
-    if not isinstance(description, msgspec.inspect.Type | msgspec.inspect.Field):
-        return set()
-    parts = [getattr(description, name) for name in description.__struct_fields__]
-    classes = {part for part in parts if isinstance(part, type) and part.__module__.startswith("pipeline.")}
-    return classes.union(*map(find_types, parts))
+    """The classes of ours in a description of msgspec's, which may be recursive."""
+    classes, seen, left = set[type](), set[int](), [description]
+    while left:
+        part = left.pop()
+        if isinstance(part, type) and part.__module__.startswith("pipeline."):
+            classes.add(part)
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, tuple | list):
+            left.extend(part)
+        elif isinstance(part, msgspec.inspect.Type | msgspec.inspect.Field):
+            left.extend(getattr(part, name) for name in part.__struct_fields__)
+    return classes

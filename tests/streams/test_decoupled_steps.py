@@ -47,6 +47,13 @@ def test_a_client_of_an_ensemble_that_leaves_cancels_its_steps(channel: grpc.Cha
     wait_until(lambda: Path(f"{gate}.cancelled").exists(), "the model is told")
 
 
+DECOUPLED_CALL = (
+    "Model tells is using the decoupled. The current BLS request call doesn't support models using the "
+    "decoupled transaction policy. Please use 'decoupled=True' argument to the 'exec' or 'async_exec' calls "
+    "for decoupled models."
+)
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
@@ -54,7 +61,7 @@ def test_a_client_of_an_ensemble_that_leaves_cancels_its_steps(channel: grpc.Cha
         ("async_exec count 2", "0 1"),
         ("exec count 0", ""),
         ("exec fail_second", "0 the second fails 2"),
-        ("alone count 1", "ModelInfer RPC doesn't support models with decoupled transaction policy"),
+        ("alone count 1", f"Model tells - Error when running inference: {DECOUPLED_CALL}"),
         ("cancel in_thread 100000", "7"),
     ],
 )

@@ -150,11 +150,6 @@ def test_outputs_that_a_client_names_are_those_of_the_ensemble(ensembles: Reposi
     assert outputs(ask(ensembles, "optional", ["OUT"], X=rows)) == {"OUT": [[2.0, 4.0]]}
 
 
-def test_a_step_that_takes_fewer_rows_is_given_them_in_parts(ensembles: RepositoryProcess) -> None:
-    rows = [[float(n), 1.0] for n in range(7)]
-    assert outputs(ask(ensembles, "wide", X=rows)) == {"OUT": rows}
-
-
 def test_more_rows_than_the_ensemble_takes_are_refused(ensembles: RepositoryProcess) -> None:
     answer = ask(ensembles, "inner", X=[[1, 2]] * 9)
     assert (answer.status, "batch-size must be <= 8" in answer.json["error"]) == (400, True), answer
@@ -165,9 +160,10 @@ def test_more_rows_than_the_ensemble_takes_are_refused(ensembles: RepositoryProc
     [
         ("typed", "tensor OUT: inconsistent data type: INT64 is inferred from model typed while FP32"),
         ("shaped", "tensor m: inconsistent shape: [-1, 2] is inferred from model adds while [-1, 4]"),
+        ("wide", "ensemble wide allows maximum batch size 8, but it contains model few which only allows"),
     ],
 )
-def test_models_that_do_not_agree_on_a_tensor_are_refused_at_the_load(
+def test_models_that_do_not_agree_on_a_tensor_or_on_rows_are_refused_at_the_load(
     ensembles: RepositoryProcess, model: str, told: str
 ) -> None:
     rows = {one["name"]: one for one in ensembles.http("/v2/repository/index", b"").json}

@@ -217,7 +217,7 @@ def test_poll_serves_what_comes_changes_and_goes(tmp_path: Path) -> None:
         service.wait_for_log("Model first is loaded")
         assert service.http("/v2/models/first").json["inputs"][0]["shape"] == [3]
         (tmp_path / "first" / "config.pbtxt").write_text("name: [")
-        service.wait_for_log("Model first is not loaded")
+        service.wait_for_log("failed to load 'first'")
         assert service.http("/v2/models/first").json["inputs"][0]["shape"] == [3]
         (tmp_path / "first").rename(tmp_path.parent / f"{tmp_path.name}-gone")
         service.wait_for_log("Unloaded: first:1")
@@ -242,22 +242,22 @@ def test_polling_tries_a_model_that_does_not_start_once_for_each_change_of_it(tm
         repository, arguments=["--model-control-mode=poll", "--repository-poll-secs=1"]
     ) as service:
         come("broken", PYTHON_TENSORS, REFUSES.format("no licence"))
-        service.wait_for_log("Model broken is not loaded")
+        service.wait_for_log("failed to load 'broken'")
         for name in ("second", "third"):  # one after the other: by then the disk was looked at twice more
             come(name, TENSORS)
             service.wait_for_log(f"Model {name} is loaded")
-        assert service.log.count("Model broken is not loaded") == 1
+        assert service.log.count("failed to load 'broken'") == 1
         change_code(REFUSES.format("no memory"))
-        service.wait_for_log("Model broken is not loaded", times=2)
+        service.wait_for_log("failed to load 'broken'", times=2)
         (repository / "broken").rename(elsewhere / "broken")
         come("fourth", TENSORS)
         service.wait_for_log("Model fourth is loaded")
         (elsewhere / "broken").rename(repository / "broken")
-        service.wait_for_log("Model broken is not loaded", times=3)
+        service.wait_for_log("failed to load 'broken'", times=3)
         change_code("class TritonPythonModel:\n    def execute(self, requests):\n        return []\n")
         service.wait_for_log("Model broken is loaded")
         assert service.http("/v2/models/broken/ready").status == 200
-        told = [line for line in service.log.splitlines() if "Model broken is not loaded" in line]
+        told = [line for line in service.log.splitlines() if "failed to load 'broken'" in line]
         assert [text for line in told for text in ("licence", "memory") if text in line] == [
             "licence",
             "memory",

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.grpc as rpc
-from tritonclient.utils import InferenceServerException
 
 from client.speech_recognition import main
 from tests.support.repository_process import RepositoryProcess
@@ -109,11 +108,9 @@ def test_hotwords_change_the_text(offline: RepositoryProcess) -> None:
         assert transcribe(client, speak("af")) != "af"  # which has a weight of -1000
 
 
-def test_a_wave_without_frames_is_refused_alone(offline: RepositoryProcess) -> None:
+def test_a_wave_without_frames_has_no_text(offline: RepositoryProcess) -> None:
     with rpc.InferenceServerClient(offline.rpc_address) as client:
-        with pytest.raises(InferenceServerException, match=r"'speech' has shape .* no element") as refused:
-            transcribe(client, np.zeros(100, np.float32))
-        assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
+        assert transcribe(client, np.zeros(100, np.float32)) == ""
         assert transcribe(client, speak("abc")) == "abc"
 
 
