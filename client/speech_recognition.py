@@ -15,14 +15,12 @@ import argparse
 import struct
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Self
 
+from client.audio_client import AudioClient, create_parser
 from client.connection_options import ConnectionOptions
-from client.endpoints import V2_METHOD_PATH
 from client.errors import BadAnswer, ClientError
-from client.options import add_options, parse_options
-from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
-from client.rpc_channel import RpcChannel
+from client.options import parse_options
+from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.rpc_client import DEFAULT_ADDRESS
 from client.tls import Tls
 from client.wav_file import RATE, Chunk, read_chunks
@@ -32,7 +30,7 @@ CHUNK_S, FIRST_CHUNK_S = 0.64, 0.69  # the first chunk fills the decoding window
 MAX_SAMPLES = 1 << 31  # more than a wav file can hold
 
 
-class SpeechClient:
+class SpeechClient(AudioClient):
     """Client of WeNet's models over gRPC (KServe v2): texts of recordings, and of streams.
 
     Raises ValueError for an invalid `address`, `tls` or header.
@@ -47,12 +45,11 @@ class SpeechClient:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare a client without connecting. timeout_s: for each request."""
-        self._channel = RpcChannel(address, tls=tls, api_key=api_key, headers=headers)
-        self._timeout_s = timeout_s
+        super().__init__(address, timeout_s, tls, api_key, headers)
 
     def transcribe(self, chunk: Chunk, model: str = OFFLINE_MODEL) -> str:
         """Return the text of a whole recording. Raise a ClientError."""
-        return self._infer(_build_request(model, chunk))
+        return self._transcribe(_build_request(model, chunk))
 
     def transcribe_stream(self, chunks: Iterable[Chunk], model: str = STREAMING_MODEL) -> Iterator[str]:
         """Send the chunks of a stream as a sequence; yield the text so far after each chunk.
@@ -65,26 +62,16 @@ class SpeechClient:
             request.parameters["sequence_id"].int64_param = sequence_id
             request.parameters["sequence_start"].bool_param = is_first
             request.parameters["sequence_end"].bool_param = chunk.is_last
-            yield self._infer(request)
+            yield self._transcribe(request)
             is_first = False
 
-    def _infer(self, request: ModelInferRequest) -> str:
-        answer = self._channel.call_bytes(V2_METHOD_PATH, request.SerializeToString(), self._timeout_s)
-        response = ModelInferResponse.FromString(answer)
-        for output, content in zip(response.outputs, response.raw_output_contents, strict=False):
-            if output.name == "TRANSCRIPTS" and output.datatype == "BYTES" and len(content) >= 4:
-                return content[4:].decode("utf-8", "replace")
-        raise BadAnswer(f"model {request.model_name!r} answered no text named 'TRANSCRIPTS', of type BYTES")
-
-    def close(self) -> None:
-        """Close the connection to the service."""
-        self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def _transcribe(self, request: ModelInferRequest) -> str:
+        content = self.infer(request, "TRANSCRIPTS", "BYTES")
+        if len(content) < 4:  # the length of the text
+            raise BadAnswer(
+                f"model {request.model_name!r} answered no text named 'TRANSCRIPTS', of type BYTES"
+            )
+        return content[4:].decode("utf-8", "replace")
 
 
 def _build_request(model: str, chunk: Chunk) -> ModelInferRequest:
@@ -93,7 +80,6 @@ def _build_request(model: str, chunk: Chunk) -> ModelInferRequest:
     )
     request.inputs.add(name="WAV", datatype="FP32", shape=[1, chunk.length])
     request.inputs.add(name="WAV_LENS", datatype="INT32", shape=[1, 1])
-    request.outputs.add(name="TRANSCRIPTS")
     return request
 
 
@@ -118,21 +104,16 @@ def read_stream(
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; exit with a message if it is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="speech_recognition.py",
-        description="Send a wav file to WeNet's models, and print its text.",
-        epilog="example: python3 client/speech_recognition.py talk.wav --stream",
+    parser = create_parser(
+        "speech_recognition.py",
+        "Send a wav file to WeNet's models, and print its text.",
+        "python3 client/speech_recognition.py talk.wav --stream",
+        timeout_s=60.0,
     )
-    parser.add_argument("file", metavar="WAV", help="mono, 16 bits, 16 kHz")
-    parser.add_argument("--address", default=DEFAULT_ADDRESS, help="of the service (default: %(default)s)")
     parser.add_argument(
         "--model", help=f"its name (default: {OFFLINE_MODEL}, or {STREAMING_MODEL} with --stream)"
     )
     parser.add_argument("--stream", action="store_true", help="send chunks, and print the text after each")
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, metavar="SECONDS", help="for each request (default: 60)"
-    )
-    add_options(parser, ConnectionOptions)
     return parser.parse_args(arguments)
 
 

@@ -17,14 +17,13 @@ import struct
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
+from client.audio_client import AudioClient, create_parser
 from client.connection_options import ConnectionOptions
-from client.endpoints import V2_METHOD_PATH
 from client.errors import BadAnswer, ClientError
-from client.options import add_options, parse_options
-from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
-from client.rpc_channel import RpcChannel
+from client.options import parse_options
+from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.rpc_client import DEFAULT_ADDRESS
 from client.tls import Tls
 from client.wav_file import RATE, read_chunks
@@ -97,7 +96,7 @@ class Segmenter:
         return segment
 
 
-class VoiceActivityClient:
+class VoiceActivityClient(AudioClient):
     """Client of a voice activity service over gRPC (KServe v2). The service keeps the state of each stream.
 
     Raises ValueError for an invalid `address`, `tls` or header.
@@ -113,9 +112,8 @@ class VoiceActivityClient:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Prepare a client without connecting. timeout_s: for each request."""
-        self._channel = RpcChannel(address, tls=tls, api_key=api_key, headers=headers)
+        super().__init__(address, timeout_s, tls, api_key, headers)
         self._model = model
-        self._timeout_s = timeout_s
 
     def score_windows(self, windows: Iterable[Window]) -> Iterator[tuple[Window, float]]:
         """Send windows as one sequence, a request each; yield each window with its probability of speech.
@@ -132,26 +130,15 @@ class VoiceActivityClient:
         """Send the next window of a sequence; return its probability of speech. Raise a ClientError."""
         request = ModelInferRequest(model_name=self._model, raw_input_contents=[window.samples])
         request.inputs.add(name="input", datatype="FP32", shape=[1, CONTEXT + WINDOW])
-        request.outputs.add(name="output")
         request.parameters["sequence_id"].string_param = sequence_id
         request.parameters["sequence_start"].bool_param = is_first
         request.parameters["sequence_end"].bool_param = window.is_last
-        answer = self._channel.call_bytes(V2_METHOD_PATH, request.SerializeToString(), self._timeout_s)
-        response = ModelInferResponse.FromString(answer)
-        for output, content in zip(response.outputs, response.raw_output_contents, strict=False):
-            if output.name == "output" and output.datatype == "FP32" and len(content) == 4:
-                return float(*struct.unpack("<f", content))
-        raise BadAnswer(f"model {self._model!r} did not answer a probability named 'output', of type FP32")
-
-    def close(self) -> None:
-        """Close the connection to the service."""
-        self._channel.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        content = self.infer(request, "output", "FP32")
+        if len(content) != 4:
+            raise BadAnswer(
+                f"model {self._model!r} did not answer a probability named 'output', of type FP32"
+            )
+        return float(*struct.unpack("<f", content))
 
 
 def find_segments(
@@ -169,13 +156,12 @@ def find_segments(
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line; exit with a message if it is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="voice_activity.py",
-        description="Stream a wav file to a voice activity service, and print the segments with speech.",
-        epilog="example: python3 client/voice_activity.py talk.wav --real-time",
+    parser = create_parser(
+        "voice_activity.py",
+        "Stream a wav file to a voice activity service, and print the segments with speech.",
+        "python3 client/voice_activity.py talk.wav --real-time",
+        timeout_s=10.0,
     )
-    parser.add_argument("file", metavar="WAV", help="mono, 16 bits, 16 kHz")
-    parser.add_argument("--address", default=DEFAULT_ADDRESS, help="of the service (default: %(default)s)")
     parser.add_argument("--model", default="voice_activity", help="its name (default: %(default)s)")
     parser.add_argument("--threshold", type=float, default=0.5, help="probability of speech (default: 0.5)")
     parser.add_argument(
@@ -183,11 +169,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="longer pauses end a segment (default: 0.1)",
     )  # fmt: skip
     parser.add_argument("--real-time", action="store_true", help="send as fast as a microphone records")
-    parser.add_argument(
-        "--timeout", type=float, default=10.0, metavar="SECONDS", help="for each request (default: 10)"
-    )
     parser.add_argument("--json", action="store_true", help="print each segment as a JSON object")
-    add_options(parser, ConnectionOptions)
     return parser.parse_args(arguments)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isfinite
 
-from .path_trie import Prefix
-from .word_history import last_characters, last_words
+from .path_trie import Prefix, last_characters, last_words
 
 MIN_CHARACTERS = 2
 """A hotword of one character is never matched, as in the original."""

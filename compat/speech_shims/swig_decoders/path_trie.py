@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp, inf, log1p
 from typing import Any
 
@@ -91,3 +91,28 @@ class TrieVector(list[PathTrie]):
     """A list of PathTrie objects, one for each utterance of a batch."""
 
     push_back = list.append
+
+
+def last_characters(prefix: Prefix, vocabulary: Sequence[str], count: int) -> list[str]:
+    """Return the last tokens of a prefix, at most `count`, in the order of the text."""
+    characters: list[str] = []
+    while prefix.parent is not None and len(characters) < count:
+        characters.append(vocabulary[prefix.token])
+        prefix = prefix.parent
+    return characters[::-1]
+
+
+def last_words(prefix: Prefix, vocabulary: Sequence[str], space_id: int, count: int) -> list[str]:
+    """Return the last words of a prefix, at most `count`, in the order of the text."""
+    words: list[str] = []
+    letters: list[str] = []
+    while len(words) < count:
+        if prefix.parent is None or prefix.token == space_id:
+            words.append("".join(reversed(letters)))
+            letters = []
+        else:
+            letters.append(vocabulary[prefix.token])
+        if prefix.parent is None:
+            break
+        prefix = prefix.parent
+    return words[::-1]

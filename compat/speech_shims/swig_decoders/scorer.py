@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .arpa_file import ArpaModel
-from .path_trie import Prefix
-from .word_history import last_characters, last_words
+from .path_trie import Prefix, last_characters, last_words
 
 START = "<s>"
 SPECIAL_WORDS = frozenset({START, "</s>", "<unk>"})

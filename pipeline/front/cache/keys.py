@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from pipeline.api.app import ServedModel
 from pipeline.api.request_options import NO_OPTIONS
 from pipeline.front.dag_run import DagRun, Inputs, Request
 from pipeline.messages.frames import NotEncodable, Part, Unread, encode
@@ -105,3 +108,18 @@ def _join(
         return None
     description = _encode((domain, options, [(kind, len(part)) for kind, part in contents]))
     return CacheKey(b"".join([description, *(part for _, part in contents)]))
+
+
+def get_step_domain(op: str, load: int) -> bytes:
+    """Return the domain of an Op's outputs. load: number of the load, so that a reload begins anew."""
+    return f"step {op} {load}".encode()
+
+
+def get_model_domain(model: ServedModel, loads: Sequence[int]) -> bytes:
+    """Return the domain of a model's responses. loads: numbers of the loads of its Ops.
+
+    The hash covers the graph of an ensemble, which a reload may change without its models.
+    """
+    description = json.dumps(msgspec.to_builtins(model))
+    digest = hashlib.sha256(description.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"model {model.key} {digest} {list(loads)}".encode()

@@ -19,7 +19,7 @@ import msgspec
 from pipeline.api.app import App, ServedModel
 from pipeline.api.dag import JOINT, MESSAGE, build_joint_dag
 from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
-from pipeline.front.cache.domains import get_model_domain, get_step_domain
+from pipeline.front.cache.keys import get_model_domain, get_step_domain
 from pipeline.front.cache.local import LocalCache
 from pipeline.front.cache.response_cache import ResponseCache
 from pipeline.front.dag_run import Answer, Client, DagRun, Entry, OpQueue, Request

@@ -1,0 +1,73 @@
+"""The common part of the clients that send audio to a model: requests over gRPC, and command-line options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Self
+
+from client.connection_options import ConnectionOptions
+from client.endpoints import V2_METHOD_PATH
+from client.options import add_options
+from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
+from client.rpc_channel import RpcChannel
+from client.rpc_client import DEFAULT_ADDRESS
+from client.tls import Tls
+
+
+class AudioClient:
+    """Client of a model over gRPC (KServe v2), each of whose requests has one output tensor.
+
+    Raises ValueError for an invalid `address`, `tls` or header.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        timeout_s: float,
+        tls: Tls | None,
+        api_key: str | None,
+        headers: Mapping[str, str] | None,
+    ) -> None:
+        """Prepare a client without connecting. timeout_s: for each request."""
+        self._channel = RpcChannel(address, tls=tls, api_key=api_key, headers=headers)
+        self._timeout_s = timeout_s
+
+    def infer(self, request: ModelInferRequest, output_name: str, datatype: str) -> bytes:
+        """Send a request and return the bytes of an output tensor; empty if the response has no such output.
+
+        Raises a ClientError.
+        """
+        request.outputs.add(name=output_name)
+        answer = self._channel.call_bytes(V2_METHOD_PATH, request.SerializeToString(), self._timeout_s)
+        response = ModelInferResponse.FromString(answer)
+        for output, content in zip(response.outputs, response.raw_output_contents, strict=False):
+            if output.name == output_name and output.datatype == datatype:
+                return content
+        return b""
+
+    def close(self) -> None:
+        """Close the connection to the service."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def create_parser(prog: str, description: str, example: str, timeout_s: float) -> argparse.ArgumentParser:
+    """Return a parser with the options of every script that sends a wav file. timeout_s: the default."""
+    parser = argparse.ArgumentParser(prog=prog, description=description, epilog=f"example: {example}")
+    parser.add_argument("file", metavar="WAV", help="mono, 16 bits, 16 kHz")
+    parser.add_argument("--address", default=DEFAULT_ADDRESS, help="of the service (default: %(default)s)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=timeout_s,
+        metavar="SECONDS",
+        help=f"for each request (default: {timeout_s:g})",
+    )
+    add_options(parser, ConnectionOptions)
+    return parser
