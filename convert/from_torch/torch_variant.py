@@ -6,16 +6,13 @@ import shutil
 from pathlib import Path
 
 from convert.programs.inference_program import read_program
-from convert.programs.runners import ModelRunner, program_runner
-from convert.proof.padding import prove_declared
-from convert.proof.parity import ParityReport, compare, write_reports
-from convert.proof.target import create_model_target, named_padding
+from convert.proof.parity import ParityReport
 from convert.result import ConversionOptions
 from convert.steps.conversion_environment import missing_packages
+from convert.to_serving.proven_variant import record_variant
 from pipeline.errors import ServingError
-from pipeline.models.additions import PARITY_FILE
-from pipeline.models.serving_model import SERVER_FOLDER, find_model_files, load_serving_model
-from pipeline.models.variants import FOLDER, as_variant, write_record
+from pipeline.models.serving_model import SERVER_FOLDER, load_serving_model
+from pipeline.models.variants import FOLDER
 
 NAME = "pytorch"
 
@@ -50,23 +47,4 @@ def _write_variant(
     program = read_program(model.directory)
     suffix = ".pt2" if file.suffix == ".pt2" else ".pt"
     shutil.copyfile(file, place / f"model{suffix}")
-    files = find_model_files(place, NAME)
-    options.steps.step("Parity of ONNX and PyTorch")
-    pytorch = ModelRunner(as_variant(model, NAME, files))
-    target, names = create_model_target(model, program), [fetch.alias for fetch in model.fetches]
-    batches = options.proof_inputs.batches(target)
-    reports = [
-        compare("ONNX to PyTorch", names, program_runner(program), pytorch, batches, options.tolerance)
-    ]
-    if padding := named_padding(model):
-        rows = options.proof_inputs.rows(target, padding)
-        report, _ = prove_declared(
-            pytorch, names, target, rows, padding,
-            checks_ids=False, tolerance=options.tolerance, step="padding in PyTorch",
-        )  # fmt: skip
-        reports.append(report)
-    for report in reports:
-        report.require()
-    write_reports(place / PARITY_FILE, reports)
-    write_record(place, [files.program], program.files)
-    return tuple(reports)
+    return record_variant(place, ("ONNX", "PyTorch"), model, program, options, engine=NAME, checks_ids=False)

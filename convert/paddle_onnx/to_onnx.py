@@ -10,18 +10,18 @@ from convert.output.staging import check_replaceable, hash_sources, staged, writ
 from convert.paddle_onnx.paddle2onnx_step import OPSET, OPSETS
 from convert.programs.engines import paddle_version
 from convert.programs.inference_program import PROTOBUF_BYTES, InferenceProgram, read_program
-from convert.programs.runners import ModelRunner, program_runner
-from convert.proof.padding import prove_declared
+from convert.programs.runners import program_runner
 from convert.proof.parity import ParityReport, compare, write_reports
-from convert.proof.target import create_model_target, create_target, named_padding
+from convert.proof.target import create_target
 from convert.result import Conversion, ConversionOptions, find_current_result
 from convert.steps.conversion_environment import conversion_python, missing_packages
 from convert.steps.isolation import ConverterCrashed, run_isolated
 from convert.to_serving.notes import NOTES_FILE, carry_notes
+from convert.to_serving.proven_variant import record_variant
 from pipeline.errors import ConversionError, ServingError
 from pipeline.models.additions import PARITY_FILE
-from pipeline.models.serving_model import SAMPLE_FILE, SERVER_FOLDER, find_model_files, load_serving_model
-from pipeline.models.variants import FOLDER, as_variant, write_record
+from pipeline.models.serving_model import SAMPLE_FILE, SERVER_FOLDER, load_serving_model
+from pipeline.models.variants import FOLDER
 
 MODEL_FILE = "model.onnx"
 CONVERTER = "paddle2onnx"
@@ -186,23 +186,7 @@ def _write_variant(directory: Path, place: Path, options: ConversionOptions) -> 
     program = readable_program(directory)
     model = load_serving_model(directory)
     export_onnx(program, place / MODEL_FILE, OPSET, options)
-    options.steps.step("Parity of Paddle and ONNX")
-    target, names = create_model_target(model, program), [fetch.alias for fetch in model.fetches]
-    onnx = ModelRunner(as_variant(model, NAME, find_model_files(place, _ENGINE)))
     stored_sample = model.directory / SAMPLE_FILE
     if options.sample and stored_sample.is_file():  # texts would need the tokenizer of the source
         options = replace(options, sample=(stored_sample,))
-    batches = options.proof_inputs.batches(target)
-    reports = [compare("Paddle to ONNX", names, program_runner(program), onnx, batches, options.tolerance)]
-    if padding := named_padding(model):
-        rows = options.proof_inputs.rows(target, padding)
-        report, _ = prove_declared(
-            onnx, names, target, rows, padding,
-            checks_ids=True, tolerance=options.tolerance, step="padding in ONNX",
-        )  # fmt: skip
-        reports.append(report)
-    for report in reports:
-        report.require()
-    write_reports(place / PARITY_FILE, reports)
-    write_record(place, [place / MODEL_FILE], program.files)
-    return tuple(reports)
+    return record_variant(place, ("Paddle", "ONNX"), model, program, options, engine=_ENGINE, checks_ids=True)
