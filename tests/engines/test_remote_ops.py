@@ -204,8 +204,11 @@ def test_the_calls_of_a_dispatch_are_under_way_together(
 ) -> None:
     held, gate = tmp_path / "held", tmp_path / "gate"
 
-    def pending(service: ServiceProcess) -> float:
-        return service.metric("paddlewheel_pending_requests")
+    def queued() -> float:
+        return service.metric("paddlewheel_op_queue_length", op="together")
+
+    def pending() -> float:
+        return remote.metric("paddlewheel_pending_requests")
 
     with ThreadPoolExecutor(5) as pool:
         first = pool.submit(service.ask, {"op": "together", "x": "held", "gate": str(held)})
@@ -213,9 +216,9 @@ def test_the_calls_of_a_dispatch_are_under_way_together(
         asked = [
             pool.submit(service.ask, {"op": "together", "x": str(n), "wait": str(gate)}) for n in range(4)
         ]
-        wait_until(lambda: pending(service) == 5, "all are admitted")
+        wait_until(lambda: queued() == 4, "all have passed the Ops before and wait for the worker")
         held.touch()
-        wait_until(lambda: pending(remote) == 4, "all are at the remote service")
+        wait_until(lambda: pending() == 4, "all are at the remote service")
         gate.touch()
         answers = [future.result() for future in [first, *asked]]
         assert [answer["err_no"] for answer in answers] == [0] * 5
