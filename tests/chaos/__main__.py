@@ -18,6 +18,7 @@ from rich.console import Console
 
 from bench.load import CannotMeasure
 from bench.running import default_config
+from pipeline.config.config_file import Limits
 from tests.chaos import keeping_service
 from tests.chaos.answer_key import answer_key
 from tests.chaos.faults import FAULTS, OF_DEFAULT_SERVICE, inflict
@@ -97,6 +98,8 @@ async def _settled_memory(world: World) -> dict[str, float]:
 def _config(options: argparse.Namespace) -> dict[str, Any]:
     """Return the shipped configuration; `--keeps-state` and `--batch-size` change what they name."""
     config = default_config(options.instances)
+    # Tests usually have /metrics rendered for each request, which is dear under `pipelined-metrics`.
+    config["limits"] = {"metrics_interval_s": Limits().metrics_interval_s}
     if options.keeps_state:
         config["dag"]["is_thread_op"] = options.threads
         del config["op"]["bert"]["local_service_conf"]
