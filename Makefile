@@ -60,9 +60,10 @@ test-plain-grpc: $(DEV)  ## Tests of the gRPC ports on grpc.aio alone, as after 
 test-torch: $(TORCH_SERVING)  ## Tests of the PyTorch engine, in .venv-torch (TORCH_INDEX=... names where PyTorch comes from)
 	$(TORCH_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/torch
 
-test-system: $(SYSTEM)  ## Generated requests for every operation and method, and nginx in front of a service
+test-system: $(SYSTEM)  ## Generated requests for every operation and method, and nginx and HAProxy in front of services
 	$(PY) -m convert demo
-	program=$$(docker/install.sh nginx) && NGINX="$$program" $(PY) -m pytest tests/system
+	nginx=$$(docker/install.sh nginx) && haproxy=$$(docker/install.sh haproxy) && \
+		NGINX="$$nginx" HAPROXY="$$haproxy" $(PY) -m pytest tests/system
 
 coverage: $(DEV)  ## All tests, with the lines of ours that they and the processes they start have run
 	$(PY) -m convert demo

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from functools import partial
 from typing import Self
 
+from client.addresses import SEVERAL, call_in_turn, split_addresses
 from client.connection_options import ConnectionOptions
 from client.endpoints import V2_METHOD_PATH
 from client.options import add_options
@@ -18,7 +20,9 @@ from client.tls import Tls
 class AudioClient:
     """Client of a model over gRPC (KServe v2), each of whose requests has one output tensor.
 
-    Raises ValueError for an invalid `address`, `tls` or header.
+    address: one or several, separated by commas. If an address is unreachable, a recording or the start of a
+    stream goes to the next one. The rest of a stream stays there, because the service keeps its state. Raises
+    ValueError for an invalid `address`, `tls` or header.
     """
 
     def __init__(
@@ -30,7 +34,11 @@ class AudioClient:
         headers: Mapping[str, str] | None,
     ) -> None:
         """Prepare a client without connecting. timeout_s: for each request."""
-        self._channel = RpcChannel(address, tls=tls, api_key=api_key, headers=headers)
+        self._channels = [
+            RpcChannel(address, tls=tls, api_key=api_key, headers=headers)
+            for address in split_addresses(address)
+        ]
+        self._current = 0  # number of the channel that answered last
         self._timeout_s = timeout_s
 
     def infer(self, request: ModelInferRequest, output_name: str, datatype: str) -> bytes:
@@ -39,16 +47,29 @@ class AudioClient:
         Raises a ClientError.
         """
         request.outputs.add(name=output_name)
-        answer = self._channel.call_bytes(V2_METHOD_PATH, request.SerializeToString(), self._timeout_s)
-        response = ModelInferResponse.FromString(answer)
+        response = ModelInferResponse.FromString(self._send(request))
         for output, content in zip(response.outputs, response.raw_output_contents, strict=False):
             if output.name == output_name and output.datatype == datatype:
                 return content
         return b""
 
+    def _send(self, request: ModelInferRequest) -> bytes:
+        message, first, parameters = request.SerializeToString(), self._current, request.parameters
+        follows = "sequence_id" in parameters and not parameters["sequence_start"].bool_param
+
+        def send(number: int, remaining_s: float) -> bytes:
+            answer = self._channels[number].call_bytes(V2_METHOD_PATH, message, remaining_s)
+            self._current = number
+            return answer
+
+        count = 1 if follows else len(self._channels)
+        numbers = [(first + offset) % len(self._channels) for offset in range(count)]
+        return call_in_turn([partial(send, number) for number in numbers], self._timeout_s)
+
     def close(self) -> None:
-        """Close the connection to the service."""
-        self._channel.close()
+        """Close the connections to the service."""
+        for channel in self._channels:
+            channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -61,7 +82,9 @@ def create_parser(prog: str, description: str, example: str, timeout_s: float) -
     """Return a parser with the options of every script that sends a wav file. timeout_s: the default."""
     parser = argparse.ArgumentParser(prog=prog, description=description, epilog=f"example: {example}")
     parser.add_argument("file", metavar="WAV", help="mono, 16 bits, 16 kHz")
-    parser.add_argument("--address", default=DEFAULT_ADDRESS, help="of the service (default: %(default)s)")
+    parser.add_argument(
+        "--address", default=DEFAULT_ADDRESS, help=f"of the service, {SEVERAL} (default: %(default)s)"
+    )
     parser.add_argument(
         "--timeout",
         type=float,

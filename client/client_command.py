@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
+from client.addresses import SEVERAL
 from client.connection_options import ConnectionOptions
 from client.errors import ClientError
 from client.exchange import Answer, Client
@@ -66,7 +67,7 @@ def parse_arguments(
         dest="address",
         metavar=address_option.strip("-").upper(),
         default=default,
-        help="where the service is (default: %(default)s)",
+        help=f"where the service is, {SEVERAL} (default: %(default)s)",
     )
     add_options(parser, SendOptions)
     values = parser.parse_args(arguments)

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, Self
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
+from client.addresses import split_addresses
 from client.http_client import read_key_value
-from client.http_connection import ConnectionPool, HttpReply
+from client.http_connection import HttpReply, HttpServers
 from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelInferResponse
 from client.protos.pipeline_service_pb2 import Request, Response
 from client.rows_client import kserve_error
@@ -45,9 +46,9 @@ class Endpoint(NamedTuple):
 
 
 class Connection(ABC):
-    """Client side of a connection to the service under load test; sends bytes and does not retry.
+    """Client side of the connections to a service under load test; sends bytes.
 
-    Each thread of the load test has its own.
+    A request is sent once to each address, until one answers. Each thread of the load test has its own.
     """
 
     @abstractmethod
@@ -80,15 +81,15 @@ class HttpConnection(Connection):
         api_key: str | None = None,
         headers: Mapping[str, str],
     ) -> None:
-        self._pool = ConnectionPool(url, tls, api_key, headers)
-        self._path = self._pool.prefix + path
+        self._servers = HttpServers(url, tls, api_key, headers)
+        self._path = path
         self._read = endpoint.read
 
     def ask(self, body: bytes, timeout_s: float) -> None:
-        self._read(self._pool.post(self._path, body, timeout_s))
+        self._servers.post(self._path, body, timeout_s, self._read)
 
     def close(self) -> None:
-        self._pool.close()
+        self._servers.close()
 
 
 class RpcConnection(Connection):
@@ -106,7 +107,7 @@ class RpcConnection(Connection):
         api_key: str | None = None,
         headers: Mapping[str, str],
     ) -> None:
-        self._channel = RpcChannel(address, tls=tls, api_key=api_key, headers=headers)
+        self._channel = RpcChannel(*split_addresses(address), tls=tls, api_key=api_key, headers=headers)
         self._read, self._method = endpoint.read, endpoint.method
 
     def ask(self, body: bytes, timeout_s: float) -> None:

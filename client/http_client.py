@@ -25,7 +25,7 @@ from client.errors import (
     TooManyRequests,
 )
 from client.exchange import Client, Reply
-from client.http_connection import ConnectionPool, HttpReply
+from client.http_connection import HttpReply, HttpServers
 from client.retry import parse_retry_after
 from client.tls import Tls
 
@@ -40,7 +40,9 @@ REFUSALS: dict[int, type[RequestRefused]] = {
 class HttpClient(Client):
     """Client of a service's key/value protocol over HTTP: `POST {url}/{service}/{method}`.
 
-    Connections are kept open between requests. Raises ValueError for an invalid `url`, `tls` or header.
+    url: one or several, separated by commas. They take turns; if one is unreachable, the next one gets its
+    request. Connections are kept open between requests. Raises ValueError for an invalid `url`, `tls` or
+    header.
     """
 
     def __init__(
@@ -55,15 +57,15 @@ class HttpClient(Client):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(timeout_s, retries)
-        self._pool = ConnectionPool(url, tls, api_key, headers)
-        self._path = f"{self._pool.prefix}/{service}/{method}"
+        self._servers = HttpServers(url, tls, api_key, headers)
+        self._path = f"/{service}/{method}"
 
     def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
         body = json.dumps({"key": list(feed), "value": list(feed.values())}, ensure_ascii=False).encode()
-        return lambda remaining_s: read_key_value(self._pool.post(self._path, body, remaining_s))
+        return lambda remaining_s: self._servers.post(self._path, body, remaining_s, read_key_value)
 
     def close(self) -> None:
-        self._pool.close()
+        self._servers.close()
 
 
 def read_key_value(reply: HttpReply) -> Reply:

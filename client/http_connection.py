@@ -1,22 +1,28 @@
-"""A pool of keep-alive HTTP client connections to one server, with one deadline for each request."""
+"""Pools of keep-alive HTTP client connections to servers, with one deadline for each request."""
 
 from __future__ import annotations
 
 import http.client
+import itertools
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
+from client.addresses import call_in_turn, split_addresses
 from client.errors import BadAnswer, ClientError, RequestTimedOut, ServiceUnreachable
 from client.headers import HEADER, checked_headers, find_api_key
 from client.tls import Tls
 
 MAX_BODY_BYTES = 512 * 1024 * 1024  # what the gRPC client takes at most, too
+AVOIDED_S = 5.0  # an unreachable server is the last choice for this time
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,8 @@ class ConnectionPool:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url {url!r} is not of the form http://host:port")
         self.url = url
-        self.prefix = parts.path.rstrip("/")
+        self.avoided_until = 0.0  # time.monotonic() instant
+        self._prefix = parts.path.rstrip("/")
         self._host = parts.hostname
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._host_header = parts.netloc.rpartition("@")[2]
@@ -94,18 +101,12 @@ class ConnectionPool:
         self._idle: deque[_Socket | _TlsSocket] = deque()
         self._closed = False
 
-    def post(self, path: str, body: bytes, timeout_s: float) -> HttpReply:
-        """Send a POST request once, without retries, and return the response with any status.
+    def send(self, method: str, path: str, body: bytes, timeout_s: float, connect_s: float) -> HttpReply:
+        """Send a request once, without retries, and return the response with any status.
 
-        Raises RequestTimedOut, ServiceUnreachable or BadAnswer.
+        path: below the path of the URL. connect_s: seconds for a new connection. Raises RequestTimedOut,
+        ServiceUnreachable or BadAnswer.
         """
-        return self._ask("POST", path, body, timeout_s)
-
-    def get(self, path: str, timeout_s: float) -> HttpReply:
-        """Send a GET request once, and return the response with any status; raises the errors of `post`."""
-        return self._ask("GET", path, b"", timeout_s)
-
-    def _ask(self, method: str, path: str, body: bytes, timeout_s: float) -> HttpReply:
         if self._closed:
             raise ValueError("the client is closed")
         deadline = time.monotonic() + timeout_s
@@ -113,18 +114,20 @@ class ConnectionPool:
         reused = connection is not None
         try:
             if connection is None:
-                connection = self._connect(deadline)
+                connection = self._connect(min(timeout_s, connect_s), deadline)
             reply, keep = self._exchange(connection, method, path, body, deadline)
         except BaseException as error:
             if connection is not None:
                 connection.close()  # a reused connection would deliver this answer to the next request
             client_error = self._client_error(error, timeout_s)
-            if client_error is None:  # raised here (BadAnswer), or not a connection error
+            if client_error is None:  # raised here, or not a connection error
                 raise
             if reused and isinstance(client_error, ServiceUnreachable):
                 # The server has closed idle connections: the next try opens a new one.
                 self._close_idle()
                 client_error.retry_after_s = 0.0
+            elif isinstance(client_error, ServiceUnreachable):
+                self.avoided_until = time.monotonic() + AVOIDED_S
             raise client_error from error
         if keep and not self._closed:
             self._idle.append(connection)
@@ -147,9 +150,13 @@ class ConnectionPool:
         except IndexError:
             return None
 
-    def _connect(self, deadline: float) -> _Socket | _TlsSocket:
-        remaining_s = max(0.001, deadline - time.monotonic())
-        plain = socket.create_connection((self._host, self._port), remaining_s)
+    def _connect(self, timeout_s: float, deadline: float) -> _Socket | _TlsSocket:
+        try:
+            plain = socket.create_connection((self._host, self._port), max(0.001, timeout_s))
+        except TimeoutError:
+            if time.monotonic() >= deadline:
+                raise
+            raise ServiceUnreachable(f"no connection to {self.url} within {timeout_s:.3g} s") from None
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is None:
             return _Socket(fileno=plain.detach())
@@ -167,7 +174,8 @@ class ConnectionPool:
         connection.deadline = deadline
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         head = (
-            f"{method} {quote(path, safe='/:')} HTTP/1.1\r\nHost: {self._host_header}\r\n{self._header_lines}"
+            f"{method} {quote(self._prefix + path, safe='/:')} HTTP/1.1\r\n"
+            f"Host: {self._host_header}\r\n{self._header_lines}"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         # In one piece: http.client's own request() sends two, and wakes the server twice.
@@ -184,6 +192,8 @@ class ConnectionPool:
         return reply, not response.will_close
 
     def _client_error(self, error: BaseException, timeout_s: float) -> ClientError | None:
+        if isinstance(error, ServiceUnreachable):
+            return error
         if isinstance(error, TimeoutError):
             return RequestTimedOut(f"no answer from {self.url} in the {timeout_s:.3g} s left of timeout_s")
         if isinstance(error, http.client.RemoteDisconnected | http.client.IncompleteRead):
@@ -200,3 +210,58 @@ class ConnectionPool:
         if isinstance(error, OSError):
             return ServiceUnreachable(f"no connection to {self.url}: {error}")
         return None
+
+
+class HttpServers:
+    """The servers of one service over HTTP, each with a pool of connections; threads may share an instance.
+
+    Requests go to each server in turn. The next server gets the request of a server that is unreachable or
+    unavailable.
+    """
+
+    def __init__(
+        self,
+        urls: str,
+        tls: Tls | None = None,
+        api_key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Prepare the pools without connecting. urls: one or several, separated by commas.
+
+        Raises the errors of ConnectionPool, and ValueError for an empty or repeated URL.
+        """
+        self.urls = urls
+        self._pools = [ConnectionPool(url, tls, api_key, headers) for url in split_addresses(urls)]
+        self._turns = itertools.count()
+
+    def post(self, path: str, body: bytes, timeout_s: float, parse: Callable[[HttpReply], T]) -> T:
+        """Send an idempotent POST request, and return what `parse` makes of the response.
+
+        parse: raises a ClientError for an error response. Raises a ClientError.
+        """
+        return self._send("POST", path, body, timeout_s, parse)
+
+    def get(self, path: str, timeout_s: float, parse: Callable[[HttpReply], T]) -> T:
+        """Send a GET request, and return what `parse` makes of the response. Raises a ClientError."""
+        return self._send("GET", path, b"", timeout_s, parse)
+
+    def close(self) -> None:
+        """Close the idle connections; connections in use close after their response."""
+        for pool in self._pools:
+            pool.close()
+
+    def _send(
+        self, method: str, path: str, body: bytes, timeout_s: float, parse: Callable[[HttpReply], T]
+    ) -> T:
+        def send(pool: ConnectionPool, pools_left: int, remaining_s: float) -> T:
+            # A server that drops packets must leave time for the servers after it.
+            return parse(pool.send(method, path, body, remaining_s, remaining_s / pools_left))
+
+        pools = self._ordered_pools()
+        sends = [partial(send, pool, len(pools) - index) for index, pool in enumerate(pools)]
+        return call_in_turn(sends, timeout_s)
+
+    def _ordered_pools(self) -> list[ConnectionPool]:
+        """Return the pools in the order in which to try them: in turn, lately unreachable servers last."""
+        turn, now = next(self._turns) % len(self._pools), time.monotonic()
+        return sorted([*self._pools[turn:], *self._pools[:turn]], key=lambda pool: pool.avoided_until > now)

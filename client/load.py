@@ -23,6 +23,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from client.addresses import SEVERAL
 from client.client_command import plain_console
 from client.connection_options import ConnectionOptions
 from client.endpoints import ENDPOINTS, Connection, Endpoint, HttpConnection, RequestNames, RpcConnection
@@ -131,8 +132,10 @@ def _rate(text: str) -> float:
 class LoadOptions(ConnectionOptions):
     """The command-line options of the load test. Raises ValueError for options that conflict."""
 
-    url: str | None = option(group="where", help=f"over HTTP (default: {DEFAULT_URL})")
-    rpc: str | None = option(group="where", metavar="ADDRESS", help="over gRPC, such as 127.0.0.1:8088")
+    url: str | None = option(group="where", help=f"over HTTP, {SEVERAL} (default: {DEFAULT_URL})")
+    rpc: str | None = option(
+        group="where", metavar="ADDRESS", help=f"over gRPC, such as 127.0.0.1:8088, {SEVERAL}"
+    )
     door: str | None = option(choices=ENDPOINTS, help="how to ask (default: http, with --rpc grpc)")
     path: str | None = option(help="over HTTP, in place of the endpoint's own path")
     service: str = option(default="bert", help="its name, or the model's at v1 and v2 (default: %(default)s)")

@@ -60,7 +60,7 @@ class PipelineClient:
         self._channel: RpcChannel | None = None
 
     def connect(self, endpoints: Sequence[str]) -> None:
-        """Set the addresses of the services, `["host:port", ...]`, to be used in turn. Sends nothing yet.
+        """Set the addresses of the service, `["host:port", ...]`, to be used in turn. Sends nothing yet.
 
         Raises ValueError for an invalid address.
         """
@@ -144,6 +144,7 @@ class PipelineClient:
             )
         except ClientError as error:
             if isinstance(error.__cause__, grpc.RpcError):
+                error.__cause__.add_note(str(error))  # names the addresses
                 raise error.__cause__ from None
             raise
 

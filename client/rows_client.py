@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from client.errors import BadAnswer, ClientError, RequestRefused
 from client.http_client import REFUSALS
-from client.http_connection import ConnectionPool, HttpReply
+from client.http_connection import HttpReply, HttpServers
 from client.retry import call_with_retries, parse_retry_after
 from client.tls import Tls
 
@@ -33,12 +33,14 @@ class RowsClient:
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Prepare a client without connecting. retries: tries of `predict` after the first.
+        """Prepare a client without connecting. url: one or several, separated by commas.
+
+        retries: tries of `predict` after the first, each at every URL.
 
         Raises ValueError for a `url` that is not of the form http://host:port, and for invalid `tls` or
         headers.
         """
-        self._pool = ConnectionPool(url, tls, api_key, headers)
+        self._servers = HttpServers(url, tls, api_key, headers)
         self._timeout_s = timeout_s
         self._retries = retries
 
@@ -54,11 +56,11 @@ class RowsClient:
         if parameters:
             request["parameters"] = parameters
         body = json.dumps(request, ensure_ascii=False).encode("utf-8", "surrogatepass")
-        path = f"{self._pool.prefix}/v1/models/{model}:predict"
-        reply = self._send_with_retries(partial(self._pool.post, path, body), self._retries)
+        path = f"/v1/models/{model}:predict"
+        reply = self._send_with_retries(partial(self._servers.post, path, body), self._retries)
         answers = _member(reply, "predictions")
         if not isinstance(answers, list) or len(answers) != len(rows):
-            raise BadAnswer(f"{self._pool.url} did not answer each of {len(rows)} rows")
+            raise BadAnswer(f"{self._servers.urls} did not answer each of {len(rows)} rows")
         return answers
 
     def services(self) -> list[str]:
@@ -66,9 +68,7 @@ class RowsClient:
 
         Raises a ClientError.
         """
-        names = _member(
-            self._send_with_retries(partial(self._pool.get, f"{self._pool.prefix}/v1/models")), "models"
-        )
+        names = _member(self._send_with_retries(partial(self._servers.get, "/v1/models")), "models")
         return [name for name in names if self.metadata(name).get("platform") == SERVICE]
 
     def metadata(self, model: str) -> dict[str, Any]:
@@ -76,22 +76,20 @@ class RowsClient:
 
         Raises a ClientError.
         """
-        reply = self._send_with_retries(partial(self._pool.get, f"{self._pool.prefix}/v2/models/{model}"))
+        reply = self._send_with_retries(partial(self._servers.get, f"/v2/models/{model}"))
         document = _document(reply)
         return document if isinstance(document, dict) else {}
 
     def _send_with_retries(self, send: Any, retries: int = 1) -> HttpReply:
         def once(remaining_s: float) -> HttpReply:
-            reply: HttpReply = send(remaining_s)
-            if reply.status != http.client.OK:
-                raise kserve_error(reply)
+            reply: HttpReply = send(remaining_s, _check_status)
             return reply
 
         return call_with_retries(once, timeout_s=self._timeout_s, retries=retries)
 
     def close(self) -> None:
         """Close the connections to the service."""
-        self._pool.close()
+        self._servers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -109,6 +107,12 @@ def kserve_error(reply: HttpReply) -> ClientError:
     kind = REFUSALS.get(reply.status, RequestRefused)
     retry_after_s = parse_retry_after(reply.retry_after)
     return kind(None, str(message), reply.status, retry_after_s=retry_after_s)
+
+
+def _check_status(reply: HttpReply) -> HttpReply:
+    if reply.status != http.client.OK:
+        raise kserve_error(reply)
+    return reply
 
 
 def _document(reply: HttpReply) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import grpc
 
+from client.addresses import call_in_turn
 from client.errors import (
     BadAnswer,
     ClientError,
@@ -63,8 +65,15 @@ ERR_NO_OF_STATUS = {
 }
 
 
+T = TypeVar("T")
+
+
 class RpcChannel:
-    """A client's gRPC channel to a service at one address, or at several addresses in turn."""
+    """A client's gRPC channel to a service at one address, or at several addresses in turn.
+
+    gRPC leaves out addresses without a connection. A call whose connection breaks is sent again, at most once
+    for each further address.
+    """
 
     def __init__(
         self,
@@ -81,11 +90,15 @@ class RpcChannel:
         key = find_api_key(api_key)
         metadata = checked_headers(headers or {}) | ({} if key is None else {HEADER: key})
         self._metadata = tuple((name.lower(), value) for name, value in metadata.items()) or None
-        self.target = build_target(addresses)
+        target = build_target(addresses)
+        self._addresses = ", ".join(addresses)
+        self._tries = len(addresses)
         if tls is None:
-            self._channel = grpc.insecure_channel(self.target, options=OPTIONS)
+            self._channel = grpc.insecure_channel(target, options=OPTIONS)
         else:
-            self._channel = grpc.secure_channel(self.target, tls.credentials(), options=OPTIONS)
+            # Without it gRPC would compare the certificates with the list of all addresses.
+            options = [*OPTIONS, ("grpc.default_authority", addresses[0])]
+            self._channel = grpc.secure_channel(target, tls.credentials(), options=options)
         self._inference = self._channel.unary_unary(
             METHOD_PATH,
             request_serializer=Request.SerializeToString,
@@ -93,37 +106,46 @@ class RpcChannel:
         )
 
     def call(self, request: Request, timeout_s: float | None) -> Response:
-        """Call PipelineService/inference once, without retries, and return the response.
+        """Call PipelineService/inference, once at each address until one answers, and return the response.
 
         timeout_s: None waits for ever. Raises a ClientError whose `__cause__` is the grpc.RpcError.
         """
-        try:
-            response: Response = self._inference(request, timeout=timeout_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise client_error(error, self.target) from error
+        response: Response = self._send(
+            lambda remaining_s: self._inference(request, timeout=remaining_s, metadata=self._metadata),
+            timeout_s,
+        )
         return response
 
     def call_bytes(self, method: str, message: bytes, timeout_s: float | None) -> bytes:
-        """Call the gRPC method of this path with a serialized message, once; return the serialized response.
+        """Call the gRPC method of this path with a serialized message; return the serialized response.
 
-        Raises a ClientError whose `__cause__` is the grpc.RpcError.
+        The call is sent once at each address until one answers. Raises a ClientError whose `__cause__` is the
+        grpc.RpcError.
         """
         call = self._channel.unary_unary(method, request_serializer=None, response_deserializer=None)
-        try:
-            answer: bytes = call(message, timeout=timeout_s, metadata=self._metadata)
-        except grpc.RpcError as error:
-            raise client_error(error, self.target) from error
+        answer: bytes = self._send(
+            lambda remaining_s: call(message, timeout=remaining_s, metadata=self._metadata), timeout_s
+        )
         return answer
 
     def call_later(self, request: Request, timeout_s: float | None) -> grpc.CallFuture[Response]:
         """Call PipelineService/inference without waiting, and return gRPC's future of the response.
 
-        The future raises grpc.RpcError.
+        The call is sent once. The future raises grpc.RpcError.
         """
         future: grpc.CallFuture[Response] = self._inference.future(
             request, timeout=timeout_s, metadata=self._metadata
         )
         return future
+
+    def _send(self, call: Callable[[float | None], T], timeout_s: float | None) -> T:
+        def send(remaining_s: float) -> T:
+            try:
+                return call(None if timeout_s is None else remaining_s)
+            except grpc.RpcError as error:
+                raise client_error(error, self._addresses) from error
+
+        return call_in_turn([send] * self._tries, float("inf") if timeout_s is None else timeout_s)
 
     def close(self) -> None:
         """Close the channel; calls in flight are cancelled."""
@@ -147,21 +169,21 @@ def build_target(addresses: Sequence[str]) -> str:
     return "ipv4:" + ",".join(f"{socket.gethostbyname(host)}:{port}" for host, _, port in pairs)
 
 
-def client_error(error: grpc.RpcError, target: str) -> ClientError:
+def client_error(error: grpc.RpcError, addresses: str) -> ClientError:
     """Return the ClientError that a gRPC error stands for, to be raised by the caller.
 
-    A retry pushback in the trailing metadata becomes its `retry_after_s`. target: address, for the message.
+    A retry pushback in the trailing metadata becomes its `retry_after_s`. addresses: for the message.
     """
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return RequestTimedOut(f"no answer from {target} in time: {details}")
+        return RequestTimedOut(f"no answer from {addresses} in time: {details}")
     pushback_ms = next((m.value for m in error.trailing_metadata() or () if m.key == PUSHBACK_KEY), None)
     failure: ClientError
     if code is grpc.StatusCode.CANCELLED or (
         code is grpc.StatusCode.UNAVAILABLE and _is_local_status(details)
     ):
         # This client never cancels: CANCELLED means that the call crossed the GOAWAY of a stopping server.
-        failure = ServiceUnreachable(f"no answer from {target}: {details}; is the service started?")
+        failure = ServiceUnreachable(f"no answer from {addresses}: {details}; is the service started?")
     elif code is grpc.StatusCode.UNAVAILABLE:
         failure = ServiceUnavailable(ERR_NO_OF_STATUS[code], details)
     elif code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
@@ -171,7 +193,7 @@ def client_error(error: grpc.RpcError, target: str) -> ClientError:
     elif code in ERR_NO_OF_STATUS:
         return RequestRefused(ERR_NO_OF_STATUS[code], details)
     else:
-        return BadAnswer(f"{target} answered {code.name}: {details}")
+        return BadAnswer(f"{addresses} answered {code.name}: {details}")
     _heed_pushback(failure, pushback_ms)
     return failure
 

@@ -13,6 +13,7 @@ if __name__ == "__main__":  # a script's own folder is on the path, the package'
 
 from collections.abc import Callable, Mapping, Sequence
 
+from client.addresses import split_addresses
 from client.errors import TIMED_OUT_ERR_NO, RequestRefused, RequestTimedOut
 from client.exchange import Client, Reply
 from client.protos.pipeline_service_pb2 import Request, Response
@@ -25,7 +26,9 @@ DEFAULT_ADDRESS = "127.0.0.1:8088"
 class RpcClient(Client):
     """Client of a service's key/value protocol over gRPC: `PipelineService/inference`.
 
-    It has a connection of its own. Raises ValueError for an invalid `address`, `tls` or header.
+    address: one or several, separated by commas. They take turns; if one is unreachable, the next one gets
+    its request. A client has connections of its own. Raises ValueError for an invalid `address`, `tls` or
+    header.
     """
 
     def __init__(
@@ -40,7 +43,7 @@ class RpcClient(Client):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(timeout_s, retries)
-        self._channel = RpcChannel(address, tls=tls, api_key=api_key, headers=headers)
+        self._channel = RpcChannel(*split_addresses(address), tls=tls, api_key=api_key, headers=headers)
         self._service = service
         self._method = method
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from client.addresses import SEVERAL
 from client.options import argument, option, switch
 from pipeline.errors import ConfigError
 from pipeline.launch.flag_values import repository_folder
@@ -298,7 +299,7 @@ class TuneOptions:
 
 _SERVICE_SETTINGS: dict[str, Any] = {
     "metavar": "ADDRESS",
-    "help": "of a running service, e.g. localhost:18082 or localhost:18082/bert",
+    "help": f"of a running service, e.g. localhost:18082 or localhost:18082/bert, {SEVERAL}",
     "group": "target",
 }
 _ROWS_SETTINGS: dict[str, Any] = {

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+from client.addresses import split_addresses
 from client.errors import BadAnswer, ClientError, RequestRefused, ServiceUnavailable, TooManyRequests
 from client.rows_client import RowsClient
 from pipeline.errors import ConfigError
@@ -23,10 +24,11 @@ class Server:
     ) -> None:
         """Connect to a server: host:port or a URL, whose path names the model if there are several.
 
-        `timeout_s` limits each request. Raise ConfigError if no model answers there.
+        address: several with commas between them are servers of the same model. `timeout_s` limits each
+        request. Raise ConfigError if no model answers there.
         """
-        url, model = _split(address)
         try:
+            url, model = _split(address)
             self._client = RowsClient(url, timeout_s=timeout_s, api_key=api_key)
         except ValueError as exc:
             raise ConfigError(f"--service {address}: {exc}") from exc
@@ -83,6 +85,12 @@ class Server:
 
 
 def _split(address: str) -> tuple[str, str]:
-    """Split an address into the URL of the server and the model's name, which may be empty."""
-    parts = urlsplit(address if "//" in address else f"http://{address}")
-    return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
+    """Split an address into the URLs of the servers and the model's name, which may be empty.
+
+    Raises ValueError for addresses with different names.
+    """
+    parts = [urlsplit(part if "//" in part else f"http://{part}") for part in split_addresses(address)]
+    models = dict.fromkeys(part.path.strip("/") for part in parts)
+    if len(models) > 1:
+        raise ValueError(f"the addresses name the models {', '.join(models)}; name the same model in each")
+    return ",".join(f"{part.scheme}://{part.netloc}" for part in parts), next(iter(models))
