@@ -80,6 +80,7 @@ class AnswerSender(Protocol):
 
 
 STREAMED: Any = object()  # in place of an output: an AnswerSender sends the answers
+RESCHEDULED: Any = object()  # in place of an output: the model wants the request again, in a later batch
 
 
 class ModelCode(Protocol):
@@ -106,7 +107,7 @@ class RequestRunner(ModelCode, Protocol):
         feeds: Sequence[Mapping[str, Any]],
         senders: Sequence[AnswerSender],
     ) -> list[Any]:
-        """Return, for each request, a dict of output tensors, a ServingError, or STREAMED.
+        """Return, for each request, a dict of output tensors, a ServingError, STREAMED or RESCHEDULED.
 
         senders: of each request. An exception fails all requests; none may be raised once an answer is sent.
         """

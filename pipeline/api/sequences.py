@@ -21,6 +21,8 @@ class SequenceRules(NamedTuple):
     bound: bool = False  # the instance keeps the state itself, so that it runs all requests of a sequence
     slots: int = 0  # sequences of an instance that are bound to it; further ones wait. 0: any number
     id_type: str = ""  # Triton's name of the model's datatype of correlation ids; empty: any
+    # Each request is a sequence of its own, and the model reschedules it until it is complete.
+    iterative: bool = False
 
 
 def parse_rules(config: Mapping[str, Any]) -> SequenceRules | None:
@@ -37,4 +39,5 @@ def parse_rules(config: Mapping[str, Any]) -> SequenceRules | None:
         not section["state"],
         int(oldest.get("max_candidate_sequences", 0)) or rows,
         id_types[0] if id_types else "",
+        bool(section.get("iterative_sequence")),
     )

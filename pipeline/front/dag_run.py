@@ -57,6 +57,7 @@ class SequenceTurn(Protocol):
     """The place of a request in a sequence of an Op: its tasks run in order, each with the state so far."""
 
     state: Sequence[Part] | None  # for the next task, as a worker has encoded it; None: the initial state
+    options: RequestOptions  # of the next task: the request's, with its place in the sequence
 
     def admit(self, task: Task) -> bool:
         """Return whether a new task of the request may be queued now. If not, it is queued later."""
@@ -64,6 +65,10 @@ class SequenceTurn(Protocol):
 
     def record_state(self, state: Sequence[Part]) -> None:
         """Record that a task of the request has ended. state: the next one; empty if it is unchanged."""
+        ...
+
+    def reschedule(self, task: Task) -> None:
+        """Queue a task again, because its model wants the request in a later batch."""
         ...
 
     def bind(self, instance: object, *, is_retry: bool) -> ServingError | None:
@@ -197,7 +202,10 @@ class InOrder:
                 run_isolated(go_on)
 
 
-_ANSWER, _VALUE, _JUMP = Outcome.ANSWER, Outcome.VALUE, Outcome.JUMP
+_ANSWER, _VALUE, _JUMP, _RESCHEDULE = Outcome.ANSWER, Outcome.VALUE, Outcome.JUMP, Outcome.RESCHEDULE
+MAX_UNREAD_ANSWERS = (
+    1024  # from this on, a rescheduled request waits for its client, as `send` of a worker does
+)
 _data_ids = itertools.count(1)
 
 Answer = list[Part] | ServingError
@@ -504,7 +512,9 @@ class Task(msgspec.Struct, eq=False):
     hung: bool = False  # an instance seemed to hang in the task, and another instance runs it
     moved: bool = False  # another instance has a copy, because this one hangs; the first result counts
     left_queue: bool = False  # the task was dispatched at least once
-    streaming: bool = False  # an answer of several was sent: the task must not run again
+    streaming: bool = False  # an answer of several was sent: a worker's death ends the request
+    unread_answers: int = 0  # of several: those that the client's connection has not accepted
+    is_held: bool = False  # the task is rescheduled once the client has read answers
     late: bool = False  # its queue policy has moved it behind all others of its priority
     in_order: InOrder | None = None  # set where the model's responses keep the order of requests
     turn: SequenceTurn | None = None  # the request's place in a sequence; None outside of sequences
@@ -579,11 +589,12 @@ class Task(msgspec.Struct, eq=False):
         dag_run = self.dag_run
         request, entry, dag = dag_run.request, dag_run.entry, dag_run.entry.dag
         inputs = [(name, stow(parts, tail)) for name, parts in self.inputs]
-        options = request.form, request.wish, request.model_version, request.options, request.deadline
+        turn = self.turn
+        hook_options = request.options if turn is None else turn.options
+        options = request.form, request.wish, request.model_version, hook_options, request.deadline
         answers = entry.model if self.node == dag.response else ""
         tensors = dag.tensors.get(self.node)
         axes = dag.batch_axes.get(self.node)
-        turn = self.turn
         state = None if turn is None or turn.state is None else stow(turn.state, tail)
         return CallMessage(
             index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes, state
@@ -619,12 +630,27 @@ class Task(msgspec.Struct, eq=False):
         parts: the encoded result, possibly in memory that the next reply overwrites. state: the next state of
         the request's sequence; empty if it is unchanged.
         """
-        if self.in_order is not None:
+        if outcome is _RESCHEDULE:
+            self._reschedule()
+        elif self.in_order is not None:
             # The parts may be views of memory that the next reply is written to.
             copies: list[Part] = [bytes(part) for part in parts]
             self.in_order.complete(self, partial(self._go_on, outcome, copies, state))
-            return
-        self._go_on(outcome, parts, state)
+        else:
+            self._go_on(outcome, parts, state)
+
+    def _reschedule(self) -> None:
+        """Queue the task again for the next step of its model, unless the client reads too slowly."""
+        self.is_held = self.unread_answers >= MAX_UNREAD_ANSWERS
+        if self.wanted and not self.is_held and self.turn is not None:
+            self.queued_at, self.left_queue = time.monotonic(), False
+            self.turn.reschedule(self)
+
+    def count_unread(self, answers: int) -> None:
+        """Add to the answers that the client's connection has not accepted yet; negative: it accepts some."""
+        self.unread_answers += answers
+        if self.is_held:
+            self._reschedule()
 
     def _go_on(self, outcome: Outcome, parts: list[Part], state: Sequence[Part]) -> None:
         dag_run, node = self.dag_run, self.node

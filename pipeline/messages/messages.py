@@ -32,6 +32,7 @@ class Outcome(IntEnum):
     JUMP = 3  # the Op's output, for the consumers of its jump targets
     INPUTS = 4  # what an overridden RequestOp made of the message: the log_id in msgpack, then the inputs
     STREAM = 5  # the answers are sent in `StreamedAnswer` messages, before and after the reply
+    RESCHEDULE = 6  # the model wants the request again, in a later batch
 
 
 class Message(msgspec.Struct, array_like=True, eq=False):

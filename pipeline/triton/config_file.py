@@ -272,6 +272,11 @@ def _find_backend_errors(config: ModelConfig, backend: str) -> Iterator[str]:
             f"model_transaction_policy of {config.name}: models of the backend {backend!r} send one response "
             "to each request; remove decoupled, which Python models alone can use"
         )
+    if config.sequence_batching.iterative_sequence and backend != "python":
+        yield (
+            f"iterative_sequence of {config.name}: models of the backend {backend!r} reschedule no request; "
+            "remove iterative_sequence, which Python models alone can use"
+        )
     if (min_count := min((group.count for group in config.instance_group), default=0)) < 0:
         yield f"instance_group of {config.name} has the count {min_count}; it is a number from 1 on"
     if config.max_batch_size < 0:

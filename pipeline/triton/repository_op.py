@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.api.app import ServedModel
-from pipeline.api.op import AnswerSender, Op, OpRequest
+from pipeline.api.op import RESCHEDULED, AnswerSender, Op, OpRequest
 from pipeline.engines.reshaped import Reshape, Reshapes
 from pipeline.errors import ConfigError, ServingError, get_error_text
 from pipeline.models.sequence_tensors import END, START
@@ -180,17 +180,24 @@ class RepositoryOp(Op):
                     ) from exc
 
     def _run_sample(self, feed: dict[str, Any]) -> None:
-        tensors = self.sequence_tensors
+        """Run a warm-up request, as often as a generative model reschedules it."""
+        flags = START | END
+        while self._run_request(feed, flags) is RESCHEDULED:
+            flags = 0
+
+    def _run_request(self, feed: dict[str, Any], flags: int) -> Any:
+        request, tensors = OpRequest({}, 0, 0), self.sequence_tensors
         if tensors is not None:
             initial = {state.input: state.build_initial() for state in tensors.states}
-            feed = {**feed, **initial, **tensors.build_controls(_WARMUP_ID, START | END)}
+            feed = {**feed, **initial, **tensors.build_controls(_WARMUP_ID, flags)}
+            request = OpRequest({}, 0, 0, correlation_id=_WARMUP_ID, flags=flags)
         if self.request_runner is None:
-            self.predictor.run(feed)
-            return
+            return self.predictor.run(feed)
         sender = _Discarding()
-        (answer,) = self.request_runner.run([OpRequest({}, 0, 0)], [feed], [sender])
+        (answer,) = self.request_runner.run([request], [feed], [sender])
         if isinstance(error := sender.error or answer, ServingError):
             raise error
+        return answer
 
 
 class EnsembleOp(Op):

@@ -34,10 +34,11 @@ def find_sequence_errors(config: ModelConfig) -> Iterator[str]:
     if not keeps_sequences(config):
         return
     batching = config.sequence_batching
-    if batching.iterative_sequence:
-        yield f"iterative_sequence of {config.name} is not served yet: remove it"
-    if config.model_transaction_policy.decoupled:
-        yield f"a decoupled model with sequence_batching is not served yet: remove one of {config.name}'s two"
+    if batching.state and (batching.iterative_sequence or config.model_transaction_policy.decoupled):
+        yield (
+            f"{config.name} is decoupled or has iterative_sequence, so that the model itself keeps the state "
+            "of its sequences: remove state"
+        )
     yield from _find_control_errors(config)
     names: set[str] = set()
     for state in batching.state:

@@ -11,7 +11,7 @@ import msgspec
 
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.api.app import App, ServedModel, answered_by
-from pipeline.api.op import STREAMED, AnswerSender, Op, OpRequest
+from pipeline.api.op import RESCHEDULED, STREAMED, AnswerSender, Op, OpRequest
 from pipeline.dialects.dialect import Form
 from pipeline.errors import (
     ConfigError,
@@ -357,7 +357,7 @@ class Executor:
             rows += part.rows
             tokens += part.rows * part.length
             longest = max(longest, part.length)
-            answered += 0 if isinstance(fetch, ServingError) else part.rows
+            answered += 0 if isinstance(fetch, ServingError) or fetch is RESCHEDULED else part.rows
         return Timings(
             self._preprocess_ns,
             run.took_ns,
@@ -509,6 +509,8 @@ class Outputs:
         output, hooks = call.output, self._hooks
         if output is STREAMED:
             return Outcome.STREAM, []
+        if output is RESCHEDULED:
+            return Outcome.RESCHEDULE, []
         if hooks.jumps and not call.direct and hooks.jump(call.op or hooks.op, call.request, output):
             return Outcome.JUMP, self._encoded(output)
         if not call.answers:

@@ -10,14 +10,16 @@ from tests.support.service_process import ROOT
 PAGE, CHINESE = (ROOT / "docs" / name for name in ("sequences.md", "sequences_zh.md"))
 
 
-def test_both_services_answer_as_shown(tmp_path: Path) -> None:
+def test_each_service_answers_as_shown(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     reader.follow(PAGE)
-    assert [answer.status for answer, _ in reader.answers] == [200] * 4
+    assert [answer.status for answer, _ in reader.answers] == [200] * 5
     shown = [(answer.json, shown) for answer, shown in reader.answers if shown is not None]
     assert len(shown) == 2
     for answer, expected in shown:
         assert answer == expected
+    (events,) = (block.text for block in blocks_of(PAGE) if block.language == "text" and not block.title)
+    assert reader.answers[2][0].body.decode() == events
 
 
 def test_both_languages_show_the_same_blocks() -> None:

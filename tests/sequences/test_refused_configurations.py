@@ -19,7 +19,12 @@ def control(values: str, kind: str = "START") -> str:
     [
         ("oldest { preferred_batch_size: [ 9 ] }", ZEROS, "preferred batch size must be <= max batch size"),
         ("direct { minimum_slot_utilization: 2 }", ZEROS, "must be in range [0.0, 1.0]"),
-        ("iterative_sequence: true", ZEROS, "iterative_sequence of sum is not served yet"),
+        ("iterative_sequence: true", ZEROS, "remove iterative_sequence, which Python models alone can use"),
+        (
+            "iterative_sequence: true",
+            ZEROS,
+            "the model itself keeps the state of its sequences: remove state",
+        ),
         (control("int32_false_true: [ 0 ]"), ZEROS, "must have exactly 2 entries for CONTROL_SEQUENCE_START"),
         (control(""), ZEROS, "specifies none of 'int32_false_true'"),
         (control("int32_false_true: [ 0, 1 ] fp32_false_true: [ 0, 1 ]"), ZEROS, "more than one from"),

@@ -11,6 +11,7 @@ from client.protos.kserve_v2_pb2 import ModelInferRequest, ModelStreamInferRespo
 from tests.support.service_process import PATIENCE_S
 from tests.support.triton_repository import write_model
 
+REPEAT = "repeat"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 _TENSORS = """
 backend: "python"
@@ -275,6 +276,12 @@ class TritonPythonModel:
 """
 
 
+def write_repeat(folder: Path) -> Path:
+    """A repository of the decoupled model that answers each of the numbers it gets."""
+    write_model(folder, REPEAT, _NUMBERS, _REPEAT)
+    return folder
+
+
 def write_tells(folder: Path) -> Path:
     """A repository of the decoupled model that does what its input says."""
     write_model(folder, "tells", _DECOUPLED, _TELLS)
@@ -287,7 +294,7 @@ def write_streaming_models(folder: Path) -> Path:
     write_model(folder, "returns", _DECOUPLED, _RETURNS.replace("None for", "1 for"))
     write_model(folder, "single", f"{_TENSORS}instance_group {{ count: 2 }}\n", _SINGLE)
     write_model(folder, "coroutine", _DECOUPLED, _COROUTINE)
-    write_model(folder, "repeat", _NUMBERS, _REPEAT)
+    write_repeat(folder)
     write_model(folder, "square", _NUMBERS, _REPEAT.replace("return numbers", "return numbers * numbers[0]"))
     write_model(folder, "asks", _TENSORS, _ASKS)
     _write_ensembles(folder)

@@ -88,6 +88,42 @@ def write_memory(repository: Path, *, idle_s: int) -> Path:
     return folder
 
 
+COUNTDOWN = "countdown"
+_COUNTDOWN_CONFIG = """
+backend: "python"
+max_batch_size: 8
+input { name: "IN" data_type: TYPE_INT32 dims: 1 }
+output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
+sequence_batching { iterative_sequence: true }
+model_transaction_policy { decoupled: true }
+instance_group { count: 2 kind: KIND_CPU }
+"""
+_COUNTDOWN = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.left = {}
+
+    def execute(self, requests):
+        for request in requests:
+            key, sender = request.correlation_id(), request.get_response_sender()
+            if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
+                self.left[key] = request.inputs()[0].as_numpy().item()
+            self.left[key] -= 1
+            left = np.array([[self.left[key]]], np.int32)
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", left)]))
+            if self.left[key] > 0:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            else:
+                del self.left[key]
+                sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+def write_countdown(repository: Path) -> None:
+    """A generative model of two instances: it answers the numbers below its input, the last is 0."""
+    write_model(repository, COUNTDOWN, _COUNTDOWN_CONFIG, _COUNTDOWN)
+
+
 def write_ensemble(repository: Path, first: str, second: str) -> None:
     """The ensemble `both`: the output of a model of sequences is the input of another."""
     steps = [(first, "INPUT", "between"), (second, "between", "OUTPUT")]

@@ -67,10 +67,13 @@ class AnswerStreams:
             del self._streams[key]
             run_isolated(_end_answers, stream.task, answer)
         elif answer is not None:
-            run_isolated(_add_answer, stream.task, answer, partial(self._acknowledge, key, size, send))
+            stream.task.count_unread(1)
+            acknowledge = partial(self._acknowledge, stream.task, key, size, send)
+            run_isolated(_add_answer, stream.task, answer, acknowledge)
 
-    def _acknowledge(self, key: _Key, size: int, send: Callable[[Message], None]) -> None:
+    def _acknowledge(self, task: Task, key: _Key, size: int, send: Callable[[Message], None]) -> None:
         """Count an answer that the client's connection has accepted, and tell the worker of many at once."""
+        task.count_unread(-1)
         stream = self._streams.get(key)
         if stream is None:
             return

@@ -89,7 +89,7 @@ class State(Enum):
 
 
 _READY = State.READY  # looking a member up costs as much as a short loop
-_ERROR, _STREAM = Outcome.ERROR, Outcome.STREAM
+_ERROR, _STREAM, _RESCHEDULE = Outcome.ERROR, Outcome.STREAM, Outcome.RESCHEDULE
 
 
 class Dispatch(msgspec.Struct, eq=False):
@@ -449,8 +449,10 @@ class Instance:
             if settled.outcome is _STREAM:
                 self.streams.add(reply.dispatch, settled.index, task)
                 continue
-            if task.streaming:
+            if task.streaming or settled.outcome is _RESCHEDULE:
                 self.streams.discard(reply.dispatch, settled.index)
+            if settled.outcome is _RESCHEDULE:
+                _remove_cancel(task, dispatch, settled.index)
             if settled.outcome is _ERROR:
                 run_isolated(task.fail, get_error(settled))
                 continue
@@ -755,6 +757,12 @@ class WorkerProcess:
         if self._start_timer is not None:
             self._start_timer.cancel()
             self._start_timer = None
+
+
+def _remove_cancel(task: Task, dispatch: Dispatch, index: int) -> None:
+    """Remove the cancellation of a rescheduled request: each of its many runs adds another."""
+    cancels = task.dag_run.cancels
+    cancels[:] = [cancel for cancel in cancels if getattr(cancel, "args", ()) != (dispatch, index)]
 
 
 def time_limits(config: OpConfig) -> TimeLimits:

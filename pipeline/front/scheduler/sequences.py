@@ -9,12 +9,13 @@ state.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 
-from pipeline.api.request_options import NO_OPTIONS
+from pipeline.api.request_options import NO_OPTIONS, RequestOptions
 from pipeline.api.sequences import ID_RANGES, SequenceRules
 from pipeline.config.config_file import Limits
 from pipeline.errors import InvalidInput, Overloaded, SequenceLost, ServingError
@@ -60,27 +61,37 @@ class Turn:
     __slots__ = (
         "_current",
         "_error",
+        "_first_options",
         "_owner",
         "_running",
         "_sequence",
         "_waiting",
         "ends",
+        "options",
         "starts",
         "state",
         "was_sent",
     )
 
-    def __init__(self, owner: Sequences, sequence: LiveSequence, flags: int) -> None:
+    def __init__(
+        self, owner: Sequences, sequence: LiveSequence, options: RequestOptions, *, ends: bool
+    ) -> None:
+        """ends: the sequence ends with the request."""
         self._owner = owner
         self._sequence = sequence
-        self.starts = bool(flags & START)
-        self.ends = bool(flags & END)
+        self._first_options = options
+        self.ends = ends
+        self._reset_options()
         self.state: Sequence[Part] | None = None
         self._waiting: deque[Task] = deque()
         self._current = False
         self._running = False  # whether a task of the request is queued, or in a worker
         self.was_sent = False  # whether a worker has got a task of the request
         self._error: ServingError | None = None  # refuses the request: no state precedes it
+
+    def _reset_options(self) -> None:
+        self.options = self._first_options
+        self.starts = bool(self.options.flags & START)  # whether the next task starts the sequence
 
     def admit(self, task: Task) -> bool:
         """Return whether a new task of the request may be queued now. If not, it is queued later."""
@@ -98,7 +109,16 @@ class Turn:
         if state:
             self.state = state
         self._running = False
+        self._reset_options()
         self._go_on()
+
+    def reschedule(self, task: Task) -> None:
+        """Queue a task again, because its model wants the request in a later batch.
+
+        The request has no flags from then on, and only the instance that keeps its state may run it.
+        """
+        self.options, self.starts = self._first_options._replace(flags=0), False
+        self._owner.release(task)
 
     @property
     def sequence(self) -> LiveSequence:
@@ -117,6 +137,7 @@ class Turn:
         """Forget the tasks of the request and their states, because the whole request is run again."""
         self._waiting.clear()
         self._running = False
+        self._reset_options()
         self.state = None if self.starts else self._sequence.state
 
     def begin(self, error: ServingError | None) -> None:
@@ -186,6 +207,7 @@ class Sequences:
         self._bound = Counter[object]()  # sequences by instance
         self._backlog: deque[LiveSequence] = deque()  # without a slot
         self._timer: asyncio.TimerHandle | None = None
+        self._ids = itertools.count(1)  # for requests of an iterative model without a correlation id
 
     @property
     def is_bound(self) -> bool:
@@ -205,7 +227,7 @@ class Sequences:
         self.expire()
         options = request.options or NO_OPTIONS
         key, name = options.correlation_id, self._model
-        if not key:
+        if not key and not self._rules.iterative:
             raise InvalidInput(
                 f"inference request to model '{name}' must specify a non-zero or non-empty correlation ID"
             )
@@ -214,9 +236,10 @@ class Sequences:
                 f"inference request to model '{name}' must specify batch-size 1 due to requirements of "
                 "sequence batcher"
             )
-        self._check_id(key)
+        if key:
+            self._check_id(key)
         sequence = self._by_key.get(key)
-        if not options.flags & START and (sequence is None or not sequence.goes_on):
+        if key and not options.flags & START and (sequence is None or not sequence.goes_on):
             raise self._unknown(key)
         if sequence is None and len(self._by_key) >= self._limits.sequences:
             raise Overloaded(
@@ -251,13 +274,16 @@ class Sequences:
 
     def join(self, request: Request) -> Turn:
         """Return the turn of a request that `check` has accepted, behind all requests of its sequence."""
-        options = request.options or NO_OPTIONS
+        options = request.options or RequestOptions(parameters={})  # msgpack encodes no other mapping
+        if not options.correlation_id:
+            unused = next(number for number in self._ids if number not in self._by_key)
+            options = options._replace(correlation_id=unused, flags=START)
         key = options.correlation_id
         sequence = self._by_key.get(key)
         if sequence is None:
             sequence = self._by_key[key] = LiveSequence(key)
         self._idle.pop(key, None)
-        turn = Turn(self, sequence, options.flags)
+        turn = Turn(self, sequence, options, ends=self._rules.iterative or bool(options.flags & END))
         sequence.turns.append(turn)
         if len(sequence.turns) == 1:
             if not sequence.has_slot:

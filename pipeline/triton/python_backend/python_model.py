@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.api.op import STREAMED, AnswerSender, OpRequest
+from pipeline.api.op import RESCHEDULED, STREAMED, AnswerSender, OpRequest
 from pipeline.errors import ConfigError, InvalidInput, ServingError, get_error_text
 from pipeline.models.sequence_tensors import SequenceTensors
 from pipeline.models.tensor_spec import BY_DATATYPE
@@ -106,6 +106,7 @@ class PythonModel:
         missing = add_model_packages(config, folder, version, install_requirements)
         self._loop = asyncio.new_event_loop()  # for all calls of an `execute` that is a coroutine
         self._decoupled = utils.using_decoupled_model_transaction_policy(config)
+        self._is_iterative = bool(config.get("sequence_batching", {}).get("iterative_sequence"))
         self._loop_thread: threading.Thread | None = None  # of a decoupled model
         self._running: set[Any] = set()  # calls of a decoupled `execute` that is a coroutine
         module = load_module(self._path, missing)
@@ -136,7 +137,8 @@ class PythonModel:
         feeds: Sequence[Mapping[str, Any]],
         senders: Sequence[AnswerSender],
     ) -> list[Any]:
-        """Run a batch of requests. Returns for each its output arrays by name, a ServingError, or STREAMED.
+        """Run a batch of requests. Returns for each its output arrays by name, a ServingError, STREAMED
+        or RESCHEDULED.
 
         feeds: the input arrays of each request, by name. senders: of each request, for a model with a
         response sender. Raises ModelRaised if the whole batch fails before a response is sent.
@@ -146,7 +148,7 @@ class PythonModel:
         for request, sender in zip(parsed, senders, strict=True):
             if isinstance(request, InferenceRequest):
                 convert = partial(self._build_fetch, names=request.requested_output_names())
-                request.serve(sender, convert, self._decoupled)
+                request.serve(sender, convert, decoupled=self._decoupled, is_iterative=self._is_iterative)
                 valid.append(request)
         answers: Iterator[Any]
         try:
@@ -163,10 +165,23 @@ class PythonModel:
         ]
 
     def _get_result(self, answer: Any, request: InferenceRequest, sender: AnswerSender) -> Any:
-        """Return a request's output arrays, an error, or STREAMED. answer: its element of execute's list."""
+        """Return a request's output arrays, an error, STREAMED or RESCHEDULED.
+
+        answer: its element of execute's list.
+        """
+        is_rescheduled = request.release() and not sender.closed
         if isinstance(answer, ModelRaised):
             sender.send(answer, last=True)  # no effect after the final response
             return STREAMED
+        if is_rescheduled and answer is not None:
+            return ModelRaised(
+                self._format_failure(
+                    "Expected a None object in the execute function return list for a rescheduled request, "
+                    f"found type '{type(answer).__name__}'."
+                )
+            )
+        if is_rescheduled:
+            return RESCHEDULED
         if request.sender is not None and (answer is None or sender.closed):
             return STREAMED
         if answer is None and self._decoupled:
@@ -228,7 +243,7 @@ class PythonModel:
         self, answers: Any, requests: Sequence[InferenceRequest]
     ) -> list[InferenceResponse | None]:
         """Return the list that `execute` has returned, an element for each request. Raises ModelRaised."""
-        if answers is None and (self._decoupled or any(request.sender for request in requests)):
+        if answers is None and (self._decoupled or any(request.needs_no_response for request in requests)):
             return [None] * len(requests)
         if self._decoupled:
             raise ModelRaised(

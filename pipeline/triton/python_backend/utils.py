@@ -389,6 +389,8 @@ class InferenceRequest:
         self._parameters = _check_parameters(parameters)
         self._answers: AnswerSender | None = None  # set by `serve`
         self.sender: InferenceResponseSender | None = None  # once the model has got it
+        self._may_reschedule = False  # set by `serve`
+        self._is_rescheduled = False
 
     def inputs(self) -> list[Tensor]:
         return self._inputs
@@ -435,7 +437,17 @@ class InferenceRequest:
         return self._answers is not None and self._answers.is_cancelled()
 
     def set_release_flags(self, flags: int) -> None:
-        pass
+        """Let the model get the request again in a later batch: TRITONSERVER_REQUEST_RELEASE_RESCHEDULE.
+
+        Raises TritonModelException for a model without `iterative_sequence`, and after `execute`.
+        """
+        is_rescheduled = bool(flags & TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+        if is_rescheduled and not self._may_reschedule:
+            raise TritonModelException(
+                "Unable to reschedule the request. sequence_batching { iterative_sequence: true } in "
+                "config.pbtxt allows it, until execute returns."
+            )
+        self._is_rescheduled = is_rescheduled
 
     def get_response_sender(self) -> InferenceResponseSender:
         """Return the sender of this request's responses, the same in each call.
@@ -448,15 +460,34 @@ class InferenceRequest:
             self.sender = InferenceResponseSender(self._answers, self._convert, self._decoupled)
         return self.sender
 
-    def serve(self, answers: AnswerSender, convert: Convert, decoupled: bool) -> None:
+    def serve(
+        self, answers: AnswerSender, convert: Convert, *, decoupled: bool, is_iterative: bool = False
+    ) -> None:
         """Connect the request to its client. The worker calls it; Triton lacks it.
 
         convert: returns the output arrays or the error of a response. decoupled: any number of responses.
+        is_iterative: whether the model may reschedule the request.
         """
         self._answers, self._convert, self._decoupled = answers, convert, decoupled
+        self._may_reschedule = is_iterative
+
+    @property
+    def needs_no_response(self) -> bool:
+        """Whether `execute` may return None for the request. The worker reads it; Triton lacks it."""
+        return self.sender is not None or self._is_rescheduled
+
+    def release(self) -> bool:
+        """End the use of the request by `execute`. Return whether the model has rescheduled the request.
+
+        The worker calls it; Triton lacks it.
+        """
+        self._may_reschedule = False
+        if self._is_rescheduled:
+            self.disconnect()
+        return self._is_rescheduled
 
     def disconnect(self) -> None:
-        """Let the response sender send nothing more, because `execute` has failed. Triton lacks it."""
+        """Let the response sender send nothing more. The worker calls it; Triton lacks it."""
         if self.sender is not None:
             self.sender.closed = True
 
