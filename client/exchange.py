@@ -1,10 +1,14 @@
-"""The base of the HTTP and the gRPC client: `Client.predict` sends texts and returns an `Answer`."""
+"""The base of the HTTP and the gRPC client: `Client.predict` sends texts and returns an `Answer`.
+
+`Client.stream` yields several answers.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
@@ -29,7 +33,7 @@ class Answer:
     texts: dict[str, str]
     """What came under each key; arrays are as NumPy prints them."""
     elapsed_ms: float
-    """From the call of `predict` to its answer, retries included."""
+    """From the call of `predict` or `stream` to this answer, retries included."""
 
     @cached_property
     def outputs(self) -> dict[str, NDArray[Any] | str]:
@@ -40,8 +44,8 @@ class Answer:
 class Client(ABC):
     """Base of the clients that send requests to one method of one service; threads may share a client.
 
-    timeout_s: seconds for a whole `predict`, with all retries and the waits between them. retries: tries
-    after the first.
+    timeout_s: seconds for a whole `predict` or `stream`, with all retries and the waits between them.
+    retries: tries after the first.
     """
 
     def __init__(self, timeout_s: float, retries: int) -> None:
@@ -58,11 +62,38 @@ class Client(ABC):
         err_msg, texts = call_with_retries(send, timeout_s=self._timeout_s, retries=self._retries)
         return Answer(0, err_msg, texts, (time.monotonic() - started) * 1000)
 
+    def stream(self, inputs: Inputs) -> Generator[Answer, None, None]:
+        """Send one request, and yield each of its answers as soon as it comes.
+
+        An Op whose `process` or `postprocess` is a generator has any number of answers. Retries until the
+        first answer. Closing the iterator cancels the request. Raises the errors of `predict`.
+        """
+        started = time.monotonic()
+        open_stream = self._streamer(as_feed(inputs))
+
+        def begin(remaining_s: float) -> tuple[Generator[Reply, None, None], Reply | None]:
+            replies = open_stream(remaining_s)
+            return replies, next(replies, None)
+
+        replies, reply = call_with_retries(begin, timeout_s=self._timeout_s, retries=self._retries)
+        with contextlib.closing(replies):
+            while reply is not None:
+                err_msg, texts = reply
+                yield Answer(0, err_msg, texts, (time.monotonic() - started) * 1000)
+                reply = next(replies, None)
+
     @abstractmethod
     def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
         """Return a function that sends the texts `feed` once, within the seconds that it is called with.
 
         It returns the answer's message and outputs, or raises a ClientError.
+        """
+
+    @abstractmethod
+    def _streamer(self, feed: dict[str, str]) -> Callable[[float], Generator[Reply, None, None]]:
+        """Return a function that sends the texts `feed` once, and yields message and outputs of each answer.
+
+        The function is called with the seconds for all answers. It raises a ClientError.
         """
 
     @abstractmethod

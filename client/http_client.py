@@ -13,7 +13,7 @@ if __name__ == "__main__":  # a script's own folder is on the path, the package'
 
 import http.client
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from client.errors import (
     TIMED_OUT_ERR_NO,
@@ -61,11 +61,19 @@ class HttpClient(Client):
         self._path = f"/{service}/{method}"
 
     def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
-        body = json.dumps({"key": list(feed), "value": list(feed.values())}, ensure_ascii=False).encode()
+        body = _encode(feed)
         return lambda remaining_s: self._servers.post(self._path, body, remaining_s, read_key_value)
+
+    def _streamer(self, feed: dict[str, str]) -> Callable[[float], Generator[Reply, None, None]]:
+        body = _encode(feed)
+        return lambda remaining_s: self._servers.stream(self._path, body, remaining_s, read_key_value)
 
     def close(self) -> None:
         self._servers.close()
+
+
+def _encode(feed: dict[str, str]) -> bytes:
+    return json.dumps({"key": list(feed), "value": list(feed.values())}, ensure_ascii=False).encode()
 
 
 def read_key_value(reply: HttpReply) -> Reply:

@@ -1,14 +1,18 @@
-"""Pools of keep-alive HTTP client connections to servers, with one deadline for each request."""
+"""Pools of keep-alive HTTP client connections to servers, with one deadline for each request.
+
+Each stream of events has a connection of its own.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -20,9 +24,11 @@ from client.headers import HEADER, checked_headers, find_api_key
 from client.tls import Tls
 
 MAX_BODY_BYTES = 512 * 1024 * 1024  # what the gRPC client takes at most, too
+EVENT_STREAM = "text/event-stream"
 AVOIDED_S = 5.0  # an unreachable server is the last choice for this time
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,9 @@ class ConnectionPool:
         merged = {
             name: value for name, value in defaults.items() if name.lower() not in replaced
         } | user_headers
-        self._header_lines = "".join(f"{name}: {value}\r\n" for name, value in merged.items())
+        self._header_lines = _format_headers(merged)
+        event_headers = {name: value for name, value in merged.items() if name.lower() != "accept"}
+        self._event_header_lines = _format_headers({**event_headers, "Accept": EVENT_STREAM})
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"url {url!r} is not of the form http://host:port")
@@ -135,6 +143,46 @@ class ConnectionPool:
             connection.close()
         return reply
 
+    def post_for_events(
+        self, path: str, body: bytes, timeout_s: float, connect_s: float
+    ) -> Generator[HttpReply, None, None]:
+        """Send a POST request once, and yield the data of each server-sent event as the body of a response.
+
+        Any other response is yielded alone. timeout_s: for all events. Raises the errors of `send`.
+        """
+        if self._closed:
+            raise ValueError("the client is closed")
+        deadline = time.monotonic() + timeout_s
+        try:
+            with self._connect(min(timeout_s, connect_s), deadline) as connection:
+                response = self._request(connection, "POST", path, body, deadline, self._event_header_lines)
+                with response:
+                    if response.getheader("Content-Type", "").startswith(EVENT_STREAM):
+                        for data in self._read_events(response):
+                            yield HttpReply(response.status, response.reason, data, None)
+                    else:
+                        yield self._read_reply(response)
+        except (OSError, http.client.HTTPException, ServiceUnreachable) as error:
+            client_error = self._client_error(error, timeout_s)
+            if isinstance(client_error, ServiceUnreachable):
+                self.avoided_until = time.monotonic() + AVOIDED_S
+            if client_error is None or client_error is error:
+                raise
+            raise client_error from error
+
+    def _read_events(self, response: http.client.HTTPResponse) -> Generator[bytes, None, None]:
+        """Yield the data of each server-sent event. Other fields of events have no effect."""
+        lines = list[bytes]()
+        while line := response.readline(MAX_BODY_BYTES + 1):
+            if sum(map(len, lines), len(line)) > MAX_BODY_BYTES:
+                raise BadAnswer(f"{self.url} sent an event of more than {MAX_BODY_BYTES} bytes")
+            text = line.rstrip(b"\r\n")
+            if text.startswith(b"data:"):
+                lines.append(text.removeprefix(b"data:").removeprefix(b" "))
+            elif not text and lines:
+                yield b"\n".join(lines)
+                lines = []
+
     def close(self) -> None:
         """Close the idle connections; connections in use close after their response."""
         self._closed = True
@@ -171,25 +219,44 @@ class ConnectionPool:
 
         deadline: `time.monotonic()` instant.
         """
+        response = self._request(connection, method, path, body, deadline, self._header_lines)
+        with response:
+            return self._read_reply(response), not response.will_close
+
+    def _request(
+        self,
+        connection: _Socket | _TlsSocket,
+        method: str,
+        path: str,
+        body: bytes,
+        deadline: float,
+        header_lines: str,
+    ) -> http.client.HTTPResponse:
+        """Send a request, and return the response, whose head is read."""
         connection.deadline = deadline
         connection.settimeout(max(0.001, deadline - time.monotonic()))
         head = (
             f"{method} {quote(self._prefix + path, safe='/:')} HTTP/1.1\r\n"
-            f"Host: {self._host_header}\r\n{self._header_lines}"
+            f"Host: {self._host_header}\r\n{header_lines}"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         # In one piece: http.client's own request() sends two, and wakes the server twice.
         connection.sendall(head.encode("ascii") + body)
         response = http.client.HTTPResponse(connection, method=method)
-        with response:
+        try:
             response.begin()
-            # Only a read to the end notices that a body of known length was cut off.
-            has_length = response.length is not None and response.length <= MAX_BODY_BYTES
-            content = response.read() if has_length else response.read(MAX_BODY_BYTES + 1)
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    def _read_reply(self, response: http.client.HTTPResponse) -> HttpReply:
+        # Only a read to the end notices that a body of known length was cut off.
+        has_length = response.length is not None and response.length <= MAX_BODY_BYTES
+        content = response.read() if has_length else response.read(MAX_BODY_BYTES + 1)
         if len(content) > MAX_BODY_BYTES:
             raise BadAnswer(f"{self.url} answered with more than {MAX_BODY_BYTES} bytes")
-        reply = HttpReply(response.status, response.reason, content, response.getheader("Retry-After"))
-        return reply, not response.will_close
+        return HttpReply(response.status, response.reason, content, response.getheader("Retry-After"))
 
     def _client_error(self, error: BaseException, timeout_s: float) -> ClientError | None:
         if isinstance(error, ServiceUnreachable):
@@ -245,6 +312,29 @@ class HttpServers:
         """Send a GET request, and return what `parse` makes of the response. Raises a ClientError."""
         return self._send("GET", path, b"", timeout_s, parse)
 
+    def stream(
+        self, path: str, body: bytes, timeout_s: float, parse: Callable[[HttpReply], T]
+    ) -> Generator[T, None, None]:
+        """Send a POST request, and yield what `parse` makes of each event of the response.
+
+        Until the first event the next server gets the request of a server that is unreachable or unavailable.
+        timeout_s: for all events. Raises a ClientError.
+        """
+
+        def begin(
+            pool: ConnectionPool, pools_left: int, remaining_s: float
+        ) -> tuple[Generator[HttpReply, None, None], T | None]:
+            events = pool.post_for_events(path, body, remaining_s, remaining_s / pools_left)
+            reply = next(events, None)
+            return events, None if reply is None else parse(reply)
+
+        events, value = call_in_turn(self._list_sends(begin), timeout_s)
+        with contextlib.closing(events):
+            if value is not None:
+                yield value
+            for reply in events:
+                yield parse(reply)
+
     def close(self) -> None:
         """Close the idle connections; connections in use close after their response."""
         for pool in self._pools:
@@ -257,11 +347,18 @@ class HttpServers:
             # A server that drops packets must leave time for the servers after it.
             return parse(pool.send(method, path, body, remaining_s, remaining_s / pools_left))
 
+        return call_in_turn(self._list_sends(send), timeout_s)
+
+    def _list_sends(self, send: Callable[[ConnectionPool, int, float], U]) -> list[Callable[[float], U]]:
+        """Return a call of `send` for each pool, in the order in which to try the pools."""
         pools = self._ordered_pools()
-        sends = [partial(send, pool, len(pools) - index) for index, pool in enumerate(pools)]
-        return call_in_turn(sends, timeout_s)
+        return [partial(send, pool, len(pools) - index) for index, pool in enumerate(pools)]
 
     def _ordered_pools(self) -> list[ConnectionPool]:
         """Return the pools in the order in which to try them: in turn, lately unreachable servers last."""
         turn, now = next(self._turns) % len(self._pools), time.monotonic()
         return sorted([*self._pools[turn:], *self._pools[:turn]], key=lambda pool: pool.avoided_until > now)
+
+
+def _format_headers(headers: Mapping[str, str]) -> str:
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items())

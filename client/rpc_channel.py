@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import grpc
 
@@ -23,6 +23,7 @@ from client.protos.pipeline_service_pb2 import Request, Response
 from client.tls import Tls
 
 METHOD_PATH = "/baidu.paddle_serving.pipeline_serving.PipelineService/inference"
+STREAM_METHOD_PATH = f"{METHOD_PATH}_stream"
 PUSHBACK_KEY = "grpc-retry-pushback-ms"
 MAX_MESSAGE_BYTES = 512 * 1024 * 1024
 OPTIONS = [
@@ -104,6 +105,11 @@ class RpcChannel:
             request_serializer=Request.SerializeToString,
             response_deserializer=Response.FromString,
         )
+        self._inference_stream = self._channel.unary_stream(
+            STREAM_METHOD_PATH,
+            request_serializer=Request.SerializeToString,
+            response_deserializer=Response.FromString,
+        )
 
     def call(self, request: Request, timeout_s: float | None) -> Response:
         """Call PipelineService/inference, once at each address until one answers, and return the response.
@@ -115,6 +121,27 @@ class RpcChannel:
             timeout_s,
         )
         return response
+
+    def stream(self, request: Request, timeout_s: float) -> Generator[Response, None, None]:
+        """Call PipelineService/inference_stream, and yield the responses as they come.
+
+        The call is sent once at each address until one answers. timeout_s: for all responses. Closing the
+        generator cancels the call. Raises a ClientError whose `__cause__` is the grpc.RpcError.
+        """
+
+        def begin(remaining_s: float | None) -> tuple[Any, Response | None]:
+            call: Any = self._inference_stream(request, timeout=remaining_s, metadata=self._metadata)
+            return call, next(call, None)
+
+        call, response = self._send(begin, timeout_s)
+        try:
+            while response is not None:
+                yield response
+                response = next(call, None)
+        except grpc.RpcError as error:
+            raise client_error(error, self._addresses) from error
+        finally:
+            call.cancel()
 
     def call_bytes(self, method: str, message: bytes, timeout_s: float | None) -> bytes:
         """Call the gRPC method of this path with a serialized message; return the serialized response.

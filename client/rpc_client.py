@@ -11,7 +11,8 @@ if __name__ == "__main__":  # a script's own folder is on the path, the package'
 
     use_project_environment("grpc", "google", "rich")
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from client.addresses import split_addresses
 from client.errors import TIMED_OUT_ERR_NO, RequestRefused, RequestTimedOut
@@ -24,7 +25,7 @@ DEFAULT_ADDRESS = "127.0.0.1:8088"
 
 
 class RpcClient(Client):
-    """Client of a service's key/value protocol over gRPC: `PipelineService/inference`.
+    """Client of a service's key/value protocol over gRPC: `PipelineService/inference`, `inference_stream`.
 
     address: one or several, separated by commas. They take turns; if one is unreachable, the next one gets
     its request. A client has connections of its own. Raises ValueError for an invalid `address`, `tls` or
@@ -48,8 +49,21 @@ class RpcClient(Client):
         self._method = method
 
     def _sender(self, feed: dict[str, str]) -> Callable[[float], Reply]:
-        request = Request(key=feed.keys(), value=feed.values(), name=self._service, method=self._method)
+        request = self._build_request(feed)
         return lambda remaining_s: read_key_value_message(self._channel.call(request, remaining_s))
+
+    def _streamer(self, feed: dict[str, str]) -> Callable[[float], Generator[Reply, None, None]]:
+        request = self._build_request(feed)
+
+        def stream(remaining_s: float) -> Generator[Reply, None, None]:
+            with contextlib.closing(self._channel.stream(request, remaining_s)) as responses:
+                for response in responses:
+                    yield read_key_value_message(response)
+
+        return stream
+
+    def _build_request(self, feed: dict[str, str]) -> Request:
+        return Request(key=feed.keys(), value=feed.values(), name=self._service, method=self._method)
 
     def close(self) -> None:
         self._channel.close()

@@ -11,8 +11,13 @@ from typing import Any
 import grpc
 import pytest
 
+from client.errors import RequestRefused, ServiceUnreachable
+from client.exchange import Client
+from client.http_client import HttpClient
 from client.protos.pipeline_service_pb2 import Request, Response
+from client.rpc_client import RpcClient
 from tests.support.answer_streams import get_text, infer, request
+from tests.support.free_ports import free_port
 from tests.support.service_process import APPS, PATIENCE_S, RPC_METHOD, ServiceProcess, key_value, wait_until
 
 KINDS = ("postprocess", "async", "process", "step")
@@ -61,6 +66,48 @@ def test_each_value_is_an_answer(services: dict[str, ServiceProcess], kind: str,
     for accept in (EVENTS, LINES):
         answers = post(services[kind], inputs, accept)
         assert [answer["value"][answer["key"].index("text")] for answer in answers] == expected
+
+
+@pytest.fixture(params=[HttpClient, RpcClient])
+def client(request: pytest.FixtureRequest, services: dict[str, ServiceProcess]) -> Iterator[Client]:
+    ports = {HttpClient: services["async"].http_port, RpcClient: services["async"].rpc_port}
+    with connect(request.param, ports[request.param]) as client:
+        yield client
+
+
+def connect(kind: type[HttpClient | RpcClient], port: int) -> Client:
+    scheme = "http://" if kind is HttpClient else ""
+    return kind(f"{scheme}127.0.0.1:{port}", "test", timeout_s=PATIENCE_S, retries=1)
+
+
+@pytest.mark.parametrize("number", [0, 1, 5])
+def test_our_clients_yield_each_answer(client: Client, number: int) -> None:
+    answers = [answer.texts["text"] for answer in client.stream({"number": str(number)})]
+    assert answers == [str(n) for n in range(number)]
+
+
+def test_our_clients_raise_an_error_behind_its_answers(client: Client) -> None:
+    answers = client.stream({"number": "9", "how": "raise"})
+    assert [next(answers).texts["text"] for _ in range(3)] == ["0", "1", "2"]
+    with pytest.raises(RequestRefused, match="no more of them") as refused:
+        next(answers)
+    assert refused.value.err_no == 10000
+
+
+@pytest.mark.parametrize("kind", [HttpClient, RpcClient])
+def test_a_closed_iterator_cancels_its_request(
+    services: dict[str, ServiceProcess], kind: type[HttpClient | RpcClient], tmp_path: Path
+) -> None:
+    service = services["postprocess"]
+    paths = {name: str(tmp_path / name) for name in ("gate", "closed")}
+    with connect(kind, service.http_port if kind is HttpClient else service.rpc_port) as client:
+        answers = client.stream({"number": "2", **paths})
+        assert next(answers).texts["text"] == "0"
+        answers.close()
+        wait_until((tmp_path / "closed").exists, "the generator is closed")
+        assert [answer.texts["text"] for answer in client.stream({"number": "2"})] == ["0", "1"]
+    with connect(kind, free_port()) as client, pytest.raises(ServiceUnreachable):
+        next(client.stream("a"))
 
 
 def test_clients_of_kserve_get_each_value(services: dict[str, ServiceProcess]) -> None:
