@@ -7,7 +7,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.support.answer_streams import get_text, get_texts, infer, list_final, open_stream, request
+from tests.support.answer_streams import (
+    get_text,
+    get_texts,
+    infer,
+    list_final,
+    open_stream,
+    request,
+    write_tells,
+)
 from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import wait_until
 from tests.support.triton_repository import write_model
@@ -45,6 +53,49 @@ def test_a_client_of_an_ensemble_that_leaves_cancels_its_steps(channel: grpc.Cha
     assert get_text(next(call)) == "<0>"
     call.cancel()
     wait_until(lambda: Path(f"{gate}.cancelled").exists(), "the model is told")
+
+
+TEXTS = """
+input { name: "X" data_type: TYPE_STRING dims: 1 }
+output { name: "Y" data_type: TYPE_STRING dims: 1 }
+"""
+HELD = """
+import time
+from pathlib import Path
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        while not Path("GATE").exists():
+            time.sleep(0.01)
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("Y", request.inputs()[0].as_numpy())])
+            for request in requests
+        ]
+"""
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_an_ensemble_processes_as_many_answers_at_a_time_as_it_allows(tmp_path: Path, limit: int) -> None:
+    answers, gate = 100, tmp_path / "gate"
+    repository = write_tells(tmp_path / "models")
+    write_model(repository, "held", f'backend: "python"{TEXTS}', HELD.replace("GATE", str(gate)))
+    steps = "".join(
+        f'step {{ model_name: "{model}" model_version: -1 input_map {{ key: "X" value: "{source}" }} '
+        f'output_map {{ key: "Y" value: "{result}" }} }}\n'
+        for model, source, result in (("tells", "X", "between"), ("held", "between", "Y"))
+    )
+    config = f'platform: "ensemble"{TEXTS}ensemble_scheduling {{ max_inflight_requests: {limit} {steps} }}'
+    write_model(repository, "both", config).joinpath("1").mkdir(exist_ok=True)
+    with RepositoryProcess(repository) as process, process.channel() as channel:
+        call = open_stream(channel, [request("both", f"count {answers}")])
+        wait_until(
+            lambda: process.http("/v2/models/tells/stats").json["model_stats"][0]["execution_count"] == 1,
+            "the front has all answers of the first step",
+        )
+        assert process.metric("paddlewheel_op_queue_length", op="held:1") < limit
+        gate.touch()
+        assert get_texts(call) == list(map(str, range(answers)))
 
 
 DECOUPLED_CALL = (
