@@ -346,6 +346,7 @@ class TestTritonHosts:
             assert [status for status, _ in answers] == [200] * len(calls)
             assert json.loads(answers[-1][1])["outputs"][0]["data"] == [2, 4]
             assert "Permission denied" not in container.log and "Traceback" not in container.log
+            container.wait_until_healthy()  # on ports of the host's choice
             os.kill(container.pid, signal.SIGTERM)
             assert container.exit_code(container.service.stop_grace_s) == 0, container.log
 

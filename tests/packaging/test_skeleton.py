@@ -344,7 +344,7 @@ class TestImages:
     def test_images_run_as_another_user_and_check_readiness(self, root: Path, name: str) -> None:
         last_stage = (root / "docker" / name).read_text(encoding="utf-8").rsplit("\nFROM ", 1)[1]
         assert "\nUSER serving\n" in last_stage
-        assert "HEALTHCHECK" in last_stage and "/health/ready" in last_stage
+        assert "HEALTHCHECK" in last_stage and "pipeline.process.health_check" in last_stage
         assert "EXPOSE 18082 8088" in last_stage
 
     def test_compose_waits_until_the_service_has_drained(self, root: Path) -> None:
