@@ -60,10 +60,11 @@ test-plain-grpc: $(DEV)  ## Tests of the gRPC ports on grpc.aio alone, as after 
 test-torch: $(TORCH_SERVING)  ## Tests of the PyTorch engine, in .venv-torch (TORCH_INDEX=... names where PyTorch comes from)
 	$(TORCH_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/torch
 
-test-system: $(SYSTEM)  ## Generated requests for every operation and method, and nginx and HAProxy in front of services
+test-system: $(SYSTEM)  ## Generated requests for every operation and method; nginx, HAProxy and Prometheus beside services
 	$(PY) -m convert demo
 	nginx=$$(docker/install.sh nginx) && haproxy=$$(docker/install.sh haproxy) && \
-		NGINX="$$nginx" HAPROXY="$$haproxy" $(PY) -m pytest tests/system
+		prometheus=$$(docker/install.sh prometheus) && \
+		NGINX="$$nginx" HAPROXY="$$haproxy" PROMETHEUS="$$prometheus" $(PY) -m pytest tests/system
 
 coverage: $(DEV)  ## All tests, with the lines of ours that they and the processes they start have run
 	$(PY) -m convert demo

@@ -17,6 +17,7 @@
 #   docker/install.sh browser              prints where Chromium is, installed first where it is not (Debian; as root)
 #   docker/install.sh nginx                prints where nginx is, installed first where it is not (Debian; as root)
 #   docker/install.sh haproxy              prints where HAProxy is, installed first where it is not (Debian; as root)
+#   docker/install.sh prometheus           prints where Prometheus is, installed first where it is not (Debian; as root)
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR INDEX      PyTorch beside it, from the given package index; `pip` is pip's own
 #   docker/install.sh torch-serving DIR VENV INDEX
@@ -87,20 +88,20 @@ install_browser() {
         fail "the tests of /docs need Chromium, and apt-get has none to install here: $remedy"
 }
 
-find_proxy() {
+find_program() {
     PATH="$PATH:/usr/sbin" command -v "$1"
 }
 
 # $1: the program. $2: its package. $3: the variable that names another program.
-install_proxy() {
-    if find_proxy "$1"; then
+install_program() {
+    if find_program "$1"; then
         return
     fi
     remedy="install it, or name a program with $3=/path/to/it"
     { [ "$(id -u)" = 0 ] && command -v apt-get; } ||
-        fail "the test of the proxy needs $1, and only root with apt-get can install it here: $remedy"
+        fail "a test of tests/system needs $1, and only root with apt-get can install it here: $remedy"
     { apt-get update && apt-get install -y --no-install-recommends "$2"; } ||
-        fail "the test of the proxy needs $1, and apt-get has no package of it here: $remedy"
+        fail "a test of tests/system needs $1, and apt-get has no package of it here: $remedy"
 }
 
 case ${1:-} in
@@ -156,12 +157,16 @@ browser)
     ;;
 nginx)
     # nginx-light: one program with the modules of docs/deploy.md
-    install_proxy "${NGINX:-nginx}" nginx-light NGINX >&2
-    find_proxy "${NGINX:-nginx}"
+    install_program "${NGINX:-nginx}" nginx-light NGINX >&2
+    find_program "${NGINX:-nginx}"
     ;;
 haproxy)
-    install_proxy "${HAPROXY:-haproxy}" haproxy HAPROXY >&2
-    find_proxy "${HAPROXY:-haproxy}"
+    install_program "${HAPROXY:-haproxy}" haproxy HAPROXY >&2
+    find_program "${HAPROXY:-haproxy}"
+    ;;
+prometheus)
+    install_program "${PROMETHEUS:-prometheus}" prometheus PROMETHEUS >&2
+    find_program "${PROMETHEUS:-prometheus}"
     ;;
 convert)
     pip_install "$2" --requirement requirements/convert.txt

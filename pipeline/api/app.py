@@ -20,6 +20,12 @@ from pydantic import BaseModel
 from pipeline.api.cache_settings import CacheSettings
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
+from pipeline.api.metrics_settings import (
+    DEFAULT_METRICS,
+    FIRST_RESPONSE,
+    FIRST_RESPONSE_BUCKETS,
+    MetricsSettings,
+)
 from pipeline.api.queue_policy import ModelBatching, parse_dynamic_batching
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
 from pipeline.api.sequences import SequenceRules, parse_rules
@@ -84,6 +90,15 @@ class ServedModel(NamedTuple):
         """
         cache = {} if self.config is None else self.config.get("response_cache", {})
         return bool(cache.get("enable")) and not self.batching.in_order
+
+    @property
+    def first_response_buckets(self) -> tuple[float, ...]:
+        """Upper bounds of the histogram of first responses, in milliseconds (`model_metrics`)."""
+        metrics = {} if self.config is None else self.config.get("model_metrics", {})
+        for control in metrics.get("metric_control", ()):
+            if control["metric_identifier"]["family"] == FIRST_RESPONSE:
+                return tuple(map(float, control["histogram_options"]["buckets"]))
+        return FIRST_RESPONSE_BUCKETS
 
     @property
     def max_inflight_requests(self) -> int:
@@ -212,6 +227,7 @@ class RepositoryPlace(NamedTuple):
     install_requirements: bool = False  # pip installs the requirements.txt of Python models
     cache: CacheSettings | None = None  # of the response cache; None: the server has none
     backend_directory: str = ""  # with a folder for each backend that is written in Python; empty: none
+    metrics: MetricsSettings = DEFAULT_METRICS
 
     @property
     def backend_path(self) -> Path | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -91,6 +92,11 @@ class ModelCode(Protocol):
 
         None if no metric has changed since the last call.
         """
+        ...
+
+    @property
+    def metrics_changed(self) -> Event | None:
+        """An event that is set while a changed metric was not returned yet; None without metrics."""
         ...
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from pipeline.errors import (
     UnprintableAnswer,
     get_error_text,
 )
-from pipeline.front.metrics.metrics import Failures, RequestFigures, RequestTimings
+from pipeline.front.metrics.metrics import Distribution, Failures, RequestFigures, RequestTimings
 from pipeline.messages.frames import Part, encode, stow
 from pipeline.messages.messages import REFUSAL, CallMessage, Outcome, Refusal
 from pipeline.process.isolation import log_fault, run_isolated
@@ -206,6 +206,7 @@ _ANSWER, _VALUE, _JUMP, _RESCHEDULE = Outcome.ANSWER, Outcome.VALUE, Outcome.JUM
 MAX_UNREAD_ANSWERS = (
     1024  # from this on, a rescheduled request waits for its client, as `send` of a worker does
 )
+_MS_PER_S = 1000
 _data_ids = itertools.count(1)
 
 Answer = list[Part] | ServingError
@@ -257,6 +258,8 @@ class Entry(msgspec.Struct, eq=False):
         None  # used while a worker runs all steps of the ensemble; None without an Op for it
     )
     step_ops: Mapping[str, str] = {}  # by node of an ensemble, its Op
+    # Milliseconds to the first response; None unless the model is decoupled and the server has histograms.
+    first_response_ms: Distribution | None = None
     pending: int = 0  # admitted requests without an answer
 
     def needs(self, parts: Collection[str]) -> bool:
@@ -442,7 +445,10 @@ class DagRun(msgspec.Struct, eq=False):
         acknowledge: called once the client's connection accepts more. An answer to a client of one answer is
         held until the stream ends. A second answer ends the request with AnswerCount.
         """
-        self.answered_at = time.monotonic()
+        now = time.monotonic()
+        if not self.answered_at:
+            self._record_first_response(answer, now)
+        self.answered_at = now
         if isinstance(answer, list) and (size := sum(map(len, answer))) > self.entry.max_answer_bytes:
             self.end(
                 UnprintableAnswer(
@@ -457,8 +463,14 @@ class DagRun(msgspec.Struct, eq=False):
             if len(self._answers) > 1:
                 self.end(AnswerCount())
 
+    def _record_first_response(self, answer: Answer, now: float) -> None:
+        if isinstance(answer, list) and self.entry.first_response_ms is not None:
+            self.entry.first_response_ms.observe((now - self.began) * _MS_PER_S)
+
     def end_answers(self, answer: Answer | None) -> None:
         """End a request with several answers. answer: the last; None if it was sent before."""
+        if answer and not self.answered_at:
+            self._record_first_response(answer, time.monotonic())
         last = [] if answer is None else [answer]
         if self.request.stream is not None:
             self.end(answer or [])

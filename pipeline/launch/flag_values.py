@@ -107,6 +107,7 @@ TRACE_LEVEL = choice("off", "timestamps", "tensors", "min", "max", "on", "true",
 RESTRICTION = Kind("API,API:KEY=VALUE", str)
 SETTING = _written("NAME,KEY=VALUE", r"[^,]+,[^=]+=.+")
 MODE_SETTING = _written("[MODE,]KEY=VALUE", r"([^,=]+,)?[^,=]+=.+")
+METRICS_SETTING = Kind("KEY=VALUE", str)
 BACKEND_SETTING = Kind("BACKEND,NAME=VALUE", str)
 RESOURCE = _written("NAME:COUNT[:DEVICE]", r"[^:]+:\d+(:\d+)?")
 DEVICE_BYTES = _written("DEVICE:BYTES", r"\d+:\d+")

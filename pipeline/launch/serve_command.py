@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.api.cache_settings import parse_cache_settings
+from pipeline.api.metrics_settings import parse_metrics_settings
 from pipeline.api.restrictions import Restrictions, parse_restrictions
 from pipeline.errors import ConfigError
 from pipeline.launch.serve_options import (
@@ -70,6 +71,7 @@ def serve_repository(options: ServeOptions) -> None:
                 if get_option(options, flag) is not None
             ),
             cache=parse_cache_settings(options.cache_config, options.response_cache_byte_size),
+            metrics=parse_metrics_settings(options.metrics_config, cpu=options.allow_cpu_metrics),
         ),
     )
     service.serve()

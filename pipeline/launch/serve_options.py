@@ -254,12 +254,17 @@ class ServeOptions:
     )
     metrics_port: int = _METRICS.flag("port of metrics", PORT, default=8002)
     allow_gpu_metrics: bool | None = _METRICS.ignored("/metrics has paddlewheel_gpu_memory_bytes", BOOL)
-    allow_cpu_metrics: bool | None = _METRICS.ignored("/metrics always has the CPU's figures", BOOL)
+    allow_cpu_metrics: bool = _METRICS.flag(
+        "nv_cpu_* in /metrics: CPU and memory of the machine", BOOL, default=True
+    )
     metrics_interval_ms: float | None = _METRICS.ignored(
         "gauges are read when they are requested", values.MILLISECONDS
     )
-    metrics_config: tuple[str, ...] = _METRICS.ignored(
-        "/metrics has histograms", values.MODE_SETTING, repeated=True
+    metrics_config: tuple[str, ...] = _METRICS.flag(
+        "kinds of latency metrics: counter_latencies, summary_latencies, histogram_latencies; "
+        "summary_quantiles=QUANTILE:ERROR,...",
+        values.METRICS_SETTING,
+        default=(),
     )
 
     trace_config: tuple[str, ...] = _TRACING.ignored(_NO_TRACE, values.MODE_SETTING, repeated=True)

@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from client.protos.kserve_v2_pb2 import (
     ModelOutput,
     ModelQueuePolicy,
 )
+from pipeline.api.metrics_settings import FIRST_RESPONSE
 from pipeline.errors import ConfigError
 from pipeline.models.protobuf_text import read_message
 from pipeline.plugins import ENGINES, find
@@ -226,7 +228,6 @@ _NOT_HERE = {  # backends of Triton that this server lacks, with the alternative
 }
 _RUN_HERE = ("python", "identity", "ensemble")  # beside the engines
 _BATCH_INPUT = "inputs that are made of a batch (batch_input, batch_output) are not made yet: send them"
-_MAX_GPUS = 16  # of one machine: larger GPU numbers are mistakes, also on a machine without GPUs
 
 
 def check_config(config: ModelConfig, backend: str) -> list[str]:
@@ -305,7 +306,7 @@ def _find_instance_errors(config: ModelConfig) -> Iterator[str]:
                 kind = ModelInstanceGroup.Kind.Name(group.kind)
                 yield f"{about} has kind {kind} but specifies one or more GPUs"
             continue
-        gpu_numbers = range(count_gpus() or _MAX_GPUS)
+        gpu_numbers = range(max(1, count_gpus()))  # without a GPU, number 0 is moved to the CPU
         for gpu in group.gpus:
             if gpu not in gpu_numbers:
                 yield (
@@ -324,6 +325,8 @@ def _find_metric_errors(config: ModelConfig) -> Iterator[str]:
             yield f"metric control must specify 'histogram_options' for {config.name}"
         elif not control.histogram_options.buckets:
             yield f"histogram options must specify non-empty 'buckets' for {config.name}"
+        elif any(a >= b for a, b in pairwise(control.histogram_options.buckets)):
+            yield f"histogram options must specify 'buckets' in ascending order for {config.name}"
 
 
 def _find_empty_reshapes(config: ModelConfig) -> Iterator[str]:
@@ -505,10 +508,12 @@ def describe_ineffective_settings(config: ModelConfig) -> Iterator[str]:
             "of Triton's backends can't be loaded here"
         )
     for control in config.model_metrics.metric_control:
-        yield (
-            f"Model {config.name}: model_metrics of {control.metric_identifier.family!r} has no effect: the "
-            "histograms of /metrics have fixed buckets"
-        )
+        family = control.metric_identifier.family
+        if family != FIRST_RESPONSE or not config.model_transaction_policy.decoupled:
+            yield (
+                f"Model {config.name}: model_metrics of {family!r} has no effect: only decoupled models have "
+                f"a histogram with buckets of their own, {FIRST_RESPONSE!r}"
+            )
     for tag in config.metric_tags:
         if not LABEL.fullmatch(tag):
             yield (

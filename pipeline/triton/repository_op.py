@@ -259,5 +259,9 @@ class Identity:
     def own_metrics(self) -> None:
         """Return None: the identity backend has no metrics."""
 
+    @property
+    def metrics_changed(self) -> None:
+        """No event: the identity backend has no metrics."""
+
     def close(self) -> None:
         pass

@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.api.app import App, RepositoryPlace, collect_models
 from pipeline.api.cache_settings import CacheSettings
 from pipeline.api.examples import Examples
+from pipeline.api.metrics_settings import DEFAULT_METRICS, MetricsSettings
 from pipeline.api.op import Op
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
 from pipeline.api.service import Service
@@ -60,6 +61,7 @@ class Options:
     restrictions: Restrictions = NO_RESTRICTIONS  # APIs that require a header
     grpc_arguments: tuple[tuple[str, int], ...] = ()  # gRPC channel arguments
     cache: CacheSettings | None = None  # of the response cache; None: the server has none
+    metrics: MetricsSettings = DEFAULT_METRICS
 
 
 class RepositoryService(Service):
@@ -151,6 +153,7 @@ class RepositoryService(Service):
                 options.install_requirements,
                 options.cache,
                 str(options.backend_directory or ""),
+                options.metrics,
             ),
             notes=(*options.notes, *served.lines),
             exit_on_error=options.exit_on_error is True,

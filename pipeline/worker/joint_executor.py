@@ -191,6 +191,11 @@ class StepRunners:
                 self._families[number] = families
         return [family for families in self._families for family in families]
 
+    @property
+    def metrics_changed(self) -> Event | None:
+        """The event of the Python models, which have one in common; None without a Python model."""
+        return next(filter(None, (runner.metrics_changed for runner in self._runners)), None)
+
     def close(self) -> None:
         for runner in self._runners:
             runner.close()

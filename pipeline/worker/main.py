@@ -148,6 +148,7 @@ _RECEIVE_BYTES = 256 * 1024
 _DECODERS = create_decoders((*KINDS, Dispatch))
 # Above this memory is released after a dispatch: 30,000,000 numbers in JSON leave 1 GB of free pieces.
 LARGE_DISPATCH_BYTES = 16 << 20
+_METRICS_PAUSE_S = 0.05  # between two messages with the metrics of a model that runs
 
 
 class Front:
@@ -166,6 +167,7 @@ class Front:
         self._is_reading = False  # whether a thread waits at the socket
         self._ended = False  # end of file
         self._sending = threading.Lock()
+        self._telling_metrics = threading.Lock()
         self._streams: dict[tuple[int, int], AnswerStream] = {}  # by dispatch and index of the request
         self.own_metrics: Callable[[], list[Any] | None] = lambda: None  # what its model counts itself
         self.service_stops = False  # the process shall call the script's handler of SIGTERM at its end
@@ -246,13 +248,24 @@ class Front:
 
         tail: the large parts. region: the dispatch's part of the shared memory.
         """
-        if reply.last:  # before the answer, so that its client finds them in /metrics
-            self.tell_own_metrics()
+        self.tell_own_metrics()  # before the answer, so that its client finds them in /metrics
         self._write(frame(reply, tail, self._arena, region))
 
     def tell_own_metrics(self) -> None:
-        """Send the front the metrics that the model counts itself, where they have changed."""
-        self._write(self._own_metrics_frame())
+        """Send the front the metrics that the model counts itself, if they have changed."""
+        with self._telling_metrics:  # an older state must not follow a newer one
+            self._write(self._own_metrics_frame())
+
+    def tell_metrics_in_background(self, changed: threading.Event) -> None:
+        """Send the front changed metrics while the model runs. changed: see `ModelCode.metrics_changed`."""
+
+        def tell() -> None:
+            with contextlib.suppress(OSError):  # the front has closed the connection
+                while changed.wait():
+                    time.sleep(_METRICS_PAUSE_S)  # replies send most changes
+                    self.tell_own_metrics()
+
+        threading.Thread(target=tell, name="metrics", daemon=True).start()
 
     @isolated(())
     def _own_metrics_frame(self) -> list[Part]:
@@ -264,6 +277,7 @@ class Front:
 
         The shared memory of replies is free again after the dispatch, and the answers may come later.
         """
+        self.tell_own_metrics()
         self._write(frame(answer, tail))
 
     def _write(self, buffers: Sequence[Part]) -> None:
@@ -364,6 +378,8 @@ class Worker:
             for front in self._fronts:
                 front.own_metrics = self._model_code.own_metrics
             self._fronts[0].tell_own_metrics()
+            if (changed := self._model_code.metrics_changed) is not None:
+                self._fronts[0].tell_metrics_in_background(changed)
         threads = [
             # In a copy of this context: NumPy keeps print options there, ours and those that the app set.
             threading.Thread(target=copy_context().run, args=(_answer_or_die, *served))

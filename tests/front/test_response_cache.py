@@ -108,7 +108,7 @@ class Waiting:
 async def start_flight(waiters: int) -> tuple[ResponseCache, Flight, list[Waiting]]:
     cache = ResponseCache(LocalCache(10_000))
     waiting = [Waiting() for _ in range(1 + waiters)]
-    flight = Flight(cache, CacheKey(b"key"), CacheFigures(), waiting[0])
+    flight = Flight(cache, CacheKey(b"key"), CacheFigures(), waiting[0], lookup_ns=0)
     flight.waiters.extend(waiting[1:])
     return cache, flight, waiting
 

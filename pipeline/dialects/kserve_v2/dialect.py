@@ -20,10 +20,11 @@ class KServeV2:
     def front(self, scheduler: Scheduler, repository: Repository) -> FrontPart:
         from pipeline.dialects.kserve_v2.http_routes import HEALTH_PAGES, V2Http, v2_paths
         from pipeline.dialects.kserve_v2.rpc_methods import APIS, HEALTH_CALLS, V2Rpc
-        from pipeline.dialects.triton_extensions.server import HostMetrics, V2Server, triton_metrics
+        from pipeline.dialects.triton_extensions.metrics import TritonMetrics
+        from pipeline.dialects.triton_extensions.server import V2Server
 
         server = V2Server(scheduler, repository)
-        scheduler.metrics.add(partial(triton_metrics, scheduler, server.models, HostMetrics()))
+        scheduler.metrics.add(TritonMetrics(scheduler, server.models).text)
         return FrontPart(
             http=V2Http(server),
             prefixes=("/v2/", "/v2"),

@@ -1,4 +1,4 @@
-"""FRONT PROCESS: state that the HTTP and gRPC handlers of KServe v2 share, and Triton's metrics.
+"""FRONT PROCESS: state that the HTTP and gRPC handlers of KServe v2 share.
 
 V2Server has the models, their configuration and statistics, shared memory, and trace and log settings.
 """
@@ -6,8 +6,7 @@ V2Server has the models, their configuration and statistics, shared memory, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline import __version__
@@ -18,7 +17,6 @@ from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.triton_extensions.repository_api import ModelControl
 from pipeline.dialects.triton_extensions.shared_memory import SharedMemory
 from pipeline.errors import UnknownVersion
-from pipeline.front.cache.response_cache import ResponseCache
 from pipeline.front.metrics.metrics import CacheFigures, OpFigures, RunFigures
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -52,95 +50,6 @@ _EXTENSIONS = (
     "trace",
     "logging",
 )
-Stats = dict[str, Any]  # an element of `model_stats`
-_COUNTERS: dict[str, tuple[str, Callable[[Stats], int]]] = {
-    "nv_inference_request_success": (
-        "Number of successful inference requests, all batch sizes",
-        lambda stats: stats["inference_stats"]["success"]["count"],
-    ),
-    "nv_inference_count": (
-        "Number of inferences performed (does not include cached requests)",
-        lambda stats: stats["inference_count"],
-    ),
-    "nv_inference_exec_count": (
-        "Number of model executions performed (does not include cached requests)",
-        lambda stats: stats["execution_count"],
-    ),
-    "nv_inference_request_duration_us": (
-        "Cumulative inference request duration in microseconds (includes cached requests)",
-        lambda stats: stats["inference_stats"]["success"]["ns"] // 1000,
-    ),
-    "nv_inference_queue_duration_us": (
-        "Cumulative inference queuing duration in microseconds (includes cached requests)",
-        lambda stats: stats["inference_stats"]["queue"]["ns"] // 1000,
-    ),
-    "nv_inference_compute_input_duration_us": (
-        "Cumulative compute input duration in microseconds (does not include cached requests)",
-        lambda stats: stats["inference_stats"]["compute_input"]["ns"] // 1000,
-    ),
-    "nv_inference_compute_infer_duration_us": (
-        "Cumulative compute inference duration in microseconds (does not include cached requests)",
-        lambda stats: stats["inference_stats"]["compute_infer"]["ns"] // 1000,
-    ),
-    "nv_inference_compute_output_duration_us": (
-        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
-        lambda stats: stats["inference_stats"]["compute_output"]["ns"] // 1000,
-    ),
-}
-_CACHE_COUNTERS: dict[str, tuple[str, Callable[[Stats], int]]] = {
-    "nv_cache_num_hits_per_model": (
-        "Number of cache hits per model",
-        lambda stats: stats["inference_stats"]["cache_hit"]["count"],
-    ),
-    "nv_cache_num_misses_per_model": (
-        "Number of cache misses per model",
-        lambda stats: stats["inference_stats"]["cache_miss"]["count"],
-    ),
-    "nv_cache_hit_duration_per_model": (
-        "Total cache hit duration per model, in microseconds",
-        lambda stats: stats["inference_stats"]["cache_hit"]["ns"] // 1000,
-    ),
-    "nv_cache_miss_duration_per_model": (
-        "Total cache miss (insert+lookup) duration per model, in microseconds",
-        lambda stats: stats["inference_stats"]["cache_miss"]["ns"] // 1000,
-    ),
-}
-_CACHE_GAUGES: dict[str, tuple[str, Callable[[ResponseCache], float]]] = {
-    "nv_cache_num_entries": (
-        "Number of responses stored in response cache",
-        lambda cache: len(cache.outputs),
-    ),
-    "nv_cache_num_lookups": ("Number of cache lookups in response cache", lambda cache: cache.lookups),
-    "nv_cache_num_hits": ("Number of cache hits in response cache", lambda cache: cache.hits),
-    "nv_cache_num_misses": (
-        "Number of cache misses in response cache",
-        lambda cache: cache.lookups - cache.hits,
-    ),
-    "nv_cache_num_evictions": (
-        "Number of cache evictions in response cache",
-        lambda cache: cache.outputs.evictions,
-    ),
-    "nv_cache_util": (
-        "Cache utilization [0.0 - 1.0]",
-        lambda cache: cache.outputs.used_bytes / cache.outputs.max_bytes,
-    ),
-}
-_FAILURES = "nv_inference_request_failure", "Number of failed inference requests, all batch sizes"
-_REASONS = {"OTHER": "other", "CANCELED": "canceled", "REJECTED": "rejected", "BACKEND": "broken"}
-_STEP_FAILURES = (
-    "paddlewheel_ensemble_step_failures_total",
-    "Requests of an ensemble that failed, by the step where they did.",
-)
-_PENDING = (
-    "nv_inference_pending_request_count",
-    "Instantaneous number of pending requests awaiting execution per-model.",
-)
-_HOST_GAUGES = {
-    "nv_cpu_utilization": "CPU utilization rate [0.0 - 1.0]",
-    "nv_cpu_memory_total_bytes": "CPU total memory (RAM), in bytes",
-    "nv_cpu_memory_used_bytes": "CPU used memory (RAM), in bytes",
-}
-_IDLE = slice(3, 5)  # columns of /proc/stat: idle and iowait
 
 
 def model_config(model: KServeModel, config: ServiceConfig, answering_op: str) -> dict[str, Any]:
@@ -266,6 +175,7 @@ def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -
         total.output_ns += op.shares.output_ns
     total.count = requests.succeeded
     total.count -= min(total.count, requests.cache.hits)
+    rows = requests.rows if model.signature.max_batch_size else total.count
     durations = {
         "success": _duration(requests.succeeded, int(requests.succeeded_s * 1e9)),
         "fail": _duration(requests.failed, int(requests.failed_s * 1e9)),
@@ -273,26 +183,31 @@ def statistics(scheduler: Scheduler, models: KServeModels, model: KServeModel) -
         **_compute_durations(total),
         **_cache_durations(requests.cache),
     }
-    return _statistics_document(model, answering, int(requests.last_s * 1e3), requests.rows, durations)
+    return _statistics_document(model, answering, int(requests.last_s * 1e3), rows, durations)
 
 
 def _op_statistics(model: KServeModel, op: OpFigures) -> dict[str, Any]:
     shares, cache = op.shares, op.cache
+    executed = shares.count - op.failed
     took_ns = op.queued_ns + shares.input_ns + shares.infer_ns + shares.output_ns
     durations = {
-        "success": _duration(shares.count - op.failed + cache.hits, took_ns + cache.hit_ns),
+        "success": _duration(executed + cache.hits, took_ns + cache.hit_ns),
         "fail": _duration(op.failed, 0),
         "queue": _duration(op.queued + cache.hits, op.queued_ns),
         **_compute_durations(shares),
         **_cache_durations(cache),
     }
-    return _statistics_document(model, op, op.last_ms, op.rows, durations)
+    rows = op.rows if model.signature.max_batch_size else max(0, executed)
+    return _statistics_document(model, op, op.last_ms, rows, durations)
 
 
 def _statistics_document(
     model: KServeModel, op: OpFigures, last_ms: int, rows: int, durations: dict[str, Any]
 ) -> dict[str, Any]:
-    by_rows = sorted(op.by_rows.items())
+    """Return the statistics of a model. rows: a request to a model without batches counts as one row."""
+    by_rows = op.by_rows
+    if not model.signature.max_batch_size:
+        by_rows = {1: _sum_runs(by_rows.values())} if by_rows else {}
     return {
         "name": model.name,
         "version": model.version,
@@ -301,9 +216,21 @@ def _statistics_document(
         "execution_count": op.runs,
         "inference_stats": durations,
         "response_stats": {},
-        "batch_stats": [{"batch_size": rows, **_compute_durations(run)} for rows, run in by_rows],
+        "batch_stats": [
+            {"batch_size": rows, **_compute_durations(run)} for rows, run in sorted(by_rows.items())
+        ],
         "memory_usage": [],
     }
+
+
+def _sum_runs(runs: Iterable[RunFigures]) -> RunFigures:
+    total = RunFigures()
+    for run in runs:
+        total.count += run.count
+        total.input_ns += run.input_ns
+        total.infer_ns += run.infer_ns
+        total.output_ns += run.output_ns
+    return total
 
 
 def _duration(count: int, ns: int) -> dict[str, int]:
@@ -545,85 +472,3 @@ class V2Server:
     def close(self) -> None:
         """Close the shared memory files that clients have registered. Called when the ports are closed."""
         self.memory.unregister()
-
-
-def triton_metrics(scheduler: Scheduler, models: KServeModels, host: HostMetrics) -> bytes:
-    """Return Triton's metrics of each model and of the machine, in Prometheus' text format."""
-    stats_by_model = [(model, statistics(scheduler, models, model)) for model in models.all()]
-    lines: list[str] = []
-    counters = _COUNTERS if scheduler.cache is None else {**_COUNTERS, **_CACHE_COUNTERS}
-    for name, (description, get_count) in counters.items():
-        rows = ((_labels(model), get_count(stats)) for model, stats in stats_by_model)
-        lines += _family(name, description, "counter", rows)
-    failed = (
-        (_labels(model, reason=reason), getattr(scheduler.failures(model.key), kind))
-        for model, _ in stats_by_model
-        for reason, kind in _REASONS.items()
-    )
-    lines += _family(*_FAILURES, "counter", failed)
-    steps = (
-        (_labels(model, step=step, step_model=name, step_version=version), count)
-        for model, _ in stats_by_model
-        for (step, op), count in scheduler.failures(model.key).steps.items()
-        for name, _, version in (op.rpartition(":"),)
-    )
-    lines += _family(*_STEP_FAILURES, "counter", steps)
-    if scheduler.cache is not None:
-        for name, (description, read) in _CACHE_GAUGES.items():
-            lines += _family(name, description, "gauge", iter([("", read(scheduler.cache))]))
-    pending = ((_labels(model), _pending(scheduler, model)) for model, _ in stats_by_model)
-    lines += _family(*_PENDING, "gauge", pending)
-    return "".join([*lines, host.text()]).encode()
-
-
-def _pending(scheduler: Scheduler, model: KServeModel) -> int:
-    return scheduler.waiting(model.op) if model.op else scheduler.pending
-
-
-def _family(name: str, description: str, kind: str, rows: Iterator[tuple[str, float]]) -> Iterator[str]:
-    yield f"# HELP {name} {description}\n# TYPE {name} {kind}\n"
-    for labels, value in rows:
-        yield f"{name}{labels} {value}\n"
-
-
-def _labels(model: KServeModel, **more: str) -> str:
-    labels = {"model": model.name, **more, "version": model.version, **model.metric_labels}
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-class HostMetrics:
-    """CPU and memory metrics of the machine, under Triton's names.
-
-    The CPU utilization covers the time since the previous call, at first since the start of the machine.
-    """
-
-    def __init__(self) -> None:
-        self._before = 0, 0
-
-    def text(self) -> str:
-        """Return the gauges in Prometheus' text format; empty if the kernel does not provide them."""
-        try:
-            gauges = dict(zip(_HOST_GAUGES, self._values(), strict=True))
-        except (OSError, LookupError, ValueError):
-            return ""
-        return "".join(
-            f"# HELP {name} {_HOST_GAUGES[name]}\n# TYPE {name} gauge\n{name} {value}\n"
-            for name, value in gauges.items()
-        )
-
-    def _values(self) -> Iterator[float]:
-        times = [int(ticks) for ticks in Path("/proc/stat").read_text("ascii").splitlines()[0].split()[1:9]]
-        idle, total = sum(times[_IDLE]), sum(times)
-        idle_before, total_before = self._before
-        self._before = idle, total
-        passed = total - total_before
-        busy = 1 - (idle - idle_before) / passed if passed else 0.0
-        yield min(max(0.0, busy), 1.0)  # the iowait counter of the kernel may decrease
-        lines = Path("/proc/meminfo").read_text("ascii").splitlines()
-        memory = {name: int(value.split()[0]) * 1024 for name, value in (line.split(":") for line in lines)}
-        yield memory["MemTotal"]
-        yield memory["MemTotal"] - memory["MemAvailable"]

@@ -106,24 +106,28 @@ class WaitingStep:
 class Flight:
     """A running request whose response is not cached yet, and the identical requests that wait for it."""
 
-    def __init__(self, cache: ResponseCache, key: CacheKey, figures: CacheFigures, leader: Waiter) -> None:
-        """leader: the request that runs."""
+    def __init__(
+        self, cache: ResponseCache, key: CacheKey, figures: CacheFigures, leader: Waiter, lookup_ns: int
+    ) -> None:
+        """leader: the request that runs. lookup_ns: duration of its lookup."""
         self._cache = cache
         self._key = key
         self._figures = figures
         self._leader: Waiter | None = leader
+        self._lookup_ns = lookup_ns
         self.waiters: deque[Waiter] = deque()
 
     def succeed(self, outcome: Outcome, parts: Sequence[Part]) -> None:
         """Store the output of the request, and complete the waiting requests with it."""
         output = CachedOutput(outcome, tuple(bytes(part) for part in parts))
         self._land()
-        self._cache.store(self._key, output, self._figures)
+        insertion_ns = self._cache.store(self._key, output)
+        self._figures.record_miss(self._lookup_ns + insertion_ns)
         loop = asyncio.get_running_loop()
         for waiter in self.waiters:
             if waiter.wanted:
                 self._cache.hits += 1
-                self._figures.hits += 1
+                self._figures.record_hit(0)
                 loop.call_soon(waiter.accept, output)
 
     def fail(self) -> None:
@@ -132,6 +136,7 @@ class Flight:
         The error may be the request's own, such as an expired deadline.
         """
         self._land()
+        self._figures.record_miss(self._lookup_ns)
         loop = asyncio.get_running_loop()
         for waiter in self.waiters:
             if waiter.wanted:
@@ -156,6 +161,7 @@ class Flight:
             if self._leader.wanted:
                 asyncio.get_running_loop().call_soon(self._run_leader, self._leader)
                 return
+        self._figures.record_miss(self._lookup_ns)
         self._land()
 
     def _run_leader(self, leader: Waiter) -> None:
@@ -229,8 +235,7 @@ class ResponseCache:
         took_ns = time.perf_counter_ns() - began_ns
         if output is not None:
             self.hits += 1
-            figures.hits += 1
-            figures.hit_ns += took_ns
+            figures.record_hit(took_ns)
             # Later, for the admission of the request has not returned yet.
             asyncio.get_running_loop().call_soon(waiter.accept, output)
             return
@@ -238,15 +243,18 @@ class ResponseCache:
             flight.waiters.append(waiter)
             return
         figures.misses += 1
-        figures.miss_ns += took_ns
         if key is None:
+            figures.record_miss(took_ns)
             waiter.run(None)
             return
-        flight = self._flights[key] = Flight(self, key, figures, waiter)
+        flight = self._flights[key] = Flight(self, key, figures, waiter, took_ns)
         waiter.run(flight)
 
-    def store(self, key: CacheKey, output: CachedOutput, figures: CacheFigures) -> None:
-        """Store a response. A response that is larger than the cache is counted, and not stored."""
+    def store(self, key: CacheKey, output: CachedOutput) -> int:
+        """Store a response, and return the nanoseconds that it took.
+
+        A response that is larger than the cache is counted, and not stored.
+        """
         began_ns = time.perf_counter_ns()
         if not self.outputs.store(key, output):
             self.oversized += 1
@@ -256,7 +264,7 @@ class ResponseCache:
                     "raise size in --cache-config",
                     output.size, self.outputs.max_bytes,
                 )  # fmt: skip
-        figures.miss_ns += time.perf_counter_ns() - began_ns
+        return time.perf_counter_ns() - began_ns
 
     def remove_flight(self, key: CacheKey) -> None:
         """Forget a request that has ended."""

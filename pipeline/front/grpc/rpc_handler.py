@@ -409,8 +409,8 @@ class RpcHandler(ABC):
         else:
             self._access_log.answered(self.name)
             message = bytes(answer[0])
-        if request is not None and request.timings is not None:
-            context.set_trailing_metadata((("server-timing", request.timings.header()),))
+        if request is not None and (timings := request.timings) is not None and timings.is_sent:
+            context.set_trailing_metadata((("server-timing", timings.header()),))
         return message
 
     async def _predict_stream(

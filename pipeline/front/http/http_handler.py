@@ -277,8 +277,8 @@ class HttpHandler(ABC):
     def _answer(self, request: HttpRequest, infer_request: Request | None, answer: Answer) -> None:
         """Send the result or the error of an inference request, and count and log it."""
         head = b""
-        if infer_request is not None and infer_request.timings is not None:
-            head = b"server-timing: %b\r\n" % infer_request.timings.header().encode()
+        if infer_request is not None and (timings := infer_request.timings) is not None and timings.is_sent:
+            head = b"server-timing: %b\r\n" % timings.header().encode()
         if self._access_log.logs_requests:
             error = answer if isinstance(answer, ServingError) else None
             what = f"{request.method} {request.path}"

@@ -67,6 +67,8 @@ def _add(total: Any, now: Totals, before: Totals | None) -> None:
     for place, field in enumerate(fields(total)):
         former = None if before is None else before[place]
         value = getattr(total, field.name)
+        if value is None:  # latencies of a model repository, which has no shards
+            continue
         if isinstance(value, dict):
             _add_entries(value, now[place], former or [])
         elif not isinstance(value, int | float):

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import INF, floatToGoString
 
 from pipeline.errors import DeadlineExceeded, Overloaded, ServingError, is_clients
+from pipeline.front.metrics.latencies import ModelLatencies
 from pipeline.messages.messages import OwnFamily, Timings
 from pipeline.process.isolation import isolated
 from pipeline.process.log import lines_dropped
@@ -24,6 +25,7 @@ from pipeline.process.log import lines_dropped
 _NS_PER_S = 1_000_000_000
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+LOAD_RATIOS = (1.05, 1.1, 1.25, 1.5, 2.0, 10.0, 50.0)
 
 
 class Distribution:
@@ -39,10 +41,10 @@ class Distribution:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count a value in its bucket."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value in its bucket. times: number of equal values."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
     def observe_all(self, values: Iterable[float]) -> None:
         """Count several values, each in its bucket."""
@@ -88,6 +90,20 @@ class CacheFigures:
     hit_ns: int = 0  # of lookups
     misses: int = 0
     miss_ns: int = 0  # of lookups and insertions
+    latencies: ModelLatencies | None = None  # None unless the server has latency summaries
+
+    def record_hit(self, lookup_ns: int) -> None:
+        """Count a request that the cache has answered."""
+        self.hits += 1
+        self.hit_ns += lookup_ns
+        if self.latencies is not None:
+            self.latencies.observe_hit(lookup_ns)
+
+    def record_miss(self, spent_ns: int) -> None:
+        """Add the time of a miss. spent_ns: in the lookup, and in the insertion of the response if any."""
+        self.miss_ns += spent_ns
+        if self.latencies is not None:
+            self.latencies.observe_miss(spent_ns)
 
 
 @dataclass(slots=True)
@@ -102,6 +118,8 @@ class RequestFigures:
     last_s: float = 0.0  # end of the latest request, Unix time
     failures: Failures = field(default_factory=Failures)
     cache: CacheFigures = field(default_factory=CacheFigures)
+    latencies: ModelLatencies | None = None  # None unless the server has latency summaries
+    first_response_ms: Distribution | None = None  # None unless the model is decoupled, see `Entry`
 
     def count(self, took_s: float, rows: int, *, failed: bool) -> None:
         """Count a request that has ended. took_s: seconds from admission to answer.
@@ -142,6 +160,8 @@ class OpFigures:
     queue_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     predictor_s: Distribution = field(default_factory=lambda: Distribution(SECONDS))
     batch_rows: Distribution = field(default_factory=lambda: Distribution(ROWS))  # of all predictor batches
+    # time since the arrival of a batch's first request, divided by the compute time of the batch
+    load_ratio: Distribution = field(default_factory=lambda: Distribution(LOAD_RATIOS))
     tokens: int = 0  # rows x own length
     padding: int = 0  # tokens that padding has added
     failed: int = 0
@@ -157,14 +177,23 @@ class OpFigures:
     by_rows: dict[int, RunFigures] = field(default_factory=dict)
     last_ms: int = 0
     cache: CacheFigures = field(default_factory=CacheFigures)
+    latencies: ModelLatencies | None = None  # None unless the server has latency summaries
+    first_response_ms: Distribution | None = None  # None unless the model is decoupled, see `Entry`
 
-    def record_run(self, timings: Timings, settled: int) -> None:
-        """Add the timings of a worker's reply to the metrics. settled: number of requests in the reply."""
+    def record_run(self, timings: Timings, settled: int, waited_s: float = 0.0) -> None:
+        """Add the timings of a worker's reply to the metrics.
+
+        settled: number of requests in the reply. waited_s: seconds since the arrival of its first request; 0
+        for a batch that did not wait.
+        """
         input_ns, infer_ns, output_ns = timings.preprocess_ns, timings.process_ns, timings.postprocess_ns
         self.last_ms = time.time_ns() // 1_000_000
         self.preprocess_ns += input_ns
         self.postprocess_ns += output_ns
         self.shares.add(input_ns, infer_ns, output_ns, settled)
+        compute_ns = input_ns + infer_ns + output_ns
+        if compute_ns:
+            self.load_ratio.observe(max(1.0, waited_s * _NS_PER_S / compute_ns), settled)
         if timings.answered:
             run = self.by_rows.get(timings.answered)
             if run is None:
@@ -454,9 +483,11 @@ class RequestTimings:
     Several runs of an Op are added up.
     """
 
-    __slots__ = ("_began", "_of_ops")
+    __slots__ = ("_began", "_of_ops", "is_sent")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_sent: bool = True) -> None:
+        """is_sent: whether the response has the header; the latency summaries need the durations alone."""
+        self.is_sent = is_sent
         self._began = time.monotonic()
         self._of_ops: dict[str, list[float]] = {}
 
@@ -469,6 +500,10 @@ class RequestTimings:
         sums = self._of_ops.setdefault(op, [0.0] * len(STAGES))
         for number, spent_s in enumerate(stages_s):
             sums[number] += spent_s
+
+    def get_totals(self) -> list[float]:
+        """Return the seconds of all Ops together, one value for each of STAGES."""
+        return [sum(stage) for stage in zip(*self._of_ops.values(), strict=True)] or [0.0] * len(STAGES)
 
     @isolated("")
     def header(self) -> str:

@@ -247,6 +247,11 @@ class WorkerPool:
         return (i for process in (*self.processes, *self._leaving) for i in process.instances)
 
     @property
+    def load_s(self) -> float:
+        """Seconds that the slowest of the current worker processes took to become ready; 0 without any."""
+        return max((p.ready_at - p.started_at for p in self.processes if p.ready_at), default=0.0)
+
+    @property
     def in_crash_loop(self) -> bool:
         """Whether worker processes repeatedly become ready and die before they have answered a request."""
         return self._back_off.in_crash_loop(self.processes)

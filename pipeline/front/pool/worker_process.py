@@ -563,6 +563,7 @@ class WorkerProcess:
         self.failure: Failed | None = None  # set when the start has failed
         self.own_metrics: Sequence[OwnFamily] = ()  # metrics that its model counts itself
         self.refused: list[Task] = []  # tasks to refuse once the cause of the death is known
+        self.started_at = 0.0  # time.monotonic; 0 before
         self.ready_at = 0.0  # time.monotonic; 0 before
         self.ready_bytes = 0.0  # resident memory when it became ready
         self.ready_message: Ready | None = None  # describes the model; None before the process is ready
@@ -583,6 +584,7 @@ class WorkerProcess:
         Raises OSError if the system lacks resources.
         """
         loop = asyncio.get_running_loop()
+        self.started_at = time.monotonic()
         with contextlib.ExitStack() as unless_started:
             unless_started.callback(self.instances.clear)  # releases their sockets and memory
             self._process = self._spawn(unless_started)

@@ -53,7 +53,7 @@ from pipeline.front.scheduler.worker_faults import (
     tried_again,
 )
 from pipeline.messages.frames import Part
-from pipeline.messages.messages import Reply, Timings
+from pipeline.messages.messages import Outcome, Reply, Timings
 from pipeline.process.isolation import isolated, run_isolated
 
 log = logging.getLogger(__name__)
@@ -276,7 +276,7 @@ class Batcher:
         self.op = op
         self.number = next(_numbers)  # identifies this load of the model
         callbacks = DispatchCallbacks(
-            self.add_timings if config.dag.use_profile else None,
+            self.add_timings if config.dag.use_profile or figures.latencies is not None else None,
             self.replied,
             self.timed_out,
             self.declined,
@@ -691,7 +691,7 @@ class Batcher:
     # What the instances and their pool report:
 
     def add_timings(self, dispatch: Dispatch, reply: Reply) -> None:
-        """Add the stage durations of a reply to its requests, for their `Server-Timing` headers."""
+        """Add the stage durations of a reply to its requests, and to the latency summaries of the Op."""
         timings = reply.timings
         if timings.steps:
             _add_step_timings(dispatch, reply)
@@ -699,11 +699,17 @@ class Batcher:
         if timings.preprocess_ns:  # only in the first reply, unless requests run one by one
             dispatch.preprocess_ns = timings.preprocess_ns
         spent_ns = dispatch.preprocess_ns, timings.process_ns, timings.postprocess_ns
-        answered = [task for settled in reply.settled if (task := dispatch.tasks[settled.index]) is not None]
-        for task in answered:
+        spent_s = [ns * 1e-9 for ns in spent_ns]
+        latencies, now = self._figures.latencies, time.monotonic()
+        for settled in reply.settled:
+            task = dispatch.tasks[settled.index]
+            if task is None:
+                continue
+            queue_s = max(0.0, dispatch.began - task.queued_at)
             if task.dag_run.request.timings is not None:
-                queue_s = max(0.0, dispatch.began - task.queued_at)
-                task.dag_run.request.timings.add_stages(self.op, queue_s, *(ns * 1e-9 for ns in spent_ns))
+                task.dag_run.request.timings.add_stages(self.op, queue_s, *spent_s)
+            if latencies is not None and settled.outcome is not Outcome.ERROR:
+                latencies.observe(now - task.queued_at, (queue_s, *spent_s))
 
     def replied(self, instance: Instance, dispatch: Dispatch, reply: Reply) -> None:
         """Update metrics and statistics after a worker's reply, and send the next tasks."""
@@ -711,7 +717,8 @@ class Batcher:
         instance.served += len(reply.settled)
         dispatch.runs += reply.timings.batches
         if self._of_steps is None:
-            run_isolated(self._figures.record_run, reply.timings, len(reply.settled))
+            waited_s = time.monotonic() - dispatch.queued_at
+            run_isolated(self._figures.record_run, reply.timings, len(reply.settled), waited_s)
         else:
             run_isolated(self._record_steps, reply.timings, self._of_steps)
         if not reply.last:
@@ -729,7 +736,9 @@ class Batcher:
         """
         for op, requests, of_batch in timings.steps:
             of_steps[op].record_run(of_batch, requests)
-            of_steps[op].queue_s.observe_all([0.0] * requests)
+            of_steps[op].queue_s.observe(0.0, requests)
+            if (latencies := of_steps[op].latencies) is not None:
+                latencies.observe_step(of_batch, requests)
 
     def timed_out(self, instance: Instance, dispatch: Dispatch) -> None:
         """Abandon a model run over `op.<name>.timeout`: retry its requests, or fail them after the last try.

@@ -25,7 +25,10 @@ from pipeline.front.cache.response_cache import ResponseCache
 from pipeline.front.dag_run import Answer, Client, DagRun, Entry, OpQueue, Request
 from pipeline.front.metrics.access_log import AccessLog, Tracer
 from pipeline.front.metrics.growth import Totals, add_metrics_growth
+from pipeline.front.metrics.latencies import ModelLatencies
 from pipeline.front.metrics.metrics import (
+    CacheFigures,
+    Distribution,
     Failures,
     Metrics,
     OpFigures,
@@ -194,10 +197,11 @@ class Scheduler:
         self._deadlines = Deadlines()
         self._anyone = Client()  # stands for clients that a listener can't distinguish
         self._tracer = Tracer(metrics, app.ops, config.tracer.interval_s)
+        self._has_summaries = app.repository is not None and app.repository.metrics.summary_latencies
         self._batchers: dict[str, Batcher] = {}
         self._admission = Admission(self._batchers, config.max_pending_requests, config.max_pending_rows)
         for op in (*app.ops, *app.joint_ops):
-            figures = metrics.of_ops[op] = OpFigures()
+            figures = metrics.of_ops[op] = self._create_figures()
             self._batchers[op] = self._create_batcher(op, app, figures)
         self._pools = {op: batcher.pool for op, batcher in self._batchers.items()}
         settings = app.repository and app.repository.cache
@@ -232,8 +236,22 @@ class Scheduler:
 
         It gets requests after `replace_app`.
         """
-        figures = self.metrics.of_ops.setdefault(op, OpFigures())
+        figures = self.metrics.of_ops.setdefault(op, self._create_figures())
         return self._create_batcher(op, app, figures)
+
+    def _create_figures(self) -> OpFigures:
+        """Create the metrics of an Op, with latency summaries if the server has them."""
+        if not self._has_summaries:
+            return OpFigures()
+        latencies = ModelLatencies()
+        return OpFigures(cache=CacheFigures(latencies=latencies), latencies=latencies)
+
+    def _create_request_figures(self) -> RequestFigures:
+        """Create the totals of a model of several Ops, with latency summaries if the server has them."""
+        if not self._has_summaries:
+            return RequestFigures()
+        latencies = ModelLatencies()
+        return RequestFigures(cache=CacheFigures(latencies=latencies), latencies=latencies)
 
     def _create_batcher(self, op: str, app: App, figures: OpFigures) -> Batcher:
         fair_queue, update_paces = self._admission.fair_queue, self._admission.update_paces
@@ -266,7 +284,7 @@ class Scheduler:
         """
         graph, config = model.graph, self.app.config.dag
         with_version = [op for op in graph.ops if self._pools[op].plan.version and not model.version]
-        requests = None if model.op else requests or RequestFigures()
+        requests = None if model.op else requests or self._create_request_figures()
         get_queue = self._queue if model.op else self._step_queue
         entry = Entry(
             model.key,
@@ -285,6 +303,7 @@ class Scheduler:
             sequences=tuple(filter(None, (self._batchers[op].sequences for op in graph.ops))),
             failures=self.metrics.of_ops[model.op].failures if requests is None else requests.failures,
             step_ops={node.name: node.op for node in graph.nodes.values()},
+            first_response_ms=self._create_histogram(model, requests),
         )
         if self._cache is not None and model.uses_cache:
             numbers = [self._batchers[op].number for op in graph.ops]
@@ -296,6 +315,20 @@ class Scheduler:
             queues = {**entry.queues, JOINT: self._queue(model.joint_op)}
             entry.joint = msgspec.structs.replace(entry, dag=build_joint_dag(model.joint_op), queues=queues)
         return entry
+
+    def _create_histogram(self, model: ServedModel, requests: RequestFigures | None) -> Distribution | None:
+        """Return the histogram of a decoupled model's first responses, which a reload continues.
+
+        requests: totals of the model's requests. None without histograms, and for a model of one response.
+        """
+        repository = self.app.repository
+        if repository is None or not repository.metrics.histogram_latencies or not model.is_decoupled:
+            return None
+        figures = self.metrics.of_ops[model.op] if requests is None else requests
+        bounds = model.first_response_buckets
+        if figures.first_response_ms is None or figures.first_response_ms.bounds != bounds:
+            figures.first_response_ms = Distribution(bounds)
+        return figures.first_response_ms
 
     @property
     def cache(self) -> ResponseCache | None:
@@ -425,8 +458,8 @@ class Scheduler:
         except ServingError as exc:
             entry.failures.count(exc)
             raise
-        if self._profiles:
-            request.timings = RequestTimings()
+        if self._profiles or (entry.requests is not None and entry.requests.latencies is not None):
+            request.timings = RequestTimings(is_sent=self._profiles)
         if request.finish is not None:
             request.finish.begin()
         dag_run = DagRun(request, answered, time.monotonic(), entry, entry.max_hops, entry.tries)
@@ -505,6 +538,9 @@ class Scheduler:
             entry.requests.count(took_s, rows, failed=is_error)
             if isinstance(answer, ServingError):
                 entry.requests.failures.count(answer)
+            elif (latencies := entry.requests.latencies) is not None and not dag_run.is_cached:
+                assert request.timings is not None
+                latencies.observe(took_s, request.timings.get_totals())
 
     def _notify_of_end(self, dag_run: DagRun) -> None:
         """Report a finished request to a waiting unload, reload or drain."""

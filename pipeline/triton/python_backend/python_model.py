@@ -34,6 +34,7 @@ from pipeline.triton.python_backend.utils import (
     TritonError,
     TritonModelException,
     changed_families,
+    metrics_changed,
 )
 
 MODULES = ("triton_python_backend_utils", "c_python_backend_utils")  # models import `utils` by these names
@@ -349,6 +350,11 @@ class PythonModel:
     def own_metrics(self) -> list[Any] | None:
         """Return all custom metrics of the model if one has changed since the last call, else None."""
         return changed_families()
+
+    @property
+    def metrics_changed(self) -> threading.Event | None:
+        """An event that is set while a changed metric was not returned yet."""
+        return metrics_changed
 
     def close(self) -> None:
         """Call the model's `finalize`, when the worker ends."""

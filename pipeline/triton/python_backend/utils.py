@@ -34,7 +34,7 @@ class MetricKind(enum.IntEnum):
 
 _lock = threading.Lock()
 _families: dict[str, MetricFamily] = {}
-_changed = [False]  # whether a metric has changed since the last `changed_families`
+metrics_changed = threading.Event()  # set while a changed metric was not returned by `changed_families`
 
 
 class Metric:
@@ -102,7 +102,7 @@ class Metric:
     def _change(self, value: float) -> None:
         with _lock:
             self._value = value
-            _changed[0] = True
+            metrics_changed.set()
 
 
 class MetricFamily:
@@ -148,7 +148,7 @@ class MetricFamily:
         key = tuple(sorted(label_values.items()))
         if key not in metrics:
             metrics[key] = Metric(self._kind, label_values, buckets or ())
-            _changed[0] = True
+            metrics_changed.set()
         return metrics[key]
 
     @staticmethod
@@ -178,10 +178,10 @@ def changed_families() -> list[Any] | None:
 
     The worker calls it; models do not.
     """
-    if not _changed[0]:
+    if not metrics_changed.is_set():
         return None
     with _lock:
-        _changed[0] = False
+        metrics_changed.clear()
         return [family.family() for family in _families.values()]
 
 
