@@ -28,6 +28,7 @@ from pipeline.api.metrics_settings import (
 )
 from pipeline.api.queue_policy import ModelBatching, parse_dynamic_batching
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
+from pipeline.api.run_resources import ResourceLimits, RunNeeds, parse_run_needs
 from pipeline.api.sequences import SequenceRules, parse_rules
 from pipeline.config.config_file import ServiceConfig
 from pipeline.errors import ConfigError
@@ -70,6 +71,11 @@ class ServedModel(NamedTuple):
     def batching(self) -> ModelBatching:
         """Dynamic batching settings: preferred batch sizes, order of responses and queue limits."""
         return ModelBatching() if self.config is None else parse_dynamic_batching(self.config)
+
+    @property
+    def run_needs(self) -> tuple[RunNeeds, ...]:
+        """The resources that each instance holds during a run, by its number; empty without any."""
+        return () if self.config is None else parse_run_needs(self.config)
 
     @property
     def is_ensemble(self) -> bool:
@@ -228,6 +234,8 @@ class RepositoryPlace(NamedTuple):
     cache: CacheSettings | None = None  # of the response cache; None: the server has none
     backend_directory: str = ""  # with a folder for each backend that is written in Python; empty: none
     metrics: MetricsSettings = DEFAULT_METRICS
+    load_retries: int = 0  # further tries of a load that fails
+    resource_limits: ResourceLimits | None = None  # of the rate limiter; None: the server has none
 
     @property
     def backend_path(self) -> Path | None:
@@ -301,6 +309,15 @@ class App:
         """
         configured = (m for m in self.models if m.op == op and m.config is not None)
         return next((model.batching for model in configured), ModelBatching())
+
+    def get_run_needs(self, op: str) -> tuple[RunNeeds, ...]:
+        """Return the resources of the instances of the Op named `op` in a run, by number of the instance.
+
+        Empty for a model that needs none, and for a server without a rate limiter.
+        """
+        if self.repository is None or self.repository.resource_limits is None:
+            return ()
+        return next((model.run_needs for model in self.models if model.op == op), ())
 
     def get_sequence_rules(self, op: str) -> SequenceRules | None:
         """Return the rules for the sequences of the Op named `op`; None if its requests form no sequences."""

@@ -48,6 +48,7 @@ class ModelBatching(NamedTuple):
     in_order: bool = False  # responses have the order of the requests
     policies: QueuePolicies | None = None  # None where the model has no queue policies
     least: int = 0  # requests that leave without a wait for more; 0: a full batch
+    max_rows: int = 0  # of a full batch, whose size is counted in rows; 0: it is counted in requests
 
 
 def parse_dynamic_batching(config: Mapping[str, Any]) -> ModelBatching:
@@ -65,6 +66,7 @@ def parse_dynamic_batching(config: Mapping[str, Any]) -> ModelBatching:
         bool(batching.get("preserve_ordering")),
         QueuePolicies(batching) if policy else None,
         math.ceil(sequences.get("direct", {}).get("minimum_slot_utilization", 0.0) * max_batch_size),
+        max_batch_size if "dynamic_batching" in config or "oldest" in sequences else 0,
     )
 
 

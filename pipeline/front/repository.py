@@ -301,6 +301,7 @@ class ModelLoader(Repository):
             place.install_requirements,
             defaults,
             backend_directory=place.backend_path,
+            resource_limits=place.resource_limits,
         )
 
     def names(self) -> list[str]:

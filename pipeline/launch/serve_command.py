@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.api.cache_settings import parse_cache_settings
 from pipeline.api.metrics_settings import parse_metrics_settings
 from pipeline.api.restrictions import Restrictions, parse_restrictions
+from pipeline.api.run_resources import parse_resource_limits
 from pipeline.errors import ConfigError
 from pipeline.launch.serve_options import (
     GRPC_ARGUMENTS,
@@ -61,6 +62,8 @@ def serve_repository(options: ServeOptions) -> None:
             strict_devices=options.strict_devices,
             install_requirements=options.install_requirements,
             starts=max(0, options.model_load_thread_count),
+            load_retries=max(0, options.model_load_retry_count),
+            resource_limits=parse_resource_limits(options.rate_limit, options.rate_limit_resource),
             defaults=defaults,
             backend_directory=options.backend_directory and options.backend_directory.absolute(),
             notes=tuple(warnings),

@@ -16,6 +16,7 @@ from typing import Any
 
 from client.options import add_options, list_options, option
 from pipeline.api.restrictions import APIS
+from pipeline.api.run_resources import EXECUTION_COUNT
 from pipeline.errors import ConfigError
 from pipeline.launch import flag_values as values
 from pipeline.launch.flag_values import BOOL, COUNT, FILE, PORT, TEXT, Kind
@@ -23,7 +24,6 @@ from pipeline.launch.flag_values import BOOL, COUNT, FILE, PORT, TEXT, Kind
 NO_EFFECT = "no effect: "
 REFUSED = "refused: "
 _NO_GPU = "the engine manages GPU memory"
-_NO_LIMITER = "the rate limiter is not built yet"
 _NO_TRACE = "requests are not traced; /metrics and the access log have their times"
 _NO_SAGEMAKER = "there is no port of SageMaker"
 _NO_VERTEX = "there is no port of Vertex AI"
@@ -175,7 +175,9 @@ class ServeOptions:
     model_load_thread_count: int = _REPOSITORY.flag(
         "workers that start at the same time", COUNT, default=0, default_text="the number of cores"
     )
-    model_load_retry_count: int | None = _REPOSITORY.ignored("a worker's start is tried again anyway", COUNT)
+    model_load_retry_count: int = _REPOSITORY.flag(
+        "further tries to load a model whose load has failed", COUNT, default=0
+    )
     model_namespacing: bool | None = _REPOSITORY.ignored("a name is one model in all repositories", BOOL)
     install_requirements: bool = _REPOSITORY.flag(
         "pip installs the requirements.txt of Python models", BOOL, default=False
@@ -295,8 +297,17 @@ class ServeOptions:
         "the same, by its older name; 0: no cache", values.BYTES
     )
 
-    rate_limit: str | None = _LIMITER.ignored(_NO_LIMITER, values.choice("off", "execution_count"))
-    rate_limit_resource: tuple[str, ...] = _LIMITER.ignored(_NO_LIMITER, values.RESOURCE, repeated=True)
+    rate_limit: str = _LIMITER.flag(
+        "execution_count: an instance runs while the resources of its rate_limiter are free, by priority",
+        values.choice("off", EXECUTION_COUNT),
+        default="off",
+    )
+    rate_limit_resource: tuple[str, ...] = _LIMITER.flag(
+        "how much there is of a resource on each device, or on this one; without the flag as much as an "
+        "instance needs at most",
+        values.RESOURCE,
+        default=(),
+    )
 
     pinned_memory_pool_byte_size: int | None = _MEMORY.ignored(_SHARED_MEMORY, values.BYTES)
     cuda_memory_pool_byte_size: tuple[str, ...] = _MEMORY.ignored(_NO_GPU, values.DEVICE_BYTES, repeated=True)
@@ -338,6 +349,8 @@ def check_flags(options: ServeOptions) -> list[str]:
             raise ConfigError(f"{flag} is {settings['help']}")
         if settings["help"].startswith(NO_EFFECT):
             lines.append(f"{flag} has {settings['help']}")
+    if options.rate_limit_resource and options.rate_limit != EXECUTION_COUNT:
+        lines.append(f"--rate-limit-resource has {NO_EFFECT}--rate-limit is {options.rate_limit}")
     if options.load_model and options.model_control_mode != "explicit":
         raise ConfigError("--load-model needs --model-control-mode=explicit: the other modes load all models")
     if "*" in options.load_model and len(options.load_model) > 1:

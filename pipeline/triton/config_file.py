@@ -278,10 +278,34 @@ def _find_backend_errors(config: ModelConfig, backend: str) -> Iterator[str]:
             f"iterative_sequence of {config.name}: models of the backend {backend!r} reschedule no request; "
             "remove iterative_sequence, which Python models alone can use"
         )
+    if backend == "identity":
+        yield from _find_delay_errors(config)
     if (min_count := min((group.count for group in config.instance_group), default=0)) < 0:
         yield f"instance_group of {config.name} has the count {min_count}; it is a number from 1 on"
     if config.max_batch_size < 0:
         yield f"'max_batch_size' must be non-negative value for {config.name}"
+
+
+_IDENTITY_DELAYS = ("creation_delay_sec", "execute_delay_ms", "instance_wise_delay_multiplier")
+_MAX_DELAY = 3_600_000  # of a number in these parameters: an hour in milliseconds
+
+
+def get_identity_delays(config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the delays in the parameters of an identity model, by parameter; 0 for an absent one.
+
+    config: config.pbtxt as a dict, without the mistakes that `check_config` finds.
+    """
+    parameters = config["parameters"]
+    return {
+        name: int(parameters[name]["string_value"]) if name in parameters else 0 for name in _IDENTITY_DELAYS
+    }
+
+
+def _find_delay_errors(config: ModelConfig) -> Iterator[str]:
+    for name in _IDENTITY_DELAYS:
+        text = config.parameters[name].string_value if name in config.parameters else "0"
+        if not re.fullmatch(r"\d{1,7}", text, re.ASCII) or int(text) > _MAX_DELAY:
+            yield f"parameter {name} of {config.name} is {text[:99]!r}: write a number up to {_MAX_DELAY}"
 
 
 def _find_cache_errors(config: ModelConfig) -> Iterator[str]:

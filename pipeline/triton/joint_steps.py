@@ -28,11 +28,14 @@ def parse_workers(config: ModelConfig) -> int:
     return int(text)
 
 
-def find_obstacle(graph: Dag, models: Mapping[str, ServedModel], sections: Mapping[str, Any]) -> str:
+def find_obstacle(
+    graph: Dag, models: Mapping[str, ServedModel], sections: Mapping[str, Any], *, limits_runs: bool = False
+) -> str:
     """Return why one worker can't run all steps of an ensemble; empty if it can.
 
     The front then dispatches each step by itself. It enforces queue policies and orders between the steps,
-    and it forwards several answers of a step. models, sections: by Op of a step.
+    and it forwards several answers of a step. models, sections: by Op of a step. limits_runs: the server has
+    a rate limiter.
     """
     for op in graph.ops:
         model, section = models[op], sections[op]
@@ -42,10 +45,12 @@ def find_obstacle(graph: Dag, models: Mapping[str, ServedModel], sections: Mappi
             return f"model {model.name} is decoupled"
         if config.get("sequence_batching"):
             return f"model {model.name} has sequences"
-        if model.batching != ModelBatching() or section["auto_batching_timeout"]:
+        if model.batching._replace(max_rows=0) != ModelBatching() or section["auto_batching_timeout"]:
             return f"dynamic_batching of model {model.name} sets more than a batch size"
         if config.get("response_cache", {}).get("enable"):
             return f"model {model.name} has a response cache"
+        if limits_runs and model.run_needs:
+            return f"model {model.name} has a rate_limiter"
         kinds = {group.get("kind") for group in config.get("instance_group", ())}
         if "KIND_GPU" in kinds or engine.get("devices") or engine.get("device_type"):
             return f"model {model.name} runs on a GPU"

@@ -15,6 +15,7 @@ from google.protobuf import json_format
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.api.app import ServedModel
 from pipeline.api.dag import Dag
+from pipeline.api.run_resources import ResourceLimits, find_resource_error, parse_run_needs
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import find_model_files
 from pipeline.plugins import ENGINES, find
@@ -110,6 +111,7 @@ class ModelRepository:
     defaults: Defaults = NO_DEFAULTS  # for settings that a configuration leaves out
     joins_steps: bool = False  # whether workers may run all steps of an ensemble: no model is ever replaced
     backend_directory: Path | None = None  # with a folder for each backend that is written in Python
+    resource_limits: ResourceLimits | None = None  # of the rate limiter; None: the server has none
     # By model name: folder and configuration in place of those on disk.
     overrides: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
@@ -285,6 +287,9 @@ class _RepositoryReader:
         document = message_to_dict(config)
         if error := find_sample_error(document, folder):
             raise _ModelUnavailable(UnavailableModel(versions[-1], error))
+        limits = self._repository.resource_limits
+        if limits is not None and (error := find_resource_error(parse_run_needs(document), limits)):
+            raise _ModelUnavailable(UnavailableModel(versions[-1], f"Invalid argument: {error}"))
         yield from self._build_models(config, document, backend, folder, versions)
 
     def _check_devices(self, config: ModelConfig, backend: str, version: str) -> None:
@@ -417,7 +422,8 @@ class _RepositoryReader:
         if config.response_cache.enable:
             obstacle = "the ensemble has a response cache"
         elif self._repository.joins_steps:
-            obstacle = find_obstacle(graph, self._models_by_op(), served.sections)
+            limits_runs = self._repository.resource_limits is not None
+            obstacle = find_obstacle(graph, self._models_by_op(), served.sections, limits_runs=limits_runs)
         if obstacle:
             served.notes.append(f"Ensemble {config.name}: {PARAMETER} has no effect, for {obstacle}")
             return ""

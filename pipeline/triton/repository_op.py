@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,12 @@ from pipeline.engines.reshaped import Reshape, Reshapes
 from pipeline.errors import ConfigError, ServingError, get_error_text
 from pipeline.models.sequence_tensors import END, START
 from pipeline.models.tensor_spec import BY_DATATYPE
-from pipeline.triton.config_file import find_python_backend, get_runner, split_texts
+from pipeline.triton.config_file import (
+    find_python_backend,
+    get_identity_delays,
+    get_runner,
+    split_texts,
+)
 from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.sequence_batching import build_sequence_tensors
 
@@ -151,7 +157,7 @@ class RepositoryOp(Op):
         if backend == "identity":
             from pipeline.triton.repository_op import Identity
 
-            self.request_runner = Identity(served.config)
+            self.request_runner = Identity(served.config, self.concurrency_idx or 0)
         elif backend == "python":
             from pipeline.triton.python_backend.python_model import PythonModel
 
@@ -241,11 +247,19 @@ def _get_reshapes(config: Mapping[str, Any]) -> Reshapes | None:
 
 
 class Identity:
-    """Triton's identity backend: returns each input as the output at the same position in config.pbtxt."""
+    """Triton's identity backend: returns each input as the output at the same position in config.pbtxt.
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    The parameters `creation_delay_sec` and `execute_delay_ms` lengthen the load and each batch.
+    """
+
+    def __init__(self, config: Mapping[str, Any], instance: int = 0) -> None:
+        """Wait as `creation_delay_sec` says. instance: number of this worker, by which delays may grow."""
         inputs, outputs = ([tensor["name"] for tensor in config[field]] for field in ("input", "output"))
         self._names = dict(zip(inputs, outputs, strict=False))
+        delays = get_identity_delays(config)
+        factor = max(1, delays["instance_wise_delay_multiplier"] * instance)
+        self._delay_s = delays["execute_delay_ms"] * factor / 1000
+        time.sleep(delays["creation_delay_sec"])
 
     def run(
         self,
@@ -254,6 +268,8 @@ class Identity:
         senders: Sequence[AnswerSender],
     ) -> list[Any]:
         """Return the outputs of each request of a batch: its inputs, under the names of the outputs."""
+        if self._delay_s:
+            time.sleep(self._delay_s)
         return [{self._names[name]: array for name, array in feed.items()} for feed in feeds]
 
     def own_metrics(self) -> None:

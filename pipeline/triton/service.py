@@ -17,6 +17,7 @@ from pipeline.api.examples import Examples
 from pipeline.api.metrics_settings import DEFAULT_METRICS, MetricsSettings
 from pipeline.api.op import Op
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
+from pipeline.api.run_resources import ResourceLimits
 from pipeline.api.service import Service
 from pipeline.config.config_file import ServiceConfig, load_config
 from pipeline.config.value_types import OFF
@@ -62,6 +63,8 @@ class Options:
     grpc_arguments: tuple[tuple[str, int], ...] = ()  # gRPC channel arguments
     cache: CacheSettings | None = None  # of the response cache; None: the server has none
     metrics: MetricsSettings = DEFAULT_METRICS
+    load_retries: int = 0  # further tries of a load that fails
+    resource_limits: ResourceLimits | None = None  # of the rate limiter; None: the server has none
 
 
 class RepositoryService(Service):
@@ -154,6 +157,8 @@ class RepositoryService(Service):
                 options.cache,
                 str(options.backend_directory or ""),
                 options.metrics,
+                options.load_retries,
+                options.resource_limits,
             ),
             notes=(*options.notes, *served.lines),
             exit_on_error=options.exit_on_error is True,
@@ -203,6 +208,7 @@ def _open_repository(options: Options) -> ModelRepository:
         options.defaults,
         joins_steps=options.control == "none",
         backend_directory=options.backend_directory,
+        resource_limits=options.resource_limits,
     )
 
 

@@ -592,6 +592,27 @@ def test_preferred_sizes_leave_at_once_and_others_after_the_delay(serve: Serve) 
     assert service.begun == [[1, 2, 3, 4], [5]]
 
 
+def test_a_model_of_rows_fills_its_batch_by_rows(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 8, "auto_batching_timeout": 50}}, batching={})
+    service.ask(model="a", rows=5)
+    service.advance(0.01)
+    assert service.begun == []
+    service.ask(model="a", rows=3)
+    service.advance(0.01)
+    assert service.begun == [[1, 2]]
+
+
+def test_a_full_queue_counts_the_requests_of_a_delayed_batch(serve: Serve) -> None:
+    delayed = policy(max_queue_size=2)
+    service = serve({"a": {"batch_size": 8, "auto_batching_timeout": 50}}, batching=delayed)
+    calls = [service.ask(model="a") for _ in range(3)]
+    service.pass_turns()
+    assert [len(call.answers) for call in calls] == [0, 0, 1]
+    assert str(calls[2].error) == "max_queue_size of model a is 2"
+    service.advance(1.0)
+    assert service.begun == [[1, 2]]
+
+
 def test_answers_keep_the_order_of_the_requests_where_the_model_says_so(serve: Serve) -> None:
     service = serve({"a": {"batch_size": 1, "concurrency": 2}}, batching={"preserve_ordering": True})
     slow, quick = service.send(service.make(slow_s=1.0, model="a"), service.make(model="a"))

@@ -15,6 +15,7 @@ from pipeline.front.scheduler.batcher import (
     gathered_in,
     may_follow,
     may_queue_behind,
+    prefer_batch,
     ripe_in,
 )
 
@@ -42,7 +43,7 @@ FAST, SLOW = 0.001, 0.1
 def test_a_partial_dispatch_waits_at_most_its_queue_delay(
     waiting: int, oldest: float, policy: BatchPolicy, now: float, expected: float
 ) -> None:
-    assert ripe_in(waiting, oldest, policy, now) == pytest.approx(expected)
+    assert ripe_in(waiting < policy.full, oldest, policy, now) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -188,12 +189,28 @@ def test_an_instance_waits_a_little_for_as_many_requests_as_it_has_just_answered
     assert wait == pytest.approx(expected)
 
 
-def test_preferred_sizes_are_those_of_a_dispatch_where_one_is_filled() -> None:
-    policy = BatchPolicy(8, preferred=(2, 4))
-    assert [dispatch_size(waiting, 1, policy, FAST) for waiting in (1, 2, 3, 4, 20)] == [1, 2, 2, 4, 4]
-    assert dispatch_size(9, 1, BatchPolicy(8, preferred=(16,)), FAST) == 8
-    assert BatchPolicy(8, preferred=(2, 4)).full == 2
-    assert BatchPolicy(8).full == 8
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([1], (1, False)),
+        ([1, 1, 1], (2, True)),
+        ([1] * 20, (4, True)),
+        ([3], (1, False)),
+        ([3, 1, 1], (2, True)),
+        ([3, 2, 1], (1, True)),
+        ([1, 1, 3], (2, True)),
+        ([6], (1, False)),
+        ([6, 3], (1, True)),
+    ],
+    ids=[
+        "too few", "the smaller size", "the larger size", "no size", "rows, not requests",
+        "all sizes exceeded", "the smaller size reached", "larger than all", "the batch would be too large",
+    ],
+)  # fmt: skip
+def test_a_batch_of_a_preferred_number_of_rows_leaves_at_once(
+    rows: list[int], expected: tuple[int, bool]
+) -> None:
+    assert prefer_batch(rows, BatchPolicy(8, preferred=(2, 4), max_rows=8)) == expected
 
 
 def test_a_dispatch_of_one_batch_has_no_more_where_the_op_has_a_timeout() -> None:

@@ -85,7 +85,7 @@ def test_the_batching_of_an_op_comes_from_the_model_that_it_runs() -> None:
         served("unset", None),
         served("model", {"dynamic_batching": batching, "max_batch_size": 8}),
     )
-    assert app.get_batching("model") == ModelBatching((2, 4, 8), True, None)
+    assert app.get_batching("model") == ModelBatching((2, 4, 8), True, None, max_rows=8)
     for op in ("other", "unset", "absent"):
         assert app.get_batching(op) == ModelBatching((), False, None)
 

@@ -87,6 +87,7 @@ class SimulatedService:
         inputs: Mapping[str, Sequence[str]] | None = None,
         first_arrival: bool = False,
         batching: Mapping[str, Any] | None = None,
+        configs: Mapping[str, Mapping[str, Any]] | None = None,
         run_s: float = RUN_S,
         request_s: float = 0.0,
         mode: Mode = Mode.TOGETHER,
@@ -97,8 +98,9 @@ class SimulatedService:
     ) -> None:
         """ops: their sections of config.yml. inputs: by Op; without, each Op follows the one before.
 
-        batching: `dynamic_batching` of the first Op's model. begins: whether to start, and wait until all
-        workers are ready. socket_bytes: bytes that wait in a socket until they are read.
+        batching: `dynamic_batching` of the first Op's model. configs: instead, config.pbtxt of each
+        Op's model. begins: whether to start, and wait until all workers are ready. socket_bytes: bytes that
+        wait in a socket until they are read.
         """
         ops = ops or {"a": {}}
         sections = {name: {"concurrency": 1, "probe_interval": 0, **section} for name, section in ops.items()}
@@ -112,9 +114,11 @@ class SimulatedService:
         )
         names = list(sections)
         inputs = inputs or {name: names[at - 1 : at] if at else () for at, name in enumerate(names)}
+        if batching is not None:
+            configs = {next(iter(inputs)): {"dynamic_batching": batching, "max_batch_size": 8}}
         self.app = App(
-            "sim", _models(inputs, first_arrival, batching), config, f"{FOLDER}/web_service.py", (), FOLDER,
-            Examples(), **app,
+            "sim", _models(inputs, first_arrival, configs or {}), config, f"{FOLDER}/web_service.py", (),
+            FOLDER, Examples(), **app,
         )  # fmt: skip
         chance = NoChance()
         self.clock = Clock(BEGAN_AT_S)
@@ -266,12 +270,9 @@ def simulated(*args: Any, **options: Any) -> Iterator[SimulatedService]:
 
 
 def _models(
-    inputs: Mapping[str, Sequence[str]], first_arrival: bool, batching: Mapping[str, Any] | None
+    inputs: Mapping[str, Sequence[str]], first_arrival: bool, configs: Mapping[str, Mapping[str, Any]]
 ) -> tuple[ServedModel, ...]:
     nodes = tuple(Node(n, n, tuple(map(Edge, some or (REQUEST_OP,)))) for n, some in inputs.items())
-    name = next(iter(inputs))
     whole = ServedModel("sim", Dag(nodes, list(inputs)[-1], first_arrival=first_arrival))
-    if batching is None:
-        return (whole,)
-    config = {"dynamic_batching": batching, "max_batch_size": 8}
-    return whole, ServedModel(name, Dag((Node(name, name, (Edge(FEED),)),), name, source=FEED), config=config)
+    dags = {name: Dag((Node(name, name, (Edge(FEED),)),), name, source=FEED) for name in configs}
+    return whole, *(ServedModel(name, dags[name], config=config) for name, config in configs.items())

@@ -241,6 +241,12 @@ def test_a_preferred_size_leaves_without_the_queue_delay(client: rpc.InferenceSe
     assert [batch["batch_size"] for batch in told["batch_stats"]] == ["2"]
 
 
+def test_a_preferred_size_counts_rows(client: rpc.InferenceServerClient) -> None:
+    two = rpc.InferInput("X", [2, 1], "FP32")
+    two.set_data_from_numpy(np.ones((2, 1), np.float32))
+    assert client.infer("pairs", [two]).as_numpy("Y").shape == (2, 1)
+
+
 def test_answers_keep_the_order_of_requests_where_that_is_asked_for(
     settings: RepositoryProcess, client: rpc.InferenceServerClient, tmp_path: Path
 ) -> None:

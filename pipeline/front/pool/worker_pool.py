@@ -110,7 +110,9 @@ MAX_BACKOFF_S = 10.0
 class BackOff:
     """Restart policy for the worker processes of one pipeline step (Op): counts deaths, decides on pauses."""
 
-    def __init__(self) -> None:
+    def __init__(self, retries: int = 0) -> None:
+        """retries: further tries after a failed first start, whatever its cause."""
+        self._retries = retries
         self._failed_starts = 0
         self._failed_beside_others = 0  # of shards, while none was ready
         self._quick_deaths = 0
@@ -132,6 +134,8 @@ class BackOff:
         Return whether further starts are useless.
         """
         self._failed_starts += 1
+        if self._failed_starts <= self._retries and not self.was_ready:
+            return False
         final = process.failure is not None and process.failure.final
         # What raises on the very first start raises on every one; later a reason may pass (a full disk, say).
         raises = process.failure is not None and not self.was_ready
@@ -185,6 +189,7 @@ class PoolServices(NamedTuple):
     pool_ready: Callable[[], None]  # a pool has another ready process
     start_failed: Callable[[str, str], None]  # an Op, and the reason why its starts keep failing
     create_process: Callable[..., WorkerProcess] = WorkerProcess  # with the arguments of this class
+    retries: int = 0  # of a load whose first process fails to start
 
 
 class WorkerPool:
@@ -223,7 +228,7 @@ class WorkerPool:
         self._services = services
         self._starts = services.starts
         self._process_callbacks = ProcessCallbacks(self.became_ready, self.lost, self.died)
-        self._back_off = BackOff()
+        self._back_off = BackOff(services.retries)
         self._was_complete = False  # all instances were ready once
         self._stopping = False
         self._changing = asyncio.Lock()  # one exchange at a time
@@ -351,7 +356,7 @@ class WorkerPool:
         moment get answers of two versions, and half of the instances always serve.
         """
         async with self._changing:
-            successors = [await self._started(plan, plan.places[0])]
+            successors = [await self._started_after_retries(plan, plan.places[0])]
             for numbers in plan.places[1:]:
                 if not self._outnumbered(successors):
                     await self._retire([min(self.processes, key=_count_in_flight)])
@@ -423,6 +428,15 @@ class WorkerPool:
                 process.kill("nobody waits for it any more")
             raise
         return process
+
+    async def _started_after_retries(self, plan: Plan, numbers: range) -> WorkerProcess:
+        """Start a worker process as `_started` does, with the retries of a load that fails."""
+        for retry in range(1, self._services.retries + 1):
+            try:
+                return await self._started(plan, numbers)
+            except StartFailed as exc:
+                log.error("%s; retry %d of %d", exc.message, retry, self._services.retries)
+        return await self._started(plan, numbers)
 
     def _begin_successor(self, process: WorkerProcess, started: asyncio.Future[None]) -> WorkerProcess | None:
         """Spawn a process whose start is due. Return None if it is not needed any more, or can't be spawned.
@@ -594,7 +608,7 @@ class WorkerPool:
             self.plan.version,
             reason.partition("\n")[0],
         )
-        self._back_off = BackOff()
+        self._back_off = BackOff(self._services.retries)
         for other in self.processes:
             other.kill(f"version {broken} can't be loaded")
         self.start()

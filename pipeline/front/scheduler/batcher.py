@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
@@ -41,6 +41,7 @@ from pipeline.front.pool.worker_process import (
     time_limits,
 )
 from pipeline.front.scheduler.batch_limit import BatchLimit
+from pipeline.front.scheduler.run_limiter import LimitedRuns, RunLimiter
 from pipeline.front.scheduler.sequences import Sequences
 from pipeline.front.scheduler.worker_faults import (
     STOPPED_LIMIT_S,
@@ -79,6 +80,7 @@ HANGS = {
     Verdict.STOPPED: "is stopped (SIGSTOP) in a run",
 }
 _IDLE_SINCE = attrgetter("idle_since")
+_ROWS = attrgetter("rows")
 _READY = State.READY
 _numbers = itertools.count()
 
@@ -89,27 +91,47 @@ class BatchPolicy:
 
     batch_size: int  # requests in a predictor batch
     max_queue_delay_s: float = 0.0  # how long a partial batch may wait
-    # a dispatch has one batch at most, so that its time is that of each request in it
+    # a dispatch has one batch at most: its time is that of each request in it, and resources are held shortly
     one_batch: bool = False
-    # sizes that leave at once, ascending; a dispatch has the largest that is filled
-    preferred: tuple[int, ...] = ()
-    least: int = 0  # requests that leave at once; 0: a full batch, or the smallest preferred size
+    preferred: tuple[int, ...] = ()  # rows of batches that leave at once, ascending; see `prefer_batch`
+    least: int = 0  # requests that leave at once; 0: a full batch
+    max_rows: int = 0  # rows of a full batch; 0: any number, only requests count
 
     @property
     def full(self) -> int:
         """Number of queued requests that are sent at once, without a wait for further requests."""
-        return self.least or (self.preferred[0] if self.preferred else self.batch_size)
+        return self.least or self.batch_size
 
 
-def ripe_in(waiting: int, oldest: float, policy: BatchPolicy, now: float) -> float:
+def prefer_batch(rows: Iterable[int], policy: BatchPolicy) -> tuple[int, bool]:
+    """Return how many of the next queued requests form a batch, and whether the batch leaves at once.
+
+    As in Triton, a batch leaves at once if its rows are exactly of a preferred number: the largest that the
+    requests reach. Requests that exceed all preferred numbers without reaching any leave without the request
+    that exceeds them. Other requests may wait for more.
+
+    rows: of the queued requests, in order.
+    """
+    best = tasks = total = 0
+    for count in rows:
+        if tasks and not best and total + count > policy.preferred[-1]:
+            best = tasks
+        if tasks and total + count > (policy.max_rows or math.inf):
+            break
+        total += count
+        tasks += 1
+        if total in policy.preferred:
+            best = tasks
+    return best or tasks, best > 0
+
+
+def ripe_in(may_grow: bool, oldest: float, policy: BatchPolicy, now: float) -> float:
     """Return the seconds until queued requests may be sent, with a configured queue delay; 0 means now.
 
-    waiting: number of queued requests. oldest: instant at which the oldest was queued. now: instant of
+    may_grow: the requests fill no batch. oldest: instant at which the oldest was queued. now: instant of
     time.monotonic().
     """
-    if waiting >= policy.full:
-        return 0.0
-    return max(0.0, oldest + policy.max_queue_delay_s - now)
+    return max(0.0, oldest + policy.max_queue_delay_s - now) if may_grow else 0.0
 
 
 def gathered_in(
@@ -141,9 +163,6 @@ def dispatch_size(
     waiting: number of queued tasks. usual_s: time of recent dispatches; None before the first. max_tasks: see
     `Pace.most_tasks`.
     """
-    if policy.preferred:
-        sizes = [size for size in policy.preferred if size <= waiting]
-        return sizes[-1] if sizes else min(waiting, policy.batch_size)
     if policy.one_batch:
         batches = 1
     else:
@@ -262,12 +281,13 @@ class Batcher:
         update_paces: Callable[[], None],
         services: PoolServices,
         of_steps: Mapping[str, OpFigures] | None = None,
+        limiter: RunLimiter | None = None,
     ) -> None:
         """Create the batcher and its worker pool; `pool.start` starts the processes.
 
         plan: files and processes of the Op's workers. figures: the Op's metrics. fair_queue: order of the
         clients. update_paces: called when `pace` has changed. of_steps: metrics by Op, if the workers run all
-        steps of an ensemble.
+        steps of an ensemble. limiter: of the service; None where runs need no resources.
         """
         section = config.op[op]
         batching = plan.app.get_batching(op)
@@ -288,12 +308,17 @@ class Batcher:
         self.pace = Pace()
         self._names_version = bool(plan.version)
         self._timeout_s = time_limits(section).call_s  # of one try
+        needs = plan.app.get_run_needs(op)
+        self.limited = (
+            LimitedRuns(limiter, needs, self.dispatch_soon) if limiter is not None and needs else None
+        )
         self._policy = BatchPolicy(
             section.batch_size,
             section.auto_batching_timeout / 1000,
-            one_batch=self._timeout_s < math.inf,
+            one_batch=self._timeout_s < math.inf or self.limited is not None,
             preferred=batching.preferred,
             least=batching.least,
+            max_rows=batching.max_rows,
         )
         self._batch_limit = 0  # see `DispatchMessage`
         self._learned: BatchLimit | None = None  # with `batch_size: auto`
@@ -451,11 +476,11 @@ class Batcher:
         options = task.dag_run.request.options or NO_OPTIONS
         policy = policies.get_policy(options.priority)
         loop = asyncio.get_running_loop()
-        idle = sum(instance.has_place and not instance.in_flight for instance in self.pool.instances)
-        if (
-            policy.max_queue_size
-            and self._queue.count_priority(task.dag_run.request.priority) - idle >= policy.max_queue_size
-        ):
+        queued = self._queue.count_priority(task.dag_run.request.priority) if policy.max_queue_size else 0
+        if queued and not (self._policy.max_queue_delay_s and self._may_grow()):
+            # Idle instances take as many requests before the event loop turns.
+            queued -= sum(i.has_place and not i.in_flight for i in self.pool.instances)
+        if policy.max_queue_size and queued >= policy.max_queue_size:
             refusal = Overloaded(f"max_queue_size of model {self.op} is {policy.max_queue_size}")
             loop.call_soon(task.fail, refusal)  # later, for the admission of the request has not returned yet
             return False
@@ -488,8 +513,18 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        """Send queued tasks to free worker instances until the tasks or the instances run out."""
+        """Send queued tasks to free worker instances until tasks, instances or resources run out."""
         self._dispatching = False
+        if self.limited is None:
+            self._dispatch_tasks()
+            return
+        self.limited.begin_attempt()
+        try:
+            self._dispatch_tasks()
+        finally:
+            self.limited.end_attempt(has_tasks=bool(self.waiting))
+
+    def _dispatch_tasks(self) -> None:
         if self.pool.given_up and not self.pool.ready:
             self._refuse_all()
             return
@@ -506,7 +541,7 @@ class Batcher:
             free = self._free(first, now)
             if not free:
                 return
-            size = dispatch_size(len(self._queue), len(free), self._policy, pace.usual_s, pace.most_tasks)
+            size = self._choose_size(self._queue, len(free))
             if self._ahead:
                 size = min(size, self._ahead)
                 self._ahead -= size
@@ -522,23 +557,44 @@ class Batcher:
             return
         for instance, tasks in sequences.group_tasks(list(self._queue)).items():
             assert isinstance(instance, Instance)
-            if not self._may_get(instance, tasks[0], len(tasks), now):
+            if not self._may_get(instance, tasks, now):
                 continue
-            size = dispatch_size(len(tasks), 1, self._policy, self.pace.usual_s, self.pace.most_tasks)
+            size = self._choose_size(tasks, 1)
             chosen = tasks[:size]
             self._queue.pop_only(chosen)
             self._send(instance, chosen, now)
 
-    def _may_get(self, instance: Instance, first: Task, waiting: int, now: float) -> bool:
+    def _choose_size(self, tasks: TaskQueue | list[Task], free_instances: int) -> int:
+        """Return how many of these queued tasks to send to a worker instance together."""
+        if self._policy.preferred:
+            return prefer_batch(map(_ROWS, tasks), self._policy)[0]
+        pace = self.pace
+        return dispatch_size(len(tasks), free_instances, self._policy, pace.usual_s, pace.most_tasks)
+
+    def _may_grow(self, tasks: TaskQueue | list[Task] | None = None) -> bool:
+        """Return whether queued tasks may wait for more, because they fill no batch. tasks: None for all."""
+        policy, tasks = self._policy, self._queue if tasks is None else tasks
+        if policy.preferred:
+            return not prefer_batch(map(_ROWS, tasks), policy)[1]
+        if len(tasks) >= policy.full:
+            return False
+        rows = tasks.rows if isinstance(tasks, TaskQueue) else sum(map(_ROWS, tasks))
+        return not policy.max_rows or rows < policy.max_rows
+
+    def _may_get(self, instance: Instance, tasks: list[Task], now: float) -> bool:
         """Return whether an instance may get tasks now. If it waits for a fuller batch, a timer is set."""
         if not instance.has_place:
             return False
         if instance.in_flight:
-            return self._may_queue_behind(instance.in_flight[0], waiting, now)
-        wait_s = self._wait(instance, first, waiting, now)
+            return self._may_queue_behind(instance.in_flight[0], len(tasks), now)
+        wait_s = self._wait(instance, tasks[0], len(tasks), self._may_grow(tasks), now)
         if wait_s > 0:
             self._ripen_in(wait_s)
-        return wait_s <= 0
+        return wait_s <= 0 and bool(self._select_limited([instance]))
+
+    def _select_limited(self, instances: list[Instance]) -> list[Instance]:
+        """Return the instances whose resources are free for a run of each; all where no run needs any."""
+        return instances if self.limited is None else self.limited.select(instances)
 
     def _refuse_all(self) -> None:
         """Fail all queued tasks with NotReady (HTTP 503), because no worker is left and the service ends."""
@@ -558,13 +614,14 @@ class Batcher:
         ripe: list[Instance] = []
         busy: list[Instance] = []
         shortest_s = math.inf  # until an idle instance may get a dispatch
+        may_grow = self._may_grow()
         for instance in self.pool.instances:
             if not instance.has_place:
                 continue
             if instance.in_flight:
                 busy.append(instance)
                 continue
-            wait_s = self._wait(instance, first, len(self._queue), now)
+            wait_s = self._wait(instance, first, len(self._queue), may_grow, now)
             shortest_s = min(shortest_s, wait_s)
             if wait_s <= 0:
                 ripe.append(instance)
@@ -574,15 +631,16 @@ class Batcher:
             self._ripen_in(shortest_s)
         if len(ripe) > 1:
             ripe.sort(key=_IDLE_SINCE, reverse=True)
-        return ripe
+        return self._select_limited(ripe)
 
-    def _wait(self, instance: Instance, first: Task, waiting: int, now: float) -> float:
+    def _wait(self, instance: Instance, first: Task, waiting: int, may_grow: bool, now: float) -> float:
         """Return the seconds until a partial batch may be sent to this idle worker instance.
 
-        waiting: queued tasks that the instance may get, of which `first` is the next.
+        waiting: queued tasks that the instance may get, of which `first` is the next. may_grow: they fill no
+        batch.
         """
-        if self._policy.max_queue_delay_s:
-            return ripe_in(waiting, first.queued_at, self._policy, now)
+        if self._policy.max_queue_delay_s or not may_grow:
+            return ripe_in(may_grow, first.queued_at, self._policy, now)
         answered, idle_since = instance.answered, instance.idle_since
         return gathered_in(waiting, answered, self._policy, idle_since, self.pace.usual_s, now)
 
@@ -591,7 +649,7 @@ class Batcher:
 
         running: the dispatch that it executes. waiting: queued tasks that it may get.
         """
-        if running.is_lone:
+        if running.is_lone or self.limited is not None:
             return False
         size, tasks = self._policy.batch_size, len(running.tasks)
         open_tasks = tasks - running.tasks.count(None)
@@ -621,6 +679,8 @@ class Batcher:
                 if process is None:
                     # A hung process is never idle, and waiting for it would stop all work.
                     return all(p.abandoned for p in self.pool.processes if p.ready_at)
+                if not self._select_limited(process.instances[:1]):
+                    return False
                 self._send(process.instances[0], [task], now)
                 process.reserved = bool(process.instances[0].in_flight)
             self._suspects.popleft()
@@ -652,6 +712,8 @@ class Batcher:
                 if self._in_order is not None:
                     self._in_order.sent(task)
             instance.dispatch(tasks, calls, tail, self._batch_limit)
+            if self.limited is not None:
+                self.limited.begin(instance)
             dispatch = instance.in_flight[-1]
             dispatch.queued_at, dispatch.is_lone = tasks[0].queued_at, is_lone
             self._hung_runs.watch(instance)
@@ -723,6 +785,8 @@ class Batcher:
             run_isolated(self._record_steps, reply.timings, self._of_steps)
         if not reply.last:
             return
+        if self.limited is not None:
+            self.limited.end(instance)
         instance.idle_since = time.monotonic()
         instance.answered = 0 if dispatch.abandoned else len(dispatch.tasks)
         if not dispatch.abandoned:
@@ -852,6 +916,9 @@ class Batcher:
         Queued tasks go ahead of suspects in the next worker, unless they went ahead in this one. So neither
         waits for more than one start of a worker on behalf of the other.
         """
+        if self.limited is not None:
+            for instance in process.instances:
+                self.limited.end(instance)
         went_ahead = bool(self._suspects) and not process.reserved
         for task in tried_again(process, self._crash_retry):
             self._figures.retried += 1

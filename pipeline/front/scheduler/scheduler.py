@@ -45,6 +45,7 @@ from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler.admission import Admission, KeyRing, Peers
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.gauges import register_gauges, watch_shards
+from pipeline.front.scheduler.run_limiter import RunLimiter
 from pipeline.front.scheduler.sequences import end_turns
 from pipeline.messages.messages import STOP_HANDLER_S
 from pipeline.models.serving_model import UNVERSIONED
@@ -53,8 +54,10 @@ from pipeline.process.isolation import run_isolated
 
 
 def _stop_expiry(batchers: Iterable[Batcher]) -> None:
-    """Stop the timers of the sequences of batchers that get no new requests."""
+    """Stop the timers of sequences, and give up claims to resources, of batchers without new requests."""
     for batcher in batchers:
+        if batcher.limited is not None:
+            batcher.limited.close()
         if batcher.sequences is not None:
             batcher.sequences.stop()
 
@@ -191,7 +194,12 @@ class Scheduler:
             create_process = partial(WorkerProcess, shards=self.shards)
         self._create_plan = create_plan or plan
         self._services = PoolServices(
-            starts, outputs, self._check_all_ready, self._fail_start, create_process
+            starts,
+            outputs,
+            self._check_all_ready,
+            self._fail_start,
+            create_process,
+            0 if app.repository is None else app.repository.load_retries,
         )
         self.recorded: Callable[[str, bytes], None] | None = None
         self._deadlines = Deadlines()
@@ -200,6 +208,9 @@ class Scheduler:
         self._has_summaries = app.repository is not None and app.repository.metrics.summary_latencies
         self._batchers: dict[str, Batcher] = {}
         self._admission = Admission(self._batchers, config.max_pending_requests, config.max_pending_rows)
+        limits = app.repository and app.repository.resource_limits
+        self._limiter = None if limits is None else RunLimiter(limits)
+        self._update_limiter()
         for op in (*app.ops, *app.joint_ops):
             figures = metrics.of_ops[op] = self._create_figures()
             self._batchers[op] = self._create_batcher(op, app, figures)
@@ -257,7 +268,23 @@ class Scheduler:
         fair_queue, update_paces = self._admission.fair_queue, self._admission.update_paces
         plan = self._create_plan(app, op)
         of_steps = self.metrics.of_ops if op in app.joint_ops else None
-        return Batcher(op, app.config, plan, figures, fair_queue, update_paces, self._services, of_steps)
+        return Batcher(
+            op,
+            app.config,
+            plan,
+            figures,
+            fair_queue,
+            update_paces,
+            self._services,
+            of_steps,
+            self._limiter,
+        )
+
+    def _update_limiter(self) -> None:
+        """Let the rate limiter know the instances of the served models."""
+        if self._limiter is not None:
+            app = self.app
+            self._limiter.update_models(need for op in app.ops for need in app.get_run_needs(op))
 
     def limit_batches(self, op: str, requests: int) -> None:
         """Set the maximum number of requests in one execution of this Op's model."""
@@ -641,6 +668,7 @@ class Scheduler:
         for op in gone:
             del self._batchers[op], self._pools[op]
         self.app = app
+        self._update_limiter()
         for op, batcher in batchers.items():
             self._batchers[op], self._pools[op] = batcher, batcher.pool
             self.offer(op)
