@@ -59,12 +59,12 @@ class RunLimiter:
         """Return how much the server has of a resource."""
         return self._limits.get_count(resource) if self._limits.limits else self._largest.get(resource, 0)
 
-    def count_held(self) -> Counter[Resource]:
+    def count_allocated(self) -> Counter[Resource]:
         """Return how much of each resource the running instances hold."""
-        held: Counter[Resource] = Counter()
+        allocated: Counter[Resource] = Counter()
         for needs in self.running.values():
-            held.update(dict(needs.counts))
-        return held
+            allocated.update(dict(needs.counts))
+        return allocated
 
     def wake_waiting(self) -> None:
         """Let the models with waiting instances try again, the first claim first."""
@@ -110,13 +110,13 @@ class LimitedRuns:
 
         An instance also waits while an instance of another model waits for the same resource, and is next.
         """
-        held = self._limiter.count_held()
+        allocated = self._limiter.count_allocated()
         selected = []
         for claim, instance in sorted(
             ((self._get_claim(instance), instance) for instance in instances), key=lambda pair: pair[0][0]
         ):
-            if self._fits(claim.needs, held) and not self._is_behind(claim):
-                held.update(dict(claim.needs.counts))
+            if self._fits(claim.needs, allocated) and not self._is_behind(claim):
+                allocated.update(dict(claim.needs.counts))
                 selected.append(instance)
             else:
                 self.waiting[instance.number] = claim
@@ -148,13 +148,13 @@ class LimitedRuns:
         needs = self._needs[number] if number < len(self._needs) else RunNeeds()
         return Claim(max(self._times[number], self._limiter.now), self._model, number, needs)
 
-    def _fits(self, needs: RunNeeds, held: Counter[Resource]) -> bool:
+    def _fits(self, needs: RunNeeds, allocated: Counter[Resource]) -> bool:
         # Where nobody holds a resource, a run begins in any case: no request must wait for ever.
         return all(
-            not held[resource] or held[resource] + count <= self._limiter.get_count(resource)
+            not allocated[resource] or allocated[resource] + count <= self._limiter.get_count(resource)
             for resource, count in needs.counts
         )
 
     def _is_behind(self, claim: Claim) -> bool:
-        others = (model.waiting.values() for model in self._limiter.models if model is not self)
-        return any(other < claim and other.conflicts_with(claim) for each in others for other in each)
+        claims = (model.waiting.values() for model in self._limiter.models if model is not self)
+        return any(other < claim and other.conflicts_with(claim) for each in claims for other in each)
