@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from pipeline.api.cache_settings import CacheSettings
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
+from pipeline.api.header_patterns import NO_PATTERNS, HeaderPatterns
 from pipeline.api.metrics_settings import (
     DEFAULT_METRICS,
     FIRST_RESPONSE,
@@ -270,6 +271,7 @@ class App:
     dialects: tuple[Plugin, ...] = ()  # added by the front, for workers
     choices: Mapping[str, Choice] = field(default_factory=dict)  # by Op with `auto`, the fastest choice
     restrictions: Restrictions = NO_RESTRICTIONS  # APIs that require a header
+    header_patterns: HeaderPatterns = NO_PATTERNS  # headers that become parameters of requests
     sequences: Mapping[str, SequenceRules] = field(default_factory=dict)  # by Op of a script
 
     @property

@@ -214,6 +214,9 @@ class V2Config(Section):
     metrics_address: Address | None = Field(
         default=None, description="Address of metrics_port; absent: that of http_port."
     )
+    sagemaker_port: Port | None = Field(
+        default=None, description="/ping and /invocations of Amazon SageMaker (Triton: 8080)."
+    )
     shared_memory: Literal["loopback", "always", "off"] = Field(
         default="loopback",
         description="Who may name files of this machine's /dev/shm to be read and written: clients that "
@@ -330,8 +333,6 @@ class ServiceConfig(Section):
     @classmethod
     def _follows_http_port(cls, value: Any, info: ValidationInfo) -> Any:
         if value is False or value == OFF:  # `off`, as YAML reads it
-            if info.data.get("http_port") is None:
-                raise PydanticCustomError(BETWEEN_KEYS, "rpc_port is off, and there is no http_port")
             return OFF
         if value not in (0, "0"):
             return value
@@ -348,6 +349,8 @@ class ServiceConfig(Section):
     @classmethod
     def _one_port_each(cls, v2: V2Config, info: ValidationInfo) -> V2Config:
         ports = [(key, info.data.get(key)) for key in ("http_port", "rpc_port")]
+        if [port for _, port in ports] == [None, OFF] and v2.sagemaker_port is None:
+            raise PydanticCustomError(BETWEEN_KEYS, "rpc_port is off, and there is no http_port")
         ports += [(f"v2.{key}", getattr(v2, key)) for key in V2Config.model_fields if "port" in key]
         ports += _list_ports(info.data.get("dag", DagConfig())).items()
         key_by_port: dict[int, str] = {}

@@ -201,6 +201,7 @@ _MEANINGS = {  # by section, then by key
         "grpc_port": "rpc_port 的全部内容在这里也提供（Triton：8001）。",
         "metrics_port": "只提供 /metrics（Triton：8002）。",
         "metrics_address": "metrics_port 监听的地址；不写则与 http_port 相同。",
+        "sagemaker_port": "Amazon SageMaker 的 /ping 与 /invocations（Triton：8080）。",
         "shared_memory": (
             "谁可以指定本机 /dev/shm 中的文件供读写：从本机连接的客户端（有代理代为连接时请关闭）、"
             "所有人，或没有人。"

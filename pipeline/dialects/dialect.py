@@ -21,6 +21,7 @@ from pipeline.plugins import Plugin, call_plugin, load
 if TYPE_CHECKING:  # a worker imports no part of the front
     import grpc
 
+    from pipeline.front.http.connection import HttpApplication
     from pipeline.front.http.http_handler import HttpHandler
     from pipeline.front.repository import Repository
     from pipeline.front.scheduler.scheduler import Scheduler
@@ -56,6 +57,14 @@ class Dialect(Protocol):
         """
 
 
+class SeparatePort(NamedTuple):
+    """An HTTP port with an application of its own, which its key in config.yml opens."""
+
+    app: HttpApplication
+    health: Collection[bytes]  # pages without an API key, if `security.open_health` is set
+    find_api: Callable[[str], str]  # returns the restricted API of a path
+
+
 @dataclass(frozen=True, kw_only=True)
 class FrontPart:
     """The handlers of a request protocol in the front process, with their HTTP paths and gRPC methods."""
@@ -67,6 +76,7 @@ class FrontPart:
     open_pages: Collection[bytes] = ()  # pages without an API key, if `security.open_health` is set
     open_methods: Collection[str] = ()  # methods without an API key, if `security.open_health` is set
     open_files: int = 0  # maximum number of files that the dialect keeps open for clients
+    ports: Mapping[str, SeparatePort] = field(default_factory=dict)  # by key, such as "v2.metrics_port"
     openapi: Callable[[], Mapping[str, Any]] = dict  # the members of `paths` in /openapi.json
     close: Callable[[], None] = lambda: None  # called when the ports are closed
 

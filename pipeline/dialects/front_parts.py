@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.api.restrictions import INFERENCE
-from pipeline.dialects.dialect import Dialect, FrontPart
+from pipeline.dialects.dialect import Dialect, FrontPart, SeparatePort
 from pipeline.errors import ConfigError
 from pipeline.front.http.http_handler import HttpHandler
 from pipeline.front.repository import Repository
@@ -29,6 +29,7 @@ class Dialects:
         self.open_files = 0  # maximum number of files kept open for clients
         self.open_pages: list[bytes] = []
         self.open_methods: list[str] = []
+        self.ports: dict[str, SeparatePort] = {}  # by key in config.yml
         owners: dict[str, Plugin] = {}
         for plugin in plugins:
             dialect: Dialect = load(plugin)
@@ -47,6 +48,7 @@ class Dialects:
             self.open_pages += part.open_pages
             self.open_methods += part.open_methods
             self.open_files += part.open_files
+            self.ports |= part.ports
             self._parts.append(part)
 
     def openapi(self) -> Mapping[str, Any]:

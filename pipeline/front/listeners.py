@@ -7,10 +7,10 @@ import contextlib
 import logging
 import resource
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
 from pipeline.api.restrictions import STATISTICS, RestrictedApis
-from pipeline.config.config_file import Limits
+from pipeline.config.config_file import Limits, SecurityConfig
 from pipeline.config.tls import Certificates
 from pipeline.dialects.front_parts import Dialects
 from pipeline.front.grpc.grpc_server import RpcServer
@@ -19,6 +19,7 @@ from pipeline.front.http.http_handler import HEALTH_PAGES, HttpApp, MetricsApp, 
 from pipeline.front.http.http_server import HttpServer
 from pipeline.front.http.request_head import HttpGuard
 from pipeline.front.metrics.metrics import serving_metrics
+from pipeline.front.scheduler.admission import KeyRing
 from pipeline.front.scheduler.scheduler import Scheduler
 
 log = logging.getLogger(__name__)
@@ -90,11 +91,7 @@ class Listeners:
         limits = limits_within(config.limits, len(ports), workers + later_workers, dialects.open_files)
         routes = Routes(dialects.handlers)
         if http := _select_ports(ports, "http_port", "v2.http_port"):
-            guard = None
-            if keys is not None or restricted is not None:
-                guard = HttpGuard(
-                    keys, config.security, health, restricted, lambda url: routes.find_api(path_of_url(url))
-                )
+            guard = _build_guard(keys, config.security, health, restricted, routes.find_api)
             app = HttpApp(scheduler, routes, dialects.openapi)
             shards, own_limits = scheduler.shards, limits
             if shards is not None:
@@ -105,12 +102,14 @@ class Listeners:
             scheduler.metrics.add(lambda: serving_metrics(scheduler.metrics))
         if metrics := _select_ports(ports, "v2.metrics_port", "dag.prometheus_port"):
             # As in Triton, the metrics port restricts no API.
-            guard = None
-            if keys is not None:
-                guard = HttpGuard(keys, config.security, health, None, lambda url: STATISTICS)
+            guard = _build_guard(keys, config.security, health, None, lambda path: STATISTICS)
             self._http.append(
                 HttpServer(MetricsApp(scheduler, routes), metrics, limits, http_certificates, guard)
             )
+        for key, part in dialects.ports.items():
+            if port := _select_ports(ports, key):
+                guard = _build_guard(keys, config.security, part.health, restricted, part.find_api)
+                self._http.append(HttpServer(part.app, port, limits, http_certificates, guard))
         if rpc := _select_ports(ports, "rpc_port", "v2.grpc_port"):
             methods, health_methods = dialects.methods, dialects.open_methods
             self._rpc.append(
@@ -152,6 +151,22 @@ class Listeners:
                 group.create_task(rpc.stop(grace_s=timeout_s))
             for http in self._http:
                 group.create_task(http.until_silent(deadline - time.monotonic()))
+
+
+def _build_guard(
+    keys: KeyRing | None,
+    security: SecurityConfig,
+    health: Collection[bytes],
+    restricted: RestrictedApis | None,
+    find_api: Callable[[str], str],
+) -> HttpGuard | None:
+    """Return the guard of an HTTP port, as `HttpGuard` describes it; None if no request needs a check.
+
+    find_api: returns the API of a path.
+    """
+    if keys is None and restricted is None:
+        return None
+    return HttpGuard(keys, security, health, restricted, lambda url: find_api(path_of_url(url)))
 
 
 def _select_ports(ports: Mapping[str, tuple[str, int]], *names: str) -> dict[str, tuple[str, int]]:

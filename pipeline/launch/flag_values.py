@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipeline.api.header_patterns import compile_pattern
+
 
 class Kind(NamedTuple):
     """The kind of value that a flag takes."""
@@ -64,6 +66,14 @@ def _parse_port(text: str) -> int:
     return int(text)
 
 
+def _parse_pattern(text: str) -> str:
+    try:
+        compile_pattern(text)
+    except re.error as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {exc}") from None
+    return text
+
+
 def _parse_number(text: str) -> float:
     try:
         return float(text)
@@ -102,7 +112,7 @@ SECONDS = Kind("SECONDS", _parse_whole)
 MILLISECONDS = Kind("MS", _parse_number)
 NUMBER = Kind("NUMBER", _parse_number)
 VERBOSITY = Kind("LEVEL", _parse_verbosity)
-PATTERN = Kind("REGEX", str)
+PATTERN = Kind("REGEX", _parse_pattern)
 TRACE_LEVEL = choice("off", "timestamps", "tensors", "min", "max", "on", "true", "false")
 RESTRICTION = Kind("API,API:KEY=VALUE", str)
 SETTING = _written("NAME,KEY=VALUE", r"[^,]+,[^=]+=.+")

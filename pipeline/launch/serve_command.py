@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.api.cache_settings import parse_cache_settings
+from pipeline.api.header_patterns import HeaderPatterns
 from pipeline.api.metrics_settings import parse_metrics_settings
 from pipeline.api.restrictions import Restrictions, parse_restrictions
 from pipeline.api.run_resources import parse_resource_limits
@@ -52,6 +53,7 @@ def serve_repository(options: ServeOptions) -> None:
             grpc_port=options.grpc_port if options.allow_grpc else None,
             metrics_port=options.metrics_port if options.allow_metrics else None,
             metrics_address=options.metrics_address,
+            sagemaker_port=options.sagemaker_port if options.allow_sagemaker else None,
             strict=options.strict_model_config or options.disable_auto_complete_config,
             control=options.model_control_mode,
             exit_on_error=options.exit_on_error,
@@ -68,6 +70,9 @@ def serve_repository(options: ServeOptions) -> None:
             backend_directory=options.backend_directory and options.backend_directory.absolute(),
             notes=tuple(warnings),
             restrictions=restrictions,
+            header_patterns=HeaderPatterns(
+                options.http_header_forward_pattern, options.grpc_header_forward_pattern
+            ),
             grpc_arguments=tuple(
                 (argument, int(get_option(options, flag)))
                 for flag, argument in GRPC_ARGUMENTS.items()

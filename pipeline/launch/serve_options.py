@@ -25,7 +25,6 @@ NO_EFFECT = "no effect: "
 REFUSED = "refused: "
 _NO_GPU = "the engine manages GPU memory"
 _NO_TRACE = "requests are not traced; /metrics and the access log have their times"
-_NO_SAGEMAKER = "there is no port of SageMaker"
 _NO_VERTEX = "there is no port of Vertex AI"
 _ONE_LOOP = "one thread of the front serves all connections"
 _SHARED_MEMORY = "batches travel in shared memory that grows as needed"
@@ -187,8 +186,10 @@ class ServeOptions:
     http_address: str | None = _HTTP.flag("address of the port of HTTP", values.ADDRESS, default_text="all")
     http_port: int = _HTTP.flag("port of HTTP", PORT, default=8000)
     reuse_http_port: bool | None = _HTTP.ignored("a port belongs to one server", BOOL)
-    http_header_forward_pattern: str | None = _HTTP.ignored(
-        "headers do not become parameters", values.PATTERN
+    http_header_forward_pattern: str = _HTTP.flag(
+        "headers with a name that this pattern matches become parameters of inference requests",
+        values.PATTERN,
+        default="",
     )
     http_thread_count: int | None = _HTTP.ignored(_ONE_LOOP, COUNT)
     http_max_input_size: int = _HTTP.flag(
@@ -200,8 +201,10 @@ class ServeOptions:
     grpc_address: str | None = _GRPC.flag("address of the port of gRPC", values.ADDRESS, default_text="all")
     grpc_port: int = _GRPC.flag("port of gRPC", PORT, default=8001)
     reuse_grpc_port: bool | None = _GRPC.ignored("a port belongs to one server", BOOL)
-    grpc_header_forward_pattern: str | None = _GRPC.ignored(
-        "metadata do not become parameters", values.PATTERN
+    grpc_header_forward_pattern: str = _GRPC.flag(
+        "metadata with a key that this pattern matches become parameters of inference requests",
+        values.PATTERN,
+        default="",
     )
     grpc_infer_thread_count: int | None = _GRPC.ignored(_ONE_LOOP, COUNT)
     grpc_infer_allocation_pool_size: int | None = _GRPC.ignored("messages are parsed in place", COUNT)
@@ -241,10 +244,14 @@ class ServeOptions:
         "clients may use shared memory", BOOL, default_text="clients on this machine only"
     )
 
-    allow_sagemaker: bool | None = _SAGEMAKER.ignored(_NO_SAGEMAKER, BOOL)
-    sagemaker_port: int | None = _SAGEMAKER.ignored(_NO_SAGEMAKER, PORT)
-    sagemaker_safe_port_range: str | None = _SAGEMAKER.ignored(_NO_SAGEMAKER, values.PORT_RANGE)
-    sagemaker_thread_count: int | None = _SAGEMAKER.ignored(_NO_SAGEMAKER, COUNT)
+    allow_sagemaker: bool = _SAGEMAKER.flag("open the port of SageMaker", BOOL, default=False)
+    sagemaker_port: int = _SAGEMAKER.flag(
+        "port of SageMaker, with /ping and /invocations", PORT, default=8080
+    )
+    sagemaker_safe_port_range: str | None = _SAGEMAKER.flag(
+        "with --allow-sagemaker: the other ports must be in this range", values.PORT_RANGE
+    )
+    sagemaker_thread_count: int | None = _SAGEMAKER.ignored(_ONE_LOOP, COUNT)
     allow_vertex_ai: bool | None = _VERTEX.ignored(_NO_VERTEX, BOOL)
     vertex_ai_port: int | None = _VERTEX.ignored(_NO_VERTEX, PORT)
     vertex_ai_thread_count: int | None = _VERTEX.ignored(_NO_VERTEX, COUNT)
@@ -358,14 +365,28 @@ def check_flags(options: ServeOptions) -> list[str]:
     for first, second in combinations(_list_ports(options), 2):
         if first[1] == second[1]:
             raise ConfigError(f"{first[0]} and {second[0]} are both {first[1]}: give each a port of its own")
+    _check_safe_range(options)
     return lines
+
+
+def _check_safe_range(options: ServeOptions) -> None:
+    """Raise ConfigError for a port outside --sagemaker-safe-port-range, except SageMaker's own port."""
+    ports = options.sagemaker_safe_port_range
+    if ports is None or not options.allow_sagemaker:
+        return
+    first, last = map(int, ports.split("-"))
+    for flag, port in _list_ports(options):
+        if flag != "--sagemaker-port" and not first <= port <= last:
+            raise ConfigError(
+                f"{flag} is {port}, and --sagemaker-safe-port-range is {ports}: choose a port in the range"
+            )
 
 
 def _list_ports(options: ServeOptions) -> list[tuple[str, int]]:
     """Return the flag and the number of each port that the server opens."""
     return [
         (f"--{name}-port", get_option(options, f"{name}-port"))
-        for name in ("http", "grpc", "metrics")
+        for name in ("http", "grpc", "metrics", "sagemaker")
         if get_option(options, f"allow-{name}")
     ]
 

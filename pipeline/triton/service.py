@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.api.app import App, RepositoryPlace, collect_models
 from pipeline.api.cache_settings import CacheSettings
 from pipeline.api.examples import Examples
+from pipeline.api.header_patterns import NO_PATTERNS, HeaderPatterns
 from pipeline.api.metrics_settings import DEFAULT_METRICS, MetricsSettings
 from pipeline.api.op import Op
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
@@ -46,6 +47,7 @@ class Options:
     grpc_port: int | None = 8001
     metrics_port: int | None = 8002
     metrics_address: str | None = None
+    sagemaker_port: int | None = None
     strict: bool = False  # whether configurations must be complete
     control: str = "none"  # --model-control-mode: none, poll or explicit
     exit_on_error: bool | None = None  # True: any error ends the start; None: only if no model can be served
@@ -60,6 +62,7 @@ class Options:
     backend_directory: Path | None = None  # with a folder for each backend that is written in Python
     notes: tuple[str, ...] = ()  # log lines
     restrictions: Restrictions = NO_RESTRICTIONS  # APIs that require a header
+    header_patterns: HeaderPatterns = NO_PATTERNS  # headers that become parameters of requests
     grpc_arguments: tuple[tuple[str, int], ...] = ()  # gRPC channel arguments
     cache: CacheSettings | None = None  # of the response cache; None: the server has none
     metrics: MetricsSettings = DEFAULT_METRICS
@@ -116,6 +119,7 @@ class RepositoryService(Service):
             "v2": {
                 "metrics_port": options.metrics_port,
                 "metrics_address": options.metrics_address,
+                "sagemaker_port": options.sagemaker_port,
                 "model_control": _CONTROL[options.control],
                 **options.config.get("v2", {}),
             },
@@ -164,6 +168,7 @@ class RepositoryService(Service):
             exit_on_error=options.exit_on_error is True,
             choices=served.choices,
             restrictions=options.restrictions,
+            header_patterns=options.header_patterns,
             repository_error=repository_error,
             unavailable={name: (why.version, why.reason) for name, why in served.unavailable.items()},
             without_versions=tuple(name for name, why in served.unavailable.items() if not why.has_versions),

@@ -68,6 +68,14 @@ def test_errors_name_the_flag_and_have_tritons_exit_code(tmp_path: Path) -> None
         ([], "--model-repository/--model-store"),
         ([f"--model-store={tmp_path / 'models'}", "--htp-port=8000"], "did you mean --http-port?"),
         ([f"--model-store={tmp_path / 'nowhere'}"], "can't be read: No such file"),
+        (
+            [
+                f"--model-store={tmp_path / 'models'}",
+                "--allow-sagemaker",
+                "--sagemaker-safe-port-range=8000-8001",
+            ],
+            "--metrics-port is 8002, and --sagemaker-safe-port-range is 8000-8001",
+        ),
         ([f"--model-store={tmp_path / 'models'}"], "not all models can be served: odd"),
     ):
         done = python("-c", PROGRAM, *flags)

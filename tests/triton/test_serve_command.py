@@ -42,6 +42,7 @@ REFUSES = "class TritonPythonModel:\n    def initialize(self, args):\n        ra
         ("--model-control-mode=sometimes", "invalid choice: 'sometimes'"),
         ("--backend-config=onnxruntime", "write BACKEND,NAME=VALUE"),
         ("--http-port=8001", "--http-port and --grpc-port are both 8001"),
+        ("--http-header-forward-pattern=(", "'(' is no regular expression"),
         ("--load-model=bert", "needs --model-control-mode=explicit"),
         ("--metrics-interval-ms=often", "argument --metrics-interval-ms: 'often' is no number"),
         ("--http-port=99999", "argument --http-port: '99999' is no port"),

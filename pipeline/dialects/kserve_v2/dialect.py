@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pipeline.dialects.dialect import Dialect, Form, FrontPart, WorkerPart
+from pipeline.dialects.dialect import Dialect, Form, FrontPart, SeparatePort, WorkerPart
 
 if TYPE_CHECKING:
     from pipeline.front.repository import Repository
@@ -25,6 +26,11 @@ class KServeV2:
 
         server = V2Server(scheduler, repository)
         scheduler.metrics.add(TritonMetrics(scheduler, server.models).text)
+        ports: Mapping[str, SeparatePort] = {}
+        if scheduler.app.config.v2.sagemaker_port is not None:
+            from pipeline.dialects.kserve_v2.sagemaker import open_sagemaker
+
+            ports = open_sagemaker(server)
         return FrontPart(
             http=V2Http(server),
             prefixes=("/v2/", "/v2"),
@@ -33,6 +39,7 @@ class KServeV2:
             open_pages=HEALTH_PAGES,
             open_methods=HEALTH_CALLS,
             open_files=server.memory.max_regions,
+            ports=ports,
             openapi=partial(v2_paths, scheduler.app, server.models),
             close=server.close,
         )

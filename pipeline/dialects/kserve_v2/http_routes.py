@@ -44,6 +44,7 @@ from pipeline.dialects.kserve.refusals import KServeRefusal, describe_error, err
 from pipeline.dialects.kserve.unread import Written
 from pipeline.dialects.kserve_v2.answers import GENERATED
 from pipeline.dialects.kserve_v2.answers import JSON as JSON_FORM
+from pipeline.dialects.kserve_v2.forwarded_headers import ForwardedHeaders
 from pipeline.dialects.kserve_v2.infer_request import (
     InferRequest,
     InputTensor,
@@ -310,6 +311,8 @@ class V2Http(HttpHandler):
         super().__init__(server.scheduler)
         self._server = server
         self._extensions = HttpExtensions(server)
+        pattern = server.scheduler.app.header_patterns.http
+        self._forwarded = ForwardedHeaders(pattern) if pattern else None
         # Triton rejects HEAD, but probes of other services may send it.
         self._reading = ("GET",) if server.scheduler.app.repository is not None else ("GET", "HEAD")
         self._orders: set[asyncio.Task[None]] = set()
@@ -441,7 +444,7 @@ class V2Http(HttpHandler):
         """
         length = None
         if action == "infer":
-            length = _header_length(header(request, b"inference-header-content-length"), body)
+            length = _header_length(self._find_length(request), body)
         document = body if length is None else body[:length]
         if outline is None and len(document) > SMALL_BYTES:
             read = partial(self._read_body, request, model, version, action, body)
@@ -460,6 +463,8 @@ class V2Http(HttpHandler):
         self, request: HttpRequest, model: KServeModel, body: bytes, action: str, outline: Outline | None
     ) -> Request:
         infer_request = parse_generate(body, model, self._server.limits, outline)
+        if self._forwarded is not None:
+            self._forwarded.add_to(infer_request, request.headers.items())
         prediction = infer_request.build_request(model, GENERATED, self._scheduler)
         prediction.deadline = self._scheduler.deadline(began=request.began)
         if action == "generate_stream":
@@ -485,6 +490,8 @@ class V2Http(HttpHandler):
                 lambda name, at, size: self._server.memory.span(request.peer, name, at, size),
                 outline,
             )
+        if self._forwarded is not None:
+            self._forwarded.add_to(infer_request, request.headers.items())
         prediction = infer_request.build_request(model, JSON_FORM, self._scheduler)
         if prediction.decoupled:
             raise KServeRefusal(
@@ -508,21 +515,40 @@ class V2Http(HttpHandler):
         elif answer:
             request.send_chunk(_event(answer[0]), acknowledge)
 
+    # Hooks of the port of SageMaker
+
+    def _find_action(self, request: HttpRequest) -> str:
+        """Return the action of a request for inference: infer, generate or generate_stream."""
+        return request.path.rpartition("/")[2]
+
+    def _find_length(self, request: HttpRequest) -> str:
+        """Return the length of the JSON document at the start of a body, as the request has it, or ""."""
+        return header(request, b"inference-header-content-length")
+
+    def _encode_binary_head(self, length: int) -> bytes:
+        """Return the header lines of a response with raw tensors behind a JSON document of this length."""
+        return _BINARY % length
+
+    def _get_error_type(self, request: HttpRequest, error: ServingError) -> bytes:
+        """Return the content-type header of an error response."""
+        return _content_type(request.path, error)
+
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:
-        if request.path.endswith("/generate_stream"):
+        action = self._find_action(request)
+        if action == "generate_stream":
             self._send_event(request, parts, head=head)
             request.end_chunks()
             return
         body = parts[0]
         if len(parts) > 1:
-            head += _BINARY % len(body)
+            head += self._encode_binary_head(len(body))
             body = b"".join(parts)
         else:
             head += JSON
-        if request.path.endswith("/generate"):
+        if action == "generate":
             request.respond(200, head, body, chunked=True)
             return
-        encoding = choose_encoding(header(request, b"accept-encoding"))
+        encoding = choose_encoding(header(request, b"accept-encoding")) if self.decodes else ""
         if not encoding:
             request.respond(200, head, body)
             return
@@ -545,8 +571,8 @@ class V2Http(HttpHandler):
         status, _, message = describe_error(error)
         if isinstance(error, Refused):
             message = error.phrase
-        head += _content_type(request.path, error) + refusal_headers(error)
-        if request.path.endswith("/generate"):
+        head += self._get_error_type(request, error) + refusal_headers(error)
+        if self._find_action(request) == "generate":
             status = _GENERATE_STATUSES.get(error.kind or type(error).__name__, status)
         if status == 501:
             head += b"accept-encoding: gzip, deflate\r\n"

@@ -42,6 +42,7 @@ from pipeline.dialects.kserve.models import KServeModel, parse_version
 from pipeline.dialects.kserve.refusals import KServeRefusal, describe_error
 from pipeline.dialects.kserve.unread import Written
 from pipeline.dialects.kserve_v2.answers import PROTO, RequestedOutput
+from pipeline.dialects.kserve_v2.forwarded_headers import ForwardedHeaders
 from pipeline.dialects.kserve_v2.infer_request import InferRequest, InputTensor
 from pipeline.dialects.message_fields import LargeMessage, check_nested, cut_fields, encode_varint
 from pipeline.dialects.sequence_keys import FLAG_KEYS
@@ -402,6 +403,8 @@ class V2Rpc(RpcHandler):
     def __init__(self, server: V2Server) -> None:
         super().__init__(server.scheduler)
         self._server = server
+        pattern = server.scheduler.app.header_patterns.grpc
+        self._forwarded = ForwardedHeaders(pattern) if pattern else None
         extensions = RpcExtensions(server)
         pages: dict[str, RpcPage] = {
             "ServerLive": lambda _: messages.ServerLiveResponse(live=True),
@@ -515,6 +518,8 @@ class V2Rpc(RpcHandler):
         fields = message.fields
         model = self._server.models.find_model(fields.model_name, fields.model_version)
         infer_request = parse_infer(message, model, partial(self._find_span, context))
+        if self._forwarded is not None:
+            self._forwarded.add_to(infer_request, context.invocation_metadata() or ())
         request = infer_request.build_request(model, PROTO, self._scheduler)
         request.client = CALLER.get() or self._scheduler.peers.find_client(context.peer())
         remaining_s = context.time_remaining()

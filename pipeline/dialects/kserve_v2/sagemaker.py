@@ -1,0 +1,143 @@
+"""FRONT PROCESS: the port of Amazon SageMaker, which serves one model at /ping and /invocations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pipeline.api.restrictions import HEALTH, INFERENCE
+from pipeline.dialects.dialect import SeparatePort
+from pipeline.dialects.kserve.refusals import KServeRefusal
+from pipeline.dialects.kserve_v2.http_routes import V2Http
+from pipeline.dialects.triton_extensions.server import V2Server
+from pipeline.errors import ConfigError, ServingError
+from pipeline.front.dag_run import Request
+from pipeline.front.http.connection import HttpApplication, HttpRequest
+from pipeline.front.http.http_handler import (
+    JSON,
+    READING,
+    check_method,
+    check_page_body,
+    header,
+    refusal_headers,
+)
+from pipeline.front.metrics.access_log import UNREAD
+
+PORT = "v2.sagemaker_port"  # key in config.yml
+PING, INVOCATIONS = "/ping", "/invocations"
+BINARY_TYPE = "application/vnd.sagemaker-triton.binary+json;json-header-size="
+_MODEL = "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
+_PING_MODE = "SAGEMAKER_TRITON_PING_MODE"
+_INFERENCE_TYPE = "SAGEMAKER_TRITON_INFERENCE_TYPE"
+_CHOICES = {_PING_MODE: ("ready", "live"), _INFERENCE_TYPE: ("infer", "generate", "generate_stream")}
+
+
+class SageMakerSettings(NamedTuple):
+    """Settings of the port, from Triton's environment variables."""
+
+    model: str  # model of /invocations; empty: the only model of the server
+    ping_mode: str  # "ready" or "live"
+    inference_type: str  # "infer", "generate" or "generate_stream"
+
+
+def read_settings(environment: Mapping[str, str]) -> SageMakerSettings:
+    """Return the settings in environment variables. Raises ConfigError for an unknown mode or type."""
+    chosen = {name: environment.get(name) or choices[0] for name, choices in _CHOICES.items()}
+    for name, value in chosen.items():
+        if value not in _CHOICES[name]:
+            raise ConfigError(f"{name} is {value!r}: write {' or '.join(_CHOICES[name])}")
+    return SageMakerSettings(environment.get(_MODEL, ""), chosen[_PING_MODE], chosen[_INFERENCE_TYPE])
+
+
+def open_sagemaker(server: V2Server) -> Mapping[str, SeparatePort]:
+    """Return the port of SageMaker by its key in config.yml.
+
+    Raises ConfigError for invalid environment variables.
+    """
+    app = SageMakerApp(SageMakerHttp(server, read_settings(os.environ)), server)
+    return {PORT: SeparatePort(app, (PING.encode(),), find_api)}
+
+
+def find_api(path: str) -> str:
+    """Return the API of a path, as Triton's --http-restricted-api names it."""
+    return HEALTH if path == PING else INFERENCE
+
+
+class SageMakerHttp(V2Http):
+    """HTTP handler of SageMaker's paths. Bodies are those of KServe v2, uncompressed.
+
+    The content type of a body with raw tensors has the length of its JSON document.
+    """
+
+    name = "sagemaker-http"
+    decodes = False
+
+    def __init__(self, server: V2Server, settings: SageMakerSettings) -> None:
+        super().__init__(server)
+        self._settings = settings
+        self._forwarded = None  # as in Triton
+
+    def _read(self, request: HttpRequest) -> Request | None:
+        if request.path == INVOCATIONS:
+            check_method(request, "POST")
+            return self._infer(request, self._find_model_name(), "", self._settings.inference_type)
+        if request.path != PING:
+            raise KServeRefusal(f"the port of SageMaker serves {PING} and {INVOCATIONS}, not {request.path}")
+        check_method(request, *READING)
+        if self._settings.ping_mode == "ready":
+            self._readiness()
+        self._answer_json(request, None)
+        return None
+
+    def _find_model_name(self) -> str:
+        if self._settings.model:
+            return self._settings.model
+        names = {model.name for model in self._server.models.loaded()}
+        if len(names) != 1:
+            raise KServeRefusal(
+                f"the server has {len(names)} models: set {_MODEL} to the model of {INVOCATIONS}"
+            )
+        return names.pop()
+
+    def find_api(self, path: str) -> str:
+        return find_api(path)
+
+    def _find_action(self, request: HttpRequest) -> str:
+        return self._settings.inference_type if request.path == INVOCATIONS else ""
+
+    def _find_length(self, request: HttpRequest) -> str:
+        content_type = header(request, b"content-type")
+        return content_type.removeprefix(BINARY_TYPE) if content_type.startswith(BINARY_TYPE) else ""
+
+    def _encode_binary_head(self, length: int) -> bytes:
+        return f"content-type: {BINARY_TYPE}{length}\r\n".encode()
+
+    def _get_error_type(self, request: HttpRequest, error: ServingError) -> bytes:
+        return JSON
+
+
+class SageMakerApp(HttpApplication):
+    """The HTTP application of the port of SageMaker."""
+
+    def __init__(self, handler: SageMakerHttp, server: V2Server) -> None:
+        self._handler = handler
+        self._limits = server.limits
+        self._access_log = server.scheduler.access_log
+
+    def handle(self, request: HttpRequest) -> None:
+        self._handler.handle(request)
+
+    def check_body(self, method: str, path: str, length: int | None) -> None:
+        if path != INVOCATIONS:
+            check_page_body(path, length, self._limits)
+
+    def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
+        head, body = self._handler.refusal(error)
+        return head + refusal_headers(error), body
+
+    def log_refusal(self, error: ServingError, client: str) -> None:
+        self._access_log.refused(self._handler.name, error, client)
+
+    def log_unread(self, message: str) -> None:
+        self._access_log.warn(UNREAD, message)
