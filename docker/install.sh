@@ -12,7 +12,7 @@
 #   docker/install.sh dev DIR              the locked development tools beside it; apart, Triton's older client and load
 #                                          generator
 #   docker/install.sh page DIR             what drives a browser in the tests of /docs, beside it
-#   docker/install.sh system DIR           what generates requests in `make test-system`, beside it
+#   docker/install.sh system DIR           what `make test-system` needs, beside it
 #   docker/install.sh mutants DIR          mutmut, for `make mutants`, beside it
 #   docker/install.sh browser              prints where Chromium is, installed first where it is not (Debian; as root)
 #   docker/install.sh nginx                prints where nginx is, installed first where it is not (Debian; as root)

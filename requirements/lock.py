@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+# Each index has other builds of PyTorch. Few services need S3: the group `system` has its packages.
+UNLOCKED_EXTRAS = ("torch", "s3")
 SOURCES = "jieba,seqeval"  # published without wheels; paddlenlp asks for them
 HERE = Path(__file__).resolve().parent
 HEADER = "# Written by `make lock` from pyproject.toml, for Linux x86-64 and Python 3.11-3.13. Do not edit.\n"
@@ -114,8 +116,8 @@ def main() -> None:
     own = project["project"]["name"]
     core = project["project"]["dependencies"] + project["build-system"]["requires"]
     core += [name for name in compat["project"]["dependencies"] if name != own]
-    # PyTorch is no part of the lock: each index has other builds of it.
-    extras = [extra for name, extra in project["project"]["optional-dependencies"].items() if name != "torch"]
+    options = project["project"]["optional-dependencies"]
+    extras = [extra for name, extra in options.items() if name not in UNLOCKED_EXTRAS]
     asked = core + [name for extra in extras for name in extra if not name.startswith(own)]
     asked += compat["project"]["optional-dependencies"]["nlp"]
     serving = resolve(asked)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 from pydantic import BaseModel
 
+from pipeline.api.buckets import Bucket
 from pipeline.api.cache_settings import CacheSettings
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
@@ -237,6 +238,13 @@ class RepositoryPlace(NamedTuple):
     metrics: MetricsSettings = DEFAULT_METRICS
     load_retries: int = 0  # further tries of a load that fails
     resource_limits: ResourceLimits | None = None  # of the rate limiter; None: the server has none
+    buckets: tuple[Bucket, ...] = ()  # that are copied to some of the folders
+
+    @property
+    def addresses(self) -> list[str]:
+        """The repositories as the command line names them."""
+        addresses = {bucket.folder: bucket.address for bucket in self.buckets}
+        return [addresses.get(folder, folder) for folder in self.folders]
 
     @property
     def backend_path(self) -> Path | None:

@@ -240,7 +240,7 @@ async def run_front(app: App, outputs: Outputs) -> int:
     if app.repository is None:
         log.info("Service %s starts: %s", app.name, ", ".join(map(_describe, app.ops, repeat(app))))
     else:
-        log.info("Server %s starts with %s", app.name, ", ".join(app.repository.folders))
+        log.info("Server %s starts with %s", app.name, ", ".join(app.repository.addresses))
     scheduler = Scheduler(app, Metrics(app.name), outputs)
     repository = ModelLoader(scheduler, app.repository) if app.repository else Repository(scheduler)
     later_workers = repository.count_later_workers() if isinstance(repository, ModelLoader) else 0

@@ -302,6 +302,7 @@ class ModelLoader(Repository):
             defaults,
             backend_directory=place.backend_path,
             resource_limits=place.resource_limits,
+            buckets=place.buckets,
         )
 
     def names(self) -> list[str]:
@@ -334,6 +335,7 @@ class ModelLoader(Repository):
         override: configuration or files that the client sent in place of those on disk. Raises NotReady while
         the service starts or stops, and LoadFailed; the service then stays as it was.
         """
+        await self._copy_buckets(name)
         async with self._changing:
             self._scheduler.check_settled()
             work = self._overrides.make_folder()
@@ -356,6 +358,27 @@ class ModelLoader(Repository):
                 await self._remove_unused_overrides()
             log.info("%s", "\n".join([*served.lines, f"Model {name} is loaded"]))
             log_configurations(served.models)
+
+    async def _copy_buckets(self, name: str) -> None:
+        """Copy changed files of buckets before a load. Raises LoadFailed. Polling has copied them before."""
+        if not self._source.buckets or self._poll_s:
+            return
+        try:
+            await asyncio.to_thread(self._source.copy_buckets)
+        except ConfigError as exc:
+            log.error("failed to load '%s': %s", name, exc.message)
+            raise LoadFailed(name, "", exc.message) from exc
+
+    async def _poll_buckets(self, errors: dict[str, str]) -> None:
+        """Copy changed files of buckets. An error is logged once, in `errors` under an empty name."""
+        try:
+            await asyncio.to_thread(self._source.copy_buckets)
+        except ConfigError as exc:
+            if errors.get("") != exc.message:
+                log.error("The served models stay as they are. %s", exc.message)
+            errors[""] = exc.message
+        else:
+            errors.pop("", None)
 
     async def unload_model(self, name: str, *, dependents: bool = False) -> None:
         """Unload all versions of a model: reject new requests, finish admitted requests, end the workers.
@@ -423,6 +446,7 @@ class ModelLoader(Repository):
         try:
             while True:
                 await asyncio.sleep(self._poll_s)
+                await self._poll_buckets(errors)
                 names_on_disk = self.names()
                 unique_names = [name for name in names_on_disk if not self._source.is_ambiguous(name)]
                 served = {model.name for model in self._scheduler.app.models}

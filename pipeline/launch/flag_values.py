@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipeline.api.buckets import Bucket, parse_bucket
 from pipeline.api.header_patterns import compile_pattern
+from pipeline.errors import ConfigError
 
 
 class Kind(NamedTuple):
@@ -19,13 +21,18 @@ class Kind(NamedTuple):
     settings: Mapping[str, Any] = {}  # further arguments of argparse's `add_argument`
 
 
-_BUCKETS = {"s3": "aws s3 sync", "gs": "gcloud storage rsync", "as": "az storage blob download-batch"}
+_BUCKETS = {"gs": "gcloud storage rsync", "as": "az storage blob download-batch"}
 _MAX_PORT = 65535
 
 
-def repository_folder(text: str) -> Path:
-    """Parse the path of a Triton model repository. Raise argparse's error for a bucket such as s3://."""
+def repository_folder(text: str) -> Path | Bucket:
+    """Parse the path of a Triton model repository. Raise argparse's error for other buckets than S3's."""
     scheme, separator, _ = text.partition("://")
+    if separator and scheme == "s3":
+        try:
+            return parse_bucket(text)
+        except ConfigError as exc:
+            raise argparse.ArgumentTypeError(exc.message) from None
     if separator and scheme in _BUCKETS:
         raise argparse.ArgumentTypeError(
             f"{text} is in a bucket, which is not read here: copy it to a folder ({_BUCKETS[scheme]}), and "

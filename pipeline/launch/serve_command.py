@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pipeline.api.buckets import Bucket
 from pipeline.api.cache_settings import parse_cache_settings
 from pipeline.api.header_patterns import HeaderPatterns
 from pipeline.api.metrics_settings import parse_metrics_settings
@@ -48,7 +49,11 @@ def serve_repository(options: ServeOptions) -> None:
     service = RepositoryService(
         options.id,
         Options(
-            folders=tuple(folder.absolute() for folder in options.model_repository),
+            folders=tuple(
+                Path(place.folder) if isinstance(place, Bucket) else place.absolute()
+                for place in options.model_repository
+            ),
+            buckets=tuple(place for place in options.model_repository if isinstance(place, Bucket)),
             http_port=options.http_port if options.allow_http else None,
             grpc_port=options.grpc_port if options.allow_grpc else None,
             metrics_port=options.metrics_port if options.allow_metrics else None,

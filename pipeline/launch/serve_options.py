@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from client.options import add_options, list_options, option
+from pipeline.api.buckets import Bucket
 from pipeline.api.restrictions import APIS
 from pipeline.api.run_resources import EXECUTION_COUNT
 from pipeline.errors import ConfigError
@@ -141,8 +142,8 @@ class ServeOptions:
     )
     log_file: Path | None = _LOGGING.flag("in place of standard output", FILE)
 
-    model_repository: tuple[Path, ...] = _REPOSITORY.flag(
-        "folder with a folder for each model; may be given several times",
+    model_repository: tuple[Path | Bucket, ...] = _REPOSITORY.flag(
+        "folder with a folder for each model, or s3://BUCKET/FOLDER; may be given several times",
         values.REPOSITORY,
         "--model-repository",
         "--model-store",

@@ -14,6 +14,7 @@ from google.protobuf import json_format
 
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.api.app import ServedModel
+from pipeline.api.buckets import Bucket
 from pipeline.api.dag import Dag
 from pipeline.api.run_resources import ResourceLimits, find_resource_error, parse_run_needs
 from pipeline.errors import ConfigError
@@ -21,6 +22,7 @@ from pipeline.models.serving_model import find_model_files
 from pipeline.plugins import ENGINES, find
 from pipeline.process.helper_process import cancel_helpers
 from pipeline.triton import ensemble
+from pipeline.triton.bucket_copy import copy_bucket
 from pipeline.triton.config_file import (
     FILE,
     NO_DEFAULTS,
@@ -112,8 +114,23 @@ class ModelRepository:
     joins_steps: bool = False  # whether workers may run all steps of an ensemble: no model is ever replaced
     backend_directory: Path | None = None  # with a folder for each backend that is written in Python
     resource_limits: ResourceLimits | None = None  # of the rate limiter; None: the server has none
+    buckets: Sequence[Bucket] = ()  # that are copied to some of the folders
     # By model name: folder and configuration in place of those on disk.
     overrides: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
+
+    def copy_buckets(self) -> None:
+        """Copy the files that have changed in buckets to their folders.
+
+        Raises ConfigError for a bucket that can't be read, after the others are copied.
+        """
+        errors = []
+        for bucket in self.buckets:
+            try:
+                copy_bucket(bucket)
+            except ConfigError as exc:
+                errors.append(exc.message)
+        if errors:
+            raise ConfigError("; ".join(errors))
 
     def names(self) -> list[str]:
         """Return the sorted names of all model folders.

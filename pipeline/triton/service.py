@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.api.app import App, RepositoryPlace, collect_models
+from pipeline.api.buckets import Bucket
 from pipeline.api.cache_settings import CacheSettings
 from pipeline.api.examples import Examples
 from pipeline.api.header_patterns import NO_PATTERNS, HeaderPatterns
@@ -43,6 +44,7 @@ class Options:
     """Parsed command-line options of `paddlewheel serve --model-repository`."""
 
     folders: tuple[Path, ...]  # model repositories
+    buckets: tuple[Bucket, ...] = ()  # that are copied to some of the folders
     http_port: int | None = 8000
     grpc_port: int | None = 8001
     metrics_port: int | None = 8002
@@ -163,6 +165,7 @@ class RepositoryService(Service):
                 options.metrics,
                 options.load_retries,
                 options.resource_limits,
+                options.buckets,
             ),
             notes=(*options.notes, *served.lines),
             exit_on_error=options.exit_on_error is True,
@@ -214,6 +217,7 @@ def _open_repository(options: Options) -> ModelRepository:
         joins_steps=options.control == "none",
         backend_directory=options.backend_directory,
         resource_limits=options.resource_limits,
+        buckets=options.buckets,
     )
 
 
@@ -223,6 +227,7 @@ def _list_names(source: ModelRepository, options: Options) -> tuple[list[str], s
     Raises ConfigError in place of the message, unless `exit_on_error` is False.
     """
     try:
+        source.copy_buckets()
         return source.names(), ""
     except ConfigError as exc:
         if options.exit_on_error is not False:

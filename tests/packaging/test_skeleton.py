@@ -131,9 +131,10 @@ class TestLocks:
     def test_every_dependency_is_pinned(self, root: Path) -> None:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
         compat = tomllib.loads((root / "compat/pyproject.toml").read_text(encoding="utf-8"))["project"]
+        options = project["project"]["optional-dependencies"]
         extras = [
-            line for name, extra in project["project"]["optional-dependencies"].items() for line in extra
-            if name != "torch" and not line.startswith("paddlewheel[")
+            line for name, extra in options.items() for line in extra
+            if name not in ("torch", "s3") and not line.startswith("paddlewheel[")
         ]  # fmt: skip
         for asked, lock in (
             (compat["optional-dependencies"]["vision"], "dev.txt"),
@@ -144,7 +145,7 @@ class TestLocks:
             (project["dependency-groups"]["to-onnx"], "to-onnx.txt"),
             (project["dependency-groups"]["dev"], "dev.txt"),
             (project["dependency-groups"]["page"], "page.txt"),
-            (project["dependency-groups"]["system"], "system.txt"),
+            (project["dependency-groups"]["system"] + options["s3"], "system.txt"),
             (project["dependency-groups"]["mutants"], "mutants.txt"),
             (project["dependency-groups"]["torch"], "torch.txt"),
             (
@@ -152,7 +153,7 @@ class TestLocks:
                 "convert.txt",
             ),
         ):
-            names = {normalised(re.split(r"[<>=!~ ]", line)[0]) for line in asked}
+            names = {normalised(re.split(r"[\[<>=!~ ]", line)[0]) for line in asked}
             assert names - {normalised(name) for name in pins(root / "requirements" / lock)} == set()
 
     def test_without_extras_a_part_of_the_serving_lock_is_needed(self, root: Path) -> None:
@@ -164,9 +165,9 @@ class TestLocks:
         named = {normalised(name) for name in pins(root / "requirements/convert.txt")}
         assert {name for name in named if name.startswith(("torch", "triton", "nvidia", "cuda"))} == set()
 
-    def test_all_extras_but_pytorch_are_the_others_together(self, root: Path) -> None:
+    def test_all_extras_but_pytorch_and_s3_are_the_others_together(self, root: Path) -> None:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        *others, last = (name for name in project["optional-dependencies"] if name != "torch")
+        *others, last = (name for name in project["optional-dependencies"] if name not in ("torch", "s3"))
         assert (last, project["optional-dependencies"][last]) == ("all", [f"paddlewheel[{','.join(others)}]"])
 
     def test_the_tests_run_on_the_pinned_versions(self, root: Path) -> None:

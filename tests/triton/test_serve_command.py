@@ -53,7 +53,8 @@ REFUSES = "class TritonPythonModel:\n    def initialize(self, args):\n        ra
         ("--cache-config=disk,size=1", "there is no such cache, only local"),
         ("--http-max-input-size=0", "'0' is no number from 1 on"),
         ("--grpc-use-ssl", "needs --grpc-server-cert and --grpc-server-key"),
-        ("--model-store=s3://bucket/models", "is in a bucket, which is not read here: copy it to a folder"),
+        ("--model-store=gs://bucket/models", "is in a bucket, which is not read here: copy it to a folder"),
+        ("--model-store=s3://Bucket", "is not of the form s3://[HOST:PORT/]BUCKET/FOLDER"),
     ],
 )
 def test_a_flag_that_triton_does_not_know_is_refused_with_the_nearest(
