@@ -13,16 +13,8 @@ from pipeline.dialects.kserve_v2.http_routes import V2Http
 from pipeline.dialects.triton_extensions.server import V2Server
 from pipeline.errors import ConfigError, ServingError
 from pipeline.front.dag_run import Request
-from pipeline.front.http.connection import HttpApplication, HttpRequest
-from pipeline.front.http.http_handler import (
-    JSON,
-    READING,
-    check_method,
-    check_page_body,
-    header,
-    refusal_headers,
-)
-from pipeline.front.metrics.access_log import UNREAD
+from pipeline.front.http.connection import HttpRequest
+from pipeline.front.http.http_handler import JSON, READING, HandlerApp, check_method, header
 
 PORT = "v2.sagemaker_port"  # key in config.yml
 PING, INVOCATIONS = "/ping", "/invocations"
@@ -55,7 +47,8 @@ def open_sagemaker(server: V2Server) -> Mapping[str, SeparatePort]:
 
     Raises ConfigError for invalid environment variables.
     """
-    app = SageMakerApp(SageMakerHttp(server, read_settings(os.environ)), server)
+    handler = SageMakerHttp(server, read_settings(os.environ))
+    app = HandlerApp(server.scheduler, handler, handler.parse_request, (INVOCATIONS,))
     return {PORT: SeparatePort(app, (PING.encode(),), find_api)}
 
 
@@ -78,7 +71,8 @@ class SageMakerHttp(V2Http):
         self._settings = settings
         self._forwarded = None  # as in Triton
 
-    def _read(self, request: HttpRequest) -> Request | None:
+    def parse_request(self, request: HttpRequest) -> Request | None:
+        """Parse a request of this port, as `_read` does for the paths below /v2."""
         if request.path == INVOCATIONS:
             check_method(request, "POST")
             return self._infer(request, self._find_model_name(), "", self._settings.inference_type)
@@ -115,29 +109,3 @@ class SageMakerHttp(V2Http):
 
     def _get_error_type(self, request: HttpRequest, error: ServingError) -> bytes:
         return JSON
-
-
-class SageMakerApp(HttpApplication):
-    """The HTTP application of the port of SageMaker."""
-
-    def __init__(self, handler: SageMakerHttp, server: V2Server) -> None:
-        self._handler = handler
-        self._limits = server.limits
-        self._access_log = server.scheduler.access_log
-
-    def handle(self, request: HttpRequest) -> None:
-        self._handler.handle(request)
-
-    def check_body(self, method: str, path: str, length: int | None) -> None:
-        if path != INVOCATIONS:
-            check_page_body(path, length, self._limits)
-
-    def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
-        head, body = self._handler.refusal(error)
-        return head + refusal_headers(error), body
-
-    def log_refusal(self, error: ServingError, client: str) -> None:
-        self._access_log.refused(self._handler.name, error, client)
-
-    def log_unread(self, message: str) -> None:
-        self._access_log.warn(UNREAD, message)

@@ -591,3 +591,38 @@ class MetricsApp(HttpApplication):
 
     def log_unread(self, message: str) -> None:
         self._access_log.warn(UNREAD, message)
+
+
+class HandlerApp(HttpApplication):
+    """The HTTP application of a separate port whose requests one handler of a dialect answers."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        handler: HttpHandler,
+        parse_request: Callable[[HttpRequest], Request | None],
+        body_paths: Collection[str],
+    ) -> None:
+        """parse_request: parses the requests of this port. body_paths: paths of requests with a body."""
+        self._handler = handler
+        self._parse_request = parse_request
+        self._body_paths = body_paths
+        self._limits = scheduler.app.config.limits
+        self._access_log = scheduler.access_log
+
+    def handle(self, request: HttpRequest) -> None:
+        self._handler.handle(request, partial(self._parse_request, request))
+
+    def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
+        head, body = self._handler.refusal(error)
+        return head + refusal_headers(error), body
+
+    def check_body(self, method: str, path: str, length: int | None) -> None:
+        if path not in self._body_paths:
+            check_page_body(path, length, self._limits)
+
+    def log_refusal(self, error: ServingError, client: str) -> None:
+        self._access_log.refused(self._handler.name, error, client)
+
+    def log_unread(self, message: str) -> None:
+        self._access_log.warn(UNREAD, message)
