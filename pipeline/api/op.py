@@ -6,7 +6,7 @@ User code overrides its hooks: preprocess, process, postprocess.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -97,7 +97,12 @@ class ModelCode(Protocol):
     @property
     def metrics_changed(self) -> Event | None:
         """An event that is set while a changed metric was not returned yet; None without metrics."""
-        ...
+        return None
+
+    @property
+    def readiness_check(self) -> Callable[[], bool] | None:
+        """A function that returns whether the model is ready; None for a model that has no such function."""
+        return None
 
     def close(self) -> None:
         """Release the model's resources. Called when the worker ends."""

@@ -204,6 +204,13 @@ class OwnFamilies(Message):
     families: list[OwnFamily]
 
 
+class ModelReadiness(Message):
+    """Message from a worker process: what `is_ready` of its Python model says, after a change."""
+
+    kind = 14
+    is_ready: bool
+
+
 class Models(Message):
     """Message from the front to a worker, after models were added or removed.
 
@@ -265,4 +272,5 @@ KINDS: Sequence[type[Message]] = (
     StreamedAnswer,
     AnswersDelivered,
     CancelCall,
+    ModelReadiness,
 )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline.api.app import ServedModel
-from pipeline.api.op import RESCHEDULED, AnswerSender, Op, OpRequest
+from pipeline.api.op import RESCHEDULED, AnswerSender, Op, OpRequest, RequestRunner
 from pipeline.engines.reshaped import Reshape, Reshapes
 from pipeline.errors import ConfigError, ServingError, get_error_text
 from pipeline.models.sequence_tensors import END, START
@@ -246,7 +246,7 @@ def _get_reshapes(config: Mapping[str, Any]) -> Reshapes | None:
     return Reshapes(inputs, outputs, config["max_batch_size"] > 0) if inputs or outputs else None
 
 
-class Identity:
+class Identity(RequestRunner):
     """Triton's identity backend: returns each input as the output at the same position in config.pbtxt.
 
     The parameters `creation_delay_sec` and `execute_delay_ms` lengthen the load and each batch.
@@ -274,10 +274,6 @@ class Identity:
 
     def own_metrics(self) -> None:
         """Return None: the identity backend has no metrics."""
-
-    @property
-    def metrics_changed(self) -> None:
-        """No event: the identity backend has no metrics."""
 
     def close(self) -> None:
         pass

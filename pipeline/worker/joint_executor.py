@@ -174,8 +174,11 @@ def create_cancellation() -> ServingError:
     return error
 
 
-class StepRunners:
-    """The custom metrics of all steps' models in a worker, and their end."""
+class StepRunners(ModelCode):
+    """The custom metrics of all steps' models in a worker, and their end.
+
+    The readiness of an ensemble is that of its steps' own workers.
+    """
 
     def __init__(self, runners: Sequence[ModelCode]) -> None:
         self._runners = runners

@@ -77,6 +77,7 @@ from pipeline.worker.call import Call, Dispatch
 from pipeline.worker.executor import LOAD_NOTE, Executor, create_executors
 from pipeline.worker.hooks import format_user_traceback, said_by
 from pipeline.worker.joint_executor import create_joint_executor
+from pipeline.worker.readiness import watch_readiness
 from pipeline.worker.shared_ports import share_ports
 
 if TYPE_CHECKING:
@@ -373,6 +374,8 @@ class Worker:
         _leave_signals_to_the_front()  # again: importing Paddle takes SIGTERM over, whoever imports it
         settle_memory()
         ready.has_stop_handler = stop_handler is not None
+        if self._model_code is not None and (check := self._model_code.readiness_check) is not None:
+            watch_readiness(check, self._fronts[0])  # the first result comes before the process is ready
         self._fronts[0].send(ready)
         if self._model_code is not None:
             for front in self._fronts:

@@ -24,6 +24,7 @@ FLAWED = {
     "order": _X + _Y + _LEVELS + "1 preserve_ordering: true }",
     "cpu": _X + _Y + "instance_group { kind: KIND_CPU gpus: 0 }",
     "gpu": _X + _Y + "instance_group { kind: KIND_GPU gpus: 99 }",
+    "seventh_gpu": _X + _Y + "instance_group { kind: KIND_GPU gpus: [ 0, 7 ] }",  # of fewer
     "scalar": _X.replace("dims: 2", "dims: 1 reshape { }") + _Y,
     "preference": _X + _Y + "dynamic_batching { preferred_batch_size: 1 }",
     "metrics": _X + _Y + 'model_metrics { metric_control { metric_identifier { family: "f" } } }',

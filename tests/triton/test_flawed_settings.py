@@ -48,6 +48,11 @@ def index(details: RepositoryProcess) -> dict[str, Any]:
             "instance group flawed_gpu_0 of model flawed_gpu specifies invalid or unsupported gpu id 99",
         ),
         (
+            "flawed_seventh_gpu",
+            "instance group flawed_seventh_gpu_0 of model flawed_seventh_gpu specifies invalid or "
+            "unsupported gpu id 7",
+        ),
+        (
             "flawed_scalar",
             "model input 'X' cannot have empty reshape for non-batching model as scalar tensors are not "
             "supported for flawed_scalar",

@@ -227,6 +227,23 @@ def test_poll_serves_what_comes_changes_and_goes(tmp_path: Path) -> None:
         assert service.http("/v2/repository/models/second/unload", b"").status == 503
 
 
+def test_polling_unloads_a_model_that_appears_in_a_second_repository(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for name in ("moved", "steady"):
+        write_model(first, name, TENSORS)
+    second.mkdir()
+    with RepositoryProcess(
+        first, second, arguments=["--model-control-mode=poll", "--repository-poll-secs=1"]
+    ) as service:
+        write_model(tmp_path / "elsewhere", "moved", TENSORS).rename(second / "moved")
+        service.wait_for_log("Unloaded: moved:1")
+        assert service.http("/v2/models/moved/ready").status == 400
+        assert service.http("/v2/models/steady/ready").status == 200
+        (first / "moved").rename(tmp_path / "gone")
+        service.wait_for_log("Model moved is loaded")
+        assert service.http("/v2/models/moved/ready").status == 200
+
+
 def test_polling_tries_a_model_that_does_not_start_once_for_each_change_of_it(tmp_path: Path) -> None:
     repository, elsewhere = tmp_path / "models", tmp_path / "elsewhere"
     write_model(repository, "steady", TENSORS)

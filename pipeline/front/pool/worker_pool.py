@@ -252,6 +252,11 @@ class WorkerPool:
         return (i for process in (*self.processes, *self._leaving) for i in process.instances)
 
     @property
+    def is_model_ready(self) -> bool:
+        """Whether the model of each worker process says that it is ready; of most models always True."""
+        return all(process.is_model_ready for process in self.processes)
+
+    @property
     def load_s(self) -> float:
         """Seconds that the slowest of the current worker processes took to become ready; 0 without any."""
         return max((p.ready_at - p.started_at for p in self.processes if p.ready_at), default=0.0)

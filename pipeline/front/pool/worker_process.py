@@ -50,6 +50,7 @@ from pipeline.messages.messages import (
     DispatchMessage,
     Failed,
     Message,
+    ModelReadiness,
     Outcome,
     OwnFamilies,
     OwnFamily,
@@ -407,6 +408,8 @@ class Instance:
                 self._take_probe(message.failure)
             elif isinstance(message, OwnFamilies):
                 self.process.own_metrics = message.families
+            elif isinstance(message, ModelReadiness):
+                self.process.is_model_ready = message.is_ready
             elif isinstance(message, Failed):
                 self.process.failure = message
 
@@ -562,6 +565,7 @@ class WorkerProcess:
         self.reserved = False  # a suspect runs alone: other instances of the process get no dispatch
         self.failure: Failed | None = None  # set when the start has failed
         self.own_metrics: Sequence[OwnFamily] = ()  # metrics that its model counts itself
+        self.is_model_ready = True  # what `is_ready` of a Python model says
         self.refused: list[Task] = []  # tasks to refuse once the cause of the death is known
         self.started_at = 0.0  # time.monotonic; 0 before
         self.ready_at = 0.0  # time.monotonic; 0 before

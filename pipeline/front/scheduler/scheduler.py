@@ -400,8 +400,12 @@ class Scheduler:
         return is_settled and all(map(self.op_ready, self.app.ops))
 
     def model_ready(self, model: str) -> bool:
-        """Return whether a model is ready: each pipeline step (Op) has a worker that seems to work."""
-        return all(map(self.op_ready, self._entries[model].dag.ops))
+        """Return whether a model is ready: each pipeline step (Op) has a worker that seems to work.
+
+        `is_ready` of a Python model must not say otherwise.
+        """
+        ops = self._entries[model].dag.ops
+        return all(self.op_ready(op) and self._pools[op].is_model_ready for op in ops)
 
     @property
     def server_ready(self) -> bool:

@@ -6,10 +6,11 @@ import asyncio
 import importlib.util
 import inspect
 import json
+import logging
 import sys
 import threading
 import traceback
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -36,6 +37,8 @@ from pipeline.triton.python_backend.utils import (
     changed_families,
     metrics_changed,
 )
+
+log = logging.getLogger(__name__)
 
 MODULES = ("triton_python_backend_utils", "c_python_backend_utils")  # models import `utils` by these names
 _STATUSES = {  # HTTP and gRPC status by the code of a TritonError
@@ -106,6 +109,7 @@ class PythonModel:
         utils.set_served_model(str(folder / version), other_models)
         missing = add_model_packages(config, folder, version, install_requirements)
         self._loop = asyncio.new_event_loop()  # for all calls of an `execute` that is a coroutine
+        self._readiness_error = ""  # of the last call of `is_ready`
         self._decoupled = utils.using_decoupled_model_transaction_policy(config)
         self._is_iterative = bool(config.get("sequence_batching", {}).get("iterative_sequence"))
         self._loop_thread: threading.Thread | None = None  # of a decoupled model
@@ -355,6 +359,28 @@ class PythonModel:
     def metrics_changed(self) -> threading.Event | None:
         """An event that is set while a changed metric was not returned yet."""
         return metrics_changed
+
+    @property
+    def readiness_check(self) -> Callable[[], bool] | None:
+        """A function that calls the model's `is_ready`; None for a model without `is_ready`."""
+        return self._check_readiness if hasattr(self._model, "is_ready") else None
+
+    def _check_readiness(self) -> bool:
+        """Return the result of `is_ready`; False, with a log line, if it raises or returns no bool."""
+        try:
+            result = self._model.is_ready()
+            if inspect.iscoroutine(result):
+                result = asyncio.run(result)
+        except BaseException as exc:  # models may call sys.exit, too
+            error = f"is_ready raised {format_exception(exc)}"
+        else:
+            error = ""
+            if not isinstance(result, bool):
+                error = f"is_ready returned a '{type(result).__name__}', and must return a bool"
+        if error and error != self._readiness_error:
+            log.warning("Model %s is not ready: %s", self._config["name"], error)
+        self._readiness_error = error
+        return not error and bool(result)
 
     def close(self) -> None:
         """Call the model's `finalize`, when the worker ends."""
