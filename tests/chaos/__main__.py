@@ -8,8 +8,9 @@ import json
 import random
 import signal
 import sys
+import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from bench.running import default_config
 from pipeline.config.config_file import Limits
 from tests.chaos import keeping_service
 from tests.chaos.answer_key import answer_key
-from tests.chaos.faults import FAULTS, OF_DEFAULT_SERVICE, inflict
+from tests.chaos.faults import FAULTS, OF_DEFAULT_SERVICE, OF_SEQUENCES, inflict
 from tests.chaos.hostile import ATTACKS, hostile_clients
 from tests.chaos.load import Load
 from tests.chaos.questions import Questions
 from tests.chaos.report import Report, grown_processes
+from tests.chaos.sequence_load import SequenceLoad, write_models
 from tests.chaos.world import World
+from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import ROOT, ServiceProcess
 
 SCRIPT = Path(__file__).resolve().parent / "service.py"
@@ -39,49 +42,73 @@ EXAMPLES = """examples:
   python -m tests.chaos --settle 300 --seconds 900 --faults none --longest 510 --growth 2     a soak
   python -m tests.chaos --seconds 60 --keeps-state --threads --batch-size 8
   python -m tests.chaos --seconds 10 --seed 7 --json
+  python -m tests.chaos --seconds 600 --sequences --every 5 --growth 10
   python -m tests.chaos --seconds 120 --shards 2 --batch-size 8 --faults kill,hang,disconnect,poison
 """
 
 
 async def run(options: argparse.Namespace) -> Report:
     """Raises CannotMeasure."""
-    key = answer_key(options.texts, options.longest, options.seed)
-    questions = Questions(key)
     growth = None if options.growth is None else 1 + options.growth / 100
     began = time.monotonic()
-    with ServiceProcess(
+    with tempfile.TemporaryDirectory() as folder:
+        service, create_load = _prepare(options, Path(folder))
+        with service:
+            return await _run(options, service, create_load, began, growth)
+
+
+def _prepare(options: argparse.Namespace, folder: Path) -> tuple[ServiceProcess, Callable[[World], Load]]:
+    """Start a service. Return it, and a function that creates its load."""
+    if options.sequences:
+        model = write_models(folder)
+        return (
+            RepositoryProcess(folder, wait=False),
+            lambda world: SequenceLoad(world, model, options.callers, options.seed),
+        )
+    key = answer_key(options.texts, options.longest, options.seed)
+    service = ServiceProcess(
         options.script,
         _config(options),
         arguments=("--config", "{config}"),
         beside={keeping_service.KEY_FILE: json.dumps(key)},
         folder=ROOT,
         wait=False,
-    ) as service:
-        world = World(service)
-        async with world.served():
-            load = Load(world, questions, options.callers)
-            alone_s = await load.alone_s()
-            async with load.running():
-                # With a limit for growth each attack has run before memory is read for the first time.
-                early = options.hostile if options.growth is not None else []
-                async with hostile_clients(world.http_port, world.rpc_port, early):
-                    await asyncio.sleep(options.settle)
-                before = await _settled_memory(world) if early else await world.resident()
-                chance = random.Random(options.seed)
-                async with hostile_clients(world.http_port, world.rpc_port, options.hostile) as hostile:
-                    faults = await inflict(load, options.faults, options.seconds, options.every, chance)
-                await world.until_ready()
+    )
+    return service, lambda world: Load(world, Questions(key), options.callers)
+
+
+async def _run(
+    options: argparse.Namespace,
+    service: ServiceProcess,
+    create_load: Callable[[World], Load],
+    began: float,
+    growth: float | None,
+) -> Report:
+    world = World(service)
+    async with world.served():
+        load = create_load(world)
+        alone_s = await load.alone_s()
+        async with load.running():
+            # With a limit for growth each attack has run before memory is read for the first time.
+            early = options.hostile if options.growth is not None else []
+            async with hostile_clients(world.http_port, world.rpc_port, early):
+                await asyncio.sleep(options.settle)
+            before = await _settled_memory(world) if early else await world.resident()
+            chance = random.Random(options.seed)
+            async with hostile_clients(world.http_port, world.rpc_port, options.hostile) as hostile:
+                faults = await inflict(load, options.faults, options.seconds, options.every, chance)
+            await world.until_ready()
+            after = await world.resident()
+            for _ in range(SETTLING_S):  # large bodies are decoded, and free memory is given back
+                if not grown_processes(before, after, attacked=bool(options.hostile), growth=growth):
+                    break
                 after = await world.resident()
-                for _ in range(SETTLING_S):  # large bodies are decoded, and free memory is given back
-                    if not grown_processes(before, after, attacked=bool(options.hostile), growth=growth):
-                        break
-                    after = await world.resident()
-            await world.until_idle()
-        took_s = time.monotonic() - began
-        return Report(
-            load.tally, faults, took_s, alone_s, before, after, world.broken, growth, hostile,
-            options.health_ms and options.health_ms / 1e3, world.lost_connections,
-        )  # fmt: skip
+        await world.until_idle()
+    took_s = time.monotonic() - began
+    return Report(
+        load.tally, faults, took_s, alone_s, before, after, world.broken, growth, hostile,
+        options.health_ms and options.health_ms / 1e3, world.lost_connections,
+    )  # fmt: skip
 
 
 async def _settled_memory(world: World) -> dict[str, float]:
@@ -174,6 +201,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--script", type=Path, help="another service named bert that answers alike")
     add("--keeps-state", action="store_true", help="a service whose hooks hand all they know on by `self`")
     add("--threads", action="store_true", help="with --keeps-state: instances are threads of one process")
+    add("--sequences", action="store_true", help="a model repository, with sequences and streams of answers")
     add("--shards", type=int, default=1, help="of a service as with --keeps-state --threads (default: 1)")
     add("--batch-size", type=int, help="of the Op (default: config.yml's)")
     add("--json", action="store_true", help="print JSON")
@@ -185,13 +213,17 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.shards > 1:
         options.keeps_state = options.threads = True
-        options.faults = (
-            [name for name in FAULTS if name != "stall"] if options.faults is None else options.faults
-        )
+        options.faults = OF_DEFAULT_SERVICE if options.faults is None else options.faults
+    if options.sequences:
+        options.faults = OF_SEQUENCES if options.faults is None else options.faults
+        if other := sorted({*options.faults} - {*OF_SEQUENCES}):
+            parser.error(f"--faults {','.join(other)}: --sequences has {', '.join(OF_SEQUENCES)}")
+    elif "leave" in (options.faults or ()):
+        parser.error("--faults leave: only the clients of --sequences do that")
     if options.faults is None:
-        options.faults = list(FAULTS) if options.keeps_state else OF_DEFAULT_SERVICE
+        options.faults = [*OF_DEFAULT_SERVICE, "stall"] if options.keeps_state else OF_DEFAULT_SERVICE
     if options.hostile is None:
-        options.hostile = [] if options.keeps_state else list(ATTACKS)
+        options.hostile = [] if options.keeps_state or options.sequences else list(ATTACKS)
     if "stall" in options.faults and not options.keeps_state:
         parser.error("--faults stall: only the service of --keeps-state stalls")
     if options.script is None:

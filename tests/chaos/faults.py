@@ -15,6 +15,7 @@ from tests.chaos.keeping_service import STALL_FILE, STALL_S
 from tests.chaos.load import Load, endpoints
 from tests.chaos.outcome import Death, Kind, Outcome
 from tests.chaos.questions import POISON, Question
+from tests.chaos.sequence_load import SequenceLoad
 
 CROWD = 1200  # callers of a flood, more than `dag.max_pending_requests` of the shipped config.yml
 LEAVING = 20  # clients that disconnect or cancel
@@ -139,6 +140,12 @@ async def stall(load: Load, chance: random.Random) -> None:
     await asyncio.sleep(STALL_S)
 
 
+async def leave(load: Load, chance: random.Random) -> None:
+    """Clients that leave their sequence, or their stream of answers."""
+    assert isinstance(load, SequenceLoad)
+    await load.leave(chance)
+
+
 async def reload(load: Load, chance: random.Random) -> None:
     """The model is loaded anew: every worker is exchanged for a new one."""
     await load.world.reload()
@@ -152,8 +159,10 @@ async def restart(load: Load, chance: random.Random) -> None:
 FAULTS: dict[str, Fault] = {
     "kill": kill, "hang": hang, "flood": flood, "disconnect": disconnect, "cancel": cancel,
     "malform": malform, "poison": poison, "stall": stall, "reload": reload, "restart": restart,
+    "leave": leave,
 }  # fmt: skip
-OF_DEFAULT_SERVICE = [name for name in FAULTS if name != "stall"]
+OF_DEFAULT_SERVICE = [name for name in FAULTS if name not in ("stall", "leave")]
+OF_SEQUENCES = ["kill", "hang", "malform", "restart", "leave"]
 
 
 async def inflict(

@@ -8,8 +8,9 @@ import http.client
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from statistics import median
+from typing import Any
 
 import grpc
 
@@ -21,7 +22,7 @@ from tests.chaos.world import World
 PATIENCE_S = 45.0  # longer than any deadline of the service: who waits longer was forgotten
 HEALTH_PATIENCE_S = 5.0
 HEALTH_EVERY_S = 0.1
-_PAUSE_S = 0.05  # after a refusal
+PAUSE_S = 0.05  # after a refusal
 _LONE_REQUESTS = 200
 _SWITCH_S = 0.0005  # the probe of health gets Python's lock after so long at the latest
 
@@ -42,17 +43,27 @@ class Load:
         """`callers` at each endpoint on entry; on exit each has had its last answer."""
         sys.setswitchinterval(_SWITCH_S)
         async with asyncio.TaskGroup() as group:
-            for kind in ENDPOINTS:
-                port = self.world.http_port if kind in OVER_HTTP else self.world.rpc_port
-                shared = None if kind in OVER_HTTP else kind(port)  # a channel takes many calls
-                for _ in range(self._callers):
-                    group.create_task(self._call(shared or kind(port)))
+            for calls in self._list_calls():
+                group.create_task(calls)
             group.create_task(asyncio.to_thread(self._watch_health))
             try:
                 yield
             finally:
                 self._stop = True
                 self._stopped.set()
+        await self._close()
+
+    def _list_calls(self) -> list[Coroutine[Any, Any, None]]:
+        """Return a coroutine for each caller."""
+        calls = []
+        for kind in ENDPOINTS:
+            port = self.world.http_port if kind in OVER_HTTP else self.world.rpc_port
+            shared = None if kind in OVER_HTTP else kind(port)  # a channel takes many calls
+            calls += [self._call(shared or kind(port)) for _ in range(self._callers)]
+        return calls
+
+    async def _close(self) -> None:
+        """Close what the callers share."""
 
     async def alone_s(self) -> float:
         """What a request takes while there is no other: the median."""
@@ -69,7 +80,7 @@ class Load:
         while not self._stop:
             outcome = await self.ask(endpoint, self.questions.next())
             if outcome.kind is not Kind.ANSWERED:
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(PAUSE_S)
         await endpoint.close()
 
     def _watch_health(self) -> None:

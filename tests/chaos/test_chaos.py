@@ -36,6 +36,15 @@ def test_no_fault_costs_a_caller_its_own_answer() -> None:
     assert set(report["refused"]) <= {"poison", "malformed", "overloaded", "restarting"}
 
 
+def test_no_fault_mixes_sequences_or_streams() -> None:
+    code, report = chaos("--sequences", "--seconds", "1", "--faults", "kill,leave", "--callers", "2")
+    assert report["broken"] == []
+    assert code == 0
+    kinds = ("sequence", "stream", "generative stream")
+    assert all(report["doors"][kind]["answered"] >= 1 for kind in kinds)
+    assert set(report["refused"]) <= {"a worker died under a stream"}
+
+
 @pytest.mark.parametrize("threads", [True, False], ids=["threads", "processes"])
 @pytest.mark.parametrize("batch_size", [1, 8])
 def test_what_hooks_hand_on_by_self_is_the_requests_own_under_load_and_faults(

@@ -20,8 +20,9 @@ _POLL_S = 0.05
 class World:
     """`service` while load and faults come; `served` is an async context for the time that it is served.
 
-    away: whether calls may find nobody: from SIGTERM until the next service is ready. broken: what the
-    service itself did that it must not. lost_connections: those of dead shards, closed within an answer.
+    away: whether calls may find nobody: from SIGTERM until the next service is ready. restarts: so far.
+    broken: what the service itself did that it must not. lost_connections: those of dead shards, closed
+    within an answer.
     """
 
     def __init__(self, service: ServiceProcess) -> None:
@@ -29,6 +30,7 @@ class World:
         self.http_port, self.rpc_port = service.http_port, service.rpc_port
         self.folder = service.config_path.parent
         self.away = False
+        self.restarts = 0
         self.broken: list[str] = []
         self.lost_connections = 0
 
@@ -79,6 +81,7 @@ class World:
     async def restart(self) -> None:
         """SIGTERM; when it has ended as it should, the same service again."""
         self.away = True
+        self.restarts += 1
         await self._stop()
         self.service.start()
         await self.until_ready()
@@ -104,7 +107,7 @@ class World:
 
     async def retried(self) -> int:
         """Requests that were tried again because their worker had died, since the service's start."""
-        return int(await asyncio.to_thread(self.service.metric, "paddlewheel_op_retried_total", op="bert"))
+        return int(await asyncio.to_thread(self.service.metric, "paddlewheel_op_retried_total"))
 
     async def _stop(self) -> None:
         workers = self.workers()
