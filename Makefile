@@ -60,8 +60,9 @@ test-plain-grpc: $(DEV)  ## Tests of the gRPC ports on grpc.aio alone, as after 
 test-torch: $(TORCH_SERVING)  ## Tests of the PyTorch engine, in .venv-torch (TORCH_INDEX=... names where PyTorch comes from)
 	$(TORCH_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/torch
 
-test-system: $(SYSTEM)  ## Generated requests for every operation and method; nginx, HAProxy and Prometheus beside services; models in S3
+test-system: $(SYSTEM)  ## Generated requests for every operation; nginx, HAProxy, Prometheus; models in S3; spoken digits
 	$(PY) -m convert demo
+	docker/install.sh espeak
 	nginx=$$(docker/install.sh nginx) && haproxy=$$(docker/install.sh haproxy) && \
 		prometheus=$$(docker/install.sh prometheus) && \
 		NGINX="$$nginx" HAPROXY="$$haproxy" PROMETHEUS="$$prometheus" $(PY) -m pytest tests/system

@@ -92,12 +92,12 @@ find_program() {
     PATH="$PATH:/usr/sbin" command -v "$1"
 }
 
-# $1: the program. $2: its package. $3: the variable that names another program.
+# $1: the program. $2: its package. $3: the variable that names another program, if there is one.
 install_program() {
     if find_program "$1"; then
         return
     fi
-    remedy="install it, or name a program with $3=/path/to/it"
+    remedy="install it${3:+, or name a program with $3=/path/to/it}"
     { [ "$(id -u)" = 0 ] && command -v apt-get; } ||
         fail "a test of tests/system needs $1, and only root with apt-get can install it here: $remedy"
     { apt-get update && apt-get install -y --no-install-recommends "$2"; } ||
@@ -167,6 +167,9 @@ haproxy)
 prometheus)
     install_program "${PROMETHEUS:-prometheus}" prometheus PROMETHEUS >&2
     find_program "${PROMETHEUS:-prometheus}"
+    ;;
+espeak)
+    install_program espeak-ng espeak-ng
     ;;
 convert)
     pip_install "$2" --requirement requirements/convert.txt
