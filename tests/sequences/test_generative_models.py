@@ -111,6 +111,18 @@ SINGLE = f"""{MODEL}
             raise ValueError("no third step")
         request.set_release_flags(RESCHEDULE)
 """
+SUMS = f"""{MODEL}
+    decoupled = True
+
+    def execute(self, requests):
+        for request in requests:
+            start, key = request.flags() & 1, request.correlation_id()
+            text = pb_utils.get_input_tensor_by_name(request, "X").as_numpy().item()
+            self.steps[key] = len(text) + (0 if start else self.steps[key])
+            sender = request.get_response_sender()
+            sender.send(response(str(self.steps[key])))
+            sender.send(response("end"), FINAL)
+"""
 PLAIN = """
 class TritonPythonModel:
     def execute(self, requests):
@@ -124,6 +136,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryProc
     write_model(folder, "streaming", ITERATIVE + DECOUPLED, STREAMING)
     write_model(folder, "single", ITERATIVE, SINGLE)
     write_model(folder, "plain", TENSORS, PLAIN)
+    write_model(
+        folder,
+        "sums",
+        f"{TENSORS}sequence_batching {{ max_sequence_idle_microseconds: 600000000 }}\n{DECOUPLED}",
+        SUMS,
+    )
     with RepositoryProcess(folder) as process:
         yield process
 
@@ -193,6 +211,11 @@ def test_a_rescheduled_request_is_released(channel: grpc.Channel) -> None:
     (text,) = get_texts(infer(channel, ask("streaming", "late")))
     assert "Response sender has been closed" in text
     assert "until execute returns" in text
+
+
+def test_each_request_of_a_sequence_may_have_several_answers(channel: grpc.Channel) -> None:
+    calls = [ask("sums", text, 11, start=text == "ab") for text in ("ab", "abc", "a")]
+    assert [get_texts(infer(channel, call)) for call in calls] == [["2", "end"], ["5", "end"], ["6", "end"]]
 
 
 def test_a_dead_worker_ends_the_requests_under_way(service: RepositoryProcess, channel: grpc.Channel) -> None:
