@@ -108,8 +108,8 @@ def compute_loss(scores: Any, targets: Any) -> Any:
 def decode(scores: Samples) -> list[int]:
     """Return the digits of the best path."""
     best = scores.argmax(axis=-1)
-    kept = best[np.flatnonzero(np.diff(best, prepend=0))]
-    return [int(token) - 1 for token in kept if token]
+    tokens = best[np.flatnonzero(np.diff(best, prepend=0))]
+    return [int(token) - 1 for token in tokens if token]
 
 
 def measure(encoder: Any, utterances: Sequence[Utterance]) -> float:
@@ -164,8 +164,8 @@ def build_onnx(encoder: Any, *, streaming: bool) -> Any:
             cache = graph.add("Squeeze", f"{name}_row", graph.constant(np.array([1])))
             padded, pads = graph.add("Concat", cache, hidden, axis=2), [0, 0]
             bounds = (np.array([-cached]), np.array([1 << 31]), np.array([2]))
-            kept = graph.add("Slice", padded, *map(graph.constant, bounds))
-            graph.add("Unsqueeze", kept, graph.constant(np.array([1])), outputs=[f"{name}_next"])
+            tail = graph.add("Slice", padded, *map(graph.constant, bounds))
+            graph.add("Unsqueeze", tail, graph.constant(np.array([1])), outputs=[f"{name}_next"])
         kernel = (weights[f"layers.{number}.{part}"] for part in ("weight", "bias"))
         output = graph.add("Conv", padded, *map(graph.constant, kernel), pads=pads)
         hidden = graph.add("Add", hidden, graph.add("Relu", output))

@@ -50,10 +50,10 @@ class SpeechRecognitionOp(Op):
             [row[:length].tolist() for row, length in zip(fetch_dict[name], lengths, strict=True)]
             for name in ("beam_log_probs", "beam_log_probs_idx")
         )
-        found = decoders.ctc_beam_search_decoder_batch(
+        hypotheses = decoders.ctc_beam_search_decoder_batch(
             log_probs, ids, roots, [True] * len(lengths), BEAM, 1, blank_id=0, space_id=-2, cutoff_prob=0.9999
         )
-        texts = decoders.map_batch([hypotheses[0][1] for hypotheses in found], VOCABULARY, 1)
+        texts = decoders.map_batch([row[0][1] for row in hypotheses], VOCABULARY, 1)
         return {"TRANSCRIPTS": np.array(texts, object).reshape(-1, 1)}
 
 

@@ -80,7 +80,7 @@ class SequenceLoad(Load):
                 outcome = _judge_status(exc)
                 if "must specify the START flag" in (exc.details() or "") and restarts != self.world.restarts:
                     outcome = Outcome(Kind.REFUSED, _RESTARTING)  # a stop ends all sequences
-            if not self._note(SEQUENCE, outcome, began, away=away):
+            if not self._record(SEQUENCE, outcome, began, away=away):
                 return False
         return True
 
@@ -104,7 +104,7 @@ class SequenceLoad(Load):
             outcome = Outcome(Kind.FAILED, f"no end of a stream in {PATIENCE_S:g} s")
         except grpc.aio.AioRpcError as exc:
             outcome = _judge_status(exc)
-        return self._note(kind, outcome, began, away=away)
+        return self._record(kind, outcome, began, away=away)
 
     async def _read_stream(self, message: ModelInferRequest, expected: list[int]) -> Outcome:
         call = self._get_channel().stream_stream(STREAM)(iter([message.SerializeToString()]))
@@ -126,7 +126,7 @@ class SequenceLoad(Load):
             return Outcome(Kind.MISMATCHED, f"{len(received)} answers of {len(expected)}")
         return Outcome(Kind.ANSWERED)
 
-    def _note(self, kind: str, outcome: Outcome, began: float, *, away: bool) -> bool:
+    def _record(self, kind: str, outcome: Outcome, began: float, *, away: bool) -> bool:
         if outcome == Outcome(Kind.REFUSED, _DOWN):
             is_due = away or self.world.away
             outcome = Outcome(Kind.REFUSED, _RESTARTING) if is_due else Outcome(Kind.FAILED, "nobody there")

@@ -30,8 +30,8 @@ class TritonPythonModel:
             for row, length in enumerate(lengths):
                 log_probs.append(get(request, "log_probs")[row, :length].tolist())
                 ids.append(get(request, "log_probs_idx")[row, :length].tolist())
-        found = search(log_probs, ids, [PathTrie() for _ in ids], [True] * len(ids))
-        texts = map_batch([hypotheses[0][1] for hypotheses in found], VOCABULARY, 1)
+        hypotheses = search(log_probs, ids, [PathTrie() for _ in ids], [True] * len(ids))
+        texts = map_batch([row[0][1] for row in hypotheses], VOCABULARY, 1)
         ends = np.cumsum(counts)
         return [
             pb_utils.InferenceResponse(

@@ -36,11 +36,11 @@ class TritonPythonModel:
             ids.append(get(request, "log_probs_idx")[0, :length].tolist())
             keys.append(key)
             starts.append(start)
-        found = search(log_probs, ids, [self.tries[key] for key in keys], starts)
+        hypotheses = search(log_probs, ids, [self.tries[key] for key in keys], starts)
         for key, request in zip(keys, requests, strict=True):
             if get(request, "END").item():
                 del self.tries[key]
-        texts = map_batch([hypotheses[0][1] for hypotheses in found], VOCABULARY, 1)
+        texts = map_batch([row[0][1] for row in hypotheses], VOCABULARY, 1)
         return [
             pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT0", np.array([[text]], object))])
             for text in texts
