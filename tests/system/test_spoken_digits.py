@@ -20,7 +20,7 @@ from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import ROOT, ServiceProcess
 
 NUMBERS = ["2", "31415", "90876"]
-SHORT_TRAINING = ["--skip", "6", "--utterances", "240", "--epochs", "5"]
+SHORT_TRAINING = ["--skip", "6", "--utterances", "400", "--epochs", "6"]
 MODEL, STREAM, SCRIPT = "digits", "digits_stream", "speech_recognition"
 HOUR = 3600 * RATE
 
