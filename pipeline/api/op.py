@@ -52,6 +52,8 @@ class OpRequest(msgspec.Struct, eq=False):
     """Data that preprocess_batch passes to postprocess_batch."""
     sequence: Any = None
     """The values of the request's sequence, as `self.sequence`. None for an Op without sequences."""
+    traceparent: str = ""
+    """The header of this name for requests that the Op sends on; empty for a request that is not traced."""
 
     @property
     def inputs(self) -> Any:

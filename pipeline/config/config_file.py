@@ -22,6 +22,7 @@ from pipeline.config.op_section import (
     TensorShapes,
 )
 from pipeline.config.report import BETWEEN_KEYS, describe_mistakes, drop_unknown_keys, read_yaml
+from pipeline.config.trace_section import TraceConfig
 from pipeline.config.value_types import (
     OFF,
     Address,
@@ -193,6 +194,7 @@ __all__ = [
     "TensorRtConf",
     "TensorShapes",
     "TlsConfig",
+    "TraceConfig",
     "TracerConfig",
     "V2Config",
     "check_service_name",
@@ -328,6 +330,7 @@ class ServiceConfig(Section):
     tls: TlsConfig | None = Field(default=None, description="Certificates; absent: plain HTTP and gRPC.")
     security: SecurityConfig = Field(default=SecurityConfig(), description="Who may ask.")
     limits: Limits = Field(default=Limits(), description="The largest that is accepted.")
+    trace: TraceConfig = Field(default=TraceConfig(), description="Traces of requests, as Triton's.")
 
     @field_validator("rpc_port", mode="before")
     @classmethod

@@ -43,6 +43,23 @@ _MEANINGS = {  # by section, then by key
         "tls": "证书；不写则为明文 HTTP 和 gRPC。",
         "security": "谁可以访问。",
         "limits": "接受的各项上限。",
+        "trace": "请求的 trace，与 Triton 相同。",
+    },
+    "trace": {
+        "mode": "triton：写入 JSON 文件；opentelemetry：以 OTLP（HTTP）把 span 发给收集器。",
+        "level": (
+            "TIMESTAMPS：每个请求的各个时刻；TENSORS：还有输入和输出，只用于 triton 模式；"
+            "不写：在客户端设置级别之前不跟踪。"
+        ),
+        "rate": "每 rate 个请求跟踪一个。带有请求头 `traceparent` 的请求总会跟踪；0：只跟踪这些请求。",
+        "count": "收集这么多个 trace 后停止；-1：不限。",
+        "trace_file": "triton 模式下 trace 的文件；不写：不能跟踪请求。",
+        "log_frequency": "每个文件的 trace 数，依次为 FILE.0、FILE.1……；0：都写在一个文件里。",
+        "url": "opentelemetry 模式下收集器的地址。",
+        "resource": "span 中服务器的属性，写作 KEY=VALUE；`service.name` 是它的名字。",
+        "bsp_max_queue_size": "等待写出或发送的 trace 数上限，超出的丢弃并计数。",
+        "bsp_schedule_delay": "两次向收集器发送之间的毫秒数。",
+        "bsp_max_export_batch_size": "一次发送的 span 数；等待的达到这个数就立即发送。",
     },
     "dag": {
         "is_thread_op": (

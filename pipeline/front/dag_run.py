@@ -28,8 +28,9 @@ from pipeline.errors import (
     get_error_text,
 )
 from pipeline.front.metrics.metrics import Distribution, Failures, RequestFigures, RequestTimings
+from pipeline.front.tracing.request_trace import RequestTrace
 from pipeline.messages.frames import Part, encode, stow
-from pipeline.messages.messages import REFUSAL, CallMessage, Outcome, Refusal
+from pipeline.messages.messages import REFUSAL, CallMessage, Outcome, Refusal, TraceContext
 from pipeline.process.isolation import log_fault, run_isolated
 
 
@@ -162,6 +163,7 @@ class Request(msgspec.Struct, eq=False):
     decoupled: bool = False  # whether the model sends any number of answers
     # Sends an answer that is not the last, and the last may be empty; None for a client of one answer.
     stream: Callable[[Answer, Callable[[], None]], None] | None = None
+    trace: RequestTrace | None = None  # set by the listener; None for a request that is not traced
 
 
 class InOrder:
@@ -608,9 +610,16 @@ class Task(msgspec.Struct, eq=False):
         tensors = dag.tensors.get(self.node)
         axes = dag.batch_axes.get(self.node)
         state = None if turn is None or turn.state is None else stow(turn.state, tail)
+        trace = None if request.trace is None else self._get_trace_context(request.trace)
         return CallMessage(
-            index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes, state
+            index, dag_run.data_id, request.log_id, *options, inputs, answers, tensors, axes, state, trace
         )
+
+    def _get_trace_context(self, trace: RequestTrace) -> TraceContext:
+        """Return the place of the task in its request's trace, whose span for the node begins now."""
+        op = self.dag_run.entry.step_ops.get(self.node)
+        span = trace.spans[0] if op is None else trace.find_step(self.node, op, self.queued_at)
+        return TraceContext(trace.issue_traceparent(span), trace.with_tensors)
 
     def add_answer(self, answer: Answer, acknowledge: Callable[[], None]) -> None:
         """Accept one of several answers. From the first on, no other try of the task is wanted.

@@ -253,6 +253,7 @@ async def run_front(app: App, outputs: Outputs) -> int:
         if choice.key:  # without one nothing was left to choose
             log.info("Op %s, chosen by its times on this machine: %s", op, choice.line())
     async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, scheduler.traces.close)
         if app.repository is None:
             await stack.enter_async_context(listeners.open_ports())
         await stack.enter_async_context(scheduler.running())

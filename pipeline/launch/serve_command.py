@@ -21,6 +21,7 @@ from pipeline.launch.serve_options import (
     check_flags,
     get_option,
 )
+from pipeline.launch.trace_flags import build_trace_section
 from pipeline.triton.config_file import parse_defaults
 from pipeline.triton.service import Options, RepositoryService
 
@@ -101,6 +102,7 @@ def _config(options: ServeOptions) -> dict[str, Any]:
         "limits": {"body_bytes": options.http_max_input_size},
         "http_address": options.http_address,
         "rpc_address": options.grpc_address,
+        "trace": build_trace_section(options),
     }
     if options.allow_client_shm is not None:
         config["v2"] = {"shared_memory": "always" if options.allow_client_shm else "off"}

@@ -25,7 +25,7 @@ from pipeline.launch.flag_values import BOOL, COUNT, FILE, PORT, TEXT, Kind
 NO_EFFECT = "no effect: "
 REFUSED = "refused: "
 _NO_GPU = "the engine manages GPU memory"
-_NO_TRACE = "requests are not traced; /metrics and the access log have their times"
+_OLDER = "the older name of --trace-config "
 _NO_VERTEX = "there is no port of Vertex AI"
 _ONE_LOOP = "one thread of the front serves all connections"
 _SHARED_MEMORY = "batches travel in shared memory that grows as needed"
@@ -277,12 +277,17 @@ class ServeOptions:
         default=(),
     )
 
-    trace_config: tuple[str, ...] = _TRACING.ignored(_NO_TRACE, values.MODE_SETTING, repeated=True)
-    trace_file: Path | None = _TRACING.ignored(_NO_TRACE, FILE)
-    trace_level: tuple[str, ...] = _TRACING.ignored(_NO_TRACE, values.TRACE_LEVEL, repeated=True)
-    trace_rate: int | None = _TRACING.ignored(_NO_TRACE, COUNT)
-    trace_count: int | None = _TRACING.ignored(_NO_TRACE, COUNT)
-    trace_log_frequency: int | None = _TRACING.ignored(_NO_TRACE, COUNT)
+    trace_config: tuple[str, ...] = _TRACING.flag(
+        "which requests are traced, and where the traces go: level, rate, count, mode, triton,file, "
+        "triton,log-frequency, opentelemetry,url",
+        values.MODE_SETTING,
+        default=(),
+    )
+    trace_file: Path | None = _TRACING.flag(f"{_OLDER}triton,file", FILE)
+    trace_level: tuple[str, ...] = _TRACING.flag(f"{_OLDER}level", values.TRACE_LEVEL, default=())
+    trace_rate: int | None = _TRACING.flag(f"{_OLDER}rate", COUNT)
+    trace_count: int | None = _TRACING.flag(f"{_OLDER}count", COUNT)
+    trace_log_frequency: int | None = _TRACING.flag(f"{_OLDER}triton,log-frequency", COUNT)
 
     backend_directory: Path | None = _BACKENDS.flag(
         "folder of backends that are written in Python: NAME/model.py runs models with that backend",

@@ -53,6 +53,23 @@ class Start(Message):
     version: str  # of its model; empty for an Op without one
 
 
+class TraceContext(msgspec.Struct, array_like=True, frozen=True):
+    """The place of a traced request in its trace."""
+
+    traceparent: str  # W3C's header, for requests that the model sends
+    with_tensors: bool  # whether the worker describes inputs and outputs
+
+
+class TracedTensor(msgspec.Struct, array_like=True, frozen=True):
+    """A tensor of a traced request, in words."""
+
+    activity: str  # TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT
+    name: str
+    datatype: str
+    shape: list[int]
+    data: str  # elements, with commas between them
+
+
 class CallMessage(msgspec.Struct, array_like=True, eq=False):
     """One request for a pipeline step (Op), as sent to a worker: inputs, options, deadline, and more."""
 
@@ -71,6 +88,7 @@ class CallMessage(msgspec.Struct, array_like=True, eq=False):
     tensors: Sequence[Mapping[str, str | Sequence[str]] | None] | None = None
     batch_axes: Mapping[str, Sequence[BatchAxis]] | None = None  # batch axes to add or remove, by feed
     state: Stowed | None = None  # of its sequence, as a worker has encoded it; None: the initial state
+    trace: TraceContext | None = None  # None for a request that is not traced
 
 
 class DispatchMessage(Message):
@@ -147,6 +165,7 @@ class Settled(msgspec.Struct, array_like=True, eq=False):
     parts: Stowed = []  # of every outcome but an ERROR
     refusal: Refusal | None = None  # of an ERROR
     state: Stowed = []  # the next state of its sequence; empty if it is unchanged
+    tensors: Sequence[TracedTensor] = ()  # of a traced request
 
 
 class Timings(msgspec.Struct, array_like=True):

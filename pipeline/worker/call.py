@@ -89,8 +89,12 @@ class Call(CallMessage):
         options = self.options
         if options is None:
             self.request = OpRequest(inputs, self.data_id, self.log_id)
+        else:
+            self.request = OpRequest(inputs, self.data_id, self.log_id, *options)
+        if self.trace is not None:
+            self.request.traceparent = self.trace.traceparent
+        if options is None:
             return
-        self.request = OpRequest(inputs, self.data_id, self.log_id, *options)
         try:
             if self.op is not None:
                 self.op.request_options = options

@@ -39,6 +39,7 @@ from pipeline.worker.plan import Slice
 from pipeline.worker.runner import Run, Runner
 from pipeline.worker.sequence_state import SequenceState
 from pipeline.worker.sequence_values import SequenceValues
+from pipeline.worker.traced_tensors import describe_tensors
 
 _MAX_LOGGED = 1000  # characters of a message
 # Predictor batches that end within so long are answered one after the other: what a run has thrown out of the
@@ -488,7 +489,11 @@ class Outputs:
             try:
                 outcome, parts = self._outcome(call)
                 state = [] if call.next_state is None else encode(call.next_state, allow_pickle=True)
-                return Settled(call.index, outcome, stow(parts, tail), state=stow(state, tail))
+                traced = call.trace is not None and call.trace.with_tensors
+                tensors = describe_tensors(call) if traced else ()
+                return Settled(
+                    call.index, outcome, stow(parts, tail), state=stow(state, tail), tensors=tensors
+                )
             except ServingError as exc:
                 call.error = exc
             except BaseException as exc:  # an answer's own __repr__, say: it must not take the batch along

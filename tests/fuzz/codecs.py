@@ -19,6 +19,7 @@ import msgpack
 from client.protos.model_files_pb2 import GeneralModelConfig
 from pipeline.api.app import ServedModel
 from pipeline.config.config_file import Limits
+from pipeline.config.trace_section import TraceConfig
 from pipeline.dialects.key_value import front as key_value
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel
@@ -34,15 +35,12 @@ from pipeline.dialects.tei.http_routes import ROUTES
 from pipeline.dialects.text_models import TextModel, decode_body
 from pipeline.dialects.text_values import UnreadTexts
 from pipeline.dialects.triton_extensions.repository_api import parse_ready_only
-from pipeline.dialects.triton_extensions.server import (
-    LogSettings,
-    TraceSettings,
-    parse_log_settings,
-    parse_trace_settings,
-)
+from pipeline.dialects.triton_extensions.server import LogSettings, parse_log_settings
 from pipeline.dialects.triton_extensions.shared_memory import SharedMemory, Span
+from pipeline.dialects.triton_extensions.trace_settings import TraceSettings, parse_trace_settings
 from pipeline.errors import BadPackage, ConfigError, InvalidInput, ServingError, TooLarge
 from pipeline.front.dag_run import Request
+from pipeline.front.tracing.traces import Traces
 from pipeline.messages.frames import FrameReader, decode, encode, frame, stow, will_read
 from pipeline.messages.messages import CallMessage, DispatchMessage
 from pipeline.models.protobuf_text import format_message, parse_message
@@ -144,7 +142,7 @@ def _v2_settings(data: bytes) -> None:
 
 
 def _set_traces(document: Any) -> None:
-    TraceSettings().update(parse_trace_settings(document))
+    TraceSettings(Traces(TraceConfig())).update(parse_trace_settings(document))
 
 
 def _set_logs(document: Any) -> None:

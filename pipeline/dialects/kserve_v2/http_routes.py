@@ -53,7 +53,8 @@ from pipeline.dialects.kserve_v2.infer_request import (
     refuse_in_json,
 )
 from pipeline.dialects.triton_extensions.repository_api import build_index, parse_parameters, parse_ready_only
-from pipeline.dialects.triton_extensions.server import V2Server, parse_log_settings, parse_trace_settings
+from pipeline.dialects.triton_extensions.server import V2Server, parse_log_settings
+from pipeline.dialects.triton_extensions.trace_settings import parse_trace_settings
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError, TooLarge
 from pipeline.front.dag_run import Answer, Request
 from pipeline.front.http.connection import HttpRequest

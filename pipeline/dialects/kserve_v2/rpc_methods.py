@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -55,6 +56,7 @@ from pipeline.front.grpc.outgoing import OutgoingMessages
 from pipeline.front.grpc.rpc_handler import CallContext, RpcHandler
 from pipeline.front.scheduler.admission import CALLER, name_caller
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.front.tracing.request_trace import describe
 from pipeline.messages.frames import Part
 from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.wire.v2_tensors import BYTES, CONTENTS, LENGTH, from_contents
@@ -678,6 +680,7 @@ class Stream:
 
     def _begin_request(self, data: Any) -> None:
         entry = StreamRequest()
+        began = time.monotonic()
         try:
             message = parse_message(data, self._scheduler.app.config.limits)
             entry.parse(message)
@@ -686,6 +689,8 @@ class Stream:
             request.stream = partial(self._add_answer, entry)
             if not request.decoupled:
                 self._in_order.append(entry)
+            if self._scheduler.traces.is_on:
+                self._scheduler.begin_trace(request, "GRPC", began, self._context.get_traceparent())
             dag_run = self._scheduler.begin_request(
                 request, lambda answer: self._respond(entry, answer, dag_run)
             )
@@ -714,8 +719,12 @@ class Stream:
 
     def _respond(self, entry: StreamRequest, answer: Answer, dag_run: DagRun | None = None) -> None:
         """Send the last answer to a request, or the only one. An empty list: all answers are sent."""
+        trace = None
         if dag_run is not None:
             self._dag_runs.discard(dag_run)
+            trace = dag_run.request.trace
+        if trace is not None:
+            trace.begin_response(describe(answer))
         if isinstance(answer, ServingError):
             self._scheduler.access_log.refused(self._endpoint, answer, name_caller(self._context.peer()))
             entry.message = answer if self._strict else entry.encode(answer, is_final=True)
@@ -729,7 +738,13 @@ class Stream:
                 entry.message = b""
         if entry.request is not None and entry.request.decoupled:
             self._enqueue_last(entry.message)
-            return
+        else:
+            self._send_in_order()
+        if trace is not None:
+            trace.end_response()
+
+    def _send_in_order(self) -> None:
+        """Send the responses that no earlier request of the stream holds back."""
         while self._in_order and (message := self._in_order[0].message) is not None:
             self._in_order.popleft()
             self._enqueue_last(message)

@@ -5,7 +5,6 @@ V2Server has the models, their configuration and statistics, shared memory, and 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -16,6 +15,7 @@ from pipeline.dialects.kserve.models import KServeModel, KServeModels, parse_ver
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.triton_extensions.repository_api import ModelControl
 from pipeline.dialects.triton_extensions.shared_memory import SharedMemory
+from pipeline.dialects.triton_extensions.trace_settings import TraceSettings
 from pipeline.errors import UnknownVersion
 from pipeline.front.metrics.metrics import CacheFigures, OpFigures, RunFigures
 from pipeline.front.repository import Repository
@@ -23,16 +23,8 @@ from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.models.tensor_spec import TensorSpec
 
 _CHANNELS = (1, 3)  # grey and colour images
-_NUMBER = re.compile(r"\s*([+-]?\d{1,20})")
-_INT32_MAX, _UINT32_MAX = (1 << 31) - 1, (1 << 32) - 1
-_RANGES = {  # of numeric trace settings
-    "trace_rate": (0, _UINT32_MAX),
-    "trace_count": (-1, _INT32_MAX),
-    "log_frequency": (0, _UINT32_MAX),
-}
-_LEVELS = ("OFF", "TIMESTAMPS", "TENSORS")
+_INT32_MAX = (1 << 31) - 1
 LOG_FORMATS = ("default", "ISO8601")
-TraceValue = str | list[str]
 SERVER_NAME = "triton"  # Triton's example programs reject other names
 _NO_SHARED_MEMORY = (  # Triton's message
     "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
@@ -252,78 +244,6 @@ def _cache_durations(cache: CacheFigures) -> dict[str, Any]:
     }
 
 
-class TraceSettings:
-    """Triton's trace settings, of all models and of each. The server stores them and writes no traces."""
-
-    def __init__(self) -> None:
-        self._of_all: dict[str, TraceValue] = {}
-        self._of_model: dict[str, dict[str, TraceValue]] = {}
-
-    def get_settings(self, model: str = "") -> dict[str, TraceValue]:
-        """Return the settings of a model, or of all models for an empty name, with numbers as texts.
-
-        Settings of the model override those of all models.
-        """
-        start: dict[str, TraceValue] = {
-            "trace_level": ["OFF"],
-            "trace_rate": "1000",
-            "trace_count": "-1",
-            "log_frequency": "0",
-            "trace_file": "",
-            "trace_mode": "triton",
-        }
-        return {**start, **self._of_all, **self._of_model.get(model, {})}
-
-    def update(self, settings: Mapping[str, list[str] | None], model: str = "") -> None:
-        """Change trace settings of a model, or of all models for an empty name. None resets a setting.
-
-        Unknown settings are ignored. Raises KServeRefusal for an invalid value, without a change.
-        """
-        if "trace_file" in settings:
-            raise KServeRefusal(
-                "trace file location can not be updated through network protocol", "UNIMPLEMENTED"
-            )
-        levels = settings.get("trace_level")
-        if levels is not None:
-            _check_levels(levels)
-        values: dict[str, TraceValue] = {}
-        for name in _RANGES:
-            texts = settings.get(name)
-            if texts is not None:
-                values[name] = _parse_trace_number(name, texts)
-        changed = dict(self._of_model.get(model, {}) if model else self._of_all)
-        changed.update(values)
-        for name in _RANGES:
-            if name in settings and settings[name] is None:
-                changed.pop(name, None)
-        if model:
-            self._of_model[model] = changed
-        else:
-            self._of_all = changed
-
-
-def _check_levels(levels: list[str]) -> None:
-    if "OFF" in levels and len(levels) > 1:
-        raise KServeRefusal("Expect only one trace level 'OFF' is specified")
-    if any(level in _LEVELS[1:] for level in levels):
-        raise KServeRefusal("Attempting to set invalid trace setting :trace file name is not given")
-
-
-def _parse_trace_number(name: str, texts: list[str]) -> str:
-    if len(texts) > 1:
-        raise KServeRefusal(f"expect only 1 value for '{name}'")
-    text = texts[0]
-    number = _NUMBER.match(text)
-    if number is None:
-        raise KServeRefusal(f"Unable to parse '{name}', got: {text[:100]}")
-    minimum, maximum = _RANGES[name]
-    if not minimum <= int(number[1]) <= maximum:
-        raise KServeRefusal(
-            f"Unable to parse '{name}', value is out of range [ {minimum}, {maximum} ], got: {text[:100]}"
-        )
-    return str(int(number[1]))
-
-
 class LogSettings:
     """Triton's log settings. The server stores them, and its log ignores them."""
 
@@ -363,28 +283,6 @@ class LogSettings:
         self._settings.update({name: value for name, value in settings.items() if name in self._settings})
 
 
-def parse_trace_settings(document: Any) -> dict[str, list[str] | None]:
-    """Convert a JSON document with trace settings to the argument of `TraceSettings.update`.
-
-    Raises KServeRefusal for values of other types.
-    """
-    if not isinstance(document, dict):
-        raise json_fields.parse_error("", "attempt to access JSON non-object as object")
-    settings: dict[str, list[str] | None] = {}
-    for name, value in document.items():
-        if value is None:
-            settings[name] = None
-        elif name == "trace_level":
-            settings[name] = [
-                json_fields.check_text(level) for level in json_fields.get_array(document, name)
-            ]
-        elif name in _RANGES:
-            settings[name] = [json_fields.check_text(value)]
-        else:
-            settings[name] = []
-    return settings
-
-
 def parse_log_settings(document: Any, kinds: Mapping[str, type]) -> dict[str, bool | int | str]:
     """Convert a JSON document with log settings to the argument of `LogSettings.update`.
 
@@ -419,7 +317,7 @@ class V2Server:
             self.memory = SharedMemory(config.v2.shared_memory)
         else:
             self.memory = SharedMemory(config.v2.shared_memory, _NO_SHARED_MEMORY)
-        self.trace = TraceSettings()
+        self.trace = TraceSettings(scheduler.traces)
         self.logging = LogSettings()
 
     def metadata(self) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from pipeline.front.grpc.slow_clients import ClientBounds
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.scheduler.admission import CALLER, KeyRing, find_key, name_caller, name_peer
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.front.tracing.request_trace import TRACEPARENT, RequestTrace, describe
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,7 @@ class CallContext:
     _response_bytes: int | None = None  # of the last message, while gRPC sends it
     _queued_bytes = 0  # messages of a stream that are not written yet
     _writing = False
+    trace: RequestTrace | None = None  # of the call's request, whose response `finish` ends
 
     def __init__(self, context: grpc.aio.ServicerContext[bytes, bytes], bounds: ClientBounds) -> None:
         self._context = context
@@ -54,6 +56,13 @@ class CallContext:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
+
+    def get_traceparent(self) -> str:
+        """Return the value of the metadata key `traceparent`; empty without it."""
+        for key, value in self._context.invocation_metadata() or ():
+            if _bytes(key).lower() == TRACEPARENT:
+                return _bytes(value).decode("latin-1")
+        return ""
 
     def peer(self) -> str:
         """Return the client's address as gRPC writes it, such as "ipv4:10.0.0.1:40000"."""
@@ -163,6 +172,8 @@ class CallContext:
         self._finished = True
         self._bounds.slow_calls.remove(self)
         self._bounds.responses.remove(self)
+        if self.trace is not None:
+            self.trace.end_response()
 
 
 def _truncate(details: str) -> str:
@@ -392,12 +403,17 @@ class RpcHandler(ABC):
             finally:
                 data = b""  # free the message of a rejected request
             request.endpoint = self.name
+            if self._scheduler.traces.is_on:
+                self._scheduler.begin_trace(request, "GRPC", began, context.get_traceparent())
             answer = await self._scheduler.infer(request)
         except ServingError as exc:
             answer = detach(exc)
         except Exception:
             log.exception("A fault of ours in %s", method)
             answer = OUR_FAULT
+        if request is not None and request.trace is not None:
+            request.trace.begin_response(describe(answer))
+            context.trace = request.trace
         if self._access_log.logs_requests:
             error = answer if isinstance(answer, ServingError) else None
             self._access_log.log_request(
@@ -423,6 +439,7 @@ class RpcHandler(ABC):
         data = await context.read()
         if data is grpc.aio.EOF:  # type: ignore[attr-defined]
             await context.abort(grpc.StatusCode.INTERNAL, "the call has no message")
+        began = time.monotonic()
         outgoing = OutgoingMessages(context)
         last: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         dag_run: DagRun | None = None
@@ -430,6 +447,8 @@ class RpcHandler(ABC):
             request = read(data, context)
             request.endpoint = self.name
             request.stream = lambda answer, acknowledge: outgoing.add(self._encode(answer), acknowledge)
+            if self._scheduler.traces.is_on:
+                self._scheduler.begin_trace(request, "GRPC", began, context.get_traceparent())
             dag_run = self._scheduler.begin_request(request, last.set_result)
         except ServingError as exc:
             last.set_result(detach(exc))
@@ -442,6 +461,9 @@ class RpcHandler(ABC):
             if dag_run is not None:
                 dag_run.leave()
         answer = last.result()
+        if dag_run is not None and (trace := dag_run.request.trace) is not None:
+            trace.begin_response(describe(answer))
+            context.trace = trace
         if isinstance(answer, ServingError):
             self._access_log.refused(self.name, answer, name_caller(context.peer()))
             await self._write_last(context, await self._refuse(context, answer))

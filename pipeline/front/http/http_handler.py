@@ -37,6 +37,7 @@ from pipeline.front.http.openapi import docs_page, model_cards, openapi
 from pipeline.front.metrics.access_log import UNREAD
 from pipeline.front.metrics.metrics import CONTENT_TYPE, Metrics
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.front.tracing.request_trace import TRACEPARENT, describe
 from pipeline.messages.frames import Part
 
 log = logging.getLogger(__name__)
@@ -242,6 +243,7 @@ class HttpHandler(ABC):
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
+        self._traces = scheduler.traces
 
     def handle(self, request: HttpRequest, read: Callable[[], Request | None] | None = None) -> None:
         """Parse a request, start its inference, and respond when the result is there.
@@ -258,6 +260,9 @@ class HttpHandler(ABC):
             if infer_request is None:
                 return
             infer_request.client, infer_request.endpoint = request.client, self.name
+            if self._traces.is_on:
+                traceparent = header(request, TRACEPARENT)
+                self._scheduler.begin_trace(infer_request, "HTTP", request.began, traceparent)
             try:
                 dag_run = self._scheduler.begin_request(
                     infer_request, partial(self._answer, request, infer_request)
@@ -277,6 +282,9 @@ class HttpHandler(ABC):
     def _answer(self, request: HttpRequest, infer_request: Request | None, answer: Answer) -> None:
         """Send the result or the error of an inference request, and count and log it."""
         head = b""
+        trace = None if infer_request is None else infer_request.trace
+        if trace is not None:
+            trace.begin_response(describe(answer))
         if infer_request is not None and (timings := infer_request.timings) is not None and timings.is_sent:
             head = b"server-timing: %b\r\n" % timings.header().encode()
         if self._access_log.logs_requests:
@@ -290,6 +298,8 @@ class HttpHandler(ABC):
                 self._scheduler.recorded(request.path, request.body)
         else:
             self.refuse(request, answer, head)
+        if trace is not None:
+            trace.end_response()
 
     # Hooks of dialects
 

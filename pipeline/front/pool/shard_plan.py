@@ -60,6 +60,8 @@ def find_obstacles(app: App) -> Iterator[str]:
         yield "tls is set"
     if config.security.api_keys is not None:
         yield "security.api_keys: the limits of a key hold for all processes"
+    if config.trace.is_possible:
+        yield "trace is set: one process writes the traces"
     if app.get_sequence_rules(op) is not None:
         yield f"the requests of Op {op} form sequences"
     if section.timeout > 0:

@@ -125,7 +125,7 @@ class DispatchCallbacks(NamedTuple):
     """
 
     # Before the tasks of a reply are settled; None unless requests record their timings.
-    replying: Callable[[Dispatch, Reply], None] | None
+    replying: Callable[[Instance, Dispatch, Reply], None] | None
     replied: Callable[[Instance, Dispatch, Reply], None]  # after the tasks of a reply are settled
     timed_out: Callable[[Instance, Dispatch], None]  # a call exceeded the Op's timeout and is abandoned
     declined: Callable[[Sequence[Task]], None]  # the worker has not begun with these recalled tasks
@@ -441,7 +441,7 @@ class Instance:
         if dispatch.id != reply.dispatch:
             raise RuntimeError(f"reply to dispatch {reply.dispatch}, expected {dispatch.id}")
         if (replying := self._callbacks.replying) is not None:
-            run_isolated(replying, dispatch, reply)
+            run_isolated(replying, self, dispatch, reply)
         tasks = dispatch.tasks
         has_large = tail.size > LARGE_BYTES
         for settled in reply.settled:

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import attrgetter
 
 from pipeline.api.queue_policy import QueuePolicies
@@ -43,6 +44,7 @@ from pipeline.front.pool.worker_process import (
 from pipeline.front.scheduler.batch_limit import BatchLimit
 from pipeline.front.scheduler.run_limiter import LimitedRuns, RunLimiter
 from pipeline.front.scheduler.sequences import Sequences
+from pipeline.front.scheduler.traced_batches import trace_lost, trace_reply, trace_retry
 from pipeline.front.scheduler.worker_faults import (
     STOPPED_LIMIT_S,
     STUCK_AFTER_S,
@@ -295,8 +297,14 @@ class Batcher:
         self._in_order = InOrder() if batching.in_order else None
         self.op = op
         self.number = next(_numbers)  # identifies this load of the model
+        replying: Callable[[Instance, Dispatch, Reply], None] | None = None
+        profiles = config.dag.use_profile or figures.latencies is not None
+        if config.trace.is_possible:
+            replying = partial(self._trace_reply, profiles=profiles)
+        elif profiles:
+            replying = self.add_timings
         callbacks = DispatchCallbacks(
-            self.add_timings if config.dag.use_profile or figures.latencies is not None else None,
+            replying,
             self.replied,
             self.timed_out,
             self.declined,
@@ -500,6 +508,7 @@ class Batcher:
 
         Suspects get a separate queue.
         """
+        run_isolated(trace_retry, self.op, task)
         if task.alone:
             self._suspects.append(task)
         else:
@@ -752,7 +761,13 @@ class Batcher:
 
     # What the instances and their pool report:
 
-    def add_timings(self, dispatch: Dispatch, reply: Reply) -> None:
+    def _trace_reply(self, instance: Instance, dispatch: Dispatch, reply: Reply, *, profiles: bool) -> None:
+        """Add a run of the model to the traces of its requests, besides `add_timings`."""
+        if profiles:
+            self.add_timings(instance, dispatch, reply)
+        trace_reply(self.op, instance, dispatch, reply)
+
+    def add_timings(self, instance: Instance, dispatch: Dispatch, reply: Reply) -> None:
         """Add the stage durations of a reply to its requests, and to the latency summaries of the Op."""
         timings = reply.timings
         if timings.steps:
@@ -916,6 +931,7 @@ class Batcher:
         Queued tasks go ahead of suspects in the next worker, unless they went ahead in this one. So neither
         waits for more than one start of a worker on behalf of the other.
         """
+        run_isolated(trace_lost, self.op, process)
         if self.limited is not None:
             for instance in process.instances:
                 self.limited.end(instance)

@@ -14,6 +14,7 @@ from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler.admission import KeyRing
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.sequences import Sequences
+from pipeline.front.tracing.traces import Traces
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +133,16 @@ def watch_shards(metrics: Metrics, shards: Shards) -> None:
     total(name, "Connections of dead shards, served by another process.", lambda: [({}, shards.moved)])
     name = "paddlewheel_shard_lost_connections_total"
     total(name, "Connections of dead shards, closed within an answer.", lambda: [({}, shards.lost)])
+
+
+def watch_traces(metrics: Metrics, traces: Traces) -> None:
+    """Register the counter of lost traces."""
+    name = "paddlewheel_traces_dropped_total"
+    metrics.watch_total(
+        name,
+        "Traces that could not be written or sent, or found a full queue.",
+        lambda: [({}, traces.dropped)],
+    )
 
 
 def _watch_choices(metrics: Metrics, batchers: Mapping[str, Batcher]) -> None:

@@ -44,13 +44,14 @@ from pipeline.front.pool.worker_pool import PoolServices, Starts, WorkerPool
 from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler.admission import Admission, KeyRing, Peers
 from pipeline.front.scheduler.batcher import Batcher
-from pipeline.front.scheduler.gauges import register_gauges, watch_shards
+from pipeline.front.scheduler.gauges import register_gauges, watch_shards, watch_traces
 from pipeline.front.scheduler.run_limiter import RunLimiter
 from pipeline.front.scheduler.sequences import end_turns
+from pipeline.front.tracing.traces import Traces
 from pipeline.messages.messages import STOP_HANDLER_S
 from pipeline.models.serving_model import UNVERSIONED
 from pipeline.process.environment import usable_cores
-from pipeline.process.isolation import run_isolated
+from pipeline.process.isolation import isolated, run_isolated
 
 
 def _stop_expiry(batchers: Iterable[Batcher]) -> None:
@@ -202,6 +203,7 @@ class Scheduler:
             0 if app.repository is None else app.repository.load_retries,
         )
         self.recorded: Callable[[str, bytes], None] | None = None
+        self.traces = Traces(app.config.trace)
         self._deadlines = Deadlines()
         self._anyone = Client()  # stands for clients that a listener can't distinguish
         self._tracer = Tracer(metrics, app.ops, config.tracer.interval_s)
@@ -238,6 +240,8 @@ class Scheduler:
         register_gauges(metrics, self._batchers, lambda: self._pending, self.keys, app.config)
         if self.shards is not None:
             watch_shards(metrics, self.shards)
+        if self.traces.is_possible:
+            watch_traces(metrics, self.traces)
         metrics.add(
             lambda: custom_metrics(p.own_metrics for pool in self._pools.values() for p in pool.processes)
         )
@@ -464,6 +468,23 @@ class Scheduler:
         least_s = timeout_s if timeout_s < self._timeout_s else self._timeout_s
         return (began or time.monotonic()) + least_s
 
+    @isolated(None)
+    def begin_trace(self, request: Request, protocol: str, received_at: float, traceparent: str) -> None:
+        """Choose whether a request is traced, and begin its trace. Call it only if `traces.is_on` is set.
+
+        protocol: HTTP or GRPC. received_at: instant of time.monotonic(). traceparent: the request's header of
+        this name; empty without one.
+        """
+        entry = self._entries.get(request.model)
+        trace = None if entry is None else self.traces.sample(request.service, traceparent)
+        if entry is None or trace is None:
+            return
+        request_id = "" if request.options is None else request.options.id
+        version = self.version(request.model)
+        is_single = len(entry.dag.nodes) == 1 and entry.describe_step is None
+        trace.begin(protocol, received_at, request.service, version, request_id, is_single=is_single)
+        request.trace = trace
+
     def begin_request(self, request: Request, answered: Callable[[Answer], None]) -> DagRun:
         """Admit a request and start it. `answered` is called once, later, with the response body or an error.
 
@@ -488,6 +509,8 @@ class Scheduler:
             request.turn = self._admission.admit(request, entry.dag, client, self._pending)
         except ServingError as exc:
             entry.failures.count(exc)
+            if request.trace is not None:
+                request.trace.end_without_response(exc.message)
             raise
         if self._profiles or (entry.requests is not None and entry.requests.latencies is not None):
             request.timings = RequestTimings(is_sent=self._profiles)
@@ -553,6 +576,8 @@ class Scheduler:
         run_isolated(self._record_end, dag_run, answer, took_s)
         if answer is not None:
             run_isolated(dag_run.answered, answer)
+        elif request.trace is not None:
+            request.trace.end_without_response("the client has left")
 
     def _record_end(self, dag_run: DagRun, answer: Answer | None, took_s: float) -> None:
         """Add a finished request to the metrics of its protocol and of its model.

@@ -38,7 +38,7 @@ class OtherModels:
         try:
             return _decode_response(
                 ModelInferResponse.FromString(
-                    self._call_server("ModelInfer", _encode_request(request), timeout_s)
+                    self._call_server("ModelInfer", _encode_request(request), timeout_s, _get_trace(request))
                 )
             )
         except (CallFailed, ServingError, ValueError) as exc:
@@ -56,7 +56,8 @@ class OtherModels:
             method = self._connect().stream_stream(
                 f"{_SERVICE}ModelStreamInfer", bytes, ModelStreamInferResponse.FromString
             )
-            call = method(iter([message]), timeout=timeout_s, metadata=self._metadata)
+            metadata = (*self._metadata, *_get_trace(request))
+            call = method(iter([message]), timeout=timeout_s, metadata=metadata)
             return ResponseIterator(call, request.get_target_model()[0])
         except (CallFailed, ServingError, ValueError) as exc:
             model = request.get_target_model()[0]
@@ -96,12 +97,18 @@ class OtherModels:
         answer = self._call_server("ModelReady", message.SerializeToString())
         return bool(ModelReadyResponse.FromString(answer).ready)
 
-    def _call_server(self, method: str, message: bytes, timeout_s: float | None = None) -> bytes:
+    def _call_server(
+        self,
+        method: str,
+        message: bytes,
+        timeout_s: float | None = None,
+        metadata: Sequence[tuple[str, str]] = (),
+    ) -> bytes:
         import grpc
 
         try:
             answer: bytes = self._connect().unary_unary(_SERVICE + method, bytes, bytes)(
-                message, timeout=timeout_s, metadata=self._metadata
+                message, timeout=timeout_s, metadata=(*self._metadata, *metadata)
             )
         except grpc.RpcError as exc:
             raise CallFailed(exc.details() or "", exc.code().name) from exc
@@ -219,6 +226,12 @@ _CODES = {
     "ALREADY_EXISTS": 6,
     "CANCELLED": 7,
 }
+
+
+def _get_trace(request: InferenceRequest) -> list[tuple[str, str]]:
+    """Return the metadata that make a request part of the trace that the model has given it."""
+    traceparent = request.trace().traceparent
+    return [("traceparent", traceparent)] if traceparent else []
 
 
 def _encode_request(request: InferenceRequest) -> bytes:

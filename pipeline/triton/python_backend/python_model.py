@@ -31,6 +31,7 @@ from pipeline.triton.python_backend.other_models import OtherModels
 from pipeline.triton.python_backend.utils import (
     InferenceRequest,
     InferenceResponse,
+    InferenceTrace,
     Tensor,
     TritonError,
     TritonModelException,
@@ -221,6 +222,7 @@ class PythonModel:
             flags=request.flags,
             timeout=request.timeout_us,
             priority=request.priority,
+            trace=InferenceTrace(request.traceparent),
         )
         parsed.set_parameters(request.parameters)
         return parsed

@@ -328,7 +328,17 @@ class PreferredMemory:
 
 
 class InferenceTrace:
-    """Empty trace for models that call `request.trace()`; requests are not traced here."""
+    """The trace of a request, which a model passes on in the requests that it builds.
+
+    traceparent: W3C's header of this name; empty for a request that is not traced.
+    """
+
+    def __init__(self, traceparent: str = "") -> None:
+        self.traceparent = traceparent
+
+    def get_context(self) -> str | None:
+        """Return the W3C trace context as JSON, with the key `traceparent`; None without a trace."""
+        return json.dumps({"traceparent": self.traceparent}) if self.traceparent else None
 
 
 class InferenceRequest:
@@ -387,6 +397,7 @@ class InferenceRequest:
         self._timeout = timeout
         self._priority = priority
         self._parameters = _check_parameters(parameters)
+        self._trace = trace or InferenceTrace()
         self._answers: AnswerSender | None = None  # set by `serve`
         self.sender: InferenceResponseSender | None = None  # once the model has got it
         self._may_reschedule = False  # set by `serve`
@@ -430,7 +441,8 @@ class InferenceRequest:
         self._parameters = dict(parameters)
 
     def trace(self) -> InferenceTrace:
-        return InferenceTrace()
+        """Return the trace, also of a request that is not traced."""
+        return self._trace
 
     def is_cancelled(self) -> bool:
         """Return whether nobody waits for the response: the client has left, or the deadline has passed."""
