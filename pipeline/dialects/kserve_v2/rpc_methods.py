@@ -56,7 +56,7 @@ from pipeline.front.grpc.outgoing import OutgoingMessages
 from pipeline.front.grpc.rpc_handler import CallContext, RpcHandler
 from pipeline.front.scheduler.admission import CALLER, name_caller
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.front.tracing.request_trace import describe
+from pipeline.front.tracing.request_trace import describe_answer
 from pipeline.messages.frames import Part
 from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.wire.v2_tensors import BYTES, CONTENTS, LENGTH, from_contents
@@ -724,7 +724,7 @@ class Stream:
             self._dag_runs.discard(dag_run)
             trace = dag_run.request.trace
         if trace is not None:
-            trace.begin_response(describe(answer))
+            trace.begin_response(describe_answer(answer))
         if isinstance(answer, ServingError):
             self._scheduler.access_log.refused(self._endpoint, answer, name_caller(self._context.peer()))
             entry.message = answer if self._strict else entry.encode(answer, is_final=True)

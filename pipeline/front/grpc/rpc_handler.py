@@ -23,7 +23,7 @@ from pipeline.front.grpc.slow_clients import ClientBounds
 from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.scheduler.admission import CALLER, KeyRing, find_key, name_caller, name_peer
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.front.tracing.request_trace import TRACEPARENT, RequestTrace, describe
+from pipeline.front.tracing.request_trace import TRACEPARENT, RequestTrace, describe_answer
 
 log = logging.getLogger(__name__)
 
@@ -412,7 +412,7 @@ class RpcHandler(ABC):
             log.exception("A fault of ours in %s", method)
             answer = OUR_FAULT
         if request is not None and request.trace is not None:
-            request.trace.begin_response(describe(answer))
+            request.trace.begin_response(describe_answer(answer))
             context.trace = request.trace
         if self._access_log.logs_requests:
             error = answer if isinstance(answer, ServingError) else None
@@ -462,7 +462,7 @@ class RpcHandler(ABC):
                 dag_run.leave()
         answer = last.result()
         if dag_run is not None and (trace := dag_run.request.trace) is not None:
-            trace.begin_response(describe(answer))
+            trace.begin_response(describe_answer(answer))
             context.trace = trace
         if isinstance(answer, ServingError):
             self._access_log.refused(self.name, answer, name_caller(context.peer()))

@@ -37,7 +37,7 @@ from pipeline.front.http.openapi import docs_page, model_cards, openapi
 from pipeline.front.metrics.access_log import UNREAD
 from pipeline.front.metrics.metrics import CONTENT_TYPE, Metrics
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.front.tracing.request_trace import TRACEPARENT, describe
+from pipeline.front.tracing.request_trace import TRACEPARENT, describe_answer
 from pipeline.messages.frames import Part
 
 log = logging.getLogger(__name__)
@@ -284,7 +284,7 @@ class HttpHandler(ABC):
         head = b""
         trace = None if infer_request is None else infer_request.trace
         if trace is not None:
-            trace.begin_response(describe(answer))
+            trace.begin_response(describe_answer(answer))
         if infer_request is not None and (timings := infer_request.timings) is not None and timings.is_sent:
             head = b"server-timing: %b\r\n" % timings.header().encode()
         if self._access_log.logs_requests:

@@ -157,7 +157,7 @@ class SpanExporter:
         if not spans:
             return 0
         try:
-            self._send(spans)
+            self._transmit(spans)
         except (OSError, http.client.HTTPException) as exc:
             self._disconnect()
             if not self._has_failed:
@@ -171,7 +171,7 @@ class SpanExporter:
         self._has_failed = False
         return 0
 
-    def _send(self, spans: Sequence[dict[str, Any]]) -> None:
+    def _transmit(self, spans: Sequence[dict[str, Any]]) -> None:
         """Send spans to the collector. Raises OSError or HTTPException if the collector refuses them."""
         scope = {"scope": {"name": "paddlewheel", "version": __version__}, "spans": spans}
         body = _encode({"resourceSpans": [{"resource": self._resource, "scopeSpans": [scope]}]})

@@ -270,6 +270,6 @@ def place_run(queued: int, began: int, ended: int, durations_ns: Sequence[int]) 
     return Compute(max(earliest, input_end - preprocess_ns), input_end, output_start, ended)
 
 
-def describe(value: Any) -> str:
+def describe_answer(value: Any) -> str:
     """Return the text of an error for a trace; empty for a response."""
     return "" if isinstance(value, list) else str(getattr(value, "message", value))

@@ -201,11 +201,11 @@ class Traces:
 
     def _enqueue(self, step: Callable[[], None]) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="traces", daemon=True)
+            self._thread = threading.Thread(target=self._run_steps, name="traces", daemon=True)
             self._thread.start()
         self._queue.put(step)
 
-    def _run(self) -> None:
+    def _run_steps(self) -> None:
         wait_s = None if self._exporter is None else self.config.bsp_schedule_delay / 1000
         while True:
             try:
