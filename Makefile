@@ -60,7 +60,7 @@ test-plain-grpc: $(DEV)  ## Tests of the gRPC ports on grpc.aio alone, as after 
 test-torch: $(TORCH_SERVING)  ## Tests of the PyTorch engine, in .venv-torch (TORCH_INDEX=... names where PyTorch comes from)
 	$(TORCH_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/torch
 
-test-system: $(SYSTEM)  ## Generated requests for every operation; nginx, HAProxy, Prometheus; models in S3; spoken digits
+test-system: $(SYSTEM)  ## Generated requests for every operation; nginx, HAProxy, Prometheus; models in S3; spoken digits; manifests
 	$(PY) -m convert demo
 	docker/install.sh espeak
 	nginx=$$(docker/install.sh nginx) && haproxy=$$(docker/install.sh haproxy) && \
@@ -151,7 +151,7 @@ $(PAGE): requirements/page.txt $(DEV)
 	@docker/install.sh page $(VENV)
 	@touch $@
 
-$(SYSTEM): requirements/system.txt $(DEV)
+$(SYSTEM): requirements/system.txt requirements/kubernetes.txt $(DEV)
 	@docker/install.sh system $(VENV)
 	@touch $@
 

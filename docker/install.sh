@@ -148,8 +148,12 @@ dev)
     pip_install "$2" --no-deps --quiet --upgrade --target "$2/old_clients" --requirement requirements/old_clients.txt
     install_perf_analyzer "$2" "$2/perf_analyzer"
     ;;
-page | system | mutants)
+page | mutants)
     install_locked "$2" "requirements/$1.txt" --quiet
+    ;;
+system)
+    install_locked "$2" requirements/system.txt --quiet
+    pip_install "$2" --no-deps --quiet --upgrade --target "$2/kubernetes" --requirement requirements/kubernetes.txt
     ;;
 browser)
     install_browser >&2

@@ -17,7 +17,8 @@ from pipeline.launch.command_options import (
     DoctorOptions,
     EvaluateOptions,
     ExplainOptions,
-    ExportOptions,
+    ExportKubernetesOptions,
+    ExportTritonOptions,
     KillOptions,
     NewOptions,
     RunOptions,
@@ -28,7 +29,7 @@ from pipeline.launch.command_options import (
 )
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.launch.serve_options import ServeOptions, add_flags, hint
-from pipeline.launch.text_command import TEXT_EXAMPLES, export
+from pipeline.launch.text_command import TEXT_EXAMPLES, export_triton
 from pipeline.launch.tritonserver import start_server
 from pipeline.process.start_signals import INTERRUPTED, end_plainly, left_at_once, survive_hangups
 
@@ -210,6 +211,12 @@ def _evaluate(options: EvaluateOptions) -> int:
     return 0
 
 
+def _export_kubernetes(options: ExportKubernetesOptions) -> None:
+    from pipeline.launch.kubernetes.export_command import export_kubernetes
+
+    export_kubernetes(options)
+
+
 def _stop(options: StopOptions) -> None:
     from pipeline.launch.stop_command import choose_services, stop
 
@@ -230,11 +237,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"paddlewheel {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    exports: Commands | None = None
     for command in _COMMANDS:
-        if command.name == "export":
-            add_conversion(commands)
-        command.add_to(commands)
+        if command.name.startswith("export "):
+            if exports is None:
+                add_conversion(commands)
+                exports = _add_exports(commands)
+            command.add_to(exports)
+        else:
+            command.add_to(commands)
     return parser
+
+
+def _add_exports(commands: Commands) -> Commands:
+    """Add the command `export`, and return the place for its own commands, one for each format."""
+    parser = commands.add_parser(
+        "export",
+        help="write a service for Triton, Kubernetes or KServe",
+        epilog="Example: paddlewheel export kubernetes myservice --output kubernetes",
+    )
+    return parser.add_subparsers(required=True, metavar="FORMAT")
 
 
 class _Command(NamedTuple):
@@ -248,7 +270,7 @@ class _Command(NamedTuple):
 
     def add_to(self, commands: Commands) -> None:
         """Add the command and its options to the parser of `paddlewheel`."""
-        parser = add_command(commands, self.name, self.call, self.help_text, self.example)
+        parser = add_command(commands, self.name.rpartition(" ")[2], self.call, self.help_text, self.example)
         if self.options is ServeOptions:
             add_flags(parser)
         else:
@@ -337,11 +359,18 @@ _COMMANDS = (
         "paddlewheel evaluate test.jsonl --gold label --service localhost:18082 --report build/news",
     ),
     _Command(
-        "export",
-        export,
-        ExportOptions,
+        "export triton",
+        export_triton,
+        ExportTritonOptions,
         "write a service of texts as a Triton model repository",
         "paddlewheel export triton --service services/text_classification --output models",
+    ),
+    _Command(
+        "export kubernetes",
+        _export_kubernetes,
+        ExportKubernetesOptions,
+        "write the objects with which Kubernetes and KServe run a service",
+        "paddlewheel export kubernetes myservice --output kubernetes --image registry.example/myservice:1",
     ),
     _Command(
         "stop",

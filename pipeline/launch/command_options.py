@@ -71,6 +71,14 @@ def _parse_positive(text: str) -> int:
     return int(text)
 
 
+def _parse_memory(text: str) -> int:
+    """Parse a size of memory as Kubernetes writes it, such as 900Mi or 2Gi, to bytes."""
+    match = re.fullmatch(r"([1-9]\d{0,5})(Mi|Gi)", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size like 900Mi or 2Gi")
+    return int(match[1]) << {"Mi": 20, "Gi": 30}[match[2]]
+
+
 def _parse_up_to(maximum: int) -> Callable[[str], int]:
     def parse_number(text: str) -> int:
         if not text.isdecimal() or not 1 <= int(text) <= maximum:
@@ -385,10 +393,9 @@ class EvaluateOptions(ScoringOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportOptions:
-    """The options of `paddlewheel export`, which writes a text service as a Triton model repository."""
+class ExportTritonOptions:
+    """The options of `paddlewheel export triton`, which writes a text service as a model repository."""
 
-    format: str = argument(choices=("triton",), help="a model repository of Triton's")
     service: Path | None = option(
         group="source", required=True, metavar="PATH", help="of a service, or its script"
     )
@@ -397,6 +404,43 @@ class ExportOptions:
     name: str = option(default="", help="of the ensemble (that of the service, or of the model)")
     onnx: Path | None = option(metavar="FILE", help="the model's ONNX form (that beside it)")
     force: bool = switch(help="replace models of these names")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportKubernetesOptions:
+    """The options of `paddlewheel export kubernetes`, which writes the manifests of a service.
+
+    The constructor raises ConfigError if `queue_wait` is not of the form 50ms, 90s, 5m or 1h.
+    """
+
+    service: Path = argument(metavar="SERVICE", help="folder of a service, or its script")
+    output: Path = option(required=True, metavar="DIR", help="folder to write; it may not hold anything")
+    config: Path | None = option(metavar="PATH", help="in place of config.yml by the script")
+    name: str = option(default="", help="of all objects, a DNS label (the name of the service)")
+    image: str = option(default="", help="with the service in /srv (NAME:latest)")
+    memory: int = option(
+        type=_parse_memory, default=0, metavar="SIZE", help="of the service, e.g. 900Mi (it is measured)"
+    )
+    replicas: int = option(type=_parse_positive, default=2, metavar="N", help="fewest (%(default)s)")
+    max_replicas: int = option(type=_parse_positive, default=10, metavar="N", help="most (%(default)s)")
+    queue_wait: str = option(
+        default="100ms", metavar="TIME", help="mean wait in queues that adds replicas (%(default)s)"
+    )
+    kserve: bool = switch(help="write a ClusterServingRuntime and InferenceServices, too")
+    storage: str = option(
+        default="pvc://models",
+        metavar="URI",
+        help="with --kserve: of the folder with the model repositories 1 and 2 (%(default)s)",
+    )
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a malformed `queue_wait`, before the service is started."""
+        _ = self.queue_wait_s
+
+    @property
+    def queue_wait_s(self) -> float:
+        """The mean time in queues above which replicas are added, in seconds."""
+        return parse_duration("--queue-wait", self.queue_wait)
 
 
 @dataclass(frozen=True, kw_only=True)

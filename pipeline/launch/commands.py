@@ -50,6 +50,20 @@ def require_place(option: str, file: Path) -> None:
         raise ConfigError(f"{option} {file}: {folder} {why}; name a file in one that can be written")
 
 
+def find_service_files(service: Path, config: Path | None) -> tuple[Path, Path]:
+    """Return the paths of a service's script and of its config.yml. Raise ConfigError if either is missing.
+
+    service: folder of a service, or its script. config: in place of config.yml beside the script.
+    """
+    script = service / "web_service.py" if service.is_dir() else service
+    if not script.is_file():
+        raise ConfigError(f"{script} is not a file; name a service's folder or its script")
+    config = config or script.parent / "config.yml"
+    if not config.is_file():
+        raise ConfigError(f"{config} is not a file; name the configuration with --config")
+    return script, config
+
+
 def interpreter() -> str:
     """Return the shell command for the running Python: `python3` if that is first on PATH, else its path."""
     this_python, path_python = Path(sys.executable), shutil.which("python3")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import ConfigError
-from pipeline.launch.command_options import ExportOptions, TextOptions
+from pipeline.launch.command_options import ExportTritonOptions, TextOptions
 from pipeline.launch.commands import paddlewheel
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def get_service_name(folder: Path) -> str:
     return name if re.match(r"[^\W\d]", name) else f"text-{name}"
 
 
-def export(options: ExportOptions) -> None:
+def export_triton(options: ExportTritonOptions) -> None:
     """Write a text service or text model as a Triton model repository, and print how to serve it.
 
     Raises ConfigError for a service that a repository can't express.

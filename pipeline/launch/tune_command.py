@@ -28,7 +28,7 @@ from pipeline.config.report import read_yaml
 from pipeline.config.value_types import AUTO
 from pipeline.errors import ConfigError
 from pipeline.launch.command_options import TuneOptions
-from pipeline.launch.commands import require_place
+from pipeline.launch.commands import find_service_files, require_place
 from pipeline.launch.stop_command import choose_services
 from pipeline.models.serving_model import choose_version, merge_model_settings
 from pipeline.models.variants import load_for_engine, ways_to_run
@@ -166,7 +166,7 @@ def tune(options: TuneOptions) -> None:
     """
     if not SHORTEST_S <= options.budget_s <= MAX_S:
         raise ConfigError(f"--budget: from {SHORTEST_S:g} seconds to 24 hours, e.g. --budget 5m")
-    script, config = _files(options)
+    script, config = find_service_files(options.service, options.config)
     if options.record is not None:
         _record(options, config, options.record)
         return
@@ -388,17 +388,6 @@ class _Run:
         self._bar.update(self._task, description=name, completed=time.monotonic() - self._begun)
         if not self._console.is_terminal:
             self._console.print(f"{time.monotonic() - self._begun:6.1f} s  {name}", soft_wrap=True)
-
-
-def _files(options: TuneOptions) -> tuple[Path, Path]:
-    """Return the paths of the service's script and of its config.yml. Raise ConfigError without them."""
-    script = options.service / "web_service.py" if options.service.is_dir() else options.service
-    if not script.is_file():
-        raise ConfigError(f"{script} is not a file; name a service's folder or its script")
-    config = options.config or script.parent / "config.yml"
-    if not config.is_file():
-        raise ConfigError(f"{config} is not a file; name the configuration with --config")
-    return script, config
 
 
 def _select_op(config: Path, named: str | None) -> str:

@@ -23,7 +23,7 @@ from pipeline.config.report import read_yaml
 from pipeline.errors import ConfigError, ServingError
 from pipeline.process.folders import make_held, remove_leftovers
 from pipeline.process.helper_process import HelperFailed, run_helper
-from pipeline.process.processes import RunningService, cpu_ticks, python_module
+from pipeline.process.processes import RunningService, cpu_ticks, proportional_bytes, python_module
 from pipeline.tuning.auto import MAX_SECONDS
 from pipeline.tuning.closed_loop import Load, LoadResult
 from pipeline.tuning.sample import SampleRequest
@@ -152,7 +152,9 @@ def opened(script: Path, config: Path, op: str) -> Iterator[Script]:
         try:
             path, lock = make_held(partial(_make_file, folder))
         except OSError as exc:
-            raise ConfigError(f"{folder} can't be written ({exc.strerror}): tune writes there") from exc
+            raise ConfigError(
+                f"{folder} can't be written ({exc.strerror}): the configuration to measure is written there"
+            ) from exc
         stack.callback(os.close, lock)
         stack.callback(path.unlink)
         yield Script(script, config, op, path, [holder.getsockname()[1] for holder in holders])
@@ -241,10 +243,17 @@ class Candidate:
             )
         return Round(connections, seconds, tuple(result.latencies_ms), cpu_s, result.failed, result.error)
 
+    def memory_bytes(self) -> int:
+        """Return the memory of the front and its workers."""
+        return sum(map(proportional_bytes, self._pids()))
+
     def _cpu_s(self) -> float:
         """Return the CPU seconds that the front and its workers have used since their start."""
+        return sum(map(cpu_ticks, self._pids())) / _TICKS
+
+    def _pids(self) -> list[int]:
         service = RunningService(self._process.pid, None, ())
-        return sum(map(cpu_ticks, [service.pid, *service.worker_pids()])) / _TICKS
+        return [service.pid, *service.worker_pids()]
 
     def _last_log_lines(self) -> str:
         """Return the last lines that the service has printed, for an error message."""

@@ -58,9 +58,11 @@ def test_the_table_of_triton_flags_is_that_of_the_declaration() -> None:
 def test_commands_in_documents_have_options_that_there_are(page: str) -> None:
     """In lines such as `paddlewheel tune myservice --p99 50ms`."""
     text = (DOCS / page).read_text("utf-8").replace("\\\n", " ")
+    exports = ("export triton", "export kubernetes")
+    names = ("text", "explain", "new", "doctor", "tune", "score", "evaluate", "stop", *exports)
     commands: dict[str, set[str]] = {
-        name: set(list_flags(getattr(command_options, f"{name.title()}Options")))
-        for name in ("text", "explain", "new", "doctor", "tune", "score", "evaluate", "export", "stop")
+        name: set(list_flags(getattr(command_options, f"{name.title().replace(' ', '')}Options")))
+        for name in names
     }
     for name, (command, _, _) in COMMANDS.items():
         commands[f"convert {name}"] = {*list_flags(command), *list_flags(ShapeOptions), "--inputs"}

@@ -303,6 +303,41 @@ class TestDeploymentPage:
             assert container.exit_code(container.service.stop_grace_s) == 0, container.log
 
 
+def test_the_exported_pod_starts_answers_and_stops_in_its_grace_period(small: Image, tmp_path: Path) -> None:
+    """The Deployment of `paddlewheel export kubernetes`: command, user, folders, probes, hook and SIGTERM."""
+    onnx_models.bare(tmp_path, "scaled")
+    assert paddlewheel("new", "scaling", "--model", "scaled", "--copy", cwd=tmp_path).returncode == 0
+    done = paddlewheel("export", "kubernetes", "scaling", "--output", "out", "--memory", "1Gi", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    deployment = yaml.safe_load((tmp_path / "out/deployment.yaml").read_text("utf-8"))
+    spec = deployment["spec"]["template"]["spec"]
+    (pod,) = spec["containers"]
+    assert pod["securityContext"]["readOnlyRootFilesystem"]
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        path.chmod(0o755)
+    compose = {
+        "command": pod["command"],
+        "user": str(spec["securityContext"]["runAsUser"]),
+        "read_only": True,
+        "tmpfs": ["/tmp"],
+        "shm_size": "1gb",
+        "cap_drop": pod["securityContext"]["capabilities"]["drop"],
+        "security_opt": ["no-new-privileges:true"],
+        "stop_grace_period": f"{spec['terminationGracePeriodSeconds']}s",
+    }
+    with Container(small, volumes={str(tmp_path / "scaling"): "/srv"}, compose=compose) as container:
+        container.wait_until_ready()
+        assert_scaled(container, "scaling", 18082)
+        for kind in ("startup", "readiness", "liveness"):
+            page = pod[f"{kind}Probe"]["httpGet"]["path"]
+            address = f"http://127.0.0.1:18082{page}"
+            assert container.python("import sys, urllib.request as u; u.urlopen(sys.argv[1])", address) == ""
+        hook = pod["lifecycle"]["preStop"]["exec"]["command"]
+        assert container.run(hook[0], "0").code == 0
+        os.kill(container.pid, signal.SIGTERM)
+        assert container.exit_code(container.service.stop_grace_s) == 0, container.log
+
+
 class TestTritonHosts:
     """The command lines of docs/triton.md, as uid 1000 on a read-only root with a writable /tmp."""
 

@@ -1,0 +1,1 @@
+"""`paddlewheel export kubernetes`: writes the objects with which Kubernetes and KServe run a service."""
