@@ -26,7 +26,7 @@ GRACE_BESIDE_DRAIN_S = 10  # the end of the workers, and a margin
 
 
 def workload(
-    folder: Path = Path("/work/service"), config_name: str = "config.yml", **config: Any
+    folder: Path = Path("/services/news"), config_name: str = "config.yml", **config: Any
 ) -> Workload:
     loaded = config.pop("loaded", None) or load_config({"http_port": 18082, **config})
     assert isinstance(loaded, ServiceConfig)
@@ -172,7 +172,7 @@ def test_keys_and_certificates_are_mounted_from_a_secret(tmp_path: Path) -> None
 def test_another_configuration_is_named_in_the_command_of_the_pod() -> None:
     command = workload(config_name="production/config.yml").command
     assert command == ["paddlewheel", "run", "--config", "/srv/production/config.yml", "/srv"]
-    with pytest.raises(ConfigError, match=r"outside /work/service, which the image has; move it there"):
+    with pytest.raises(ConfigError, match=r"outside /services/news, which the image has; move it there"):
         workload(config_name="/etc/config.yml").check()
 
 
