@@ -22,7 +22,7 @@ def trace_reply(op: str, instance: Instance, dispatch: Dispatch, reply: Reply) -
     ]
     if not traced:
         return
-    now, worker = time.monotonic_ns(), instance.process.name
+    now, worker = to_ns(time.monotonic()), instance.process.name
     runs: list[tuple[RequestTrace, Span]] = []
     for settled, task, trace in traced:
         if reply.timings.steps:
@@ -41,7 +41,7 @@ def trace_reply(op: str, instance: Instance, dispatch: Dispatch, reply: Reply) -
 
 def trace_lost(op: str, process: WorkerProcess) -> None:
     """Add the runs that a dying worker process leaves unfinished to the traces of its requests."""
-    now = time.monotonic_ns()
+    now = to_ns(time.monotonic())
     for instance in process.instances:
         for dispatch in instance.in_flight:
             tasks = dispatch.open_tasks()
@@ -59,7 +59,7 @@ def trace_retry(op: str, task: Task) -> None:
     """Add another try of a task to the trace of its request."""
     trace = task.dag_run.request.trace
     if trace is not None:
-        trace.find_step(task.node, op, task.queued_at).notes.append(("REQUEUED", time.monotonic_ns()))
+        trace.find_step(task.node, op, task.queued_at).notes.append(("REQUEUED", to_ns(time.monotonic())))
 
 
 def _add_steps(trace: RequestTrace, task: Task, dispatch: Dispatch, timings: Timings, now: int) -> None:
