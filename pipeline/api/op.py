@@ -6,7 +6,7 @@ User code overrides its hooks: preprocess, process, postprocess.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -144,6 +144,7 @@ class Op:
         None  # by name, the Ops of the steps that its workers run; of an ensemble
     )
     request_runner: RequestRunner | None = None  # runs the Op's requests instead of a predictor
+    ragged_inputs: Collection[str] = ()  # inputs of any shape that `request_runner` joins itself
     reshapes: Any = None  # `Reshapes`, where clients see other tensor shapes than the model
     sequence_tensors: Any = None  # `SequenceTensors`, where the model's requests form sequences
     client: Any = None  # Paddle Serving's client of a local model: predict(feed=..., fetch=..., batch=True)

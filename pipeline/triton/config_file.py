@@ -28,6 +28,7 @@ from pipeline.api.metrics_settings import FIRST_RESPONSE
 from pipeline.errors import ConfigError
 from pipeline.models.protobuf_text import read_message
 from pipeline.plugins import ENGINES, find
+from pipeline.triton.ragged_batch import find_ragged_errors
 from pipeline.triton.sequence_batching import find_sequence_errors, keeps_sequences
 
 FILE = "config.pbtxt"
@@ -227,7 +228,6 @@ _NOT_HERE = {  # backends of Triton that this server lacks, with the alternative
     "tensorrtllm": "TensorRT-LLM's answers are streams, which are not served yet",
 }
 _RUN_HERE = ("python", "identity", "ensemble")  # beside the engines
-_BATCH_INPUT = "inputs that are made of a batch (batch_input, batch_output) are not made yet: send them"
 
 
 def check_config(config: ModelConfig, backend: str) -> list[str]:
@@ -266,8 +266,7 @@ def check_tensors(config: ModelConfig, backend: str) -> list[str]:
 def _find_backend_errors(config: ModelConfig, backend: str) -> Iterator[str]:
     if backend in _NOT_HERE:
         yield f"backend {backend!r}: {_NOT_HERE[backend]}"
-    if config.batch_input or config.batch_output:
-        yield _BATCH_INPUT
+    yield from find_ragged_errors(config)
     if config.model_transaction_policy.decoupled and backend != "python":
         yield (
             f"model_transaction_policy of {config.name}: models of the backend {backend!r} send one response "

@@ -10,6 +10,7 @@ from pipeline.api.app import ServedModel
 from pipeline.api.dag import Dag
 from pipeline.api.queue_policy import ModelBatching
 from pipeline.errors import ConfigError
+from pipeline.triton.ragged_batch import has_ragged_tensors
 
 PARAMETER = "paddlewheel.ensemble_workers"  # of an ensemble: the number of workers that run all its steps
 MAX_WORKERS = 1024
@@ -47,6 +48,8 @@ def find_obstacle(
             return f"model {model.name} has sequences"
         if model.batching._replace(max_rows=0) != ModelBatching() or section["auto_batching_timeout"]:
             return f"dynamic_batching of model {model.name} sets more than a batch size"
+        if has_ragged_tensors(config):
+            return f"model {model.name} has ragged batches"
         if config.get("response_cache", {}).get("enable"):
             return f"model {model.name} has a response cache"
         if limits_runs and model.run_needs:

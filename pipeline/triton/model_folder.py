@@ -7,6 +7,7 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from pipeline.models.signature import Variable, read_signature, signature_text
 from pipeline.models.tensor_spec import BY_DATATYPE, BY_NAME, Signature, TensorSpec
 from pipeline.process.folders import cache_folder
 from pipeline.process.helper_process import HelperFailed, run_helper
+from pipeline.triton.ragged_batch import is_flat, list_batch_inputs
 from pipeline.triton.sequence_batching import list_hidden_tensors
 
 _DATA_TYPES = ModelConfig.DESCRIPTOR.file.enum_types_by_name["DataType"]
@@ -333,6 +335,11 @@ def fill_from_program(
     batched = config.max_batch_size > 0
     configured = {tensor.name for tensor in config.input}
     feeds = [*feeds, *(variable for variable in optional_feeds if variable.alias in configured)]
+    batch_inputs = list_batch_inputs(config)
+    missing = [name for name in batch_inputs if name not in {variable.alias for variable in feeds}]
+    if missing:
+        return [f"batch_input has the target '{name}', which is no input of the model" for name in missing]
+    feeds = [variable for variable in feeds if variable.alias not in batch_inputs]
     hidden_inputs, hidden_outputs = list_hidden_tensors(config)
     return [
         *_compare_hidden("input", hidden_inputs, feeds, batched),
@@ -387,7 +394,10 @@ def _fill_tensors(
             errors.append(f"{field} '{tensor.name}' is not in the model, which has {', '.join(by_name)}")
             continue
         _fill_tensor(tensor, by_name[tensor.name], batched)
-        errors += _compare_tensor(field, tensor, by_name[tensor.name], batched)
+        variable = by_name[tensor.name]
+        if batched and len(variable.shape) == 1 and is_flat(config, tensor):
+            variable = replace(variable, shape=(-1,) * (1 + len(tensor.dims)))  # of the elements of a batch
+        errors += _compare_tensor(field, tensor, variable, batched)
     if field == "input":
         configured = {tensor.name for tensor in tensors}
         errors += [

@@ -59,6 +59,7 @@ from pipeline.triton.model_folder import (
 from pipeline.triton.padding_proof import load_padding_proof
 from pipeline.triton.python_backend.auto_complete import has_auto_complete, run_auto_complete
 from pipeline.triton.python_backend.environment import NOT_INSTALLED, find_requirements
+from pipeline.triton.ragged_batch import is_ragged
 from pipeline.triton.repository_op import find_sample_error
 from pipeline.triton.sequence_batching import keeps_sequences, list_hidden_tensors
 from pipeline.tuning.choice import Choice, Timed
@@ -459,6 +460,8 @@ class _RepositoryReader:
             tensor.HasField("reshape") for side in (config.input, config.output) for tensor in side
         )
         if backend in _RUN_HERE or section["batch_size"] == 1 or reshaped or keeps_sequences(config):
+            return
+        if is_ragged(config):
             return
         if setting == "off":
             served.padding[op] = f"equal lengths only, as parameter {PADDING} says"

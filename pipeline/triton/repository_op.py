@@ -23,6 +23,7 @@ from pipeline.triton.config_file import (
     split_texts,
 )
 from pipeline.triton.python_backend.other_models import OtherModels
+from pipeline.triton.ragged_batch import has_ragged_tensors
 from pipeline.triton.sequence_batching import build_sequence_tensors
 
 FOLDER = "warmup"  # subfolder of the model's folder with the data files of samples
@@ -172,6 +173,11 @@ class RepositoryOp(Op):
                 install_requirements=self._install_requirements,
                 program=find_python_backend(self._backend_directory, served.config["backend"]),
             )
+        elif has_ragged_tensors(served.config):
+            from pipeline.triton.ragged_batch import RaggedModel
+
+            model = RaggedModel(served.config, self.predictor)
+            self.request_runner, self.ragged_inputs = model, model.ragged_inputs
         self._warm_up(served.config, Path(served.folder))
 
     def _warm_up(self, config: Mapping[str, Any], folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
@@ -605,6 +606,10 @@ def create_executors(
             f"Op {op.name} has sequence = True, and a process or postprocess with yield: remove either"
         )
     signature = model.signature
+    limits, joining = model.limits, model.joining
+    if op.request_runner is not None:
+        limits = replace(limits, requests=config.batch_size)
+        joining = replace(joining, ragged=op.ragged_inputs)
     outputs = Outputs(
         hooks,
         forms,
@@ -614,9 +619,7 @@ def create_executors(
     executors = [
         Executor(
             hooks,
-            Runner(
-                hooks, model.predictor, model.limits, model.joining, model.costs(), shares_process=count > 1
-            ),
+            Runner(hooks, model.predictor, limits, joining, model.costs(), shares_process=count > 1),
             outputs,
             model.probe,
             None if op.sequence_tensors is None else SequenceState(op.sequence_tensors),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,6 +58,7 @@ class Joining:
     # How many axes the model declares for a feed; one with another number of them is not padded.
     ranks: Mapping[str, int] = field(default_factory=dict)
     free: bool = False  # the engine takes any shape at no cost: nothing is padded beyond the longest
+    ragged: Collection[str] = ()  # feeds of any shape, which the Op's `request_runner` joins
     axes: Mapping[str, int] = field(init=False)  # the padded axis of each feed that has one
 
     def __post_init__(self) -> None:

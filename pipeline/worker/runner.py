@@ -93,7 +93,8 @@ class Runner:
         local = predictor is not None and not isinstance(predictor, RemotePredictor)
         self._declared = predictor.feeds if predictor is not None and local else ()
         # Checks feeds before they are planned; the app's own `process` may take any.
-        self._checked = predictor if isinstance(predictor, FeedsChecked) and not hooks.own_process else None
+        checks = not hooks.own_process and self._beside is None
+        self._checked = predictor if isinstance(predictor, FeedsChecked) and checks else None
         self._fixed_rows = any(not variable.has_rows for variable in self._declared)
         # Rows and lengths of feeds that have passed the check, by their shape; and those of the last shape.
         self._well_formed: dict[Hashable, set[tuple[int, int]]] = {}
@@ -434,6 +435,9 @@ def describe_feed(feed: object, joining: Joining) -> Slice:
         if not dims or (rows != dims[0] and rows != -1) or name.endswith(LOD_SUFFIX):
             return Slice(1, 1, None, feed)
         rows, rank, axis = dims[0], len(dims), axes.get(name, 0)
+        if name in joining.ragged:
+            shape += name, value.dtype
+            continue
         if not 0 < axis < rank:
             shape += name, value.dtype, dims[1:]
             continue

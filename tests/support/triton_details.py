@@ -65,7 +65,7 @@ def write_details(folder: Path) -> Path:
     write_model(folder, "flawed_steps", _STEPS)
     write_model(folder, "settings", _SETTINGS)
     x, y = (helper.make_tensor_value_info(name, TensorProto.BFLOAT16, ["N"]) for name in "xy")
-    _write_onnx(folder, "halves", _HALVES, [helper.make_node("Identity", ["x"], ["y"])], [x], [y])
+    write_onnx(folder, "halves", _HALVES, [helper.make_node("Identity", ["x"], ["y"])], [x], [y])
     _write_mixed(folder)
     return folder
 
@@ -84,10 +84,10 @@ def _write_mixed(folder: Path) -> None:
     nodes.append(helper.make_node("Add", ["pair", "stored"], ["pair_out"]))
     outputs = [helper.make_tensor_value_info(f"{name}_out", *kind) for name, kind in kinds.items()]
     stored = helper.make_tensor("stored", TensorProto.FLOAT, [2], [10.0, 20.0])
-    _write_onnx(folder, "mixed", _MIXED, nodes, tensors, outputs, [stored])
+    write_onnx(folder, "mixed", _MIXED, nodes, tensors, outputs, [stored])
 
 
-def _write_onnx(
+def write_onnx(
     folder: Path,
     name: str,
     config: str,

@@ -61,7 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, go: Path) -> Iterator[Repos
     folder = tmp_path_factory.mktemp("scheduling")
     python = f'backend: "python"\n{X}'
     write_model(folder, "waits", python + LIMITER.format(1, 1) + PARAMETER.format("go", go), WAITS)
-    write_model(folder, "quick", f'backend: "identity"\n{X}' + LIMITER.format(2, 1))
+    write_model(folder, "quick", f'backend: "identity"\n{X}' + LIMITER.format(1, 1))
     write_model(folder, "greedy", f'backend: "identity"\n{X}' + LIMITER.format(1, 9))
     write_model(folder, "slow", f'backend: "identity"\n{X}' + PARAMETER.format("execute_delay_ms", SLOW_MS))
     write_model(folder, "sloth", f'backend: "identity"\n{X}' + PARAMETER.format("execute_delay_ms", "long"))
