@@ -30,7 +30,7 @@ def find_ragged_errors(config: ModelConfig) -> Iterator[str]:
     for field, entries in (("input", config.batch_input), ("output", config.batch_output)):
         kinds = BatchInput.Kind if field == "input" else BatchOutput.Kind
         for entry in entries:
-            kind = kinds.Name(entry.kind)  # type: ignore[arg-type]  # of one of the two enums
+            kind = kinds.Name(entry.kind)
             if len(entry.source_input) != 1:
                 yield f"batch {field} kind '{kind}' expects 1 source input, got {len(entry.source_input)}"
             if not entry.target_name:
@@ -135,6 +135,10 @@ class RaggedModel:
 
     def own_metrics(self) -> None:
         """Return None: engines have no metrics of their own."""
+
+    @property
+    def metrics_changed(self) -> None:
+        """No event: engines have no metrics of their own."""
 
     def close(self) -> None:
         pass

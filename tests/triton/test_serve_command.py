@@ -70,7 +70,7 @@ def test_a_flag_that_triton_does_not_know_is_refused_with_the_nearest(
         ({}, "holds no model that can be served"),
         ({"bert/config.pbtxt": 'platform: "tensorrt_plan"'}, "serve the ONNX model"),
         ({"bert/1/model.plan": ""}, "serve the ONNX model"),
-        ({"bert/config.pbtxt": f'{TENSORS} batch_input {{ target_name: "x" }}'}, "batch_input"),
+        ({"bert/config.pbtxt": f'{TENSORS} batch_input {{ target_name: "x" }}'}, "expects 1 source input"),
         ({"bert/config.pbtxt": 'backend: "python"\ninput [ { nam: "x" } ]'}, "line 2: unknown field 'nam'"),
         ({"bert/config.pbtxt": 'name: "a"\nname: "b"'}, "line 2: "),
         ({"bert/config.pbtxt": 'name: "other"', "bert/1/model.py": ""}, "name is 'other', and the folder's"),
