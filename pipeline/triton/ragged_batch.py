@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from client.protos.kserve_v2_pb2 import BatchInput, BatchOutput, ModelConfig, ModelInput, ModelOutput
-from pipeline.api.op import AnswerSender, OpRequest
+from pipeline.api.op import AnswerSender, OpRequest, RequestRunner
 from pipeline.engines.base import Predictor
 from pipeline.errors import ModelFailed
 from pipeline.models.tensor_spec import BY_DATATYPE
@@ -73,7 +73,7 @@ def list_batch_inputs(config: ModelConfig) -> list[str]:
     return [name for entry in config.batch_input for name in entry.target_name]
 
 
-class RaggedModel:
+class RaggedModel(RequestRunner):
     """Runs the requests of a batch in an engine, with ragged inputs and the tensors made of the batch."""
 
     def __init__(self, config: Mapping[str, Any], predictor: Predictor) -> None:
@@ -135,10 +135,6 @@ class RaggedModel:
 
     def own_metrics(self) -> None:
         """Return None: engines have no metrics of their own."""
-
-    @property
-    def metrics_changed(self) -> None:
-        """No event: engines have no metrics of their own."""
 
     def close(self) -> None:
         pass
