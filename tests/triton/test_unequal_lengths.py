@@ -164,5 +164,6 @@ def test_explain_tells_what_may_be_padded_and_how_the_model_is_run(
 
 
 def test_the_log_says_what_was_proven(service: RepositoryProcess) -> None:
+    service.wait_for_log("Models of the repository:")
     assert "Model classifier, rows of unequal length: padded rows answer as alone" in service.log
     assert "Model stubborn, rows of unequal length: padded rows answer otherwise than alone" in service.log
