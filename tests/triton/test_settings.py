@@ -148,7 +148,7 @@ def write_repository(folder: Path) -> Path:
     (warm / "warmup" / "row").write_bytes(np.float32(3).tobytes())
     cold = WARMUP.replace("dims: 1 zero", "dims: 2 zero").replace('key: "X"', 'key: "Z"', 1)
     (write_model(folder, "cold", f"{PYTHON}max_batch_size: 4\n{cold}", COUNTS) / "warmup").mkdir()
-    groups = "instance_group { kind: KIND_GPU gpus: 1 count: 2 }"
+    groups = "instance_group { kind: KIND_GPU gpus: 0 count: 2 }"
     write_model(folder, "graphic", f"{GRAPHIC}{groups}", DEVICES)
     _write_packed(write_model(folder, "packed", f"{PYTHON}{PACKED}", IMPORTS.format(module="packed_words")))
     _write_required(write_model(folder, "required", PYTHON, IMPORTS.format(module="required_words")))
