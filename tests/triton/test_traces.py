@@ -80,9 +80,19 @@ class Traced:
         self.client = http.InferenceServerClient(f"127.0.0.1:{service.http_port}", network_timeout=PATIENCE_S)
 
     def read(self, path: Path | None = None) -> list[dict[str, Any]]:
-        """The entries of the file so far."""
+        """The entries of the file so far; the server may be writing further ones."""
         path = path or self.file
-        return json.loads(path.read_text()) if path.exists() and path.stat().st_size else []
+        entries: list[dict[str, Any]] = []
+
+        def is_whole() -> bool:
+            try:
+                entries[:] = json.loads(path.read_bytes() or b"[]") if path.exists() else []
+            except ValueError:
+                return False
+            return True
+
+        wait_until(is_whole, f"{path} is JSON")
+        return entries
 
     def wait(self, model: str, count: int = 1, path: Path | None = None) -> list[list[dict[str, Any]]]:
         """The entries of each of a model's traces, once there are so many."""
