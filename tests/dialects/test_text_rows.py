@@ -31,7 +31,9 @@ class Models:
 
 def rows(path: str, document: dict[str, Any], *, pair: bool = False) -> int:
     app = SimpleNamespace(config=SimpleNamespace(limits=Limits(rows=MOST)))
-    scheduler = SimpleNamespace(app=app, access_log=None, deadline=lambda **_: time.monotonic() + 1)
+    scheduler = SimpleNamespace(
+        app=app, access_log=None, traces=None, deadline=lambda **_: time.monotonic() + 1
+    )
     kind = OpenAIHttp if path == EMBEDDINGS_PATH else TeiHttp
     handler = kind(cast(Any, scheduler), cast(Any, Models(pair=pair)))
     body = json.dumps(document).encode()

@@ -14,7 +14,7 @@ from tests.support.service_process import ROOT
 PAGES = PAGE, CHINESE = [ROOT / "docs" / name for name in ("ops.md", "ops_zh.md")]
 OF_REMOTE_SERVICES = {"set_pack_tensor_format", "packs_tensors"}
 # Of models in a repository.
-INNER = {"request_runner", "reshapes", "given_options", "sequence_tensors", "steps"}
+INNER = {"request_runner", "ragged_inputs", "reshapes", "given_options", "sequence_tensors", "steps"}
 
 
 def test_both_services_answer_as_shown(tmp_path: Path) -> None:
