@@ -205,9 +205,8 @@ class InOrder:
 
 
 _ANSWER, _VALUE, _JUMP, _RESCHEDULE = Outcome.ANSWER, Outcome.VALUE, Outcome.JUMP, Outcome.RESCHEDULE
-MAX_UNREAD_ANSWERS = (
-    1024  # from this on, a rescheduled request waits for its client, as `send` of a worker does
-)
+# From this on, a rescheduled request waits for its client, as `send` of a worker does.
+MAX_UNREAD_ANSWERS = 1024
 _MS_PER_S = 1000
 _data_ids = itertools.count(1)
 

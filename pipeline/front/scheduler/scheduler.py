@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -87,6 +87,8 @@ class AwaitedEnds:
 
 
 log = logging.getLogger(__name__)
+
+_Figures = TypeVar("_Figures", OpFigures, RequestFigures)
 
 WORKER_GRACE_S = 5.0  # time for the end of workers after the drain
 TICKS_PER_S = 100  # resolution of `Deadlines`: buckets cost less than a timer for each request
@@ -214,7 +216,7 @@ class Scheduler:
         self._limiter = None if limits is None else RunLimiter(limits)
         self._update_limiter()
         for op in (*app.ops, *app.joint_ops):
-            figures = metrics.of_ops[op] = self._create_figures()
+            figures = metrics.of_ops[op] = self._create_figures(OpFigures)
             self._batchers[op] = self._create_batcher(op, app, figures)
         self._pools = {op: batcher.pool for op, batcher in self._batchers.items()}
         settings = app.repository and app.repository.cache
@@ -251,22 +253,15 @@ class Scheduler:
 
         It gets requests after `replace_app`.
         """
-        figures = self.metrics.of_ops.setdefault(op, self._create_figures())
+        figures = self.metrics.of_ops.setdefault(op, self._create_figures(OpFigures))
         return self._create_batcher(op, app, figures)
 
-    def _create_figures(self) -> OpFigures:
-        """Create the metrics of an Op, with latency summaries if the server has them."""
+    def _create_figures(self, kind: type[_Figures]) -> _Figures:
+        """Create the metrics of an Op or of a model of several Ops, with summaries if the server has them."""
         if not self._has_summaries:
-            return OpFigures()
+            return kind()
         latencies = ModelLatencies()
-        return OpFigures(cache=CacheFigures(latencies=latencies), latencies=latencies)
-
-    def _create_request_figures(self) -> RequestFigures:
-        """Create the totals of a model of several Ops, with latency summaries if the server has them."""
-        if not self._has_summaries:
-            return RequestFigures()
-        latencies = ModelLatencies()
-        return RequestFigures(cache=CacheFigures(latencies=latencies), latencies=latencies)
+        return kind(cache=CacheFigures(latencies=latencies), latencies=latencies)
 
     def _create_batcher(self, op: str, app: App, figures: OpFigures) -> Batcher:
         fair_queue, update_paces = self._admission.fair_queue, self._admission.update_paces
@@ -315,7 +310,7 @@ class Scheduler:
         """
         graph, config = model.graph, self.app.config.dag
         with_version = [op for op in graph.ops if self._pools[op].plan.version and not model.version]
-        requests = None if model.op else requests or self._create_request_figures()
+        requests = None if model.op else requests or self._create_figures(RequestFigures)
         get_queue = self._queue if model.op else self._step_queue
         entry = Entry(
             model.key,
