@@ -194,11 +194,15 @@ def test_the_span_of_a_batch_is_linked_to_all_its_requests(
     def list_models() -> list[str]:
         return sorted(span["spanId"] for span in collector.find("waits"))
 
+    def list_runs() -> set[str]:
+        return {link["spanId"] for span in collector.find("compute") for link in span["links"]}
+
     wait_until(lambda: len(list_links()) >= 4 and list_links() == list_models(), "batches of all requests")
     batches = collector.find("batch")
     assert sum(int(get_attributes(batch)["paddlewheel.requests"]) for batch in batches) == len(list_models())
-    linked = {link["spanId"] for span in collector.find("compute") for link in span["links"]}
-    assert linked == {batch["spanId"] for batch in batches}
+    wait_until(
+        lambda: list_runs() == {batch["spanId"] for batch in batches}, "a compute span of each request"
+    )
 
 
 def test_a_dead_worker_leaves_a_failed_batch_and_a_trace_that_goes_on(
@@ -208,9 +212,15 @@ def test_a_dead_worker_leaves_a_failed_batch_and_a_trace_that_goes_on(
     wait_until(lambda: any("status" in span for span in collector.find("batch")), "a failed batch")
     (failed,) = [span for span in collector.find("batch") if "status" in span]
     (link,) = failed["links"]
-    (model,) = [span for span in collector.wait("waits") if span["spanId"] == link["spanId"]]
+
+    def find(name: str, key: str) -> list[dict[str, Any]]:
+        return [span for span in collector.find(name) if span[key] == link["spanId"]]
+
+    wait_until(
+        lambda: find("waits", "spanId") and find("compute", "parentSpanId"), "the spans of the request"
+    )
+    (model,), (compute,) = find("waits", "spanId"), find("compute", "parentSpanId")
     assert list_events(model) == ["REQUEST_START", "QUEUE_START", "REQUEUED", "REQUEST_END"]
-    (compute,) = [span for span in collector.find("compute") if span["parentSpanId"] == model["spanId"]]
     assert len(compute["links"]) == 2
 
 
@@ -220,5 +230,6 @@ def test_a_collector_that_is_down_loses_traces_and_no_request(repository: Path) 
         for _ in range(3):
             infer(service, "waits")
         wait_until(lambda: service.metric("paddlewheel_traces_dropped_total") == 3, "three dropped traces")
+        wait_until(lambda: "does not accept spans" in service.log, "the log line")
         told = [line for line in service.log.splitlines() if "does not accept spans" in line]
         assert len(told) == 1 and "--trace-config opentelemetry,url" in told[0]

@@ -105,6 +105,18 @@ class Traced:
         wait_until(lambda: len(find()) >= count, f"{count} traces of {model}")
         return find()
 
+    def wait_for_steps(self, parent: int, count: int = 1) -> list[list[dict[str, Any]]]:
+        """The entries of each trace of "doubles" with a given parent, once there are so many.
+
+        The trace of a step may be written after its parent's.
+        """
+
+        def find() -> list[list[dict[str, Any]]]:
+            return [each for each in self.wait("doubles", 0) if get_head(each).get("parent_id") == parent]
+
+        wait_until(lambda: len(find()) >= count, f"{count} traces under {parent}")
+        return find()
+
     def infer(self, model: str, **options: Any) -> Any:
         x = http.InferInput("X", [2], "FP32")
         x.set_data_from_numpy(np.array([1, 2.5], np.float32))
@@ -153,7 +165,7 @@ def test_the_steps_of_an_ensemble_have_its_trace_as_parent(traced: Traced) -> No
     number = get_head(ensemble)["id"]
     without_compute = [name for name in HTTP_EVENTS if not name.startswith("COMPUTE")]
     assert list_events(ensemble) == without_compute
-    steps = [each for each in traced.wait("doubles", 2) if get_head(each).get("parent_id") == number]
+    steps = traced.wait_for_steps(number, 2)
     assert [list_events(step) for step in steps] == 2 * [
         [name for name in MODEL_EVENTS if name != "INFER_RESPONSE_COMPLETE"]
     ]
@@ -163,7 +175,7 @@ def test_a_model_that_a_python_model_calls_is_traced_under_the_caller(traced: Tr
     traced.infer("calls")
     (caller,) = traced.wait("calls")
     number = get_head(caller)["id"]
-    (called,) = [each for each in traced.wait("doubles") if get_head(each).get("parent_id") == number]
+    (called,) = traced.wait_for_steps(number)
     assert list_events(called) == MODEL_EVENTS
 
 
@@ -233,5 +245,6 @@ def test_a_full_disk_loses_traces_and_no_request(repository: Path) -> None:
             assert traced.infer("doubles").as_numpy("Y").tolist() == [2, 5]
         dropped = "paddlewheel_traces_dropped_total"
         wait_until(lambda: service.metric(dropped) == 3, "three dropped traces")
+        wait_until(lambda: "the trace file /dev/full" in service.log, "the log line")
         told = [line for line in service.log.splitlines() if "the trace file /dev/full" in line]
         assert len(told) == 1 and "No space left on device" in told[0]
