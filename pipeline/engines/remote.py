@@ -74,9 +74,12 @@ class RemotePredictor(ABC):
     def fetches(self) -> tuple[Variable, ...]: ...
 
     @abstractmethod
-    def run(self, feeds: Mapping[str, Any], *, deadline: float = math.inf) -> dict[str, Any]:
+    def run(
+        self, feeds: Mapping[str, Any], *, deadline: float = math.inf, traceparent: str = ""
+    ) -> dict[str, Any]:
         """Send inputs to a server, and return the outputs by name, before `deadline` (by time.monotonic).
 
+        traceparent: the W3C header of a traced request, which the server continues; empty without a trace.
         Raises DeadlineExceeded, RemoteUnreachable, Overloaded, InvalidInput, ModelFailed, or RemoteRefused.
         """
 
@@ -133,14 +136,19 @@ class Endpoints:
         self._endpoints = [_Endpoint(address) for address in conf.endpoints]
         self._turns = itertools.count(conf.first)
 
-    def call(self, method: str, message: Message, deadline: float) -> tuple[bytes, str]:
+    def call(
+        self, method: str, message: Message, deadline: float, traceparent: str = ""
+    ) -> tuple[bytes, str]:
         """Call a gRPC method of one of the servers. Returns the response's bytes and the server's address.
+
+        traceparent: sent as metadata with each try; empty for a request that is not traced.
 
         A try without a response, or refused for overload, is repeated at the next endpoint. A failed
         connection costs no try while an endpoint is untried. Raises a ServingError that names the endpoint,
         and DeadlineExceeded at `deadline` (time.monotonic).
         """
         data = message.SerializeToString()
+        trace: Metadata = (("traceparent", traceparent),) if traceparent else ()
         order = self._order()
         tries_left = self._conf.tries
         failure: ServingError | None = None
@@ -151,11 +159,11 @@ class Endpoints:
             timeout_s = min(self._conf.timeout_s, deadline - time.monotonic())
             if timeout_s <= 0:
                 raise failure or self._build_deadline_error(endpoint)
-            metadata = self._key.metadata  # another thread may reload the key meanwhile
+            key = self._key.metadata  # another thread may reload the key meanwhile
             try:
-                answer = endpoint.call(method, data, timeout_s, metadata)
+                answer = endpoint.call(method, data, timeout_s, key + trace)
             except grpc.RpcError as error:
-                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._key.reread(metadata):
+                if error.code() is grpc.StatusCode.UNAUTHENTICATED and self._key.reread(key):
                     continue
                 failure = self._convert_error(error, endpoint, deadline)
                 if not isinstance(failure, DeadlineExceeded | RemoteUnreachable | Overloaded):
@@ -252,9 +260,11 @@ class PipelinePredictor(RemotePredictor):
         self._fetch_list = tuple(fetch_list)
         self._endpoints = Endpoints(conf, "Pipeline service")
 
-    def run(self, feeds: Mapping[str, Any], *, deadline: float = math.inf) -> dict[str, Any]:
+    def run(
+        self, feeds: Mapping[str, Any], *, deadline: float = math.inf, traceparent: str = ""
+    ) -> dict[str, Any]:
         request = _build_request(feeds, as_tensors=self._packs_tensors())
-        data, address = self._endpoints.call(METHOD, request, deadline)
+        data, address = self._endpoints.call(METHOD, request, deadline, traceparent)
         try:
             response = Response.FromString(data)
         except DecodeError as exc:
@@ -361,10 +371,12 @@ class V2Predictor(RemotePredictor):
     def fetches(self) -> tuple[Variable, ...]:
         return self._load_signature().fetches
 
-    def run(self, feeds: Mapping[str, Any], *, deadline: float = math.inf) -> dict[str, Any]:
+    def run(
+        self, feeds: Mapping[str, Any], *, deadline: float = math.inf, traceparent: str = ""
+    ) -> dict[str, Any]:
         signature = self._load_signature(deadline)
         request = self._build_request(signature, feeds)
-        data, address = self._endpoints.call(f"{SERVICE}/ModelInfer", request, deadline)
+        data, address = self._endpoints.call(f"{SERVICE}/ModelInfer", request, deadline, traceparent)
         try:
             return _arrays(ModelInferResponse.FromString(data), signature.fetches)
         except (ValueError, DecodeError) as exc:

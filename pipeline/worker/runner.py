@@ -326,7 +326,10 @@ class Runner:
         if self._hooks.streams_process:
             return self._begin_steps(batch, merged)
         if self._remote is not None:
-            fetches = self._remote.run(merged, deadline=max(part.call.deadline for part in batch))
+            deadline = max(part.call.deadline for part in batch)
+            # One call has one parent span: the `batch` span links the other traced requests to it.
+            traced = (part.call.request.traceparent for part in batch)
+            fetches = self._remote.run(merged, deadline=deadline, traceparent=next(filter(None, traced), ""))
         elif self._hooks.own_process:
             fetches, process_values = self._own_process(batch, merged)
         else:

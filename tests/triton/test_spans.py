@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.http as http
 
+from tests.support.collector import Collector, get_attributes
 from tests.support.free_ports import free_port
 from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import PATIENCE_S, wait_until
@@ -58,49 +56,6 @@ TRACE_ID, SPAN_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 HEADERS = {"traceparent": f"00-{TRACE_ID}-{SPAN_ID}-01"}
 
 
-class Collector:
-    """An OpenTelemetry collector that keeps the spans it is sent."""
-
-    def __init__(self) -> None:
-        self.spans: list[dict[str, Any]] = []
-        self.resources: list[dict[str, Any]] = []
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                assert (self.path, self.headers["content-type"]) == ("/v1/traces", "application/json")
-                for each in body["resourceSpans"]:
-                    collector.resources.append(each["resource"])
-                    for scope in each["scopeSpans"]:
-                        collector.spans += scope["spans"]
-                self.send_response(200)
-                self.send_header("content-length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_port
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def wait(self, name: str, count: int = 1) -> list[dict[str, Any]]:
-        """The spans of this name, once there are so many."""
-        wait_until(lambda: len(self.find(name)) >= count, f"{count} spans {name}: {self.spans}")
-        return self.find(name)
-
-    def find(self, name: str) -> list[dict[str, Any]]:
-        return [span for span in list(self.spans) if span["name"] == name]
-
-
 @pytest.fixture(scope="module")
 def collector() -> Iterator[Collector]:
     collector = Collector()
@@ -143,10 +98,6 @@ def list_events(span: dict[str, Any]) -> list[str]:
     assert instants == sorted(instants)
     assert int(span["startTimeUnixNano"]) <= instants[0] and instants[-1] <= int(span["endTimeUnixNano"])
     return [event["name"] for event in span["events"]]
-
-
-def get_attributes(span: dict[str, Any]) -> dict[str, str]:
-    return {each["key"]: next(iter(each["value"].values())) for each in span["attributes"]}
 
 
 def test_spans_have_triton_s_names_and_continue_the_client_s_trace(
