@@ -127,9 +127,22 @@ def test_secrets_beside_the_code_are_not_copied_into_an_image(root: Path, name: 
 
 
 def test_the_compose_service_can_write_nowhere_and_become_nobody_else(root: Path) -> None:
-    (service,) = yaml.safe_load((root / "docker/compose.yml").read_text("utf-8"))["services"].values()
+    service = yaml.safe_load((root / "docker/compose.yml").read_text("utf-8"))["services"]["paddlewheel"]
     assert service["read_only"] is True
     assert service["tmpfs"] == ["/tmp"]
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert not {"privileged", "user", "environment"} & set(service)
+
+
+def test_the_services_that_observe_need_their_profile_and_are_not_open_to_the_network(root: Path) -> None:
+    services = yaml.safe_load((root / "docker/compose.yml").read_text("utf-8"))["services"]
+    observing = {name: service for name, service in services.items() if name != "paddlewheel"}
+    assert set(observing) == {"prometheus", "grafana", "otel-collector", "jaeger"}
+    for name, service in observing.items():
+        assert service["profiles"] == ["observe"], name
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"]), name
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            assert not source.startswith(".") or (root / "docker" / source).is_file(), volume

@@ -62,8 +62,8 @@ def dockerfile_of_compose() -> Path:
 
 
 def _compose() -> dict[str, Any]:
-    (only,) = yaml.safe_load((ROOT / "docker/compose.yml").read_text("utf-8"))["services"].values()
-    return dict(only)
+    services = yaml.safe_load((ROOT / "docker/compose.yml").read_text("utf-8"))["services"]
+    return dict(services["paddlewheel"])
 
 
 def service(image: list[Instruction], compose: Mapping[str, Any] | None = None) -> Service:
