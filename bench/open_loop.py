@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import uvloop
 
+from bench.load import CannotMeasure
 from bench.texts import headlines, http_body
+from tests.support.service_process import ROOT
 
-_TICK_S = 0.002
+TICK_S = 0.002
 _LAST_S = 2.0  # after the last request, for its answer
 MAX_CONNECTIONS = 2000
 
@@ -102,18 +106,47 @@ class Generator:
                 sent += 1
                 due -= 1
             unsent += due
-            await asyncio.sleep(_TICK_S)
+            await asyncio.sleep(TICK_S)
         took_s = time.monotonic() - began
-        in_time = [s for s in self._answers_s if s <= self._deadline_s]
+        answers_s = list(self._answers_s)
         until = time.monotonic() + _LAST_S
         while len(self.idle) < connections and time.monotonic() < until:
-            await asyncio.sleep(_TICK_S)
-        ordered = sorted(in_time) or [0.0]
-        counts, lost = self._counts, connections - len(self.idle)
-        return Arrivals(
-            took_s, sent, len(in_time), counts["refused"], counts["late"], counts["failed"], lost, unsent,
-            ordered[len(ordered) // 2] * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, ordered[-1] * 1e3,
-        )  # fmt: skip
+            await asyncio.sleep(TICK_S)
+        lost = connections - len(self.idle)
+        return summarize(
+            took_s, sent, unsent, answers_s, self._counts, lost=lost, deadline_s=self._deadline_s
+        )
+
+
+def summarize(
+    took_s: float,
+    sent: int,
+    unsent: int,
+    answers_s: Sequence[float],
+    counts: Mapping[str, int],
+    *,
+    lost: int,
+    deadline_s: float,
+) -> Arrivals:
+    """Return the figures of a load.
+
+    answers_s: latencies of the answers that came in time `took_s`. counts: of errors, by field of `Arrivals`.
+    """
+    in_time = sorted(s for s in answers_s if s <= deadline_s)
+    ordered = in_time or [0.0]
+    return Arrivals(
+        took_s, sent, len(in_time), counts["refused"], counts["late"], counts["failed"], lost, unsent,
+        ordered[len(ordered) // 2] * 1e3, ordered[int(len(ordered) * 0.99)] * 1e3, ordered[-1] * 1e3,
+    )  # fmt: skip
+
+
+def offer(port: int, rate: float, seconds: float, deadline_ms: int) -> Arrivals:
+    """Offer the requests from a process of its own. Raises CannotMeasure if that process fails."""
+    command = [sys.executable, "-m", "bench.open_loop", *map(str, (port, rate, seconds, deadline_ms))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise CannotMeasure(f"the generator left with {done.returncode}: {done.stderr[-2000:]}")
+    return Arrivals(*json.loads(done.stdout))
 
 
 def main(arguments: list[str]) -> None:

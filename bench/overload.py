@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -16,11 +14,10 @@ from rich.table import Table
 
 from bench.burning_service import ON_CARD
 from bench.load import CannotMeasure, bodies_file, wrk
-from bench.open_loop import Arrivals
+from bench.open_loop import Arrivals, offer
 from bench.processes import resident_mb
 from bench.running import ROOT, default_config, running_service
 from bench.texts import headlines, http_body
-from tests.support.service_process import ServiceProcess
 
 EXAMPLES = """examples:
   python -m bench.overload
@@ -88,17 +85,8 @@ def curve(subject: Subject, seconds: float, deadline_ms: int) -> Iterator[Level]
         closed(seconds=2)
         for factor in subject.factors:
             peak = closed(seconds=seconds).per_s
-            arrivals = _open_loop(service, peak * factor, seconds, deadline_ms)
+            arrivals = offer(service.http_port, peak * factor, seconds, deadline_ms)
             yield Level(factor, peak, arrivals, resident_mb(service.process.pid))
-
-
-def _open_loop(service: ServiceProcess, rate: float, seconds: float, deadline_ms: int) -> Arrivals:
-    numbers = [str(service.http_port), str(rate), str(seconds), str(deadline_ms)]
-    command = [sys.executable, "-m", "bench.open_loop", *numbers]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CannotMeasure(f"the generator left with {done.returncode}: {done.stderr[-2000:]}")
-    return Arrivals(*json.loads(done.stdout))
 
 
 def table_of(title: str, levels: list[Level], deadline_ms: int) -> Table:

@@ -43,8 +43,15 @@ class Clock:
 class Selector:
     """Selector over simulated descriptors. It reports ready ones in random order, and skips time ahead."""
 
-    def __init__(self, clock: Clock, rng: random.Random, find: Callable[[int], Watched | None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        find: Callable[[int], Watched | None],
+        max_turns: float = MAX_TURNS,
+    ) -> None:
         """find: returns the open descriptor of a number."""
+        self._max_turns = max_turns
         self._clock = clock
         self._rng = rng
         self._find = find
@@ -66,8 +73,10 @@ class Selector:
 
     def select(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
         self.turns += 1
-        if self.turns > MAX_TURNS:
-            raise Livelock(f"the loop has made {MAX_TURNS} turns in {self._clock.now:.3f} virtual seconds")
+        if self.turns > self._max_turns:
+            raise Livelock(
+                f"the loop has made {self._max_turns} turns in {self._clock.now:.3f} virtual seconds"
+            )
         self._clock.now += TURN_S
         ready = [(key, events) for key in self.keys.values() if (events := self._ready(key))]
         if ready:

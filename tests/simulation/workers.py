@@ -66,6 +66,10 @@ class Speed:
     run_s: float = 0.005
     request_s: float = 0.001
 
+    def draw_run_s(self, rng: random.Random, requests: int) -> float:
+        """Draw the seconds that one run of so many requests takes."""
+        return (self.run_s + self.request_s * requests) * rng.uniform(0.8, 1.3)
+
 
 @dataclass
 class StartPlan:
@@ -295,7 +299,7 @@ class InstanceThread:
             return
         self._arena.note_begin(run.id, begun)
         requests, run.begun = run.requests[run.begun : begun], begun
-        self._later(world.rng.choice((0.0, 0.0, 0.00002, 0.02)), partial(self._look, batch, requests))
+        self._later(world.rng.choice(world.stalls_s), partial(self._look, batch, requests))
 
     def _look(self, batch: list[tuple[CallMessage, dict[str, Any]]], requests: list[int]) -> None:
         """Run a batch, unless the front has taken back what has not begun."""
@@ -314,7 +318,7 @@ class InstanceThread:
             self.worker.quirks.hang_thread = False
             self.hung = True
             return
-        took_s = (speed.run_s + speed.request_s * len(batch)) * rng.uniform(0.8, 1.3)
+        took_s = speed.draw_run_s(rng, len(batch))
         for _, values in batch:
             request = first_value(values)
             if request["node"] not in ("", self.worker.op):
@@ -427,7 +431,8 @@ class World:
     """The plans and records that all workers of a run call.
 
     mode: how they go through a dispatch. plans: of the next starts, by Op; further ones become ready.
-    garbage: names of workers that sent bytes which are no frame.
+    garbage: names of workers that sent bytes which are no frame. stalls_s: how long a worker may have no core
+    when it begins with a batch.
     """
 
     rng: random.Random
@@ -438,6 +443,7 @@ class World:
     plans: dict[str, deque[StartPlan]] = field(default_factory=dict)
     workers: list[Worker] = field(default_factory=list)
     garbage: set[str] = field(default_factory=set)
+    stalls_s: Sequence[float] = (0.0, 0.0, 0.00002, 0.02)
 
     def next_start(self, op: str) -> StartPlan:
         plans = self.plans.get(op)
