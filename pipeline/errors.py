@@ -331,6 +331,10 @@ class ModelFailed(ServingError):
     err_no = 9000
 
 
+class DeviceLost(ModelFailed):
+    """Raised when an inference has left the process's GPU unusable: the worker has to end."""
+
+
 class RemoteUnreachable(ServingError):
     """Raised when no endpoint of a remote model service answers; HTTP 503. The message says what to check."""
 

@@ -22,14 +22,18 @@ class MetricsSettings(NamedTuple):
     histogram_latencies: bool = False
     summary_quantiles: tuple[float, ...] = (0.5, 0.9, 0.95, 0.99, 0.999)
     cpu: bool = True  # CPU and memory of the machine
+    gpu: bool = True  # utilization, memory and power of each GPU
 
 
 DEFAULT_METRICS = MetricsSettings()
 
 
-def parse_metrics_settings(arguments: Sequence[str], *, cpu: bool = True) -> MetricsSettings:
-    """Parse the values of `--metrics-config`. cpu: value of `--allow-cpu-metrics`.
+def parse_metrics_settings(
+    arguments: Sequence[str], *, cpu: bool = True, gpu: bool = True
+) -> MetricsSettings:
+    """Parse the values of `--metrics-config`.
 
+    cpu and gpu: values of `--allow-cpu-metrics` and `--allow-gpu-metrics`.
     Raises ConfigError for a malformed value and for an unknown setting.
     """
     settings: dict[str, Any] = {}
@@ -42,7 +46,7 @@ def parse_metrics_settings(arguments: Sequence[str], *, cpu: bool = True) -> Met
             names = ", ".join(_PARSERS)
             raise ConfigError(f"--metrics-config={text}: there is no setting {name!r}, only {names}")
         settings[name] = parse(text, value)
-    return MetricsSettings(**settings, cpu=cpu)
+    return MetricsSettings(**settings, cpu=cpu, gpu=gpu)
 
 
 def _parse_switch(text: str, value: str) -> bool:

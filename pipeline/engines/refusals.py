@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeline.engines.feeds import Array, other_shape
-from pipeline.errors import ModelFailed, ServingError, UnusableFeed
+from pipeline.errors import DeviceLost, ModelFailed, ServingError, UnusableFeed
 from pipeline.models.signature import Variable
+from pipeline.process.lost_device import is_device_lost
 
 
 class OutOfRange(NamedTuple):
@@ -52,8 +53,12 @@ def build_run_error(
 ) -> ServingError:
     """Return the error of a failed inference: UnusableFeed for a mistake in the inputs, else FeedsRefused.
 
+    DeviceLost if the engine's message says that the GPU is unusable now.
+
     engine: its name in messages. reason: its message. out_of_range: the number that it could not look up.
     """
+    if is_device_lost(reason):
+        return DeviceLost(f"{engine} has lost the GPU: {reason}")
     lookup_error = out_of_range and _describe_failed_lookup(declared, feeds, out_of_range)
     if lookup_error:
         return UnusableFeed(lookup_error)

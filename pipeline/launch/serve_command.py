@@ -85,7 +85,9 @@ def serve_repository(options: ServeOptions) -> None:
                 if get_option(options, flag) is not None
             ),
             cache=parse_cache_settings(options.cache_config, options.response_cache_byte_size),
-            metrics=parse_metrics_settings(options.metrics_config, cpu=options.allow_cpu_metrics),
+            metrics=parse_metrics_settings(
+                options.metrics_config, cpu=options.allow_cpu_metrics, gpu=options.allow_gpu_metrics
+            ),
         ),
     )
     service.serve()

@@ -263,7 +263,9 @@ class ServeOptions:
         "address of the port of metrics", values.ADDRESS, default_text="all"
     )
     metrics_port: int = _METRICS.flag("port of metrics", PORT, default=8002)
-    allow_gpu_metrics: bool | None = _METRICS.ignored("/metrics has paddlewheel_gpu_memory_bytes", BOOL)
+    allow_gpu_metrics: bool = _METRICS.flag(
+        "nv_gpu_* in /metrics, with the package nvidia-ml-py", BOOL, default=True
+    )
     allow_cpu_metrics: bool = _METRICS.flag(
         "nv_cpu_* in /metrics: CPU and memory of the machine", BOOL, default=True
     )

@@ -36,6 +36,7 @@ from pipeline.errors import (
 from pipeline.messages.messages import REFUSAL, Refusal
 from pipeline.paddle_serving.channel_data import ChannelData
 from pipeline.process.isolation import isolated
+from pipeline.process.lost_device import end_if_device_is_lost
 from pipeline.worker.error_log import ERRORS
 
 _OURS = str(Path(__file__).resolve().parents[1]) + "/"
@@ -328,6 +329,7 @@ class Hooks:
         exceptions are logged with their traceback at once, for the next request may end the process. The
         front sums up later ones from the same place.
         """
+        end_if_device_is_lost(exc)
         if isinstance(exc, ServingError):
             return exc
         is_logged = self._log_exception(exc, hook, request)

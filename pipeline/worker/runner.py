@@ -33,6 +33,7 @@ from pipeline.errors import (
 )
 from pipeline.models.additions import FeedPadding, Padding
 from pipeline.process.isolation import isolated, log_fault
+from pipeline.process.lost_device import end_if_device_is_lost
 from pipeline.worker.call import Call
 from pipeline.worker.hooks import Hooks, wrong_feed
 from pipeline.worker.model import Joining
@@ -304,6 +305,7 @@ class Runner:
                 return fetches
             raise ModelFailed(f"there are {len(fetches)} answers to {len(batch)} requests")
         except BaseException as exc:
+            end_if_device_is_lost(exc)
             if self._remote is not None and isinstance(exc, _REMOTE_ERRORS):
                 return [exc] * len(batch)
             if len(batch) == 1:

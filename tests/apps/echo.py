@@ -118,6 +118,12 @@ ACTIONS = {
 }
 
 
+IN_PROCESS = {"": 0, "raise": 1, "lose_gpu": 2}
+lost = (
+    threading.Event()
+)  # as after an assertion in a CUDA kernel, which each later call of the process repeats
+
+
 class EchoOp(Op):
     def init_op(self):
         self.started_by = os.getpid()
@@ -131,11 +137,15 @@ class EchoOp(Op):
         with self.lock:
             self.seen.append(self.own_number)
         ACTIONS[inputs.get("action", "")](inputs.get("argument", ""))
-        refused = inputs.get("action_in_process", "") == "raise"
-        return {"number": np.array([[self.own_number, refused]])}, False, None, ""
+        fault = IN_PROCESS[inputs.get("action_in_process", "")]
+        return {"number": np.array([[self.own_number, fault]])}, False, None, ""
 
     def process(self, feed_batch, typical_logid=0):
         numbers = feed_batch[0]["number"]
+        if (numbers[:, 1] == IN_PROCESS["lose_gpu"]).any():
+            lost.set()
+        if lost.is_set():
+            raise RuntimeError("CUDA error: device-side assert triggered\nPass `CUDA_LAUNCH_BLOCKING=1`")
         if numbers[:, 1].any():
             raise ValueError("the engine does not take this")
         rows = np.full(len(numbers), len(numbers))

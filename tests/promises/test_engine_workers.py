@@ -39,6 +39,28 @@ def test_a_poisonous_request_is_refused_and_its_neighbours_are_answered(
     assert one_worker.metric("paddlewheel_op_restarts_total") == before + 3, "with the batch, and twice alone"
 
 
+def test_a_request_that_loses_the_gpu_is_refused_and_its_neighbours_are_answered(
+    one_worker: ServiceProcess, tmp_path: Path
+) -> None:
+    requests = [{"number": str(i)} for i in range(7)]
+    requests.insert(3, {"number": "13", "action_in_process": "lose_gpu"})
+    held = {"action": "wait", "argument": str(tmp_path / "gate")}
+    answers = one_worker.ask_together(requests, held, tmp_path / "gate")
+    refusal = answers.pop(3)
+    assert refusal["err_no"] == 9000
+    assert [answer["value"][:2] for answer in answers] == [[str(i), str(2 * i)] for i in range(7)]
+    assert "the GPU is lost to this worker, which ends: CUDA error: device-side assert" in one_worker.log
+
+
+def test_the_text_of_a_client_does_not_pass_for_an_error_of_cuda(one_worker: ServiceProcess) -> None:
+    worker = one_worker.predict({"number": "1"})["pid"]
+    text = "CUDA error: device-side assert triggered"
+    for action, argument in (("raise", text), ("raise_text", f"invalid: {text}")):
+        answer = one_worker.ask({"action": action, "argument": argument})
+        assert answer["err_no"] and text in answer["err_msg"]
+    assert one_worker.predict({"number": "1"})["pid"] == worker
+
+
 def test_a_kill_of_a_batch_and_then_of_the_worker_that_runs_it_again_cost_no_request(
     one_worker: ServiceProcess, tmp_path: Path
 ) -> None:

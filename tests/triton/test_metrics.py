@@ -14,10 +14,11 @@ import tritonclient.http as http
 from prometheus_client.parser import text_string_to_metric_families
 
 from pipeline.api.metrics_settings import parse_metrics_settings
+from pipeline.dialects.triton_extensions.metrics import open_gpu_metrics
 from pipeline.errors import ConfigError
 from pipeline.front.metrics.latencies import WINDOW_S, Summary
 from tests.support.repository_process import RepositoryProcess
-from tests.support.service_process import PATIENCE_S, wait_until
+from tests.support.service_process import APPS, PATIENCE_S, wait_until
 from tests.support.triton_repository import write_model
 
 _TENSORS = """
@@ -205,6 +206,23 @@ def test_prometheus_parses_all_metrics_and_none_has_two_declarations(service: Re
     families = [f.name for f in text_string_to_metric_families(service.http("/metrics").body.decode())]
     assert sorted(set(families)) == sorted(families)
     assert "nv_inference_load_ratio" in families
+
+
+def test_gpus_have_their_gauges_and_the_energy_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(APPS / "nvml"))
+    metrics = open_gpu_metrics()
+    assert metrics is not None
+    lines = [line for text in metrics.lines() for line in text.splitlines() if not line.startswith("#")]
+    samples = {name: float(value) for name, value in (line.rsplit(maxsplit=1) for line in lines)}
+    first, second = ('{gpu_uuid="GPU-0"}', '{gpu_uuid="GPU-1"}')
+    assert samples == {
+        f"nv_gpu_utilization{first}": 0.25, f"nv_gpu_utilization{second}": 0.5,
+        f"nv_gpu_memory_total_bytes{first}": 80e9, f"nv_gpu_memory_total_bytes{second}": 80e9,
+        f"nv_gpu_memory_used_bytes{first}": 1e9, f"nv_gpu_memory_used_bytes{second}": 2e9,
+        f"nv_gpu_power_usage{first}": 123.5,
+        f"nv_gpu_power_limit{first}": 700, f"nv_gpu_power_limit{second}": 700,
+        f"nv_energy_consumption{first}": 2.5, f"nv_energy_consumption{second}": 1,
+    }  # fmt: skip
 
 
 class TestSummary:

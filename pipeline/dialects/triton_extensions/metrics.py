@@ -158,6 +158,39 @@ _HOST_GAUGES = {
     "nv_cpu_memory_total_bytes": "CPU total memory (RAM), in bytes",
     "nv_cpu_memory_used_bytes": "CPU used memory (RAM), in bytes",
 }
+# Description, type, and value in the metric's unit, from the module pynvml and the handle of a GPU.
+_GPU_METRICS: dict[str, tuple[str, str, Callable[[Any, Any], float]]] = {
+    "nv_gpu_utilization": (
+        "GPU utilization rate [0.0 - 1.0)",
+        "gauge",
+        lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    ),
+    "nv_gpu_memory_total_bytes": (
+        "GPU total memory, in bytes",
+        "gauge",
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).total,
+    ),
+    "nv_gpu_memory_used_bytes": (
+        "GPU used memory, in bytes",
+        "gauge",
+        lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used,
+    ),
+    "nv_gpu_power_usage": (
+        "GPU power usage in watts",
+        "gauge",
+        lambda nvml, gpu: nvml.nvmlDeviceGetPowerUsage(gpu) / 1000,
+    ),
+    "nv_gpu_power_limit": (
+        "GPU power management limit in watts",
+        "gauge",
+        lambda nvml, gpu: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
+    ),
+    "nv_energy_consumption": (
+        "GPU energy consumption in joules since the Triton Server started",
+        "counter",
+        lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,
+    ),
+}
 _IDLE = slice(3, 5)  # columns of /proc/stat: idle and iowait
 
 
@@ -170,6 +203,7 @@ class TritonMetrics:
         self._models = models
         self._settings = DEFAULT_METRICS if repository is None else repository.metrics
         self._host = HostMetrics()
+        self._gpus = open_gpu_metrics() if self._settings.gpu else None
 
     def text(self) -> bytes:
         """Return all metrics, for a request of /metrics."""
@@ -181,6 +215,7 @@ class TritonMetrics:
             *self._histograms(models),
             *(self._summaries(models) if self._settings.summary_latencies else ()),
             self._host.text() if self._settings.cpu else "",
+            *(self._gpus.lines() if self._gpus else ()),
         ]
         return "".join(lines).encode()
 
@@ -323,3 +358,45 @@ class HostMetrics:
         memory = {name: int(value.split()[0]) * 1024 for name, value in (line.split(":") for line in lines)}
         yield memory["MemTotal"]
         yield memory["MemTotal"] - memory["MemAvailable"]
+
+
+class GpuMetrics:
+    """Utilization, memory and power of each GPU, under Triton's names, from the NVIDIA driver."""
+
+    def __init__(self, nvml: Any) -> None:
+        """nvml: the module pynvml. Raises nvml.NVMLError without a driver."""
+        self._nvml = nvml
+        nvml.nvmlInit()
+        gpus = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        self._gpus = {f'{{gpu_uuid="{_escaped(nvml.nvmlDeviceGetUUID(gpu))}"}}': gpu for gpu in gpus}
+        self._energy_before = {
+            labels: self._read("nv_energy_consumption", gpu) or 0 for labels, gpu in self._gpus.items()
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Return the metrics in Prometheus' text format, without those that a GPU does not provide."""
+        for name, (description, kind, _) in _GPU_METRICS.items():
+            values = {labels: self._read(name, gpu) for labels, gpu in self._gpus.items()}
+            rows = [(labels, value) for labels, value in values.items() if value is not None]
+            if kind == "counter":
+                rows = [(labels, max(0.0, value - self._energy_before[labels])) for labels, value in rows]
+            if rows:
+                yield from _family(name, description, kind, rows)
+
+    def _read(self, name: str, gpu: Any) -> float | None:
+        try:
+            return _GPU_METRICS[name][2](self._nvml, gpu)
+        except self._nvml.NVMLError:  # not supported by this GPU, or the GPU has failed
+            return None
+
+
+def open_gpu_metrics() -> GpuMetrics | None:
+    """Return the metrics of the GPUs; None without the package nvidia-ml-py or a driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        return GpuMetrics(pynvml)
+    except pynvml.NVMLError:
+        return None

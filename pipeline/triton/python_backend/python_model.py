@@ -23,6 +23,7 @@ from pipeline.errors import ConfigError, InvalidInput, ServingError, get_error_t
 from pipeline.models.sequence_tensors import SequenceTensors
 from pipeline.models.tensor_spec import BY_DATATYPE
 from pipeline.process.app_modules import lead_import_path
+from pipeline.process.lost_device import end_if_device_is_lost
 from pipeline.process.run_module import PACKAGES
 from pipeline.triton.config_file import count_gpus
 from pipeline.triton.python_backend import utils
@@ -241,6 +242,7 @@ class PythonModel:
                 self._format_failure(get_error_text(exc) + format_model_lines(exc, self._path))
             ) from exc
         except BaseException as exc:  # models may call sys.exit, too
+            end_if_device_is_lost(exc)
             raise ModelRaised(
                 self._format_failure(format_exception(exc) + format_model_lines(exc, self._path))
             ) from exc
