@@ -282,7 +282,14 @@ def _read_program(folder: Path) -> tuple[Any, Any, Any]:
 
 
 def _hash_file_states(paths: Sequence[Path], *facts: str) -> str:
-    states = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns, *facts) for path in paths]
+    """Return a name for a cache folder with links to these files.
+
+    Two repositories may link to one file. The path of each link is a part, for it may be removed alone.
+    """
+    states = [
+        (str(path.absolute()), str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns, *facts)
+        for path in paths
+    ]
     return hashlib.sha256(repr(states).encode()).hexdigest()[:32]
 
 

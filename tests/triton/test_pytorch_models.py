@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.triton.config_file import get_backend, get_engine_options, read_config
-from pipeline.triton.model_folder import detect_backend
+from pipeline.triton.model_folder import detect_backend, read_program_facts
+from tests.support.onnx_models import onnx_file
 from tests.support.repository_process import RepositoryProcess
 from tests.support.triton_repository import write_model
 
@@ -65,3 +67,18 @@ def test_without_pytorch_the_model_alone_is_refused_with_the_command_that_instal
         (row,) = service.http("/v2/repository/index", b"").json
     assert row["state"] == "UNAVAILABLE"
     assert "needs PyTorch, which is not installed here: pip install 'paddlewheel[torch]'" in row["reason"]
+
+
+def test_a_model_that_two_repositories_link_to_stays_when_one_of_them_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copyfile(onnx_file("scaled"), tmp_path / "shared.onnx")
+    folders = []
+    for name in ("first", "second"):
+        version = tmp_path / name / "1"
+        version.mkdir(parents=True)
+        (version / "model.onnx").symlink_to(tmp_path / "shared.onnx")
+        folders.append(read_program_facts(version / "model.onnx", "onnxruntime").folder)
+    shutil.rmtree(tmp_path / "first")
+    assert (folders[1] / "model.onnx").is_file()
