@@ -12,7 +12,6 @@ import pytest
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.triton.config_file import get_backend, get_engine_options, read_config
 from pipeline.triton.model_folder import detect_backend, read_program_facts
-from tests.support.onnx_models import onnx_file
 from tests.support.repository_process import RepositoryProcess
 from tests.support.triton_repository import write_model
 
@@ -25,6 +24,12 @@ output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: [ 3 ] }
 def written(folder: Path, text: str) -> ModelConfig:
     write_model(folder, "rows", text + TENSORS)
     return read_config(folder / "rows")
+
+
+def write_program(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/code/__torch__.py", "def forward(self, x: Tensor) -> Tensor:\n  return x\n")
+        archive.writestr("model/constants.pkl", b"")
 
 
 @pytest.mark.parametrize("text", ['platform: "pytorch_libtorch"', 'backend: "pytorch"'])
@@ -60,9 +65,7 @@ def test_parameters_are_keys_of_the_engine(
 
 def test_without_pytorch_the_model_alone_is_refused_with_the_command_that_installs_it(tmp_path: Path) -> None:
     folder = write_model(tmp_path, "rows", f'platform: "pytorch_libtorch" {TENSORS}')
-    with zipfile.ZipFile(folder / "1" / "model.pt", "w") as archive:
-        archive.writestr("model/code/__torch__.py", "def forward(self, x: Tensor) -> Tensor:\n  return x\n")
-        archive.writestr("model/constants.pkl", b"")
+    write_program(folder / "1" / "model.pt")
     with RepositoryProcess(tmp_path, arguments=["--strict-readiness=false"]) as service:
         (row,) = service.http("/v2/repository/index", b"").json
     assert row["state"] == "UNAVAILABLE"
@@ -73,12 +76,12 @@ def test_a_model_that_two_repositories_link_to_stays_when_one_of_them_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    shutil.copyfile(onnx_file("scaled"), tmp_path / "shared.onnx")
+    write_program(tmp_path / "shared.pt")
     folders = []
     for name in ("first", "second"):
-        version = tmp_path / name / "1"
-        version.mkdir(parents=True)
-        (version / "model.onnx").symlink_to(tmp_path / "shared.onnx")
-        folders.append(read_program_facts(version / "model.onnx", "onnxruntime").folder)
+        config = written(tmp_path / name, 'backend: "pytorch"')
+        program = tmp_path / name / "rows" / "1" / "model.pt"
+        program.symlink_to(tmp_path / "shared.pt")
+        folders.append(read_program_facts(program, "pytorch", config).folder)
     shutil.rmtree(tmp_path / "first")
-    assert (folders[1] / "model.onnx").is_file()
+    assert (folders[1] / "model.pt").is_file()
