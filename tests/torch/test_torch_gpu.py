@@ -39,8 +39,12 @@ output { name: "output__0" data_type: TYPE_FP32 dims: [ -1 ] }
 class OnGpu(torch_files.Encoder):
     """The encoder with `.cuda()` inside of `forward`, as it is exported for a GPU."""
 
-    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        return super().forward(ids.cuda(), mask.cuda())
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        mask = attention_mask.cuda()
+        positions = torch.cumsum(mask, 1) * mask + torch.zeros(1, dtype=torch.int64, device="cuda")
+        embedded = self.words(input_ids.cuda()) + self.positions(positions)
+        states = self.layers(embedded, src_key_padding_mask=mask == 0)
+        return self.classifier(states[:, 0]).softmax(1)[0]
 
 
 class Hungry(nn.Module):
