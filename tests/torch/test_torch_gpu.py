@@ -106,6 +106,13 @@ def test_a_lower_precision_computes_in_it(tmp_path: Path, precision: str) -> Non
     np.testing.assert_allclose(lower, run_on_cpu(ROW), atol=0.05)
 
 
+def test_no_kernel_is_compiled_for_a_size_of_batches(tmp_path: Path) -> None:
+    predictor = load_rows(tmp_path)
+    for rows in range(1, 30):
+        predictor.run({"x": np.repeat(ROW, rows, 0)})
+    assert torch.jit.set_fusion_strategy([("STATIC", 0), ("DYNAMIC", 0)]) == [("STATIC", 0), ("DYNAMIC", 0)]
+
+
 def test_threads_share_the_model_each_on_its_own_stream(tmp_path: Path) -> None:
     predictor = load_rows(tmp_path)
     rows = np.random.default_rng(3).random((400, 16, 4), np.float32)

