@@ -29,6 +29,9 @@ LEAVING = 20  # clients that leave, of each kind
 _IDLE_S = 600  # longer than a run: a sequence of a client that left stays, as its bytes do
 _LONGEST_SEQUENCE, _LONGEST_STREAM = 20, 200
 _DOWN, _RESTARTING, _WORKER_DIED = "not there", "restarting", "a worker died under a stream"
+_CLOSED_CHANNEL = (
+    "Internal error from Core"  # of the client's library: a call began as its channel was closed
+)
 _DEATHS = ("has answers already", "the instance that kept its state")
 
 
@@ -176,7 +179,8 @@ def _compare(data: bytes, expected: np.ndarray[Any, Any]) -> Outcome:
 
 
 def _judge_status(error: grpc.aio.AioRpcError) -> Outcome:
-    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+    is_closed = error.details() == _CLOSED_CHANNEL
+    if is_closed or error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return Outcome(Kind.REFUSED, _DOWN)
     return Outcome(Kind.FAILED, f"{error.code().name}: {(error.details() or '')[:160]}")
 
