@@ -14,6 +14,7 @@ from pipeline.dialects.triton_extensions.server import statistics
 from pipeline.front.cache.response_cache import ResponseCache
 from pipeline.front.metrics.latencies import ModelLatencies, Summary
 from pipeline.front.metrics.metrics import Distribution
+from pipeline.front.scheduler.gauges import open_nvml
 from pipeline.front.scheduler.scheduler import Scheduler
 
 Stats = dict[str, Any]  # an element of `model_stats`
@@ -364,9 +365,8 @@ class GpuMetrics:
     """Utilization, memory and power of each GPU, under Triton's names, from the NVIDIA driver."""
 
     def __init__(self, nvml: Any) -> None:
-        """nvml: the module pynvml. Raises nvml.NVMLError without a driver."""
+        """nvml: the module pynvml, initialized."""
         self._nvml = nvml
-        nvml.nvmlInit()
         gpus = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         self._gpus = {f'{{gpu_uuid="{_escaped(nvml.nvmlDeviceGetUUID(gpu))}"}}': gpu for gpu in gpus}
         self._energy_before = {
@@ -392,11 +392,5 @@ class GpuMetrics:
 
 def open_gpu_metrics() -> GpuMetrics | None:
     """Return the metrics of the GPUs; None without the package nvidia-ml-py or a driver."""
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        return GpuMetrics(pynvml)
-    except pynvml.NVMLError:
-        return None
+    nvml = open_nvml()
+    return None if nvml is None else GpuMetrics(nvml)

@@ -25,9 +25,8 @@ class GpuMemory:
     """Reader of the GPU memory of each process, from the NVIDIA driver by the package nvidia-ml-py."""
 
     def __init__(self, nvml: Any) -> None:
-        """nvml: the module pynvml. Raises nvml.NVMLError without a driver."""
+        """nvml: the module pynvml, initialized."""
         self._nvml = nvml
-        nvml.nvmlInit()
         self._cards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
 
     def read_usage(self) -> dict[int, int]:
@@ -48,15 +47,22 @@ def open_gpu_memory(config: ServiceConfig) -> GpuMemory | None:
     confs = [op.local_service_conf for op in config.op.values()]
     if not any(conf and (conf.devices or conf.device_type in _ON_CARDS) for conf in confs):
         return None
+    nvml = open_nvml()
+    return None if nvml is None else GpuMemory(nvml)
+
+
+def open_nvml() -> Any | None:
+    """Return the module pynvml, initialized; None without the package nvidia-ml-py or a driver."""
     try:
         import pynvml  # type: ignore[import-not-found, unused-ignore]
     except ImportError:
         return None
     try:
-        return GpuMemory(pynvml)
+        pynvml.nvmlInit()
     except pynvml.NVMLError as exc:
-        log.warning("GPU memory is not told: %s", exc)
+        log.info("there are no metrics of GPUs: %s", exc)
         return None
+    return pynvml
 
 
 def register_gauges(
