@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -174,8 +175,10 @@ def test_the_cpu_time_of_measured_processes_is_no_other_work() -> None:
         child.stdin.flush()
         while measured.measure().own_s < 0.1:
             pass
-        assert unmeasured.measure().own_s == 0
-        assert unmeasured.measure().other_cores > measured.measure().other_cores
+        # The process may have to wait for a core between two of these measurements.
+        before, own, after = unmeasured.measure(), measured.measure(), unmeasured.measure()
+        assert before.own_s == after.own_s == 0
+        assert max(before.other_cores, after.other_cores) > own.other_cores
         child.kill()
 
 
@@ -338,7 +341,8 @@ def test_a_sample_that_is_none_is_named_and_no_hook_is_called(tmp_path: Path) ->
 
 
 def test_print_config_measures_the_demo_with_its_hooks(tmp_path: Path) -> None:
-    model = Path(shutil.copytree(ROOT / "models/demo", tmp_path / "demo"))
+    stored = shutil.ignore_patterns(f"*{CHOICES_FILE}*")  # services of other tests write there
+    model = Path(shutil.copytree(ROOT / "models/demo", tmp_path / "demo", ignore=stored))
     conf = {"model_config": str(model), "engine": "onnxruntime", "thread_num": 1}
     section = {"batch_size": "auto", "concurrency": 1, "local_service_conf": conf}
     (tmp_path / "config.yml").write_text(json.dumps({"http_port": 9292, "op": {"bert": section}}))
@@ -350,7 +354,9 @@ def test_print_config_measures_the_demo_with_its_hooks(tmp_path: Path) -> None:
         text=True,
         check=True,
     )
-    assert "served by onnxruntime fp32, batches of 8: " in printed.stdout.partition("\n")[0]
+    limits = "|".join(map(str, LIMITS))
+    chosen = rf"served by onnxruntime fp32, batches of ({limits}): \d+/s at "
+    assert re.search(chosen, printed.stdout.partition("\n")[0])
     assert "hooks are not measured" not in printed.stderr
 
 
