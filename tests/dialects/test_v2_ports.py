@@ -64,7 +64,7 @@ def test_what_the_main_ports_answer_is_answered_there_too(simple: ServiceProcess
             assert over_grpc.infer("simple", feeds(v2_grpc, 3)).as_numpy("OUTPUT0")[0, 0] == 6
         assert page(v2["http_port"], "/health/ready")[0] == 200
         assert simple.http("/v2").json["name"] == "triton"
-        assert f"v2.http_port {v2['http_port']}, v2.grpc_port {v2['grpc_port']}" in simple.log
+        simple.wait_for_log(f"v2.http_port {v2['http_port']}, v2.grpc_port {v2['grpc_port']}")
 
 
 def test_regions_and_settings_are_those_of_the_other_ports(

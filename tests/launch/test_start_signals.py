@@ -45,6 +45,7 @@ def run(*arguments: str) -> list[str]:
 def test_a_hangup_does_not_end_a_service_that_starts(when: str, taken: int) -> None:
     with ServiceProcess(APPS / "signalled.py", arguments=["SIGHUP", when]) as service:
         assert service.predict({"number": "21"})["doubled"] == "42"
+        service.wait_for_log("Nothing is loaded anew", taken)
         assert service.log.count("Nothing is loaded anew") == taken
 
 

@@ -15,6 +15,7 @@ from client.options import parse_options
 from pipeline.launch.serve_options import ServeOptions, add_flags, parse_flags
 from tests.support.command_line import python
 from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import wait_until
 from tests.support.triton_repository import write_model
 
 PROGRAM = "import sys; from pipeline.__main__ import tritonserver; sys.exit(tritonserver(sys.argv[1:]))"
@@ -108,8 +109,9 @@ def test_a_model_without_versions_makes_the_server_unready(tmp_path: Path) -> No
             200,
             400,
         ]
-        server.wait_for_log("Model same version 1, auto-completed config: ")
-        (config,) = re.findall(r"Model same version 1, auto-completed config: (.*)", server.log)
+        line = re.compile(r"Model same version 1, auto-completed config: (.*)\n")
+        wait_until(lambda: line.search(server.log), "the line is whole", on_timeout=lambda: server.log)
+        (config,) = line.findall(server.log)
         assert json.loads(config)["instance_group"]
 
 

@@ -312,4 +312,4 @@ class TestAnAppsOwnLogging:
             assert "pipeline" not in own
 
     def test_what_hooks_print_is_there_at_once(self, talkative: ServiceProcess) -> None:
-        assert "printed: a text\n" in talkative.log
+        talkative.wait_for_log("printed: a text\n")

@@ -97,7 +97,7 @@ def test_a_run_that_makes_no_progress_and_uses_no_cpu_is_run_by_another_instance
     answer = pending.result()
     assert (answer["err_no"], answer["value"][1]) == (0, "10"), answer
     assert service.metric(MOVED) == moved + 1
-    assert f"(pid {holder}) seems to hang" in service.log
+    service.wait_for_log(f"(pid {holder}) seems to hang")
     service.wait_until_ready(every_instance=True)
     assert holder in service.worker_pids(), "its run may be slow for once"
     os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))  # what it answers now is dropped
@@ -127,7 +127,7 @@ def test_a_thread_that_hangs_beside_one_that_works_loses_its_request_to_a_new_wo
             over.set()
         assert (answer["err_no"], answer["value"][1]) == (0, "10"), answer
         working.result()
-        assert "seems to hang" in service.log
+        service.wait_for_log("seems to hang")
 
 
 def test_no_request_fails_when_a_worker_is_stopped_under_load(

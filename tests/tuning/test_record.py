@@ -75,6 +75,7 @@ def test_what_is_answered_meanwhile_is_written_a_body_a_line(service: ServicePro
     )
     assert [one.path for one in asked] == ["/test/prediction", V1]
     assert not held.exists()
+    service.wait_for_log("2 requests were recorded")
     assert service.log.count("2 requests were recorded") == 1
 
 
