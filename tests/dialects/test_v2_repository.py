@@ -151,22 +151,26 @@ def test_a_load_under_load_loses_no_request_and_each_answer_names_its_version(
     client: Any, service: ServiceProcess, repository: Path
 ) -> None:
     old, stop = choose_version(repository).version, threading.Event()
+    seen: list[list[str]] = [[] for _ in range(4)]
 
-    def go_on_asking(protocol: str) -> list[str]:
-        seen = []
+    def go_on_asking(protocol: str, versions: list[str]) -> None:
         with client_of(service, protocol) as asking:
             while not stop.is_set():
-                seen.append(check(ask(asking)))
-        return seen
+                versions.append(check(ask(asking)))
 
     with ThreadPoolExecutor(4) as pool:
-        callers = [pool.submit(go_on_asking, protocol) for protocol in ("http", "grpc") * 2]
+        callers = [
+            pool.submit(go_on_asking, protocol, versions)
+            for protocol, versions in zip(("http", "grpc") * 2, seen, strict=True)
+        ]
+        wait_until(lambda: all(seen) or any(caller.done() for caller in callers), "each has an answer")
         new = str(add_next(repository))
         client.load_model("model")
         assert versions_told(client) == [new]
         assert check(ask(client)) == new
         stop.set()
-        seen = [caller.result() for caller in callers]
+        for caller in callers:
+            caller.result()
     for versions in seen:
         assert versions == sorted(versions, key=int)  # none of the old after the new
     assert {version for versions in seen for version in versions} >= {old}

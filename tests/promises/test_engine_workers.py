@@ -13,7 +13,14 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.support.service_process import APPS, ServiceProcess, is_running, key_value, wait_until
+from tests.support.service_process import (
+    APPS,
+    HttpAnswer,
+    ServiceProcess,
+    is_running,
+    key_value,
+    wait_until,
+)
 
 POISON = {"number": "13", "action": "die"}
 
@@ -179,15 +186,20 @@ def test_a_hanging_request_is_answered_at_its_deadline_and_its_worker_replaced(
     assert not is_running(worker)
     impatient.wait_until_ready()
     assert impatient.predict({"number": "2"})["doubled"] == "4"
-    assert "time limit" in impatient.log
+    impatient.wait_for_log("time limit")
 
 
 def test_readiness_fails_while_no_worker_is_there(impatient: ServiceProcess) -> None:
     impatient.wait_until_ready()
     impatient.kill_worker()
-    wait_until(lambda: impatient.http("/health/ready").status == 503, "the death shows")
-    answer = impatient.http("/health/ready").json
-    assert answer == {"ready": False, "ops": {"echo": {"ready": 0, "instances": 1}}}
+    answers: list[HttpAnswer] = []
+
+    def is_unready() -> bool:
+        answers.append(impatient.http("/health/ready"))
+        return answers[-1].status == 503
+
+    wait_until(is_unready, "the death shows")
+    assert answers[-1].json == {"ready": False, "ops": {"echo": {"ready": 0, "instances": 1}}}
     assert impatient.http("/health/live").status == 200
     impatient.wait_until_ready()
 

@@ -22,7 +22,9 @@ from tests.support.service_process import APPS, PATIENCE_S, ROOT, wait_until
 
 def answers(port: int, path: str) -> bool:
     with contextlib.suppress(OSError):
-        return bool(urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5).status == 200)
+        return bool(
+            urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE_S).status == 200
+        )
     return False
 
 

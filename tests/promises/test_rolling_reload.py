@@ -57,36 +57,44 @@ class Load:
 
     def __init__(self, service: ServiceProcess, callers: int = 6) -> None:
         self._service = service
+        self._asked: list[tuple[float, float, int, dict[str, Any]]] = []
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(callers)
         self._callers = [self._pool.submit(self._ask, number) for number in range(callers)]
 
-    def _ask(self, caller: int) -> list[tuple[float, float, int, dict[str, Any]]]:
-        """When each request was sent and answered, its number, and its answer."""
-        asked = []
+    def _ask(self, caller: int) -> None:
         with contextlib.closing(self._service.connection()) as connection:
             number = caller
             while not self._stop.is_set():
                 sent = time.monotonic()
                 connection.request("POST", "/test/prediction", key_value({"number": str(number)}))
                 answer = read_answer(connection).json
-                asked.append((sent, time.monotonic(), number, answer))
+                self._asked.append((sent, time.monotonic(), number, answer))
                 number += 1000
-        return asked
+
+    def wait_for_state(self, state: str) -> None:
+        """Until a caller has an answer of a worker that has read this state."""
+        wait_until(
+            lambda: any(state in answer["value"][1:2] for *_, answer in list(self._asked)), f"state {state}"
+        )
 
     def end(self) -> list[tuple[float, float, int, dict[str, Any]]]:
+        """When each request was sent and answered, its number, and its answer."""
         self._stop.set()
-        asked = [one for caller in self._callers for one in caller.result()]
+        for caller in self._callers:
+            caller.result()
         self._pool.shutdown()
-        return asked
+        return self._asked
 
 
 def test_no_request_is_lost_and_none_gets_the_old_after_the_new(service: ServiceProcess, state: Path) -> None:
     before = service.worker_pids()
     load = Load(service)
+    load.wait_for_state("1")
     state.write_text("2")
     reload(service)
     wait_until_all_serve(service)
+    load.wait_for_state("2")
     asked = load.end()
     assert [answer["err_msg"] for *_, answer in asked if answer["err_no"]] == []
     first_new = min(answered for _, answered, _, answer in asked if answer["value"][1] == "2")

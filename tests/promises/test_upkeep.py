@@ -85,7 +85,7 @@ def test_workers_are_exchanged_after_so_many_requests_and_no_request_is_lost(tmp
             seen = set().union(*pool.map(ask, range(3)))
         assert first <= seen, "both had served"
         assert service.metric("paddlewheel_op_restarts_total") == 0
-        assert f"max_requests_per_worker {MAX_REQUESTS}" in service.log
+        service.wait_for_log(f"max_requests_per_worker {MAX_REQUESTS}")
 
 
 def test_a_worker_that_grew_too_large_is_exchanged(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_worker_that_grew_too_large_is_exchanged(tmp_path: Path) -> None:
         assert service.predict({"do": "grow", "argument": "400"})["pid"] == str(worker)
         until_replaced(service, worker)
         assert service.metric("paddlewheel_resident_bytes", process="moody.0") < 300e6
-        assert "max_worker_rss 300" in service.log
+        service.wait_for_log("max_worker_rss 300")
 
 
 def test_a_limit_below_what_a_worker_has_at_its_start_is_told_and_not_applied(tmp_path: Path) -> None:
@@ -110,8 +110,7 @@ def test_workers_that_become_ready_and_die_in_turn_make_a_service_that_is_not_re
         for deaths in range(3):
             wait_until(lambda: service.metric(READY) == 1, "a worker is ready")
             assert service.http("/health/ready").status == 200, f"after {deaths} deaths"
-            service.kill_worker()
-            wait_until(lambda: service.metric(READY) == 0, "its death is noticed")
+            let_it_die(service, deaths)
         wait_until(lambda: service.metric(READY) == 1, "the next is ready")
         answer = service.http("/health/ready")
         assert (answer.status, answer.json["ops"]["moody"]["ready"]) == (503, 0)
