@@ -69,7 +69,10 @@ def test_the_error_names_each_address_and_the_deadline_holds_for_all() -> None:
         call_in_turn([lambda remaining_s: "late"], 0)
 
 
-def test_an_address_that_breaks_off_or_refuses_passes_its_request_on(closed_port: int) -> None:
+def test_an_address_that_breaks_off_or_refuses_passes_its_request_on(
+    closed_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client.http_connection.AVOIDED_S", PATIENCE_S)
     with http_server(reset) as broken, http_server(respond()) as server:
         urls = f"{broken.url},http://127.0.0.1:{closed_port},{server.url}"
         with HttpClient(urls, retries=0) as client:

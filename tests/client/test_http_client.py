@@ -124,7 +124,7 @@ def test_errors_of_the_request_are_not_tried_again() -> None:
 def test_http_timeout_bounds_the_whole_call(silent: Step) -> None:
     with (
         http_server(silent) as server,
-        HttpClient(server.url, timeout_s=0.3) as client,
+        HttpClient(server.url, timeout_s=1.0) as client,
         pytest.raises(RequestTimedOut),
     ):
         client.predict("text")

@@ -17,7 +17,7 @@ import pytest
 from client.load_report import histogram, percentile
 from tests.support.command_line import python
 from tests.support.scripted_servers import Handler, hang, http_server, refuse, reply, respond, rpc_server
-from tests.support.service_process import APPS, ROOT, ServiceProcess
+from tests.support.service_process import APPS, PATIENCE_S, ROOT, ServiceProcess
 
 OVER_RPC = ("grpc", "v2-grpc")
 V2 = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["a wheel"]}]}
@@ -116,7 +116,8 @@ def test_at_a_rate_requests_are_begun_when_they_are_due_and_timed_from_then() ->
     assert result.returncode == 0, result.stderr
     assert "50 requests/s" in result.stdout and "4 in" in result.stdout
     late = re.search(r"begun late: take more --threads\D*(\d)", result.stdout)
-    assert late and late[1] == "3", result.stdout
+    # The first request is late, too, if its thread got no core in time.
+    assert late and late[1] in ("3", "4"), result.stdout
     p50 = re.search(r"p50\D*([\d.]+) ms", result.stdout)
     assert p50 and float(p50[1]) > 200, "what waits for a slow answer counts as slow"
 
@@ -199,7 +200,7 @@ def test_interrupted_load_prints_what_it_measured() -> None:
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             server.wait_for_requests(32)
             process.send_signal(signal.SIGINT)
-            output, _ = process.communicate(timeout=30)
+            output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "29 in" in output
 

@@ -64,7 +64,7 @@ def test_rpc_timeout_and_refusal_are_typed() -> None:
 
     with (
         rpc_server(silent) as server,
-        RpcClient(server.address, timeout_s=0.3) as client,
+        RpcClient(server.address, timeout_s=1.0) as client,
         pytest.raises(RequestTimedOut),
     ):
         client.predict("text")

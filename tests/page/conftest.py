@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.support import onnx_models
 from tests.support.embedding_models import encoder
 from tests.support.new_services import new_service
-from tests.support.service_process import APPS, ServiceProcess
+from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess
 from tests.support.table_models import people_with_gaps
 from tests.support.text_services import NLI, TextProcess, classifier
 
@@ -28,6 +28,7 @@ def browser() -> Iterator[Browser]:
     """A headless Chromium, the one that `make test-page` names."""
     program = os.environ.get("CHROMIUM") or shutil.which("chromium")
     assert program is not None, "there is no Chromium here; `make test-page` installs it"
+    expect.set_options(timeout=PATIENCE_S * 1000)
     with sync_playwright() as playwright:
         yield playwright.chromium.launch(executable_path=program)
 
@@ -45,6 +46,7 @@ def show(browser: Browser) -> Iterator[ShowPage]:
     def opened(service: ServiceProcess, *, width: int = WIDE, **options: Any) -> Page:
         options = {"locale": "en-US", "viewport": {"width": width, "height": 900}, **options}
         context = browser.new_context(**options)
+        context.set_default_timeout(PATIENCE_S * 1000)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: faults.append(str(error)))

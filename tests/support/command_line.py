@@ -7,12 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.service_process import ROOT
+from tests.support.service_process import PATIENCE_S, ROOT
 
 
 def python(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """Python with these arguments, in the project's folder."""
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE_S
+    )
 
 
 def paddlewheel(

@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from client.protos.pipeline_service_pb2 import Response
+from tests.support.service_process import PATIENCE_S
 
 OUTPUTS = {
     "label": "array(['sports'], dtype='<U6')",
@@ -69,7 +70,7 @@ class HttpServer(ThreadingHTTPServer):
 
     def wait_for_requests(self, number: int) -> None:
         with self.seen_changed:
-            assert self.seen_changed.wait_for(lambda: len(self.seen) >= number, timeout=30)
+            assert self.seen_changed.wait_for(lambda: len(self.seen) >= number, PATIENCE_S)
 
 
 def respond(status: int = 200, body: bytes = answer(), *, close: bool = False, **headers: str) -> Step:
