@@ -35,9 +35,7 @@ def server() -> Iterator[HTTPServer]:
 
 @pytest.mark.parametrize(("status", "ready"), [(200, True), (503, False), (404, True), (401, True)])
 def test_only_a_page_that_says_so_makes_a_service_unready(
-    server: HTTPServer, status: int, ready: bool
+    server: HTTPServer, closed_port: int, status: int, ready: bool
 ) -> None:
     server.status = status  # type: ignore[attr-defined]
-    closed = HTTPServer(("127.0.0.1", 0), Page)
-    closed.server_close()
-    assert is_ready((closed.server_port, server.server_port)) is ready
+    assert is_ready((closed_port, server.server_port)) is ready

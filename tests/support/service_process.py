@@ -269,7 +269,8 @@ class ServiceProcess:
         pids: list[int] = []
         with contextlib.suppress(OSError):
             for task in Path(f"/proc/{self.process.pid}/task").iterdir():
-                pids += map(int, (task / "children").read_text().split())
+                with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+                    pids += map(int, (task / "children").read_text().split())
         return sorted(pid for pid in pids if module in command_line(pid))
 
     def kill_worker(self, number: int = 0) -> int:
