@@ -53,22 +53,16 @@ def test_the_time_of_a_thread_is_divided_into_running_waiting_and_blocking() -> 
 
 def test_a_thread_that_computes_is_told_from_one_that_waits() -> None:
     ends, computed = threading.Event(), threading.Event()
-    threads: list[int] = []
 
     def compute() -> None:
-        threads.append(threading.get_native_id())
         until = time.thread_time() + 0.2
         while time.thread_time() < until:
             pass
         computed.set()
         ends.wait()
 
-    def wait() -> None:
-        threads.append(threading.get_native_id())
-        ends.wait()
-
     before = read_threads([os.getpid()])
-    running = [threading.Thread(target=target) for target in (compute, wait)]
+    running = [threading.Thread(target=target) for target in (compute, ends.wait)]
     for thread in running:
         thread.start()
     computed.wait()
@@ -76,7 +70,7 @@ def test_a_thread_that_computes_is_told_from_one_that_waits() -> None:
     ends.set()
     for thread in running:
         thread.join()
-    computing, waiting = (uses[os.getpid(), thread].since(ThreadUse()) for thread in threads)
+    computing, waiting = (uses[os.getpid(), thread.native_id].since(ThreadUse()) for thread in running)
     assert computing.user_s + computing.kernel_s >= 0.2
     assert waiting.user_s + waiting.kernel_s < 0.1
     assert {process for process, _ in before} == {os.getpid()}
