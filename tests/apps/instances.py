@@ -20,7 +20,7 @@ endpoint = threading.Lock()
 def meet(number: str) -> None:
     with endpoint:
         room = rooms[number] = rooms[number] or threading.Barrier(int(number))
-    room.wait(30)
+    room.wait(60)
 
 
 def wait_and_die(path: str) -> None:

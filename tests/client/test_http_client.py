@@ -22,6 +22,7 @@ from tests.support.scripted_servers import (
     reset,
     respond,
 )
+from tests.support.service_process import PATIENCE_S
 
 
 def test_http_answer_has_the_outputs_by_key() -> None:
@@ -97,7 +98,7 @@ def test_idle_connections_that_the_server_closed_cost_no_request() -> None:
     together = threading.Barrier(4)
 
     def last_word(handler: Handler) -> None:
-        together.wait(timeout=30)
+        together.wait(PATIENCE_S)
         respond(close=True)(handler)
 
     script = [last_word] * 4 + [respond()]

@@ -153,7 +153,7 @@ from paddle_serving_server.pipeline.proto import pipeline_service_pb2, pipeline_
 def ask(port):
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         request = pipeline_service_pb2.Request(key=["cmd"], value=["post_prod60"])
-        return rpc.PipelineServiceStub(channel).inference(request, timeout=30)
+        return rpc.PipelineServiceStub(channel).inference(request, timeout=60)
 
 answer = ask(%d)
 print(answer.err_no, answer.err_msg)

@@ -23,6 +23,7 @@ from pipeline.engines import create_predictor
 from pipeline.models.onnx_file import inspect_onnx
 from pipeline.models.serving_model import ServingModel, load_serving_model
 from tests.support import models, old_models
+from tests.support.service_process import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = str(ROOT / "models" / "demo")
@@ -224,8 +225,8 @@ def test_a_command_that_is_stopped_leaves_neither_files_nor_processes(work: Path
     ) as command:
         process = os.pidfd_open(int(started.read_text("utf-8")))  # waits until the step's process runs
         command.terminate()
-        assert command.wait(30) == 130
-    assert select.select([process], [], [], 10)[0] == [process]
+        assert command.wait(PATIENCE_S) == 130
+    assert select.select([process], [], [], PATIENCE_S)[0] == [process]
     os.close(process)
     assert sorted(work.iterdir()) == before
 

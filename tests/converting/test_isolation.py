@@ -18,6 +18,7 @@ from convert.steps.conversion_environment import CONVERT_PYTHON
 from convert.steps.isolation import run_isolated
 from convert.steps.progress import SilentSteps
 from pipeline.errors import ConversionError, ParityError
+from tests.support.service_process import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 
@@ -133,8 +134,8 @@ def test_a_crash_after_the_result_costs_nothing() -> None:
 
 def test_a_step_that_talks_on_and_on_is_stopped_with_its_children(tmp_path: Path) -> None:
     pid_file = tmp_path / "pids"
-    error = failure("hang", timeout_s=3.0, pid_file=str(pid_file))
-    assert error.message.startswith("the converter took longer than 3 s and was stopped")
+    error = failure("hang", timeout_s=6.0, pid_file=str(pid_file))
+    assert error.message.startswith("the converter took longer than 6 s and was stopped")
     assert all(has_ended(int(pid)) for pid in pid_file.read_text("utf-8").split())
 
 
@@ -149,7 +150,7 @@ def test_an_interrupted_command_leaves_no_process(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stderr=subprocess.PIPE) as command:
         pids = pid_file.read_text("utf-8").split()  # waits until the step writes
         command.terminate()
-        assert command.wait(30) != 0
+        assert command.wait(PATIENCE_S) != 0
     assert len(pids) == 2 and all(has_ended(int(pid)) for pid in pids)
 
 

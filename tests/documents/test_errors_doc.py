@@ -13,7 +13,7 @@ import pytest
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from client.protos.pipeline_service_pb2 import Request, Response
 from tests.support import onnx_models
-from tests.support.service_process import APPS, ROOT, RPC_METHOD, ServiceProcess, key_value
+from tests.support.service_process import APPS, PATIENCE_S, ROOT, RPC_METHOD, ServiceProcess, key_value
 
 KEY = "alice-0123456789abcdef"
 V2_METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -101,7 +101,7 @@ def over_grpc(service: ServiceProcess, method: str, message: bytes, case: Case) 
     metadata = [("x-api-key", case.key)] if case.key else []
     with service.channel() as channel:
         try:
-            answer: bytes = channel.unary_unary(method)(message, metadata=metadata, timeout=30)
+            answer: bytes = channel.unary_unary(method)(message, metadata=metadata, timeout=PATIENCE_S)
         except grpc.RpcError as exc:
             return Told(exc.code().name, exc.details() or "")
     return answer

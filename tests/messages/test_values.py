@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from pipeline.messages.frames import INLINE_BYTES, NotEncodable, Part, Unread, decode, encode, will_read
+from tests.support.service_process import PATIENCE_S
 
 
 @dataclass
@@ -159,7 +160,7 @@ def test_a_thread_in_the_middle_of_a_value_disturbs_no_other_thread() -> None:
         called_by = frame.f_back.f_code if frame.f_back else None
         if event == "call" and called_by is encode.__code__ and not in_the_middle.is_set():
             in_the_middle.set()
-            go_on.wait(30)
+            go_on.wait(PATIENCE_S)
 
     def slow() -> Any:
         sys.setprofile(pause)
@@ -167,7 +168,7 @@ def test_a_thread_in_the_middle_of_a_value_disturbs_no_other_thread() -> None:
 
     with ThreadPoolExecutor(1) as pool:
         slower = pool.submit(slow)
-        assert in_the_middle.wait(30)
+        assert in_the_middle.wait(PATIENCE_S)
         assert passed_on({"text": "of the fast one"}) == {"text": "of the fast one"}
         go_on.set()
         assert slower.result() == {"text": "of the slow one", "pair": (1, 2)}

@@ -13,7 +13,7 @@ import pytest
 from client.protos.pipeline_service_pb2 import Request
 from tests.support import models
 from tests.support.free_ports import free_port
-from tests.support.service_process import APPS, ROOT, ServiceProcess
+from tests.support.service_process import APPS, PATIENCE_S, ROOT, ServiceProcess
 
 ENV = {"PYTHONPATH": f"{ROOT}:{ROOT / 'compat'}"}
 CLIENTS = 8
@@ -90,7 +90,7 @@ def test_paddle_servings_counters_are_at_the_port_of_its_configuration(model_fol
         assert service.predict({"number": "1"})
         assert service.ask({"number": "one"})["err_no"] == 10000
         for port in (dag["prometheus_port"], service.http_port):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
                 lines = answer.read().decode().splitlines()
             counters = dict(line.split() for line in lines if line.startswith("pd_"))
             assert counters["pd_query_request_success_total"] == "1.0"
