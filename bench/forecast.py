@@ -12,7 +12,7 @@ import json
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -114,7 +114,7 @@ def run_round(subject: Subject, seconds: float, seed: int) -> Round:
     config = {**subject.config, "trace": trace}
     try:
         with running_service(ROOT / subject.script, config, subject.env) as service:
-            measured, closed = _measure_times(service, collector, seconds)
+            measured, closed = _measure_times(service, collector, subject.batch_size, seconds)
             times = _add_way_outside(service, subject, measured, seconds, seed)
             # Spans are only for the measurement: the loads that are compared are not traced.
             service.http("/v2/trace/setting", json.dumps({"trace_level": ["OFF"]}))
@@ -128,7 +128,7 @@ def run_round(subject: Subject, seconds: float, seed: int) -> Round:
 
 
 def _measure_times(
-    service: ServiceProcess, collector: Collector, seconds: float
+    service: ServiceProcess, collector: Collector, batch_size: int, seconds: float
 ) -> tuple[ServiceTimes, Load]:
     """Keep the instance busy by a closed loop, and return the times of its runs."""
     cpu = ServiceCpu(service)
@@ -145,19 +145,28 @@ def _measure_times(
         closed = load(seconds)
         runs, front_s = _count_runs(service) - runs, cpu.so_far_s()[0] - front_s
     wait_until(lambda: collector.find("batch"), "spans of batches")
-    runs_s: dict[int, list[float]] = defaultdict(list)
-    for span in collector.find("batch"):
-        took_ns = int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])
-        runs_s[int(get_attributes(span)["paddlewheel.requests"])].append(took_ns * 1e-9)
-    dispatch_s = max(0.0, closed.seconds / runs - _mean_run_s(runs_s))
+    runs_s, mean_run_s = _collect_runs(collector.find("batch"), batch_size)
+    dispatch_s = max(0.0, closed.seconds / runs - mean_run_s)
     return ServiceTimes(runs_s, dispatch_s, front_s / closed.requests), closed
 
 
-def _mean_run_s(runs_s: dict[int, list[float]]) -> float:
-    """Return the mean time of all runs. A run of n requests is traced with 1 - (1 - 1/TRACED)^n of chance."""
-    weights = {size: 1 / (1 - (1 - 1 / TRACED) ** size) for size in runs_s}
-    total = sum(weights[size] * len(times) for size, times in runs_s.items())
-    return sum(weights[size] * sum(times) for size, times in runs_s.items()) / total
+def _collect_runs(
+    spans: Sequence[Mapping[str, Any]], batch_size: int
+) -> tuple[dict[int, list[float]], float]:
+    """Return the seconds of the traced runs by their number of requests, and the mean of all runs.
+
+    A reply of an Op without a model has several runs. Long replies are traced more often than short ones.
+    """
+    runs_s: dict[int, list[float]] = defaultdict(list)
+    total_s = count = 0.0
+    for span in spans:
+        requests = int(get_attributes(span)["paddlewheel.requests"])
+        took_s = (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])) * 1e-9
+        runs = math.ceil(requests / batch_size)
+        runs_s[min(requests, batch_size)] += [took_s / runs] * runs
+        weight = 1 / (1 - (1 - 1 / TRACED) ** requests)
+        total_s, count = total_s + weight * took_s, count + weight * runs
+    return runs_s, total_s / count
 
 
 def _count_runs(service: ServiceProcess) -> float:
