@@ -370,20 +370,20 @@ class GpuMetrics:
         gpus = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         self._gpus = {f'{{gpu_uuid="{_escaped(nvml.nvmlDeviceGetUUID(gpu))}"}}': gpu for gpu in gpus}
         self._energy_before = {
-            labels: self._read("nv_energy_consumption", gpu) or 0 for labels, gpu in self._gpus.items()
+            labels: self._read_metric("nv_energy_consumption", gpu) or 0 for labels, gpu in self._gpus.items()
         }
 
     def lines(self) -> Iterator[str]:
         """Return the metrics in Prometheus' text format, without those that a GPU does not provide."""
         for name, (description, kind, _) in _GPU_METRICS.items():
-            values = {labels: self._read(name, gpu) for labels, gpu in self._gpus.items()}
+            values = {labels: self._read_metric(name, gpu) for labels, gpu in self._gpus.items()}
             rows = [(labels, value) for labels, value in values.items() if value is not None]
             if kind == "counter":
                 rows = [(labels, max(0.0, value - self._energy_before[labels])) for labels, value in rows]
             if rows:
                 yield from _family(name, description, kind, rows)
 
-    def _read(self, name: str, gpu: Any) -> float | None:
+    def _read_metric(self, name: str, gpu: Any) -> float | None:
         try:
             return _GPU_METRICS[name][2](self._nvml, gpu)
         except self._nvml.NVMLError:  # not supported by this GPU, or the GPU has failed
