@@ -60,12 +60,12 @@ test-plain-grpc: $(DEV)  ## Tests of the gRPC ports on grpc.aio alone, as after 
 test-torch: $(TORCH_SERVING)  ## Tests of the PyTorch engine, in .venv-torch (TORCH_INDEX=... names where PyTorch comes from)
 	$(TORCH_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/torch
 
-test-system: $(SYSTEM)  ## Generated requests for every operation; nginx, HAProxy, Prometheus; models in S3; spoken digits; manifests
+test-system: $(SYSTEM)  ## Generated requests for every operation; nginx, HAProxy, Prometheus, Redis; models in S3; spoken digits; manifests
 	$(PY) -m convert demo
 	docker/install.sh espeak
 	nginx=$$(docker/install.sh nginx) && haproxy=$$(docker/install.sh haproxy) && \
-		prometheus=$$(docker/install.sh prometheus) && \
-		NGINX="$$nginx" HAPROXY="$$haproxy" PROMETHEUS="$$prometheus" $(PY) -m pytest tests/system
+		prometheus=$$(docker/install.sh prometheus) && redis=$$(docker/install.sh redis) && \
+		NGINX="$$nginx" HAPROXY="$$haproxy" PROMETHEUS="$$prometheus" REDIS_SERVER="$$redis" $(PY) -m pytest tests/system
 
 coverage: $(DEV)  ## All tests, with the lines of ours that they and the processes they start have run
 	$(PY) -m convert demo

@@ -18,6 +18,7 @@
 #   docker/install.sh nginx                prints where nginx is, installed first where it is not (Debian; as root)
 #   docker/install.sh haproxy              prints where HAProxy is, installed first where it is not (Debian; as root)
 #   docker/install.sh prometheus           prints where Prometheus is, installed first where it is not (Debian; as root)
+#   docker/install.sh redis                prints where redis-server is, installed first where it is not (Debian; as root)
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR INDEX      PyTorch beside it, from the given package index; `pip` is pip's own
 #   docker/install.sh torch-serving DIR VENV INDEX
@@ -171,6 +172,10 @@ haproxy)
 prometheus)
     install_program "${PROMETHEUS:-prometheus}" prometheus PROMETHEUS >&2
     find_program "${PROMETHEUS:-prometheus}"
+    ;;
+redis)
+    install_program "${REDIS_SERVER:-redis-server}" redis-server REDIS_SERVER >&2
+    find_program "${REDIS_SERVER:-redis-server}"
     ;;
 espeak)
     install_program espeak-ng espeak-ng

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# Each index has other builds of PyTorch. Few services need S3: the group `system` has its packages.
-UNLOCKED_EXTRAS = ("torch", "s3")
+# Each index has other builds of PyTorch. Few services need S3 or Redis; the group `system` has them.
+UNLOCKED_EXTRAS = ("torch", "s3", "redis")
 SOURCES = "jieba,seqeval"  # published without wheels; paddlenlp asks for them
 HERE = Path(__file__).resolve().parent
 HEADER = "# Written by `make lock` from pyproject.toml, for Linux x86-64 and Python 3.11-3.13. Do not edit.\n"

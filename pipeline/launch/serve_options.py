@@ -303,7 +303,8 @@ class ServeOptions:
     repoagent_directory: Path | None = _BACKENDS.ignored("the checksum agent is built in", values.FOLDER)
 
     cache_config: tuple[str, ...] = _CACHE.flag(
-        "local,size=BYTES: cache responses of models with response_cache in memory",
+        "local,size=BYTES: cache responses of models with response_cache in memory; redis,host=NAME: in a "
+        "Redis server",
         values.SETTING,
         default=(),
     )

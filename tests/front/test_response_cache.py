@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pipeline.api.app import ServedModel
-from pipeline.api.cache_settings import CacheSettings, parse_cache_settings
+from pipeline.api.cache_settings import LocalSettings, RedisSettings, parse_cache_settings
 from pipeline.errors import ConfigError, ServingError
 from pipeline.front.cache import keys
 from pipeline.front.cache.keys import CacheKey, build_request_key
@@ -157,10 +157,15 @@ def test_a_model_that_keeps_the_order_of_requests_is_not_cached() -> None:
     assert not model.uses_cache
 
 
-def test_flags_of_the_cache() -> None:
-    assert parse_cache_settings(("local,size=1024",), None) == CacheSettings("local", 1024)
-    assert parse_cache_settings((), 1024) == CacheSettings("local", 1024)
+def test_flags_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parse_cache_settings(("local,size=1024",), None) == LocalSettings(1024)
+    assert parse_cache_settings((), 1024) == LocalSettings(1024)
     assert parse_cache_settings((), 0) is parse_cache_settings((), None) is None
+    assert parse_cache_settings(("redis,host=a",), None) == RedisSettings("a")
+    monkeypatch.setenv("TRITONCACHE_REDIS_PASSWORD", "secret")
+    arguments = ["redis,host=a", "redis,port=7000", "redis,connect_timeout=20", "redis,socket_timeout=30"]
+    settings = RedisSettings("a", 7000, password="secret", timeout_s=0.05)
+    assert parse_cache_settings(arguments, None) == settings
 
 
 @pytest.mark.parametrize(
@@ -172,7 +177,11 @@ def test_flags_of_the_cache() -> None:
         (("local,size=0",), None, "a number of bytes from 1 on"),
         (("local,size=1MB",), None, "a number of bytes from 1 on"),
         (("local,room=1",), None, "has the setting size alone"),
-        (("disk,size=1",), None, "there is no such cache, only local"),
+        (("disk,size=1",), None, "there is no such cache, only local and redis"),
+        (("redis,port=1",), None, "--cache-config=redis needs a host"),
+        (("redis,host=a", "redis,hots=b"), None, "redis,hots: the cache redis has the settings host, user"),
+        (("redis,host=a", "redis,port=65536"), None, "redis,port=65536: the value is a whole number, 65535"),
+        (("redis,host=a", "redis,pool_size=0"), None, "pool_size=0: the value is a whole number from 1"),
         ((), -1, "the size is a number of bytes"),
     ],
 )

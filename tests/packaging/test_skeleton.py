@@ -134,7 +134,7 @@ class TestLocks:
         options = project["project"]["optional-dependencies"]
         extras = [
             line for name, extra in options.items() for line in extra
-            if name not in ("torch", "s3") and not line.startswith("paddlewheel[")
+            if name not in ("torch", "s3", "redis") and not line.startswith("paddlewheel[")
         ]  # fmt: skip
         for asked, lock in (
             (compat["optional-dependencies"]["vision"], "dev.txt"),
@@ -145,7 +145,7 @@ class TestLocks:
             (project["dependency-groups"]["to-onnx"], "to-onnx.txt"),
             (project["dependency-groups"]["dev"], "dev.txt"),
             (project["dependency-groups"]["page"], "page.txt"),
-            (project["dependency-groups"]["system"] + options["s3"], "system.txt"),
+            (project["dependency-groups"]["system"] + options["s3"] + options["redis"], "system.txt"),
             (project["dependency-groups"]["mutants"], "mutants.txt"),
             (project["dependency-groups"]["torch"], "torch.txt"),
             (
@@ -165,9 +165,11 @@ class TestLocks:
         named = {normalised(name) for name in pins(root / "requirements/convert.txt")}
         assert {name for name in named if name.startswith(("torch", "triton", "nvidia", "cuda"))} == set()
 
-    def test_all_extras_but_pytorch_and_s3_are_the_others_together(self, root: Path) -> None:
+    def test_all_extras_but_pytorch_s3_and_redis_are_the_others_together(self, root: Path) -> None:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-        *others, last = (name for name in project["optional-dependencies"] if name not in ("torch", "s3"))
+        *others, last = (
+            name for name in project["optional-dependencies"] if name not in ("torch", "s3", "redis")
+        )
         assert (last, project["optional-dependencies"][last]) == ("all", [f"paddlewheel[{','.join(others)}]"])
 
     def test_the_tests_run_on_the_pinned_versions(self, root: Path) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 from pipeline.api.metrics_settings import DEFAULT_METRICS, FIRST_RESPONSE
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.triton_extensions.server import statistics
+from pipeline.front.cache.local import LocalCache
+from pipeline.front.cache.redis_cache import RedisCache
 from pipeline.front.cache.response_cache import ResponseCache
 from pipeline.front.metrics.latencies import ModelLatencies, Summary
 from pipeline.front.metrics.metrics import Distribution
@@ -81,25 +83,28 @@ _CACHE_COUNTERS: Counters = {
     ),
 }
 _CACHE_GAUGES: dict[str, tuple[str, Callable[[ResponseCache], float]]] = {
-    "nv_cache_num_entries": (
-        "Number of responses stored in response cache",
-        lambda cache: len(cache.outputs),
-    ),
     "nv_cache_num_lookups": ("Number of cache lookups in response cache", lambda cache: cache.lookups),
     "nv_cache_num_hits": ("Number of cache hits in response cache", lambda cache: cache.hits),
     "nv_cache_num_misses": (
         "Number of cache misses in response cache",
         lambda cache: cache.lookups - cache.hits,
     ),
+}
+_LOCAL_CACHE_GAUGES: dict[str, tuple[str, Callable[[LocalCache], float]]] = {
+    "nv_cache_num_entries": ("Number of responses stored in response cache", len),
     "nv_cache_num_evictions": (
         "Number of cache evictions in response cache",
-        lambda cache: cache.outputs.evictions,
+        lambda outputs: outputs.evictions,
     ),
     "nv_cache_util": (
         "Cache utilization [0.0 - 1.0]",
-        lambda cache: cache.outputs.used_bytes / cache.outputs.max_bytes,
+        lambda outputs: outputs.used_bytes / outputs.max_bytes,
     ),
 }
+_REDIS_FAILURES = (
+    "paddlewheel_redis_failures_total",
+    "Lookups and insertions that the Redis server of the response cache did not answer in time.",
+)
 _FAILURES = "nv_inference_request_failure", "Number of failed inference requests, all batch sizes"
 _REASONS = {"OTHER": "other", "CANCELED": "canceled", "REJECTED": "rejected", "BACKEND": "broken"}
 _STEP_FAILURES = (
@@ -249,6 +254,7 @@ class TritonMetrics:
         if (cache := self._scheduler.cache) is not None:
             for name, (description, read) in _CACHE_GAUGES.items():
                 yield from _family(name, description, "gauge", [("", read(cache))])
+            yield from _describe_store(cache.outputs)
         pending = [(_labels(model), self._pending(model)) for model in models]
         yield from _family(*_PENDING, "gauge", pending)
         loads = [(_labels(model), self._load_s(model)) for model in models]
@@ -294,6 +300,14 @@ class TritonMetrics:
 
 def _head(name: str, description: str, kind: str) -> str:
     return f"# HELP {name} {description}\n# TYPE {name} {kind}\n"
+
+
+def _describe_store(outputs: LocalCache | RedisCache) -> Iterator[str]:
+    if isinstance(outputs, RedisCache):
+        yield from _family(*_REDIS_FAILURES, "counter", [("", outputs.failures)])
+        return
+    for name, (description, read) in _LOCAL_CACHE_GAUGES.items():
+        yield from _family(name, description, "gauge", [("", read(outputs))])
 
 
 def _family(name: str, description: str, kind: str, rows: Iterable[tuple[str, float]]) -> Iterator[str]:

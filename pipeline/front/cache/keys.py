@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from pipeline import __version__
 from pipeline.api.app import ServedModel
 from pipeline.api.request_options import NO_OPTIONS
 from pipeline.front.dag_run import DagRun, Inputs, Request
@@ -120,6 +121,18 @@ def get_model_domain(model: ServedModel, loads: Sequence[int]) -> bytes:
 
     The hash covers the graph of an ensemble, which a reload may change without its models.
     """
-    description = json.dumps(msgspec.to_builtins(model))
-    digest = hashlib.sha256(description.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"model {model.key} {digest} {list(loads)}".encode()
+    return f"model {model.key} {_hash(msgspec.to_builtins(model))} {list(loads)}".encode()
+
+
+def get_shared_domain(model: ServedModel, files: Iterable[tuple[str, int, int, int]]) -> bytes:
+    """Return the domain of a model's responses in a cache that several servers share.
+
+    files: path, inode, size and change time of each file of the model. Servers with copies of one image or
+    volume agree on all but the inodes.
+    """
+    states = sorted((path, size, changed_ns) for path, _, size, changed_ns in files)
+    return f"shared {model.key} {_hash([__version__, msgspec.to_builtins(model), states])}".encode()
+
+
+def _hash(description: object) -> str:
+    return hashlib.sha256(json.dumps(description).encode("utf-8", "surrogatepass")).hexdigest()

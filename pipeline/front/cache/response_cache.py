@@ -6,13 +6,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Protocol
 
 from pipeline.errors import ServingError, get_error_text
 from pipeline.front.cache.keys import CacheKey, build_request_key, build_step_key
 from pipeline.front.cache.local import CachedOutput, LocalCache
+from pipeline.front.cache.redis_cache import RedisCache
 from pipeline.front.dag_run import Answer, DagRun, Inputs
 from pipeline.front.metrics.metrics import CacheFigures
 from pipeline.messages.frames import Part
@@ -104,10 +105,13 @@ class WaitingStep:
 
 
 class Flight:
-    """A running request whose response is not cached yet, and the identical requests that wait for it."""
+    """A running request whose response is not cached yet, and the identical requests that wait for it.
+
+    In Redis, the lookup is part of the flight.
+    """
 
     def __init__(
-        self, cache: ResponseCache, key: CacheKey, figures: CacheFigures, leader: Waiter, lookup_ns: int
+        self, cache: ResponseCache, key: CacheKey, figures: CacheFigures, leader: Waiter, lookup_ns: int = 0
     ) -> None:
         """leader: the request that runs. lookup_ns: duration of its lookup."""
         self._cache = cache
@@ -123,11 +127,30 @@ class Flight:
         self._land()
         insertion_ns = self._cache.store(self._key, output)
         self._figures.record_miss(self._lookup_ns + insertion_ns)
+        self._complete(self.waiters, output)
+
+    def end_lookup(self, began_ns: int, output: CachedOutput | None) -> None:
+        """Complete all requests with the output from Redis, or run the first without one.
+
+        began_ns: the instant when the lookup began.
+        """
+        lookup_ns = time.perf_counter_ns() - began_ns
+        leader = self._leader
+        assert leader is not None, "the leader stays until the lookup has ended"
+        if output is None:
+            self._lookup_ns = lookup_ns
+            self._run_leader(leader)
+            return
+        self._land()
+        self._complete([leader, *self.waiters], output, lookup_ns)
+
+    def _complete(self, waiters: Iterable[Waiter], output: CachedOutput, lookup_ns: int = 0) -> None:
+        """Complete requests with an output. lookup_ns: duration of the lookup that has found the output."""
         loop = asyncio.get_running_loop()
-        for waiter in self.waiters:
+        for waiter in waiters:
             if waiter.wanted:
                 self._cache.hits += 1
-                self._figures.record_hit(0)
+                self._figures.record_hit(lookup_ns)
                 loop.call_soon(waiter.accept, output)
 
     def fail(self) -> None:
@@ -190,10 +213,11 @@ class ResponseCache:
     """Responses of models with `response_cache { enable: true }`, by model and raw inputs.
 
     A hit needs no worker. Identical requests in flight run once. Requests of sequences, streams and decoupled
-    models, and requests with outputs in shared memory, are run as without a cache.
+    models, and requests with outputs in shared memory, are run as without a cache. Steps of ensembles are
+    looked up in the local cache alone.
     """
 
-    def __init__(self, store: LocalCache) -> None:
+    def __init__(self, store: LocalCache | RedisCache) -> None:
         self.store_bytes = store.max_bytes
         self.outputs = store
         self.lookups = 0
@@ -222,7 +246,8 @@ class ResponseCache:
     ) -> None:
         """Complete a step of an ensemble from the cache, or add it to its queue by `enqueue`."""
         waiter = WaitingStep(dag_run, node, inputs, enqueue)
-        if not _is_cacheable(dag_run):
+        # Outputs of steps may be pickled, and pickles never come from the network.
+        if isinstance(self.outputs, RedisCache) or not _is_cacheable(dag_run):
             waiter.run(None)
             return
         began_ns = time.perf_counter_ns()
@@ -231,7 +256,19 @@ class ResponseCache:
 
     def _serve(self, key: CacheKey | None, waiter: Waiter, figures: CacheFigures, began_ns: int) -> None:
         self.lookups += 1
-        output = None if key is None else self.outputs.find(key)
+        if key is None:
+            figures.misses += 1
+            figures.record_miss(time.perf_counter_ns() - began_ns)
+            waiter.run(None)
+            return
+        if (flight := self._flights.get(key)) is not None:
+            flight.waiters.append(waiter)
+            return
+        if isinstance(self.outputs, RedisCache):
+            flight = self._flights[key] = Flight(self, key, figures, waiter)
+            self.outputs.find(key, partial(flight.end_lookup, began_ns))
+            return
+        output = self.outputs.find(key)
         took_ns = time.perf_counter_ns() - began_ns
         if output is not None:
             self.hits += 1
@@ -239,14 +276,7 @@ class ResponseCache:
             # Later, for the admission of the request has not returned yet.
             asyncio.get_running_loop().call_soon(waiter.accept, output)
             return
-        if key is not None and (flight := self._flights.get(key)) is not None:
-            flight.waiters.append(waiter)
-            return
         figures.misses += 1
-        if key is None:
-            figures.record_miss(took_ns)
-            waiter.run(None)
-            return
         flight = self._flights[key] = Flight(self, key, figures, waiter, took_ns)
         waiter.run(flight)
 
@@ -261,10 +291,15 @@ class ResponseCache:
             if self.oversized == 1:
                 log.warning(
                     "A response of %d bytes is larger than the response cache (%d bytes) and is not cached; "
-                    "raise size in --cache-config",
+                    "raise size in --cache-config=local",
                     output.size, self.outputs.max_bytes,
                 )  # fmt: skip
         return time.perf_counter_ns() - began_ns
+
+    async def close(self) -> None:
+        """Close the connections to Redis."""
+        if isinstance(self.outputs, RedisCache):
+            await self.outputs.close()
 
     def remove_flight(self, key: CacheKey) -> None:
         """Forget a request that has ended."""

@@ -17,10 +17,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from pipeline.api.app import App, ServedModel
+from pipeline.api.cache_settings import CacheSettings, LocalSettings
 from pipeline.api.dag import JOINT, MESSAGE, build_joint_dag
 from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
-from pipeline.front.cache.keys import get_model_domain, get_step_domain
+from pipeline.front.cache.keys import get_model_domain, get_shared_domain, get_step_domain
 from pipeline.front.cache.local import LocalCache
+from pipeline.front.cache.redis_cache import RedisCache
 from pipeline.front.cache.response_cache import ResponseCache
 from pipeline.front.dag_run import Answer, Client, DagRun, Entry, OpQueue, Request
 from pipeline.front.metrics.access_log import AccessLog, Tracer
@@ -52,6 +54,12 @@ from pipeline.messages.messages import STOP_HANDLER_S
 from pipeline.models.serving_model import UNVERSIONED
 from pipeline.process.environment import usable_cores
 from pipeline.process.isolation import isolated, run_isolated
+
+
+def _open_cache(settings: CacheSettings) -> ResponseCache:
+    if isinstance(settings, LocalSettings):
+        return ResponseCache(LocalCache(settings.size))
+    return ResponseCache(RedisCache(settings))
 
 
 def _stop_expiry(batchers: Iterable[Batcher]) -> None:
@@ -220,7 +228,7 @@ class Scheduler:
             self._batchers[op] = self._create_batcher(op, app, figures)
         self._pools = {op: batcher.pool for op, batcher in self._batchers.items()}
         settings = app.repository and app.repository.cache
-        self._cache = ResponseCache(LocalCache(settings.size)) if settings else None
+        self._cache = _open_cache(settings) if settings else None
         self._entries = {model.key: self._entry(model) for model in app.models}
         if app.default is not None:
             self._entries[""] = self._entries[app.default.key]
@@ -332,15 +340,21 @@ class Scheduler:
             first_response_ms=self._create_histogram(model, requests),
         )
         if self._cache is not None and model.uses_cache:
-            numbers = [self._batchers[op].number for op in graph.ops]
             figures = self.metrics.of_ops[model.op].cache if requests is None else requests.cache
-            domain = get_model_domain(model, numbers)
+            domain = self._get_cache_domain(model, self._cache)
             entry.begin = partial(self._cache.begin, domain=domain, figures=figures)
             entry.is_cached = True
         if model.joint_op:
             queues = {**entry.queues, JOINT: self._queue(model.joint_op)}
             entry.joint = msgspec.structs.replace(entry, dag=build_joint_dag(model.joint_op), queues=queues)
         return entry
+
+    def _get_cache_domain(self, model: ServedModel, cache: ResponseCache) -> bytes:
+        """Return the part of a response's key that identifies the loaded model."""
+        ops = model.graph.ops
+        if isinstance(cache.outputs, RedisCache):
+            return get_shared_domain(model, {file for op in ops for file in self._pools[op].plan.files})
+        return get_model_domain(model, [self._batchers[op].number for op in ops])
 
     def _create_histogram(self, model: ServedModel, requests: RequestFigures | None) -> Distribution | None:
         """Return the histogram of a decoupled model's first responses, which a reload continues.
@@ -656,6 +670,8 @@ class Scheduler:
                 stack.enter_context(self.outputs.watched())
                 await stack.enter_async_context(self._tracer.log_in_background())
                 stack.push_async_callback(self._stop_upkeep)
+                if self._cache is not None:
+                    stack.push_async_callback(self._cache.close)
                 for pool in self._pools.values():
                     await self._start_upkeep(pool)
                 if not self._pools:  # models are loaded later
