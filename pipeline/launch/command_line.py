@@ -178,12 +178,16 @@ def _doctor(options: DoctorOptions) -> int:
 
 def _tune(options: TuneOptions) -> int:
     from pipeline.launch.tune_command import tune
+    from pipeline.launch.tune_repository import tune_model
 
     for number in (signal.SIGTERM, signal.SIGHUP):  # stop the running candidate too, as Ctrl-C does
         if signal.getsignal(number) == signal.SIG_DFL:  # nohup ignores SIGHUP
             signal.signal(number, signal.default_int_handler)
     try:
-        tune(options)
+        if options.model_repository is None:
+            tune(options)
+        else:
+            tune_model(options, options.model_repository)
     except KeyboardInterrupt:
         sys.stderr.write("Interrupted: nothing is written\n")
         return INTERRUPTED

@@ -261,7 +261,14 @@ class TuneOptions:
     The constructor raises ConfigError if `budget` or `p99` is not of the form 50ms, 90s, 5m or 1h.
     """
 
-    service: Path = argument(metavar="SERVICE", help="folder of a service, or its script")
+    service: Path | None = argument(
+        metavar="SERVICE", nargs="?", default=None, help="folder of a service, or its script"
+    )
+    model_repository: Path | None = option(
+        metavar="DIR",
+        help="tune a model of this repository, in place of a service, and write its config.pbtxt",
+    )
+    model: str | None = option(metavar="NAME", help="the model of the repository (the only one)")
     p99: str | None = option(metavar="TIME", help="greatest p99, e.g. 50ms (absent: the frontier's knee)")
     sample: Path | None = option(metavar="FILE", help=".txt: a text a line; .jsonl: a body a line")
     key: str | None = option(help="key of each text (the first of the service's own example)")

@@ -166,6 +166,8 @@ def tune(options: TuneOptions) -> None:
     """
     if not SHORTEST_S <= options.budget_s <= MAX_S:
         raise ConfigError(f"--budget: from {SHORTEST_S:g} seconds to 24 hours, e.g. --budget 5m")
+    if options.service is None:
+        raise ConfigError("name a service, or a model repository with --model-repository")
     script, config = find_service_files(options.service, options.config)
     if options.record is not None:
         _record(options, config, options.record)
@@ -193,7 +195,7 @@ def tune(options: TuneOptions) -> None:
     text = config.read_bytes().decode("utf-8")  # read again: the user may have edited the file meanwhile
     written = with_settings(text, op, chosen.settings)
     if options.dry_run:
-        sys.stdout.writelines(_diff(text, written, config))
+        sys.stdout.writelines(diff_lines(text, written, config))
     else:
         config.write_bytes(written.encode("utf-8"))
         console.print(f"written: {config}", soft_wrap=True)
@@ -328,36 +330,10 @@ class _Run:
         try:
             with self._source.started(settings, until) as candidate:
                 self._ask_first(candidate)
-                rounds = self._rounds(candidate, round_s, until)
+                rounds = measure_rounds(self._goal, self.requests, candidate, round_s, until)
         except NotStarted as exc:
             return Measured(settings, (), exc.message)
         return Measured(settings, tuple(rounds))
-
-    def _rounds(self, candidate: Candidate, round_s: float, until: float) -> list[Round]:
-        """Load a candidate's service with more and more connections; return a measurement for each number.
-
-        round_s: seconds of a measurement. until: `time.monotonic()` instant after which no other begins.
-        Raises NotStarted if too many requests fail in the first.
-        """
-        levels, warm_s = self._goal.connections, round_s / 5
-        with contextlib.suppress(NotStarted):  # warm-up: the first requests of a shape may take long
-            candidate.load(self.requests, levels[-1], round_s / 2, warm_s)
-        round_s = max(round_s, min(_MIN_ANSWERS * candidate.answer_s(self.requests[0]), _SLOW_S))
-        rounds: list[Round] = []
-        before: Round | None = None
-        for connections in levels:
-            last = candidate.load(self.requests, connections, round_s, warm_s)
-            if last.failed > _MAX_FAILED * len(last.latencies_ms):
-                if not rounds:
-                    raise NotStarted(
-                        f"{last.failed} requests failed at {connections} connections: {last.error}"
-                    )
-                break
-            rounds.append(last)
-            if time.monotonic() > until or not self._goal.goes_on(before, last):
-                break
-            before = last
-        return rounds
 
     def _ask_first(self, candidate: Candidate) -> None:
         """Build the requests to measure with, when the first service has started, and check their answers.
@@ -388,6 +364,33 @@ class _Run:
         self._bar.update(self._task, description=name, completed=time.monotonic() - self._begun)
         if not self._console.is_terminal:
             self._console.print(f"{time.monotonic() - self._begun:6.1f} s  {name}", soft_wrap=True)
+
+
+def measure_rounds(
+    goal: Goal, requests: Sequence[SampleRequest], candidate: Candidate, round_s: float, until: float
+) -> list[Round]:
+    """Load a candidate's service with more and more connections; return a measurement for each number.
+
+    round_s: seconds of a measurement. until: `time.monotonic()` instant after which no other begins. Raises
+    NotStarted if too many requests fail in the first.
+    """
+    levels, warm_s = goal.connections, round_s / 5
+    with contextlib.suppress(NotStarted):  # warm-up: the first requests of a shape may take long
+        candidate.load(requests, levels[-1], round_s / 2, warm_s)
+    round_s = max(round_s, min(_MIN_ANSWERS * candidate.answer_s(requests[0]), _SLOW_S))
+    rounds: list[Round] = []
+    before: Round | None = None
+    for connections in levels:
+        last = candidate.load(requests, connections, round_s, warm_s)
+        if last.failed > _MAX_FAILED * len(last.latencies_ms):
+            if not rounds:
+                raise NotStarted(f"{last.failed} requests failed at {connections} connections: {last.error}")
+            break
+        rounds.append(last)
+        if time.monotonic() > until or not goal.goes_on(before, last):
+            break
+        before = last
+    return rounds
 
 
 def _select_op(config: Path, named: str | None) -> str:
@@ -424,6 +427,7 @@ def _on_a_card(conf: dict[str, Any]) -> bool:
     return conf["device_type"] not in (-1, 0) or bool(conf["devices"])
 
 
-def _diff(before: str, after: str, config: Path) -> list[str]:
+def diff_lines(before: str, after: str, config: Path) -> list[str]:
+    """Return the change of a configuration as a unified diff."""
     lines = before.splitlines(keepends=True), after.splitlines(keepends=True)
     return list(difflib.unified_diff(*lines, str(config), f"{config} (tuned)"))

@@ -100,7 +100,7 @@ class Script:
                 env={**os.environ, **({} if settings is None else {MAX_SECONDS: "0"})},
             )
             try:
-                candidate = Candidate(process, self._http_port, _path_of_descriptor(log.fileno()))
+                candidate = Candidate(process, self._http_port, path_of_descriptor(log.fileno()))
                 candidate.wait_until_ready(until)
                 yield candidate
             finally:
@@ -142,11 +142,7 @@ def opened(script: Path, config: Path, op: str) -> Iterator[Script]:
     can't be written.
     """
     with contextlib.ExitStack() as stack:
-        holders = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for holder in holders:
-            holder.bind(("127.0.0.1", 0))
-            # Only after bind: candidates set it too and may listen, and no other process gets the port.
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        ports = stack.enter_context(reserved_ports(2))
         folder = config.absolute().parent
         remove_leftovers(folder, f"{_PREFIX}*{_SUFFIX}")
         try:
@@ -157,7 +153,19 @@ def opened(script: Path, config: Path, op: str) -> Iterator[Script]:
             ) from exc
         stack.callback(os.close, lock)
         stack.callback(path.unlink)
-        yield Script(script, config, op, path, [holder.getsockname()[1] for holder in holders])
+        yield Script(script, config, op, path, ports)
+
+
+@contextlib.contextmanager
+def reserved_ports(count: int) -> Iterator[list[int]]:
+    """Context manager: yield free ports on which a service that this process starts may listen."""
+    with contextlib.ExitStack() as stack:
+        holders = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for holder in holders:
+            holder.bind(("127.0.0.1", 0))
+            # Only after bind: candidates set it too and may listen, and no other process gets the port.
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        yield [holder.getsockname()[1] for holder in holders]
 
 
 def _make_file(folder: Path) -> str:
@@ -167,7 +175,7 @@ def _make_file(folder: Path) -> str:
     return path
 
 
-def _path_of_descriptor(descriptor: int) -> Path:
+def path_of_descriptor(descriptor: int) -> Path:
     """Return a /proc path by which other processes of this user can open a file without a name."""
     return Path(f"/proc/{os.getpid()}/fd/{descriptor}")
 
@@ -264,7 +272,7 @@ class Candidate:
 def _run(load: Load) -> LoadResult:
     """Run the load generator in a child process, and return its result. Raises NotStarted if it fails."""
     with tempfile.TemporaryFile() as file:
-        answer = _path_of_descriptor(file.fileno())
+        answer = path_of_descriptor(file.fileno())
         try:
             done = run_helper(
                 "pipeline.tuning.closed_loop",

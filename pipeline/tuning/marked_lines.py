@@ -65,7 +65,7 @@ def with_settings(text: str, op: str, settings: Settings) -> str:
     # From the last line up, so that numbers of lines above stay true.
     for node, values in sorted(changes, key=lambda change: _first(change[0]).line, reverse=True):
         for start, end in sorted(_places(node, values), reverse=True):
-            lines[start:end] = [_commented(line) for line in lines[start:end]]
+            lines[start:end] = [comment_out(line) for line in lines[start:end]]
         first = _first(node)
         lines[first.line : first.line] = _block(first.column, values, _line_end(lines))
     written = "".join(lines)
@@ -74,10 +74,10 @@ def with_settings(text: str, op: str, settings: Settings) -> str:
     return written
 
 
-def without_settings(text: str) -> str:
-    """Return the text of config.yml without tuned settings, as it was before.
+def without_settings(text: str, source: str = "config.yml") -> str:
+    """Return the text of a configuration without tuned settings, as it was before.
 
-    Raises ConfigError for broken marks.
+    source: name of the file. Raises ConfigError for broken marks.
     """
     plain, inside = [], False
     for line in text.splitlines(keepends=True):
@@ -91,7 +91,7 @@ def without_settings(text: str) -> str:
             content = line[len(indent) :]
             plain.append(indent + content.removeprefix(_BEFORE) if content.startswith(_BEFORE) else line)
     if inside:
-        raise ConfigError(f"config.yml: a line {_BEGIN!r} has no {_END!r} after it; put it there")
+        raise ConfigError(f"{source}: a line {_BEGIN!r} has no {_END!r} after it; put it there")
     return "".join(plain)
 
 
@@ -113,13 +113,19 @@ def _machine() -> str:
 
 def _block(column: int, values: Mapping[str, Any], line_end: str) -> list[str]:
     """Return the marked lines with the settings, indented to a column."""
-    facts = "; ".join([_machine(), *list_engine_versions()])
-    lines = [f"{_BEGIN}, by paddlewheel tune on {facts}"]
+    begin, end = describe_marks()
+    lines = [begin]
     lines += [
         f"{key}: {value:g}" if isinstance(value, float) else f"{key}: {value}"
         for key, value in values.items()
     ]
-    return [" " * column + line + line_end for line in [*lines, _END]]
+    return [" " * column + line + line_end for line in [*lines, end]]
+
+
+def describe_marks() -> tuple[str, str]:
+    """Return the lines before and after tuned settings: the first names the machine and the engines."""
+    facts = "; ".join([_machine(), *list_engine_versions()])
+    return f"{_BEGIN}, by paddlewheel tune on {facts}", _END
 
 
 def _places(node: yaml.MappingNode, keys: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
@@ -136,7 +142,7 @@ def _first(node: yaml.MappingNode) -> yaml.Mark:
     return first
 
 
-def _commented(line: str) -> str:
+def comment_out(line: str) -> str:
     """Return a line as a comment that `without_settings` restores."""
     content = line.lstrip(" ")
     return line[: len(line) - len(content)] + _BEFORE + content

@@ -258,6 +258,9 @@ _SHORTEST_S, _MAX_S = 0.3, 4.0
 _MIN_GAIN = 0.6  # of the previous throughput; a lower throughput is no noise
 
 
+Step = Callable[[Settings], list[Settings]]  # the best settings so far -> candidates
+
+
 class Goal(msgspec.Struct, frozen=True):
     """Goal and limits of a search: engines and precisions to try, seconds, cores, and the requested p99."""
 
@@ -267,6 +270,14 @@ class Goal(msgspec.Struct, frozen=True):
     budget_s: float
     p99_ms: float | None = None  # None: the knee of the frontier
     connections: tuple[int, ...] = CONNECTIONS  # a round is measured at each number, in this order
+
+    def first(self) -> list[Settings]:
+        """Return the candidates of the first step, besides the settings as they are."""
+        return of_engines(self.engines, self.precisions, self.cores)
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return the later steps, each of which varies the best candidates of the step before."""
+        return (lambda best: of_shapes(best, self.cores)), of_batches, of_delays
 
     def max_candidates(self) -> int:
         """Return the maximum number of candidates that a search for this goal measures."""
@@ -322,8 +333,8 @@ class Search:
         self._search_until = begun + SEARCH_SHARE * goal.budget_s
         self._until = begun + goal.budget_s
         self._round_s = goal.round_s(goal.max_candidates(), SEARCH_SHARE)
-        self._try([self._baseline, *of_engines(goal.engines, goal.precisions, goal.cores)])
-        for step in (lambda best: of_shapes(best, goal.cores), of_batches, of_delays):
+        self._try([self._baseline, *goal.first()])
+        for step in goal.steps():
             best = survivors(list(self.tried.values()), goal.p99_ms, BEAM_WIDTH)
             self._try([settings for survivor in best for settings in step(survivor.settings)])
         self._take_turns()

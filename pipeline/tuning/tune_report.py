@@ -34,20 +34,22 @@ def print_table(console: Console, measured: Sequence[Measured], chosen: Chosen) 
     console.print(table)
 
 
-def choice_lines(goal: Goal, chosen: Chosen, baseline: Chosen | None) -> list[str]:
-    """Return lines of text about the chosen settings, and about the result of the unchanged config.yml.
+def choice_lines(
+    goal: Goal, chosen: Chosen, baseline: Chosen | None, config: str = "config.yml"
+) -> list[str]:
+    """Return lines of text about the chosen settings, and about the result of the unchanged configuration.
 
-    baseline: that result; None if the service could not be run.
+    baseline: that result; None if the service could not be run. config: name of the configuration's file.
     """
     lines = [f"chosen: {chosen.settings.name}: {_figures(chosen.point)}"]
     if not chosen.met:
         lines.append(f"no candidate holds a p99 of {goal.p99_ms:g} ms; the chosen one has the lowest")
     if baseline is None:
-        lines.append("config.yml as it was can't be run")
+        lines.append(f"{config} as it was can't be run")
     elif baseline.settings == chosen.settings:
-        lines.append("config.yml as it was is as good as the best, within what two measurements differ by")
+        lines.append(f"{config} as it was is as good as the best, within what two measurements differ by")
     else:
-        lines.append(f"config.yml as it was: {baseline.settings.name}: {_figures(baseline.point)}")
+        lines.append(f"{config} as it was: {baseline.settings.name}: {_figures(baseline.point)}")
     return lines
 
 
