@@ -68,7 +68,7 @@ def parse_run_needs(config: Mapping[str, Any]) -> tuple[RunNeeds, ...]:
     Empty for a model whose instances need no resources.
     """
     needs: list[RunNeeds] = []
-    for group in config.get("instance_group", ()):
+    for group in list_active_groups(config):
         limiter = group.get("rate_limiter", {})
         for number in range(group["count"]):
             device = int(group["gpus"][number % len(group["gpus"])]) if group["gpus"] else 0
@@ -78,6 +78,11 @@ def parse_run_needs(config: Mapping[str, Any]) -> tuple[RunNeeds, ...]:
             )
             needs.append(RunNeeds(tuple(counts), max(1, int(limiter.get("priority", 0)))))
     return tuple(needs) if any(need.counts for need in needs) else ()
+
+
+def list_active_groups(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the instance groups of a config.pbtxt that run requests: all but the passive groups."""
+    return [group for group in config.get("instance_group", ()) if not group.get("passive")]
 
 
 def find_resource_error(needs: Iterable[RunNeeds], limits: ResourceLimits) -> str:

@@ -322,6 +322,8 @@ def _find_cache_errors(config: ModelConfig) -> Iterator[str]:
 
 
 def _find_instance_errors(config: ModelConfig) -> Iterator[str]:
+    if config.instance_group and all(group.passive for group in config.instance_group):
+        yield f"all instance groups of model {config.name} are passive, and no instance would run requests"
     for number, group in enumerate(config.instance_group):
         about = f"instance group {group.name or f'{config.name}_{number}'} of model {config.name}"
         if group.kind in (ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_MODEL):
@@ -536,6 +538,15 @@ def describe_ineffective_settings(config: ModelConfig) -> Iterator[str]:
             yield (
                 f"Model {config.name}: model_metrics of {family!r} has no effect: only decoupled models have "
                 f"a histogram with buckets of their own, {FIRST_RESPONSE!r}"
+            )
+    for group in config.instance_group:
+        about = f"Model {config.name}: its instance group {group.name!r}"
+        if group.passive:
+            yield f"{about} is passive, and has no instances here: they would run no request"
+        for device in group.secondary_devices:
+            yield (
+                f"{about} names the secondary device KIND_NVDLA {device.device_id}, which has no effect: "
+                "TensorRT alone uses it"
             )
     for tag in config.metric_tags:
         if not LABEL.fullmatch(tag):

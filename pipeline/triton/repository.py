@@ -591,7 +591,7 @@ def _get_queue_delay_us(config: ModelConfig) -> int:
 
 
 def _count_instances(config: ModelConfig) -> int:
-    return sum(group.count or 1 for group in config.instance_group) or 1
+    return sum(group.count or 1 for group in config.instance_group if not group.passive) or 1
 
 
 def _parse_placement(text: str, backend: str) -> str:

@@ -7,13 +7,15 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.support.service_process import wait_until
+from tests.support.service_process import PATIENCE_S, wait_until
 
 
 class Collector:
-    """An OpenTelemetry collector that keeps the spans it is sent."""
+    """An OpenTelemetry collector that keeps the spans it is sent. It answers while `is_open` is set."""
 
     def __init__(self) -> None:
+        self.is_open = threading.Event()
+        self.is_open.set()
         self.spans: list[dict[str, Any]] = []
         self.resources: list[dict[str, Any]] = []
         self.services: dict[str, str] = {}  # the sender's `service.name`, by id of the span
@@ -24,6 +26,7 @@ class Collector:
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                collector.is_open.wait(PATIENCE_S)
                 assert (self.path, self.headers["content-type"]) == ("/v1/traces", "application/json")
                 for each in body["resourceSpans"]:
                     collector.resources.append(each["resource"])

@@ -25,6 +25,7 @@ FLAWED = {
     "cpu": _X + _Y + "instance_group { kind: KIND_CPU gpus: 0 }",
     "gpu": _X + _Y + "instance_group { kind: KIND_GPU gpus: 99 }",
     "seventh_gpu": _X + _Y + "instance_group { kind: KIND_GPU gpus: [ 0, 7 ] }",  # of fewer
+    "passive": _X + _Y + "instance_group { passive: true }",
     "scalar": _X.replace("dims: 2", "dims: 1 reshape { }") + _Y,
     "preference": _X + _Y + "dynamic_batching { preferred_batch_size: 1 }",
     "metrics": _X + _Y + 'model_metrics { metric_control { metric_identifier { family: "f" } } }',
@@ -32,7 +33,11 @@ FLAWED = {
 _SETTINGS = f"""{_IDENTITY}{_X.replace("dims: 2", "dims: -1")}{_Y.replace("dims: 2", "dims: -1")}
 dynamic_batching {{ }}
 response_cache {{ enable: true }}
-instance_group {{ rate_limiter {{ resources {{ name: "R" count: 1 }} priority: 1 }} }}
+instance_group {{ name: "idle" count: 3 passive: true }}
+instance_group {{
+  rate_limiter {{ resources {{ name: "R" count: 1 }} priority: 1 }}
+  secondary_devices {{ kind: KIND_NVDLA device_id: 1 }}
+}}
 metric_tags {{ key: "team" value: "vision" }}
 metric_tags {{ key: "not-a-label" value: "x" }}
 model_operations {{ op_library_filename: "libmine.so" }}

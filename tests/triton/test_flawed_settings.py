@@ -53,6 +53,10 @@ def index(details: RepositoryProcess) -> dict[str, Any]:
             "unsupported gpu id 7",
         ),
         (
+            "flawed_passive",
+            "all instance groups of model flawed_passive are passive, and no instance would run requests",
+        ),
+        (
             "flawed_scalar",
             "model input 'X' cannot have empty reshape for non-batching model as scalar tensors are not "
             "supported for flawed_scalar",
@@ -75,6 +79,10 @@ def test_settings_without_effect_do_not_prevent_a_load(
     assert index["settings"]["state"] == index["two_rows"]["state"] == "READY", index
     assert "Model settings: its operator library 'libmine.so' (model_operations) has no effect" in details.log
     assert "metric_tags has the key 'not-a-label'" in details.log
+    assert "its instance group 'idle' is passive, and has no instances here" in details.log
+    assert "names the secondary device KIND_NVDLA 1, which has no effect" in details.log
+    instances = details.http("/health/ready").json["ops"]["settings:1"]["instances"]
+    assert instances == 1
 
 
 def test_tags_of_a_model_are_labels_of_its_metrics(details: RepositoryProcess) -> None:

@@ -184,3 +184,27 @@ def test_a_collector_that_is_down_loses_traces_and_no_request(repository: Path) 
         wait_until(lambda: "does not accept spans" in service.log, "the log line")
         told = [line for line in service.log.splitlines() if "does not accept spans" in line]
         assert len(told) == 1 and "--trace-config opentelemetry,url" in told[0]
+
+
+def test_a_slow_collector_loses_traces_and_delays_no_request(repository: Path) -> None:
+    collector = Collector()
+    collector.is_open.clear()
+    flags = list_flags(
+        collector.port, "opentelemetry,bsp_max_queue_size=2", "opentelemetry,bsp_max_export_batch_size=1"
+    )
+    try:
+        with RepositoryProcess(repository, arguments=flags) as service:
+            for _ in range(9):  # one is sent, two wait, the rest is dropped
+                infer(service, "waits")
+            assert not collector.spans
+            wait_until(lambda: service.metric("paddlewheel_traces_dropped_total") >= 6, "dropped traces")
+            collector.is_open.set()
+
+            def is_traced() -> bool:
+                infer(service, "waits")
+                return len(collector.find("waits")) > 3
+
+            wait_until(is_traced, "later traces arrive")
+    finally:
+        collector.is_open.set()
+        collector.close()

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.api.op import RESCHEDULED, STREAMED, AnswerSender, OpRequest
+from pipeline.api.run_resources import list_active_groups
 from pipeline.errors import ConfigError, InvalidInput, ServingError, get_error_text
 from pipeline.models.sequence_tensors import SequenceTensors
 from pipeline.models.tensor_spec import BY_DATATYPE
@@ -470,7 +471,7 @@ def get_instance_name(config: Mapping[str, Any], instance: int) -> str:
 
     instance: the number among all instances of the model.
     """
-    for group in config["instance_group"]:
+    for group in list_active_groups(config):
         if instance < group["count"]:
             return f"{group['name']}_{instance}"
         instance -= group["count"]
@@ -482,7 +483,7 @@ def select_gpu(config: Mapping[str, Any], instance: int) -> int | None:
 
     instance: the number among all instances of the model.
     """
-    for group in config["instance_group"]:
+    for group in list_active_groups(config):
         if instance < group["count"]:
             named = group["gpus"] or list(range(count_gpus()))
             on_gpu = group["kind"] == "KIND_GPU" and count_gpus()
