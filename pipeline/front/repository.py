@@ -25,8 +25,8 @@ from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.process.helper_process import cancel_helpers
 from pipeline.triton.config_file import Defaults
 from pipeline.triton.ensemble import rebuild_ensembles
-from pipeline.triton.override import Override, OverrideFolders
-from pipeline.triton.repository import ModelRepository, RepositoryContent, UnavailableModel
+from pipeline.triton.override import Override, OverrideFolders, read_renamed_config
+from pipeline.triton.repository import ModelRepository, RepositoryContent, UnavailableModel, check_name
 
 log = logging.getLogger(__name__)
 
@@ -315,6 +315,22 @@ class ModelLoader(Repository):
         except ConfigError as exc:
             log.error("%s", exc.message)
             return []
+
+    def register(self, name: str, folder: Path) -> None:
+        """Let later loads of a model read this folder, whatever name its config.pbtxt has.
+
+        Raises ConfigError for an invalid name or config.pbtxt, and for a name in the repository.
+        """
+        check_name(name)
+        if name in self.names():
+            raise ConfigError(f"the repository has a model {name}")
+        overrides = {**self._source.overrides, name: (folder, read_renamed_config(folder))}
+        self._source = replace(self._source, overrides=overrides)
+
+    def unregister(self, name: str) -> None:
+        """Forget the folder of a registered model."""
+        overrides = {model: place for model, place in self._source.overrides.items() if model != name}
+        self._source = replace(self._source, overrides=overrides)
 
     def loading_versions(self, name: str) -> list[str]:
         if self._serves(name):

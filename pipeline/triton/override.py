@@ -21,6 +21,8 @@ from google.protobuf import json_format
 from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.errors import ConfigError
 from pipeline.process.folders import make_held, remove_leftovers
+from pipeline.triton.config_file import FILE as CONFIG_FILE
+from pipeline.triton.config_file import read_config
 from pipeline.triton.repository import ModelRepository, check_name
 
 FILE = "file:"
@@ -53,7 +55,35 @@ class Override:
                     file.write_bytes(content)
                 except OSError as exc:
                     raise ConfigError(f"'{FILE}{path[:100]}' can't be written: {exc.strerror}") from exc
-        return replace(source, overrides={self.name: (folder, self.config)})
+        return replace(source, overrides={**source.overrides, self.name: (folder, self.config)})
+
+
+def find_model_folder(path: Path) -> Path:
+    """Return a model's folder: the path itself, or the only model folder in it.
+
+    Raises ConfigError for another path.
+    """
+    if not path.is_absolute() or not path.is_dir():
+        raise ConfigError(f"{str(path)[:200]!r} is not the absolute path of a folder")
+    if _is_model_folder(path):
+        return path
+    folders = [folder for folder in path.iterdir() if folder.is_dir() and _is_model_folder(folder)]
+    if len(folders) != 1:
+        raise ConfigError(f"{str(path)[:200]!r} holds {len(folders)} model folders; name the folder of one")
+    return folders[0]
+
+
+def _is_model_folder(path: Path) -> bool:
+    return (path / CONFIG_FILE).is_file() or any(
+        entry.name.isdecimal() and entry.is_dir() for entry in path.iterdir()
+    )
+
+
+def read_renamed_config(folder: Path) -> ModelConfig:
+    """Parse the config.pbtxt in a folder whose model gets another name. Raises ConfigError."""
+    config = read_config(folder)
+    config.name = ""
+    return config
 
 
 class OverrideFolders:

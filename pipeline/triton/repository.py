@@ -138,7 +138,8 @@ class ModelRepository:
 
         Raises ConfigError for an unreadable repository folder.
         """
-        return sorted({path.name for folder in self.folders for path in _list_model_folders(folder)})
+        on_disk = {path.name for folder in self.folders for path in _list_model_folders(folder)}
+        return sorted(on_disk.union(self.overrides))
 
     def is_ambiguous(self, name: str) -> bool:
         """Return whether several of the repository's folders hold a model of this name."""

@@ -1,4 +1,4 @@
-"""The port of Amazon SageMaker: /ping and /invocations, started as Triton's `serve` script starts it."""
+"""The port of Amazon SageMaker, started as Triton's `serve` script starts it."""
 
 from __future__ import annotations
 
@@ -98,6 +98,41 @@ def test_several_models_need_the_name_of_one(tmp_path: Path) -> None:
             server.http_port, "/invocations", "POST", json.dumps({"inputs": [INPUT]}).encode()
         )
         assert (status, f"set {MODEL}" in json.loads(answer)["error"]) == (400, True)
+
+
+def test_models_are_loaded_from_folders_and_unloaded(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    write_model(tmp_path / "a", "first", f'name: "first"\n{CONFIG}')
+    write_model(tmp_path / "b", "second", CONFIG)
+    write_model(tmp_path / "flawed", "flawed", 'backend: "none"\n')
+    body = json.dumps({"inputs": [INPUT]}).encode()
+
+    def load(name: object, url: object) -> int:
+        document = json.dumps({"model_name": name, "url": url}).encode()
+        return _ask(server.http_port, "/models", "POST", document)[0]
+
+    with _start(tmp_path / "empty", *ALONE) as server:
+        server.wait_for_log("is ready: v2.sagemaker_port")
+        port = server.http_port
+        a, b = (str(path) for path in (tmp_path / "a", tmp_path / "b" / "second"))
+        assert [load("0a", a), load("0b", b), load("0a", a)] == [200, 200, 409]
+        listed = [{"modelName": "0a", "modelUrl": a}, {"modelName": "0b", "modelUrl": b}]
+        assert json.loads(_ask(port, "/models")[2]) == {"models": listed}
+        assert json.loads(_ask(port, "/models/0b")[2]) == listed[1]
+        status, _, answer = _ask(port, "/models/0a/invoke", "POST", body)
+        assert (status, json.loads(answer)["model_name"]) == (200, "0a")
+
+        assert _ask(port, "/models/0a", "DELETE")[0] == 200
+        assert [_ask(port, "/models/0a", method)[0] for method in ("GET", "DELETE")] == [404, 404]
+        assert _ask(port, "/models/0a/invoke", "POST", body)[0] == 404
+        assert _ask(port, "/models/0b/invoke", "POST", body)[0] == 200
+        assert load("0a", a) == 200
+
+        wrong = [load("x", "a"), load("x", str(tmp_path)), load(1, a), load("../x", a)]
+        assert wrong == [400] * 4
+        assert load("x", str(tmp_path / "flawed")) in (400, 500)
+        assert _ask(port, "/models/x")[0] == 404
+        assert _ask(port, "/models", "DELETE")[0] == 405
 
 
 def test_an_unknown_mode_names_the_variable() -> None:

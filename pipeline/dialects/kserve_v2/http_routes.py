@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -373,21 +373,25 @@ class V2Http(HttpHandler):
             raise KServeRefusal("the service is not ready")
 
     def _control_model(self, request: HttpRequest, name: str, order: str) -> None:
-        """Start to load or unload a model, and respond at its end. It continues if the client disconnects.
+        """Start to load or unload a model, and respond at its end.
 
         order: load or unload. Raises KServeRefusal for an invalid body.
         """
         parameters = parse_parameters(request.body)
         control = self._server.control
         obey = control.load if order == "load" else control.unload
+        self._answer_at_end(request, partial(obey, name, parameters))
+
+    def _answer_at_end(self, request: HttpRequest, obey: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start an order, and respond at its end. The order continues if the client disconnects."""
 
         async def answer() -> None:
             try:
-                await obey(name, parameters)
+                await obey()
             except ServingError as exc:
                 self.refuse(request, exc)
             except Exception:
-                log.exception("A fault of ours in POST %s", request.path)
+                log.exception("A fault of ours in %s %s", request.method, request.path)
                 self.refuse(request, OUR_FAULT)
             else:
                 request.respond(200, JSON, b"")

@@ -1,15 +1,19 @@
-"""FRONT PROCESS: the port of Amazon SageMaker, which serves one model at /ping and /invocations."""
+"""FRONT PROCESS: the port of Amazon SageMaker: /ping, /invocations of one model, and /models of several."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
+from functools import partial
 from typing import NamedTuple
+from urllib.parse import unquote
 
-from pipeline.api.restrictions import HEALTH, INFERENCE
+from pipeline.api.restrictions import HEALTH, INFERENCE, MODEL_REPOSITORY
 from pipeline.dialects.dialect import SeparatePort
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.dialects.kserve_v2.http_routes import V2Http
+from pipeline.dialects.kserve_v2.sagemaker_models import MultiModel
 from pipeline.dialects.triton_extensions.server import V2Server
 from pipeline.errors import ConfigError, ServingError
 from pipeline.front.dag_run import Request
@@ -18,6 +22,7 @@ from pipeline.front.http.http_handler import JSON, READING, HandlerApp, check_me
 
 PORT = "v2.sagemaker_port"  # key in config.yml
 PING, INVOCATIONS = "/ping", "/invocations"
+_MODELS = re.compile(r"/models(?:/(?P<model>[^/]+)(?P<invoke>/invoke)?)?")
 BINARY_TYPE = "application/vnd.sagemaker-triton.binary+json;json-header-size="
 _MODEL = "SAGEMAKER_TRITON_DEFAULT_MODEL_NAME"
 _PING_MODE = "SAGEMAKER_TRITON_PING_MODE"
@@ -48,13 +53,22 @@ def open_sagemaker(server: V2Server) -> Mapping[str, SeparatePort]:
     Raises ConfigError for invalid environment variables.
     """
     handler = SageMakerHttp(server, read_settings(os.environ))
-    app = HandlerApp(server.scheduler, handler, handler.parse_request, (INVOCATIONS,))
+    app = HandlerApp(server.scheduler, handler, handler.parse_request, has_body)
     return {PORT: SeparatePort(app, (PING.encode(),), find_api)}
 
 
 def find_api(path: str) -> str:
     """Return the API of a path, as Triton's --http-restricted-api names it."""
-    return HEALTH if path == PING else INFERENCE
+    if path == PING:
+        return HEALTH
+    match = _MODELS.fullmatch(path)
+    return INFERENCE if match is None or match["invoke"] else MODEL_REPOSITORY
+
+
+def has_body(path: str) -> bool:
+    """Return whether requests to a path of the port may have a body."""
+    match = _MODELS.fullmatch(path)
+    return path == INVOCATIONS or (match is not None and (not match["model"] or bool(match["invoke"])))
 
 
 class SageMakerHttp(V2Http):
@@ -70,19 +84,45 @@ class SageMakerHttp(V2Http):
         super().__init__(server)
         self._settings = settings
         self._forwarded = None  # as in Triton
+        self._multi = MultiModel(server.control)
 
     def parse_request(self, request: HttpRequest) -> Request | None:
         """Parse a request of this port, as `_read` does for the paths below /v2."""
         if request.path == INVOCATIONS:
             check_method(request, "POST")
             return self._infer(request, self._find_model_name(), "", self._settings.inference_type)
+        if (match := _MODELS.fullmatch(request.path)) is not None:
+            name = unquote(match["model"] or "")
+            if match["invoke"]:
+                check_method(request, "POST")
+                self._multi.describe(name)
+                return self._infer(request, name, "", self._settings.inference_type)
+            self._answer_about_models(request, name)
+            return None
         if request.path != PING:
-            raise KServeRefusal(f"the port of SageMaker serves {PING} and {INVOCATIONS}, not {request.path}")
+            raise KServeRefusal(
+                f"the port of SageMaker serves {PING}, {INVOCATIONS} and /models, not {request.path}"
+            )
         check_method(request, *READING)
         if self._settings.ping_mode == "ready":
             self._readiness()
         self._answer_json(request, None)
         return None
+
+    def _answer_about_models(self, request: HttpRequest, name: str) -> None:
+        """Answer a request to /models, or to /models/NAME."""
+        if not name:
+            check_method(request, "GET", "POST")
+            if request.method == "POST":
+                self._answer_at_end(request, partial(self._multi.load, request.body))
+            else:
+                self._answer_json(request, self._multi.list_models())
+            return
+        check_method(request, "GET", "DELETE")
+        if request.method == "DELETE":
+            self._answer_at_end(request, partial(self._multi.unload, name))
+        else:
+            self._answer_json(request, self._multi.describe(name))
 
     def _find_model_name(self) -> str:
         if self._settings.model:
@@ -98,7 +138,7 @@ class SageMakerHttp(V2Http):
         return find_api(path)
 
     def _find_action(self, request: HttpRequest) -> str:
-        return self._settings.inference_type if request.path == INVOCATIONS else ""
+        return self._settings.inference_type if find_api(request.path) == INFERENCE else ""
 
     def _find_length(self, request: HttpRequest) -> str:
         content_type = header(request, b"content-type")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from google.protobuf.message import Message
@@ -10,9 +11,9 @@ from google.protobuf.message import Message
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve.refusals import KServeRefusal
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, get_error_text
 from pipeline.front.repository import LoadFailed, ModelLoader, NotPolled, Repository
-from pipeline.triton.override import FILE, parse_override
+from pipeline.triton.override import FILE, find_model_folder, parse_override
 
 
 def build_index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any]]:
@@ -105,6 +106,21 @@ class ModelControl:
             await self._repository.unload_model(name, dependents=dependents is True)
             return
         await self._repository.unload_ops(self._models.list_ops(name))
+
+    def register(self, name: str, path: str) -> None:
+        """Let later loads of a model read the folder at this path. Raises KServeRefusal."""
+        self._check_allowed()
+        if not isinstance(self._repository, ModelLoader):
+            raise KServeRefusal("a service of a script has no model repository", "UNIMPLEMENTED")
+        try:
+            self._repository.register(name, find_model_folder(Path(path)))
+        except (ConfigError, OSError) as exc:
+            raise KServeRefusal(get_error_text(exc)) from exc
+
+    def unregister(self, name: str) -> None:
+        """Forget the folder of a registered model."""
+        if isinstance(self._repository, ModelLoader):
+            self._repository.unregister(name)
 
     async def _load_from(self, loader: ModelLoader, name: str, parameters: Mapping[str, Any]) -> None:
         try:

@@ -611,12 +611,12 @@ class HandlerApp(HttpApplication):
         scheduler: Scheduler,
         handler: HttpHandler,
         parse_request: Callable[[HttpRequest], Request | None],
-        body_paths: Collection[str],
+        has_body: Callable[[str], bool],
     ) -> None:
-        """parse_request: parses the requests of this port. body_paths: paths of requests with a body."""
+        """parse_request: parses the requests of this port. has_body: whether requests to a path have one."""
         self._handler = handler
         self._parse_request = parse_request
-        self._body_paths = body_paths
+        self._has_body = has_body
         self._limits = scheduler.app.config.limits
         self._access_log = scheduler.access_log
 
@@ -628,7 +628,7 @@ class HandlerApp(HttpApplication):
         return head + refusal_headers(error), body
 
     def check_body(self, method: str, path: str, length: int | None) -> None:
-        if path not in self._body_paths:
+        if not self._has_body(path):
             check_page_body(path, length, self._limits)
 
     def log_refusal(self, error: ServingError, client: str) -> None:
