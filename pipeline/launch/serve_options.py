@@ -247,7 +247,7 @@ class ServeOptions:
 
     allow_sagemaker: bool = _SAGEMAKER.flag("open the port of SageMaker", BOOL, default=False)
     sagemaker_port: int = _SAGEMAKER.flag(
-        "port of SageMaker, with /ping and /invocations", PORT, default=8080
+        "port of SageMaker, with /ping, /invocations and /models", PORT, default=8080
     )
     sagemaker_safe_port_range: str | None = _SAGEMAKER.flag(
         "with --allow-sagemaker: the other ports must be in this range", values.PORT_RANGE
