@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import shutil
 import threading
 from collections.abc import Iterator
@@ -94,6 +95,11 @@ def index(service: RepositoryProcess) -> dict[str, list[str]]:
     return rows
 
 
+def measured_models(service: RepositoryProcess) -> set[str]:
+    """The models with Triton's metrics."""
+    return set(re.findall(r'nv_inference_count\{model="(\w+)"', service.http("/metrics").body.decode()))
+
+
 def test_workers_are_named_by_their_models_where_processes_are_listed(service: RepositoryProcess) -> None:
     names = {Path(f"/proc/{pid}/comm").read_text().strip() for pid in service.worker_pids()}
     assert names == {f"{name}:1.0" for name in STEADY}
@@ -109,6 +115,7 @@ def test_an_ensemble_is_loaded_with_its_models_and_unloaded_with_them_or_without
     assert ask(service, "ensemble").status == 404
     assert order(service, "ensemble", "load").status == 200
     assert data(ask(service, "ensemble", tensor="A")) == data(ask(service, "changing")) == [2, 4]
+    assert {"ensemble", "changing", *STEADY} <= measured_models(service)
     assert order(service, "ensemble", "unload").status == 200
     assert ask(service, "ensemble", tensor="A").status == 404
     assert data(ask(service, "changing")) == [2, 4]
@@ -116,6 +123,7 @@ def test_an_ensemble_is_loaded_with_its_models_and_unloaded_with_them_or_without
     assert order(service, "ensemble", "unload", unload_dependents=True).status == 200
     assert [ask(service, name).status for name in ("ensemble", "changing")] == [404, 404]
     assert index(service)["ensemble"] == ["1 UNAVAILABLE"]
+    assert measured_models(service) == set(STEADY)
 
 
 def test_an_ensemble_that_comes_after_its_model_goes_on_with_the_newest_version_of_it(
