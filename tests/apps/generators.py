@@ -1,4 +1,7 @@
-"""Ops whose hooks are generators: `how` says what an Op does, `number` how often, and `gate` waits."""
+"""Ops whose hooks are generators: `how` says what an Op does, `number` how often.
+
+`gate` and `held` are files that an Op waits for: behind its first answer, and before all.
+"""
 
 import asyncio
 import os
@@ -15,6 +18,10 @@ KIND = os.environ.get("KIND", "postprocess")
 class Reading(Op):
     def preprocess(self, input_dicts, data_id, log_id):
         (self.inputs,) = input_dicts.values()
+        if held := self.inputs.get("held"):
+            Path(f"{held}.waiting").touch()
+            while not Path(held).exists():
+                time.sleep(0.01)
         return {"number": np.array([[int(self.inputs["number"])]])}
 
     def answer(self, number):

@@ -18,7 +18,7 @@ CLIENTS, REQUESTS = 16, 12
 
 def test_rows_of_many_sequences_share_batches_along_the_second_axis_of_the_state(tmp_path: Path) -> None:
     conf = {"model_config": str(write_layered(tmp_path / "model", ADDITIONS))}
-    section = {"concurrency": 1, "batch_size": 8, "auto_batching_timeout": 20, "local_service_conf": conf}
+    section = {"concurrency": 1, "batch_size": 8, "auto_batching_timeout": 200, "local_service_conf": conf}
     config = {"op": {"model": section}}
     with ServiceProcess(APPS / "model.py", config) as service, protocols(service) as (over_http, infer):
         assert first(over_http("model", 1, sequence_id="one", sequence_start=True)) == 12

@@ -15,7 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.service_process import APPS, ServiceProcess, is_running, key_value, read_answer, wait_until
+from tests.support.service_process import (
+    APPS,
+    PATIENCE_S,
+    ServiceProcess,
+    is_running,
+    key_value,
+    read_answer,
+    wait_until,
+)
 
 CONNECTIONS = "paddlewheel_shard_connections"
 BROKEN = """
@@ -72,14 +80,15 @@ def read_numbers(client: socket.socket, count: int) -> list[str]:
 
 @contextlib.contextmanager
 def connected(service: ServiceProcess) -> Iterator[socket.socket]:
-    """Context manager: a client connection that a shard serves."""
-    before = service.metric(CONNECTIONS)
-    with contextlib.closing(socket.create_connection(("127.0.0.1", service.http_port), 30)) as client:
+    """Context manager: the only client connection that a shard serves."""
+    wait_until(lambda: service.metric(CONNECTIONS) == 0, "earlier connections are forgotten")
+    address = "127.0.0.1", service.http_port
+    with contextlib.closing(socket.create_connection(address, PATIENCE_S)) as client:
         client.sendall(post(0))
         assert read_numbers(client, 1) == ["0"]
-        wait_until(lambda: service.metric(CONNECTIONS) == before + 1, "a shard has the connection")
+        wait_until(lambda: service.metric(CONNECTIONS) == 1, "a shard has the connection")
         yield client
-    wait_until(lambda: service.metric(CONNECTIONS) <= before, "the connection is forgotten")
+    wait_until(lambda: service.metric(CONNECTIONS) == 0, "the connection is forgotten")
 
 
 def test_both_shards_get_connections_and_their_metrics_are_summed(shards: ServiceProcess) -> None:
@@ -152,7 +161,7 @@ def test_the_front_serves_pages_and_refuses_what_shards_refuse(shards: ServicePr
 def test_clients_that_leave_during_the_transfer_cost_nothing(shards: ServiceProcess) -> None:
     request = post(6)
     for size in range(0, len(request) + 1, 7):
-        client = socket.create_connection(("127.0.0.1", shards.http_port), 30)
+        client = socket.create_connection(("127.0.0.1", shards.http_port), PATIENCE_S)
         client.sendall(request[:size])
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", size % 2, 0))
         client.close()
@@ -205,7 +214,7 @@ def test_a_reload_moves_connections_to_new_shards_and_loses_no_request(tmp_path:
             service.process.send_signal(signal.SIGHUP)
             service.wait_for_log("Op op runs what is on disk now")
             wait_until(lambda: all(answered[-1] == "2" for answered in states), "new shards answer")
-            assert service.metric(CONNECTIONS) >= len(states), "in shards, not in the front"
+            wait_until(lambda: service.metric(CONNECTIONS) >= len(states), "in shards, not in the front")
             over.set()
             for caller in callers:
                 caller.result()

@@ -15,7 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.service_process import APPS, ServiceProcess, is_running, key_value, read_answer, wait_until
+from tests.support.service_process import (
+    APPS,
+    PATIENCE_S,
+    ServiceProcess,
+    is_running,
+    key_value,
+    read_answer,
+    wait_until,
+)
 
 CALLERS, KILLS = 12, 5
 LARGE = """
@@ -61,6 +69,11 @@ class Caller(threading.Thread):
         self.answered = self.closed = 0
         self.wrong: list[object] = []
 
+    @property
+    def ended(self) -> int:
+        """Requests that were answered, or whose connection was closed."""
+        return self.answered + self.closed
+
     def run(self) -> None:
         connection, number = self._service.connection(), self._first
         while not self._over.is_set():
@@ -78,6 +91,20 @@ class Caller(threading.Thread):
         connection.close()
 
 
+def wait_for_answers(callers: list[Caller]) -> None:
+    """Wait for a hundred answers, of which each caller has two or has found its connection closed.
+
+    The request of a caller that is under way now has ended by then, and the next one has found out whether
+    its connection is open.
+    """
+    answered, ended = sum(caller.answered for caller in callers), [caller.ended for caller in callers]
+    wait_until(lambda: sum(caller.answered for caller in callers) > answered + 100, "requests are answered")
+    wait_until(
+        lambda: all(caller.ended >= before + 2 for caller, before in zip(callers, ended, strict=True)),
+        "each caller goes on",
+    )
+
+
 def test_kills_at_any_moment_lose_no_request_and_answer_none_twice(shards: ServiceProcess) -> None:
     over, chance = threading.Event(), random.Random(31)
     lost_before = shards.metric("paddlewheel_shard_lost_connections_total")
@@ -85,12 +112,10 @@ def test_kills_at_any_moment_lose_no_request_and_answer_none_twice(shards: Servi
     for caller in callers:
         caller.start()
     for _ in range(KILLS):
-        answered = sum(caller.answered for caller in callers)
-        wait_until(lambda: sum(c.answered for c in callers) > answered + 100, "requests are answered")  # noqa: B023
+        wait_for_answers(callers)
         time.sleep(0.01 * chance.random())  # any moment
         os.kill(chance.choice(shards.worker_pids()), signal.SIGKILL)
-    answered = sum(caller.answered for caller in callers)
-    wait_until(lambda: sum(c.answered for c in callers) > answered + 100, "requests are answered")
+    wait_for_answers(callers)
     over.set()
     for caller in callers:
         caller.join()
@@ -123,6 +148,8 @@ def test_a_request_that_kills_is_refused_and_its_neighbours_are_answered(
     shards: ServiceProcess, tmp_path: Path
 ) -> None:
     held = {"number": "7", "action": "wait_once", "argument": str(tmp_path / "first")}
+    # Else both new connections might go to one shard.
+    wait_until(lambda: shards.metric("paddlewheel_shard_connections") == 0, "earlier ones are forgotten")
     with (
         contextlib.closing(shards.connection()) as neighbour,
         contextlib.closing(shards.connection()) as poison,
@@ -147,7 +174,7 @@ def test_a_connection_whose_answer_had_begun_is_closed_and_counted(tmp_path: Pat
     with ServiceProcess(tmp_path / "large.py", {"shards": 2, "op": {"large": {}}}, wait=False) as service:
         service.wait_until_ready(every_instance=True)
         with contextlib.closing(socket.create_connection(("127.0.0.1", service.http_port))) as client:
-            client.settimeout(30)
+            client.settimeout(PATIENCE_S)
             body = key_value({"size": str(32 << 20)})
             head = b"POST /test/prediction HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
             client.sendall(head + body)

@@ -140,6 +140,5 @@ def test_decoupled_steps_beside_each_other_and_other_backends_are_refused(
     beside += f"ensemble_scheduling {{ {' '.join(steps)} }}"
     write_model(tmp_path, "beside", beside).joinpath("1").mkdir(exist_ok=True)
     with RepositoryProcess(tmp_path, arguments=["--strict-readiness=false"]) as process:
-        log = process.log
-    assert "steps 1 and 2 are decoupled, and neither gets the other's outputs" in log
-    assert "models of the backend 'identity' send one response to each request" in log
+        process.wait_for_log("steps 1 and 2 are decoupled, and neither gets the other's outputs")
+        process.wait_for_log("models of the backend 'identity' send one response to each request")

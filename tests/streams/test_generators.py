@@ -140,9 +140,20 @@ def test_a_value_that_is_no_output_is_an_error(services: dict[str, ServiceProces
     assert "postprocess returned list of 1; expected a dict" in error.err_msg
 
 
-def test_requests_of_a_batch_have_their_answers_side_by_side(services: dict[str, ServiceProcess]) -> None:
-    with ThreadPoolExecutor(8) as clients:
-        batches = list(clients.map(lambda n: call(services["process"], {"number": "6"}), range(8)))
+def test_requests_of_a_batch_have_their_answers_side_by_side(
+    services: dict[str, ServiceProcess], tmp_path: Path
+) -> None:
+    service, held = services["process"], tmp_path / "held"
+    with ThreadPoolExecutor(9) as clients:
+        holding = clients.submit(call, service, {"number": "1", "held": str(held)})
+        try:
+            wait_until(Path(f"{held}.waiting").exists, "the worker is busy")
+            asked = [clients.submit(call, service, {"number": "6"}) for _ in range(8)]
+            wait_until(lambda: service.metric("paddlewheel_pending_requests") == 9, "all are admitted")
+        finally:
+            held.touch()
+        batches = [each.result() for each in asked]
+    assert get_texts(holding.result()) == ["0"]
     assert all(get_texts(responses) == list("012345") for responses in batches)
     rows = {dict(zip(r.key, r.value, strict=True))["rows"] for responses in batches for r in responses}
     assert rows != {"1"}

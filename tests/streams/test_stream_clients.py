@@ -43,10 +43,12 @@ def test_a_client_of_events_that_leaves_cancels_its_request(
 def test_a_model_that_is_not_decoupled_is_told_of_a_client_that_leaves(
     channel: grpc.Channel, tmp_path: Path
 ) -> None:
-    call = open_stream(channel, [request("single", f"wait {tmp_path / 'cancelled'}")])
-    wait_until(lambda: get_texts(infer(channel, request("single", "return text"))) == ["text"], "one answers")
+    cancelled = tmp_path / "cancelled"
+    call = open_stream(channel, [request("single", f"wait {cancelled}")])
+    wait_until(Path(f"{cancelled}.waiting").exists, "the model waits")
+    assert get_texts(infer(channel, request("single", "return text"))) == ["text"], "the other instance"
     call.cancel()
-    wait_until((tmp_path / "cancelled").exists, "the model is told")
+    wait_until(cancelled.exists, "the model is told")
 
 
 def test_a_client_that_does_not_read_ends_and_others_are_answered(

@@ -147,6 +147,7 @@ class TritonPythonModel:
         elif name == "none":
             sender.send(flags=FINAL)
         elif name == "wait":
+            Path(f"{{rest}}.waiting").touch()
             while not request.is_cancelled():
                 time.sleep(0.01)
             Path(rest).touch()

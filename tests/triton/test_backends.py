@@ -102,6 +102,7 @@ def test_a_model_without_a_word_on_its_tensors_is_asked(
         logits = client.infer(model, inputs).as_numpy(output["name"])
     assert logits.shape == (2, 3)
     np.testing.assert_allclose(logits[0], logits[1], rtol=1e-5)
+    service.wait_for_log("Models of the repository:")  # it stands behind what was proven
     proven = f"Model {model}, rows of unequal length: padded rows answer as alone" in service.log
     assert proven == (model != "old")
     config = service.http(f"/v2/models/{model}/config").json

@@ -45,7 +45,7 @@ def test_texts_of_mixed_length_are_answered_as_alone_and_share_runs(ernie: Repos
         np.testing.assert_array_equal(label, expected)
         np.testing.assert_allclose(confidence, expected_confidence, rtol=1e-4, atol=1e-5)
     assert after - before < TEXTS / 4  # half of the texts, and hardly two of one length
-    assert "Model ernie_seqcls_model, rows of unequal length: padded rows answer as alone" in ernie.log
+    ernie.wait_for_log("Model ernie_seqcls_model, rows of unequal length: padded rows answer as alone")
 
 
 def _runs(client: rpc.InferenceServerClient, model: str) -> int:

@@ -155,6 +155,6 @@ def test_steps_with_a_queue_delay_run_apart_and_a_wrong_number_is_refused(servic
     rows = outputs(ask(service, "apart", 1))
     assert rows["P1"] != rows["P2"]
     name = "paddlewheel.ensemble_workers"
-    assert f"Ensemble apart: {name} has no effect, for dynamic_batching of model waits" in service.log
+    service.wait_for_log(f"Ensemble apart: {name} has no effect, for dynamic_batching of model waits")
     index = {model["name"]: model for model in service.http("/v2/repository/index", b"").json}
     assert f"parameter {name} is 'two': write a number from 0 to" in index["wrong"]["reason"]

@@ -184,4 +184,4 @@ def test_unequal_lengths_of_many_callers_are_answered_as_alone(
     padded = name == "encoder"
     assert (int(statistics["execution_count"]) < len(rows) / 2) == padded
     says = "padded rows answer as alone" if padded else "padded rows answer otherwise than alone"
-    assert f"Model {name}, rows of unequal length: {says}" in service.log
+    service.wait_for_log(f"Model {name}, rows of unequal length: {says}")

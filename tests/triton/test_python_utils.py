@@ -230,7 +230,7 @@ def test_a_model_that_is_loaded_loads_the_one_that_it_asks(service: RepositoryPr
 
 
 def test_lines_of_a_model_are_in_the_servers_log(service: RepositoryProcess) -> None:
-    assert "tries begins as tries 1" in service.log
+    service.wait_for_log("tries begins as tries 1")
     assert ask(service, "log").status == 200
     for line in ("one line", "another line", "a third line"):
         service.wait_for_log(line)

@@ -7,13 +7,14 @@ prints the share that agrees, those of test_replay_explicit.py included.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import read_answer
 from tests.support.triton_recordings import (
     BY_THEMSELVES,
     RECORDED,
@@ -70,12 +71,17 @@ def test_a_full_queue_refuses_at_once_and_who_waits_too_long_later(recorded: Rep
     rows = {row["id"]: row for row in RECORDED if row["id"].startswith("queue.")}
     known = {case: recorded_http(row) for case, row in rows.items()}
 
-    def ask(_: int) -> tuple[int, str]:
-        answer = replayed_http(rows["queue.0"], lambda _: recorded)
-        return answer.status, answer.document.get("error", "")
-
-    with ThreadPoolExecutor(6) as clients:
-        answers = list(clients.map(ask, range(6)))  # as they were recorded: six at a time, and room for two
+    request = rows["queue.0"]["request"]
+    with contextlib.ExitStack() as stack:
+        # As they were recorded: six at a time, and room for two.
+        connections = [stack.enter_context(contextlib.closing(recorded.connection())) for _ in range(6)]
+        with recorded.stopped():
+            for connection in connections:
+                connection.request(
+                    request["method"], request["path"], request["body"]["text"].encode(), request["headers"]
+                )
+        answered = [read_answer(connection) for connection in connections]
+    answers = [(answer.status, answer.json.get("error", "")) for answer in answered]
     full, late = (known[case].document["error"] for case in ("queue.1", "queue.2"))
     assert (known["queue.0"].status, "") in answers
     assert sum(told.startswith(full) for _, told in answers) >= 2

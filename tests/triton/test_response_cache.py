@@ -142,8 +142,8 @@ def test_a_hit_needs_no_worker_and_identical_requests_in_flight_run_once(
         wait_until(starts.exists, "the model does not run")
         assert count_runs(infer(service, "counted", 6)) == known  # while the only instance is busy
         same = [threads.submit(infer_rpc, service, "counted", 8) for _ in range(4)]
-        waiting = 'nv_inference_pending_request_count{model="counted",version="1"} 1\n'
-        wait_until(lambda: waiting in metrics(service), "no request waits")
+        pending = "paddlewheel_pending_requests"
+        wait_until(lambda: service.metric(pending) == 1 + len(same), "all are in flight")
         until.touch()
         runs = {count_runs(future.result()) for future in same}
         assert runs == {count_runs(blocked.result()) + 1}

@@ -18,7 +18,7 @@ from tests.support.triton_repository import write_model
 X = 'input { name: "X" data_type: TYPE_FP32 dims: 1 }\noutput { name: "Y" data_type: TYPE_FP32 dims: 1 }\n'
 LIMITER = 'instance_group {{ count: {} rate_limiter {{ resources {{ name: "R" count: {} }} }} }}\n'
 PARAMETER = 'parameters {{ key: "{}" value {{ string_value: "{}" }} }}\n'
-# Waits for the file of its parameter.
+# Makes the file `begun` beside the file of its parameter, and waits for the latter.
 WAITS = """
 import json, time
 from pathlib import Path
@@ -27,6 +27,7 @@ class TritonPythonModel:
         self.go = Path(json.loads(args["model_config"])["parameters"]["go"]["string_value"])
 
     def execute(self, requests):
+        self.go.with_name("begun").touch()
         while not self.go.exists():
             time.sleep(0.002)
         x = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
@@ -87,11 +88,12 @@ def get_reason(server: RepositoryProcess, model: str) -> str:
 def test_an_instance_runs_while_its_resources_are_free(server: RepositoryProcess, go: Path) -> None:
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(infer, server, "waits")
-        wait_until(lambda: server.metric("paddlewheel_pending_requests") == 1, "a request runs")
-        second = threads.submit(infer, server, "quick")
         try:
-            wait_until(lambda: server.metric("paddlewheel_pending_requests") == 2, "another waits")
-            assert server.metric("paddlewheel_op_queue_length", op="quick:1") == 1
+            wait_until(go.with_name("begun").exists, "a request runs")
+            second = threads.submit(infer, server, "quick")
+            wait_until(
+                lambda: server.metric("paddlewheel_op_queue_length", op="quick:1") == 1, "another waits"
+            )
             assert not second.done()
         finally:
             go.touch()

@@ -128,6 +128,7 @@ def test_the_span_of_a_batch_is_linked_to_all_its_requests(
     service: RepositoryProcess, collector: Collector, tmp_path: Path
 ) -> None:
     starts, until = str(tmp_path / "starts"), str(tmp_path / "until")
+    expected = len(collector.find("waits")) + 4
     with ThreadPoolExecutor(4) as pool:
         try:
             held = pool.submit(infer, service, "waits", starts=starts, until=until)
@@ -148,7 +149,8 @@ def test_the_span_of_a_batch_is_linked_to_all_its_requests(
     def list_runs() -> set[str]:
         return {link["spanId"] for span in collector.find("compute") for link in span["links"]}
 
-    wait_until(lambda: len(list_links()) >= 4 and list_links() == list_models(), "batches of all requests")
+    wait_until(lambda: len(list_models()) == expected, "a model span of each request")
+    wait_until(lambda: list_links() == list_models(), "batches of all requests")
     batches = collector.find("batch")
     assert sum(int(get_attributes(batch)["paddlewheel.requests"]) for batch in batches) == len(list_models())
     wait_until(
