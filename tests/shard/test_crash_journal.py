@@ -47,7 +47,9 @@ service.run_service()
 
 @pytest.fixture(scope="module")
 def shards() -> Iterator[ServiceProcess]:
-    config = {"shards": 2, "op": {"echo": {"batch_size": 4, "concurrency": 2}}}
+    # On a busy machine, a request may wait for the start of a shard longer than the default allows.
+    dag = {"request_timeout": PATIENCE_S}
+    config = {"shards": 2, "dag": dag, "op": {"echo": {"batch_size": 4, "concurrency": 2}}}
     with ServiceProcess(APPS / "echo.py", config, wait=False) as service:
         service.wait_until_ready(every_instance=True)
         yield service
