@@ -69,6 +69,8 @@ class ServingError(Exception):
     logged = False  # whether the log already has the error with its traceback
     kind = ""  # name of the original class, in the front's copy of a worker's error
     step = ""  # node of the step that failed, if one worker runs all steps of an ensemble
+    op = ""  # the Op that failed, in the front
+    user_place = ""  # class of the exception, function, file and line in user code; empty elsewhere
 
     @property
     def message(self) -> str:

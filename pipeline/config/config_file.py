@@ -156,7 +156,8 @@ class Limits(Section):
         default=75.0, description="Seconds that a connection may stay open without a request."
     )
     metrics_interval_s: Annotated[Seconds, Field(ge=0)] = Field(
-        default=1.0, description="Seconds from one rendering of /metrics to the next; requests wait for it."
+        default=1.0,
+        description="Seconds between renderings of /metrics, and of /overview.json; requests wait for it.",
     )
     max_connections: PositiveInt = Field(default=10_000, description="Open connections of each port.")
     connection_calls: PositiveInt = Field(

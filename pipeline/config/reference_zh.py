@@ -267,7 +267,7 @@ _MEANINGS = {  # by section, then by key
         "idle_timeout_s": "没有请求的连接可以保持的秒数。",
         "rows": "一个请求中的行数（实例数）。",
         "kserve_rows": "Op 没有声明上限时，一个 KServe 请求的最大行数；即元数据中的 `max_batch_size`。",
-        "metrics_interval_s": "两次生成 /metrics 至少间隔的秒数；其间的请求等待下一次。",
+        "metrics_interval_s": "两次生成 /metrics 或 /overview.json 至少间隔的秒数；其间的请求等待。",
         "max_connections": "每个端口打开的连接数。",
         "connection_calls": "一个 gRPC 连接上同时进行的调用数；更多的由客户端等待。",
         "sequences": "一个 Op 的活动序列数上限；超出时以 429 拒绝。",

@@ -415,6 +415,7 @@ class DagRun(msgspec.Struct, eq=False):
         queues, step = self.entry.queues, error.step or node
         queues[step].record_error(error)
         describe_step, op = self.entry.describe_step, self.entry.step_ops.get(step)
+        error.op = op or ""
         if describe_step is not None and op is not None:
             self.entry.failures.steps[step, op] += 1
             if type(error) is ServingError:
@@ -488,7 +489,10 @@ class DagRun(msgspec.Struct, eq=False):
 
     def expire(self) -> None:
         """End the request with DeadlineExceeded (504), because its deadline has passed."""
-        self.end(DeadlineExceeded("the request's deadline passed before its answer was there"))
+        error = DeadlineExceeded("the request's deadline passed before its answer was there")
+        running = (node for node, inputs in self.awaited.items() if inputs)
+        error.op = self.entry.step_ops.get(next(running, ""), "")
+        self.end(error)
 
     def leave(self) -> None:
         """End the request without a response, because its client has disconnected."""

@@ -27,6 +27,7 @@ from pipeline.dialects.front_parts import Dialects
 from pipeline.errors import ConfigError, NotReady, StartFailed
 from pipeline.front.listeners import Listeners
 from pipeline.front.metrics.metrics import Metrics
+from pipeline.front.overview import Overview
 from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.plan import placement, wants_processes, wants_threads
 from pipeline.front.pool.shard_plan import plan_shards
@@ -244,7 +245,8 @@ async def run_front(app: App, outputs: Outputs) -> int:
     scheduler = Scheduler(app, Metrics(app.name), outputs)
     repository = ModelLoader(scheduler, app.repository) if app.repository else Repository(scheduler)
     later_workers = repository.count_later_workers() if isinstance(repository, ModelLoader) else 0
-    listeners = Listeners(scheduler, Dialects(app.dialects, scheduler, repository), later_workers)
+    dialects, overview = Dialects(app.dialects, scheduler, repository), Overview(scheduler, repository)
+    listeners = Listeners(scheduler, dialects, overview.render, later_workers)
     Hangup(scheduler, repository, listeners, stop_requested.set).install_handler()
     Recorder(scheduler).install_handler()
     start_signals.release()

@@ -70,9 +70,12 @@ def _raise_file_limit(files: int) -> int:
 class Listeners:
     """All ports of a service: HTTP and gRPC for inference, and the metrics ports, with their servers."""
 
-    def __init__(self, scheduler: Scheduler, dialects: Dialects, later_workers: int = 0) -> None:
+    def __init__(
+        self, scheduler: Scheduler, dialects: Dialects, overview: Callable[[], bytes], later_workers: int = 0
+    ) -> None:
         """Create the servers of all ports, without opening a port.
 
+        overview: returns the body of /overview.json.
         later_workers: number of workers for models that may be loaded later; it limits the connections.
         """
         config = scheduler.app.config
@@ -92,7 +95,7 @@ class Listeners:
         routes = Routes(dialects.handlers)
         if http := _select_ports(ports, "http_port", "v2.http_port"):
             guard = _build_guard(keys, config.security, health, restricted, routes.find_api)
-            app = HttpApp(scheduler, routes, dialects.openapi)
+            app = HttpApp(scheduler, routes, dialects.openapi, overview)
             shards, own_limits = scheduler.shards, limits
             if shards is not None:
                 room = limits.max_connections - shards.limit_connections(limits.max_connections // 2)

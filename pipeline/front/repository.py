@@ -61,6 +61,7 @@ class Repository:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.failures: dict[str, LoadFailed] = {}  # error of the last load, by Op
+        self.loading: list[tuple[str, list[str]]] = []  # loads of models in progress: name, versions
         self._scheduler = scheduler
         self._changing = asyncio.Lock()  # one load at a time, so that there is one process more than usual
         self._busy: set[str] = set()  # Ops and models of the orders that wait without the lock
@@ -292,7 +293,6 @@ class ModelLoader(Repository):
         # State on disk when polling last loaded the model: a load that fails is not repeated.
         self._polled: dict[str, _OnDisk] = {}
         self._overrides = OverrideFolders()
-        self._loading: list[tuple[str, list[str]]] = []  # loads in progress: model, versions
         folders, defaults = tuple(map(Path, place.folders)), Defaults(*place.defaults)
         self._source = ModelRepository(
             folders,
@@ -335,7 +335,7 @@ class ModelLoader(Repository):
     def loading_versions(self, name: str) -> list[str]:
         if self._serves(name):
             return []
-        return next((versions or [""] for model, versions in self._loading if model == name), [])
+        return next((versions or [""] for model, versions in self.loading if model == name), [])
 
     def count_later_workers(self) -> int:
         """Return how many worker processes the models that are not loaded yet would need.
@@ -356,7 +356,7 @@ class ModelLoader(Repository):
             self._scheduler.check_settled()
             work = self._overrides.make_folder()
             loading = name, await asyncio.to_thread(self._source.find_versions, name)
-            self._loading.append(loading)
+            self.loading.append(loading)
             try:
                 source = self._source if override is None else override.apply_to(self._source, work)
                 served = await self._read_models(name, source)
@@ -369,7 +369,7 @@ class ModelLoader(Repository):
                     self._note_unavailable(name, exc)
                 raise
             finally:
-                self._loading.remove(loading)
+                self.loading.remove(loading)
                 self._overrides.release(work)
                 await self._remove_unused_overrides()
             log.info("%s", "\n".join([*served.lines, f"Model {name} is loaded"]))

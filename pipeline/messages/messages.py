@@ -131,6 +131,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
     logged: bool
     always_status: bool = False
     step: str = ""
+    user_place: str = ""
 
     @classmethod
     def from_error(cls, error: ServingError, *, logged: bool | None = None) -> Refusal:
@@ -142,7 +143,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
         logged = error.logged if logged is None else logged
         always_status = isinstance(error, MalformedBody)  # the original's gateway had a status for no other
         flags = bool(error.clients), bool(logged), always_status
-        return cls(*get_error_fields(error), kind, *flags, error.step)
+        return cls(*get_error_fields(error), kind, *flags, error.step, to_sendable_text(error.user_place))
 
     def error(self) -> ServingError:
         """Return the exception, to raise it or to answer with it in the receiving process."""
@@ -150,7 +151,7 @@ class Refusal(msgspec.Struct, array_like=True, frozen=True):
         error.err_no, error.http_status = self.err_no, self.http_status
         error.grpc_code = self.grpc_code
         error.kind, error.clients, error.logged = self.kind, self.clients, self.logged
-        error.always_status, error.step = self.always_status, self.step
+        error.always_status, error.step, error.user_place = self.always_status, self.step, self.user_place
         return error
 
 

@@ -7,17 +7,27 @@ refusals.
 from __future__ import annotations
 
 import logging
+import sysconfig
 import threading
 import time
+from pathlib import Path
+from types import CodeType
 from typing import NamedTuple
 
-from pipeline.errors import get_error_text
+from pipeline.errors import ServingError, get_error_text
 from pipeline.process.log import QUIET_S
 
 log = logging.getLogger(__name__)
 
 _MAX_PLACES = 256
 _MAX_CHARS = 300  # of an error's text, where it stands for the place
+_MAX_FRAMES = 1000
+# Folders of this package, of installed packages and of Python's library, which hold no user code.
+_LIBRARIES = (
+    f"{Path(__file__).resolve().parents[1]}/",
+    *(f"{sysconfig.get_path(name)}/" for name in ("purelib", "platlib", "stdlib")),
+    "<",
+)
 
 
 class Place(NamedTuple):
@@ -73,6 +83,35 @@ def find_place(exc: BaseException) -> Place:
     while trace.tb_next is not None:
         trace = trace.tb_next
     return Place(type(cause).__name__, trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+
+
+def record_user_place(error: ServingError, exc: BaseException) -> None:
+    """Set `user_place` of an error. exc: the exception of user code that the error reports."""
+    try:
+        error.user_place = error.user_place or _describe_user_place(exc)
+    except BaseException:  # of an exception of the app's own class
+        return
+
+
+def _describe_user_place(exc: BaseException) -> str:
+    """Return class, function, file and line of an exception: "ValueError in preprocess, web_service.py:41".
+
+    The line is the last line of user code before the exception. Empty if no user code was running. The text
+    of the exception is left out, because it may hold values of a request.
+    """
+    place: tuple[CodeType, int] | None = None
+    trace = exc.__traceback__
+    for _ in range(_MAX_FRAMES):
+        if trace is None:
+            break
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(_LIBRARIES):
+            place = code, trace.tb_lineno
+        trace = trace.tb_next
+    if place is None:
+        return ""
+    code, line = place
+    return f"{type(exc).__name__} in {code.co_name}, {Path(code.co_filename).name}:{line}"
 
 
 ERRORS = ErrorLog()

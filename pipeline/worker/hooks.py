@@ -37,7 +37,7 @@ from pipeline.messages.messages import REFUSAL, Refusal
 from pipeline.paddle_serving.channel_data import ChannelData
 from pipeline.process.isolation import isolated
 from pipeline.process.lost_device import end_if_device_is_lost
-from pipeline.worker.error_log import ERRORS
+from pipeline.worker.error_log import ERRORS, record_user_place
 
 _OURS = str(Path(__file__).resolve().parents[1]) + "/"
 MAX_TRACE_CHARS = 16_000  # an exception's text may hold a whole request
@@ -331,6 +331,7 @@ class Hooks:
         """
         end_if_device_is_lost(exc)
         if isinstance(exc, ServingError):
+            record_user_place(exc, exc)
             return exc
         is_logged = self._log_exception(exc, hook, request)
         reason = get_error_text(exc) or type(exc).__name__ if isinstance(exc, Exception) else said_by(exc)
@@ -339,6 +340,7 @@ class Hooks:
             f"ClassName: {type(self.op).__name__}  FunctionName: {hook}"
         )
         failed.logged = is_logged
+        record_user_place(failed, exc)
         return failed
 
     @isolated(False)
@@ -574,6 +576,7 @@ def package_error(failure: ServingError, exc: BaseException) -> ServingError:
         return failure
     error = HookFailed(f"rpc package error: {failure.message}")
     error.err_no, error.logged = BadPackage.err_no, failure.logged
+    error.user_place = failure.user_place
     return error
 
 

@@ -403,7 +403,10 @@ def test_405_says_what_is_allowed(service: ServiceProcess, method: str, path: st
     assert (answer.status, answer.headers["allow"]) == (405, allowed)
 
 
-@pytest.mark.parametrize("path", ["/health/live", "/health/ready", "/metrics", "/docs", "/v2/health/live"])
+PAGES = ("/health/live", "/health/ready", "/metrics", "/overview.json", "/docs", "/v2/health/live")
+
+
+@pytest.mark.parametrize("path", PAGES)
 @pytest.mark.parametrize("framing", ["Content-Length: 90000", "Transfer-Encoding: chunked"])
 def test_the_body_of_a_post_to_a_page_is_not_read(service: ServiceProcess, path: str, framing: str) -> None:
     """The answer comes before the body does."""

@@ -35,35 +35,37 @@ from pipeline.front.http.connection import HttpApplication, HttpRequest
 from pipeline.front.http.multipart import FORM, FormPart, parse_form
 from pipeline.front.http.openapi import docs_page, model_cards, openapi
 from pipeline.front.metrics.access_log import UNREAD
-from pipeline.front.metrics.metrics import CONTENT_TYPE, Metrics
+from pipeline.front.metrics.metrics import CONTENT_TYPE
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.front.tracing.request_trace import TRACEPARENT, describe_answer
 from pipeline.messages.frames import Part
 
 log = logging.getLogger(__name__)
 
-_HEAD = b"content-type: %b\r\n" % CONTENT_TYPE.encode()
+_METRICS_HEAD = b"content-type: %b\r\n" % CONTENT_TYPE.encode()
 _RESPONSES_PER_TURN = 32  # of the event loop: each response is copied into its connection
 
 
-class MetricsPage:
-    """Responds to requests for /metrics, the Prometheus page. It is rendered at most once per `interval_s`.
+class FiguresPage:
+    """Responds to requests for a page of figures, such as /metrics. It is rendered at most once per interval.
 
     Requests within the interval share the next rendering, so that scrapes cost little CPU and no response is
     older than its request.
     """
 
-    def __init__(self, metrics: Metrics, interval_s: float) -> None:
-        self._metrics = metrics
+    def __init__(self, head: bytes, render: Callable[[], bytes], interval_s: float) -> None:
+        """head: header lines. render: returns the body. interval_s: least time between two renderings."""
+        self._head = head
+        self._render_body = render
         self._interval_s = interval_s
         self._rendered_at = -math.inf
         self._waiting: deque[HttpRequest] = deque()
 
     def respond(self, request: HttpRequest) -> None:
-        """Send the metrics now, or with the next rendering within `interval_s`."""
+        """Send the page now, or with the next rendering within `interval_s`."""
         now = time.monotonic()
         if not self._waiting and now >= self._rendered_at + self._interval_s:
-            request.respond(200, _HEAD, self._render())
+            request.respond(200, self._head, self._render())
             return
         if not self._waiting:
             wait_s = self._rendered_at + self._interval_s - now
@@ -72,19 +74,18 @@ class MetricsPage:
 
     def _render(self) -> bytes:
         self._rendered_at = time.monotonic()
-        return self._metrics.text()
+        return self._render_body()
 
     def _respond_to_waiting(self) -> None:
         waiting, self._waiting = self._waiting, deque()
-        _respond_to_some(waiting, self._render())
+        self._respond_to_some(waiting, self._render())
 
-
-def _respond_to_some(waiting: deque[HttpRequest], text: bytes) -> None:
-    """Send the metrics text to waiting requests, some in each iteration of the event loop."""
-    for _ in range(min(_RESPONSES_PER_TURN, len(waiting))):
-        waiting.popleft().respond(200, _HEAD, text)
-    if waiting:
-        asyncio.get_running_loop().call_soon(_respond_to_some, waiting, text)
+    def _respond_to_some(self, waiting: deque[HttpRequest], body: bytes) -> None:
+        """Send the page to waiting requests, some in each iteration of the event loop."""
+        for _ in range(min(_RESPONSES_PER_TURN, len(waiting))):
+            waiting.popleft().respond(200, self._head, body)
+        if waiting:
+            asyncio.get_running_loop().call_soon(self._respond_to_some, waiting, body)
 
 
 JSON = b"content-type: application/json\r\n"
@@ -93,6 +94,7 @@ EVERYTHING_ELSE = "/"
 READING = ("GET", "HEAD")
 DOCS = "/docs"
 METRICS = "/metrics"
+OVERVIEW = "/overview.json"
 SMALL_BYTES = 256 * 1024  # bodies up to this size are decoded in the event loop
 _ENDPOINT = "http"
 _PAGE_APIS = {
@@ -101,6 +103,7 @@ _PAGE_APIS = {
     "/openapi.json": METADATA,
     DOCS: METADATA,
     METRICS: STATISTICS,
+    OVERVIEW: STATISTICS,
 }
 
 Page = Callable[[], tuple[int, bytes, bytes]]
@@ -153,8 +156,17 @@ class Routes:
 class HttpApp(HttpApplication):
     """The HTTP application of the service's main ports: health, metrics and docs pages, and all dialects."""
 
-    def __init__(self, scheduler: Scheduler, routes: Routes, paths: Callable[[], Mapping[str, Any]]) -> None:
-        """Create the application. paths: returns the `paths` of the dialects for /openapi.json."""
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        routes: Routes,
+        paths: Callable[[], Mapping[str, Any]],
+        overview: Callable[[], bytes] = bytes,
+    ) -> None:
+        """Create the application. paths: returns the `paths` of the dialects for /openapi.json.
+
+        overview: returns the body of /overview.json, which a shard leaves to the front.
+        """
         self._scheduler = scheduler
         self._access_log = scheduler.access_log
         self._routes = routes
@@ -165,7 +177,11 @@ class HttpApp(HttpApplication):
             "/openapi.json": self._openapi,
             DOCS: lambda: (200, *docs_page()),
         }
-        self._metrics_page = MetricsPage(scheduler.metrics, scheduler.app.config.limits.metrics_interval_s)
+        interval_s = scheduler.app.config.limits.metrics_interval_s
+        self._figures_pages = {
+            METRICS: FiguresPage(_METRICS_HEAD, scheduler.metrics.text, interval_s),
+            OVERVIEW: FiguresPage(JSON, overview, interval_s),
+        }
 
     def handle(self, request: HttpRequest) -> None:
         path = request.path
@@ -176,20 +192,21 @@ class HttpApp(HttpApplication):
         if handler is not None:
             handler.handle(request)
             return
-        page = self._pages.get(path)
-        if page is None and path != METRICS:
+        page, figures_page = self._pages.get(path), self._figures_pages.get(path)
+        if page is None and figures_page is None:
             self._routes.default.handle(request)
         elif request.method not in READING:
             self._routes.default.refuse(request, NotAllowed(request.method, path, *READING))
-        elif page is None:
-            self._metrics_page.respond(request)
-        else:
+        elif figures_page is not None:
+            figures_page.respond(request)
+        elif page is not None:
             request.respond(*page())
 
     def check_body(self, method: str, path: str, length: int | None) -> None:
         """Raise NotAllowed or TooLarge for a large body of a request for a page, before it is received."""
         handler = self._routes.handler(path)
-        if path in self._pages or path == METRICS or (handler is not None and path in handler.pages):
+        is_page = path in self._pages or path in self._figures_pages
+        if is_page or (handler is not None and path in handler.pages):
             if method not in READING:
                 raise NotAllowed(method, path, *READING)
         elif path != EVERYTHING_ELSE or self._routes.handler(path, method) is not self._routes.default:
@@ -573,7 +590,8 @@ class MetricsApp(HttpApplication):
     def __init__(self, scheduler: Scheduler, routes: Routes) -> None:
         self._routes = routes
         self._limits = scheduler.app.config.limits
-        self._page = MetricsPage(scheduler.metrics, self._limits.metrics_interval_s)
+        render, interval_s = scheduler.metrics.text, self._limits.metrics_interval_s
+        self._page = FiguresPage(_METRICS_HEAD, render, interval_s)
         self._access_log = scheduler.access_log
 
     def handle(self, request: HttpRequest) -> None:

@@ -39,6 +39,7 @@ def openapi(app: App, paths: Mapping[str, Any], models: Mapping[str, Any]) -> di
         "/metrics": get(
             "health", "Figures for Prometheus", "Prometheus 指标", {"type": "string"}, "text/plain"
         ),
+        "/overview.json": get("health", "Models, Ops, figures, recent errors", "模型、Op、指标、最近的错误"),
     }
     title = {"title": app.name, "version": __version__, "description": "Served by Paddlewheel."}
     document = {
@@ -229,6 +230,10 @@ _SCRIPTS = (
     "examples",
     "endpoints",
     "repository",
+    "figures",
+    "graph",
+    "errors",
+    "live",
     "page",
 )
 
@@ -238,7 +243,7 @@ def docs_page() -> tuple[bytes, bytes]:
     """Return header lines and body of the page at /docs, which sends test requests from a browser.
 
     The page is one document that loads no other file, and its policy lets the browser run nothing else. It
-    reads /openapi.json and /health/ready.
+    reads /openapi.json, /health/ready and /overview.json.
     """
     script = b"\n".join((_FOLDER / f"{name}.js").read_bytes() for name in _SCRIPTS)
     style = (_FOLDER / "page.css").read_bytes()

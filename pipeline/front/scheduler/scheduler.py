@@ -38,6 +38,7 @@ from pipeline.front.metrics.metrics import (
     RequestTimings,
     custom_metrics,
 )
+from pipeline.front.metrics.recent_errors import RecentErrors
 from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.plan import Plan, plan
 from pipeline.front.pool.shards import Shards
@@ -195,6 +196,7 @@ class Scheduler:
         self.metrics = metrics
         self.outputs = outputs
         self.access_log = AccessLog(metrics)
+        self.recent_errors = RecentErrors()
         self.fatal: asyncio.Future[StartFailed] = asyncio.get_running_loop().create_future()
         self.takes_messages = app.default is not None and app.default.graph.source == MESSAGE
         starts = Starts((app.repository and app.repository.starts) or usable_cores())
@@ -382,6 +384,11 @@ class Scheduler:
     def keeps_sequences(self, model: str) -> bool:
         """Return whether the requests of a model belong to sequences. model: its key."""
         return bool(self._entries[model].sequences)
+
+    @property
+    def batchers(self) -> Mapping[str, Batcher]:
+        """The queue of each pipeline step (Op), by the Op's name."""
+        return self._batchers
 
     @property
     def pending(self) -> int:
@@ -595,6 +602,8 @@ class Scheduler:
         """
         request, entry = dag_run.request, dag_run.entry
         self.metrics.request_s[request.endpoint].observe(took_s)
+        if isinstance(answer, ServingError):
+            self._record_error(dag_run, answer)
         if answer is None:
             entry.failures.canceled += 1
         elif entry.requests is not None:
@@ -606,6 +615,16 @@ class Scheduler:
             elif (latencies := entry.requests.latencies) is not None and not dag_run.is_cached:
                 assert request.timings is not None
                 latencies.observe(took_s, request.timings.get_totals())
+
+    def _record_error(self, dag_run: DagRun, error: ServingError) -> None:
+        request, options = dag_run.request, dag_run.request.options
+        self.recent_errors.record(
+            error,
+            model=dag_run.entry.model,
+            endpoint=request.endpoint,
+            number=dag_run.data_id,
+            client_id=(options.id if options is not None else "") or request.log_id,
+        )
 
     def _notify_of_end(self, dag_run: DagRun) -> None:
         """Report a finished request to a waiting unload, reload or drain."""

@@ -119,11 +119,23 @@ function show() {
   document.getElementById("key-label").textContent = words.key;
   document.getElementById("use-key").textContent = words.use;
   document.getElementById("language").textContent = words.other;
+  for (const link of document.querySelectorAll("nav .view")) {
+    link.textContent = words.views[link.hash];
+    if ((link.hash === "#live") === isLive()) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
   const lead = document.getElementById("lead");
   lead.textContent = description !== null ? "" : apiKey() === "" ? words.unkeyed : words.unknown;
   lead.hidden = description !== null;
   if (description === null) return;
   document.getElementById("title").textContent = document.title = description.info.title;
+  if (isLive()) {
+    shown = null;
+    document.getElementById("main").replaceChildren(...liveElement());
+    updateLive();
+    pollLive();
+    return;
+  }
   const models = modelsOf(description);
   const model = models.find((one) => one.name === edit("page", "model")) || models[0] || null;
   const parts = [];
@@ -158,6 +170,7 @@ document.getElementById("language").addEventListener("click", () => {
   writeKept(KEPT_LANGUAGE, language);
   show();
 });
+addEventListener("hashchange", show);
 document.getElementById("keyed").addEventListener("submit", (event) => {
   event.preventDefault();
   load();

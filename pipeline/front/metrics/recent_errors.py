@@ -1,0 +1,103 @@
+"""The latest errors of admitted requests, for the page at /docs: their causes, without data of requests."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import msgspec
+
+from pipeline.errors import (
+    DeadlineExceeded,
+    NotReady,
+    Overloaded,
+    PoisonRequest,
+    RemoteUnreachable,
+    SequenceLost,
+    ServingError,
+    WorkerLost,
+    get_http_status,
+)
+from pipeline.process.isolation import isolated
+
+MAX_CAUSES = 40
+MAX_REQUESTS = 5  # of a cause
+_MAX_CHARS = 300  # of a message
+_MAX_ID_CHARS = 64  # of a client's id
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
+_FEEDS_REFUSED = "FeedsRefused"  # of `pipeline.engines.refusals`: the message is the engine's
+# Their messages are this project's and name no value of a request.
+_PLAIN = frozenset(
+    kind.__name__
+    for kind in (
+        DeadlineExceeded, NotReady, Overloaded, PoisonRequest, RemoteUnreachable, SequenceLost, WorkerLost,
+    )
+)  # fmt: skip
+
+
+class FailedRequest(msgspec.Struct):
+    """A request that failed: its number in the log, the client's id if there is one, and the time."""
+
+    number: int
+    client_id: str
+    at: float  # Unix time
+
+
+class ErrorCause(msgspec.Struct):
+    """Errors of one cause: the same class, from the same model, Op and line of user code."""
+
+    model: str
+    op: str  # empty if no Op failed
+    kind: str  # class of the error
+    user_place: str  # see `ServingError`
+    err_no: int
+    http_status: int
+    endpoint: str  # of the latest, as all fields below
+    message: str = ""  # empty if it may hold values of a request
+    count: int = 0
+    requests: list[FailedRequest] = []  # the latest, newest last
+
+
+class RecentErrors:
+    """The latest causes of errors. A cause that returns moves to the end; the oldest one is dropped.
+
+    The texts of exceptions may hold values of a request, and every holder of a key sees the page. So the
+    message is kept for errors of this project alone, and without the numbers in errors of an engine.
+    """
+
+    def __init__(self) -> None:
+        self._causes: dict[tuple[str, str, str, str], ErrorCause] = {}
+
+    @isolated(None)
+    def record(
+        self, error: ServingError, *, model: str, endpoint: str, number: int, client_id: object
+    ) -> None:
+        """Record the error of a request. number: of the request in the log.
+
+        client_id: the client's name for the request; empty or 0 without one.
+        """
+        kind = error.kind or type(error).__name__
+        key = model, error.op, kind, error.user_place
+        cause = self._causes.pop(key, None)
+        if cause is None:
+            if len(self._causes) >= MAX_CAUSES:
+                del self._causes[next(iter(self._causes))]
+            cause = ErrorCause(*key, error.err_no, get_http_status(error), endpoint)
+        self._causes[key] = cause
+        cause.count += 1
+        cause.endpoint, cause.message = endpoint, _find_plain_message(error, kind)
+        shown_id = str(client_id)[:_MAX_ID_CHARS] if client_id else ""
+        cause.requests = [*cause.requests[1 - MAX_REQUESTS :], FailedRequest(number, shown_id, time.time())]
+
+    def list_causes(self) -> list[ErrorCause]:
+        """Return the causes, the latest last."""
+        return list(self._causes.values())
+
+
+def _find_plain_message(error: ServingError, kind: str) -> str:
+    """Return the message without values of the request; empty if it may hold some."""
+    if kind in _PLAIN:
+        return error.message[:_MAX_CHARS]
+    if kind == _FEEDS_REFUSED:
+        return _NUMBER.sub("#", error.message[:_MAX_CHARS])
+    return ""
