@@ -14,6 +14,7 @@ import msgspec
 
 from pipeline.api.app import ServedModel
 from pipeline.front.metrics.metrics import SECONDS, Distribution, resident_bytes
+from pipeline.front.metrics.recent_errors import ErrorCause, merge_causes
 from pipeline.front.repository import Repository, Standing
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Scheduler
@@ -55,13 +56,21 @@ class Overview:
             "memory": resident_bytes(),
             "ops": {batcher.op: self._describe_op(batcher) for batcher in batchers[:MAX_OPS]},
             "models": models[:MAX_MODELS],
-            "errors": list(reversed(scheduler.recent_errors.list_causes())),
+            "errors": self._list_errors(),
             "left_out": {
                 "models": max(0, len(models) - MAX_MODELS),
                 "ops": max(0, len(batchers) - MAX_OPS),
                 "outcomes": max(0, len(metrics.outcomes) - MAX_OUTCOMES),
             },
         }
+
+    def _list_errors(self) -> list[ErrorCause]:
+        """Return the recent errors of the front and of shards, the latest first."""
+        shards = self._scheduler.shards
+        causes = self._scheduler.recent_errors.list_causes()
+        if shards is not None:
+            causes = merge_causes([causes, shards.list_causes()])
+        return causes[::-1]
 
     def _sort_batchers(self) -> list[Batcher]:
         """Return the batchers, those of the most used Ops first."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import DeadlineExceeded, InvalidInput, Overloaded, ServingError
-from pipeline.front.metrics.recent_errors import MAX_CAUSES, MAX_REQUESTS, RecentErrors
+from pipeline.front.metrics.recent_errors import MAX_CAUSES, MAX_REQUESTS, RecentErrors, merge_causes
 from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import APPS, ServiceProcess, key_value, wait_until
 from tests.support.triton_repository import write_model
@@ -92,6 +92,14 @@ def test_queued_requests_are_counted_at_their_op(service: ServiceProcess, tmp_pa
         assert (held.result(), queued.result()) == ({"number": "2"}, {"number": "4"})
 
 
+def test_errors_of_shards_are_there() -> None:
+    with ServiceProcess(APPS / "echo.py", {"shards": 2, "op": {"echo": {"batch_size": 4}}}) as service:
+        assert service.http("/test/prediction", key_value({"number": "x"})).json["err_no"] != 0
+        wait_until(lambda: overview(service)["errors"], "the shard has reported the error")
+        (cause,) = overview(service)["errors"]
+    assert (cause["kind"], cause["op"], cause["count"]) == ("HookFailed", "echo", 1)
+
+
 def test_it_needs_a_key(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("alice: a-secret-of-alice\n", "utf-8")
@@ -146,6 +154,17 @@ class TestRecentErrors:
             "the engine refused the feeds ids [#, #]: idx=# is out of [-#,#]",
             "",
         ]
+
+    def test_equal_causes_of_several_processes_are_one(self) -> None:
+        one, other = RecentErrors(), RecentErrors()
+        for errors in (one, other, other):
+            self.record(errors, InvalidInput())
+        self.record(one, InvalidInput(), model="n")
+        causes = merge_causes([one.list_causes(), other.list_causes()])
+        assert {(cause.model, cause.count, len(cause.requests)) for cause in causes} == {
+            ("m", 3, 3),
+            ("n", 1, 1),
+        }
 
     def test_a_clients_id_is_shortened(self) -> None:
         errors = RecentErrors()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
+from operator import attrgetter
 
 import msgspec
 
@@ -92,6 +94,26 @@ class RecentErrors:
     def list_causes(self) -> list[ErrorCause]:
         """Return the causes, the latest last."""
         return list(self._causes.values())
+
+
+def merge_causes(lists: Iterable[Iterable[ErrorCause]]) -> list[ErrorCause]:
+    """Return the causes that several processes have recorded, the latest last. At most MAX_CAUSES."""
+    merged: dict[tuple[str, str, str, str], ErrorCause] = {}
+    causes = [cause for causes in lists for cause in causes]
+    for cause in sorted(causes, key=_get_time):
+        key = cause.model, cause.op, cause.kind, cause.user_place
+        former = merged.pop(key, None)
+        if former is not None:
+            requests = sorted([*former.requests, *cause.requests], key=attrgetter("at"))
+            cause = msgspec.structs.replace(
+                cause, count=former.count + cause.count, requests=requests[-MAX_REQUESTS:]
+            )
+        merged[key] = cause
+    return list(merged.values())[-MAX_CAUSES:]
+
+
+def _get_time(cause: ErrorCause) -> float:
+    return cause.requests[-1].at
 
 
 def _find_plain_message(error: ServingError, kind: str) -> str:

@@ -14,10 +14,12 @@ import socket
 import struct
 import termios
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
 from pipeline.front.metrics.growth import Totals
+from pipeline.front.metrics.recent_errors import ErrorCause, merge_causes
 from pipeline.messages.shards import (
     ALL,
     CLOSED,
@@ -70,6 +72,7 @@ class ShardLink:
         self._kill = kill
         self._read_activity = read_activity
         self._totals: Totals | None = None  # latest metrics
+        self._causes: list[Any] = []  # latest errors; only the page at /docs needs them as objects
         self._idle_checks = 0
         self._cpu_s = 0.0
 
@@ -144,9 +147,13 @@ class ShardLink:
 
     @isolated(None)
     def _take_metrics(self, data: bytes) -> None:
-        self.answered, totals = msgspec.msgpack.decode(data)
+        self.answered, totals, self._causes = msgspec.msgpack.decode(data)
         before, self._totals = self._totals, totals
         self._shards.add_growth(totals, before)
+
+    def list_causes(self) -> list[ErrorCause]:
+        """Return the recent errors of the shard."""
+        return msgspec.convert(self._causes, list[ErrorCause])
 
     def _watch(self) -> None:
         """Kill the shard if it is stopped or hangs, so that other shards serve its connections."""
@@ -173,6 +180,7 @@ class Shards:
         self.serve_here: Callable[[socket.socket], None] = socket.socket.close
         self.moved = 0  # connections of dead shards that another process serves
         self.lost = 0  # connections of dead shards that were closed in the middle of an answer
+        self._former_causes: list[ErrorCause] = []  # errors of dead shards
         self._free_slots = list(range(max_connections))
         self._new: dict[socket.socket, tuple[int, asyncio.TimerHandle]] = {}  # without a first byte
         self._links: list[ShardLink] = []
@@ -191,6 +199,10 @@ class Shards:
     def connections(self) -> int:
         """Number of connections that shards serve now."""
         return sum(len(link.duplicates) for link in self._links)
+
+    def list_causes(self) -> list[ErrorCause]:
+        """Return the recent errors of all shards, the latest last."""
+        return merge_causes([self._former_causes, *(link.list_causes() for link in self._links)])
 
     def accept(self, connection: socket.socket) -> None:
         """Let a shard serve a new connection once its first request begins with POST, else the front.
@@ -273,6 +285,7 @@ class Shards:
         """
         if link in self._links:
             self._links.remove(link)
+            self._former_causes = merge_causes([self._former_causes, link.list_causes()])
         orphans, link.duplicates = link.duplicates, {}
         for slot, duplicate in orphans.items():
             if self.journal.is_answering(slot):

@@ -194,9 +194,10 @@ class Shard:
             self._send_report(is_sign_of_life=number % _REPORTS_PER_S == 0)
 
     def _send_report(self, *, is_sign_of_life: bool = True) -> None:
-        """Send the metrics. is_sign_of_life: also without a change."""
+        """Send metrics and recent errors. is_sign_of_life: also without a change."""
         totals = get_metrics_totals(self._metrics, self._scheduler.request_figures())
-        report = msgspec.msgpack.encode((sum(self._metrics.outcomes.values()), totals))
+        causes = self._scheduler.recent_errors.list_causes()
+        report = msgspec.msgpack.encode((sum(self._metrics.outcomes.values()), totals, causes))
         if (is_sign_of_life or report != self._reported) and self._channel.send_metrics(report):
             self._reported = report
 
