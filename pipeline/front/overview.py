@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from pipeline.api.app import ServedModel
+from pipeline.front.http.openapi import accepts_requests
 from pipeline.front.metrics.metrics import SECONDS, Distribution, resident_bytes
 from pipeline.front.metrics.recent_errors import ErrorCause, merge_causes
 from pipeline.front.repository import Repository, Standing
@@ -106,6 +107,8 @@ class Overview:
         """Yield the served models, those that are being loaded, and those that can't be served."""
         app = self._scheduler.app
         for model in app.models:
+            if not accepts_requests(model, self._scheduler):
+                continue
             yield self._describe_model(model)
             failure = self._repository.failures.get(model.op)
             if failure is not None and failure.version and failure.version != model.version:

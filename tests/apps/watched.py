@@ -32,8 +32,11 @@ class RankOp(Op):
 
 
 class FormatOp(Op):
+    def preprocess(self, input_dicts, data_id=0, log_id=0):
+        return {"number": input_dicts["rank"]["number"] + input_dicts["parse"]["number"]}
+
     def postprocess(self, input_dicts, fetch_dict, data_id=0, log_id=0):
-        return {"number": str(fetch_dict["rank"]["number"] + fetch_dict["parse"]["number"])}
+        return {"number": str(fetch_dict["number"])}
 
 
 class WatchedService(WebService):

@@ -214,6 +214,8 @@ def test_health_is_open(service: ServiceProcess) -> None:
 def test_the_page_at_docs_is_open_and_what_it_shows_is_not(service: ServiceProcess) -> None:
     assert ServiceProcess.http(service, "/docs").status == 200
     assert ServiceProcess.http(service, "/openapi.json").status == 401
+    assert ServiceProcess.http(service, "/overview.json").status == 401
+    assert service.http("/overview.json").status == 200
     document = service.http("/openapi.json").json
     (scheme,) = document["components"]["securitySchemes"].values()
     assert (scheme["scheme"], len(document["security"])) == ("bearer", 1)

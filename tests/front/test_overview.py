@@ -100,16 +100,6 @@ def test_errors_of_shards_are_there() -> None:
     assert (cause["kind"], cause["op"], cause["count"]) == ("HookFailed", "echo", 1)
 
 
-def test_it_needs_a_key(tmp_path: Path) -> None:
-    keys = tmp_path / "keys"
-    keys.write_text("alice: a-secret-of-alice\n", "utf-8")
-    keys.chmod(0o600)
-    with ServiceProcess(APPS / "watched.py", {"security": {"api_keys": str(keys)}}) as service:
-        assert service.http("/overview.json").status == 401
-        headers = {"Authorization": "Bearer a-secret-of-alice"}
-        assert service.http("/overview.json", headers=headers).status == 200
-
-
 def test_models_of_a_repository_have_their_versions_and_states(tmp_path: Path) -> None:
     write_model(tmp_path, "good", IDENTITY)
     write_model(tmp_path, "misspelt", IDENTITY.replace("max_batch_size", "max_batch_sise"))

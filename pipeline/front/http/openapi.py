@@ -169,11 +169,11 @@ def model_cards(scheduler: Scheduler) -> dict[str, Any]:
     return {
         model.name: _card(model, scheduler)
         for model in scheduler.app.models
-        if _accepts_requests(model, scheduler)
+        if accepts_requests(model, scheduler)
     }
 
 
-def _accepts_requests(model: ServedModel, scheduler: Scheduler) -> bool:
+def accepts_requests(model: ServedModel, scheduler: Scheduler) -> bool:
     """Whether the model accepts requests by its name. A script's Op without a model does not."""
     return not model.op or model.config is not None or scheduler.pools[model.op].signature is not None
 

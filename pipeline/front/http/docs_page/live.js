@@ -4,7 +4,7 @@ const POLL_MS = 3000;
 const FIRST_POLLS_MS = 1000; // until there is a window
 const MOST_GRAPHS = 12;
 
-const live = { samples: [], chosen: null, paused: false, timer: 0, opened: new Set(), parts: null };
+const live = { samples: [], chosen: null, paused: false, timer: 0, opened: new Set(), boxes: [], parts: null };
 
 function isLive() {
   return location.hash === "#live";
@@ -115,6 +115,7 @@ function showTotals({ totals, since, seconds }, slowest) {
 function showGraphs(totals, figures, slowest) {
   const { graphs } = live.parts;
   const width = graphs.clientWidth;
+  if (!width) return; // it is not laid out yet; the observer reports its size
   const pictures = picturesOf(totals, width);
   refill(graphs, [pictures, width, language], () => {
     live.boxes = [];
