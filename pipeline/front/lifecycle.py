@@ -246,7 +246,7 @@ async def run_front(app: App, outputs: Outputs) -> int:
     repository = ModelLoader(scheduler, app.repository) if app.repository else Repository(scheduler)
     later_workers = repository.count_later_workers() if isinstance(repository, ModelLoader) else 0
     dialects, overview = Dialects(app.dialects, scheduler, repository), Overview(scheduler, repository)
-    listeners = Listeners(scheduler, dialects, overview.render, later_workers)
+    listeners = Listeners(scheduler, dialects, overview.build_body, later_workers)
     Hangup(scheduler, repository, listeners, stop_requested.set).install_handler()
     Recorder(scheduler).install_handler()
     start_signals.release()

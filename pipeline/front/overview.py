@@ -34,7 +34,7 @@ class Overview:
         self._scheduler = scheduler
         self._repository = repository
 
-    def render(self) -> bytes:
+    def build_body(self) -> bytes:
         """Return the body of /overview.json."""
         return msgspec.json.encode(self.collect())
 
@@ -109,7 +109,7 @@ class Overview:
         for model in app.models:
             if not accepts_requests(model, self._scheduler):
                 continue
-            yield self._describe_model(model)
+            yield self._describe_served_model(model)
             failure = self._repository.failures.get(model.op)
             if failure is not None and failure.version and failure.version != model.version:
                 yield _describe_absent(model.name, failure.version, "UNAVAILABLE", failure.message)
@@ -121,7 +121,7 @@ class Overview:
             if name not in loading:
                 yield _describe_absent(name, version, "UNAVAILABLE", reason)
 
-    def _describe_model(self, model: ServedModel) -> dict[str, Any]:
+    def _describe_served_model(self, model: ServedModel) -> dict[str, Any]:
         """Return name, version, state and graph of a served model."""
         graph = model.graph
         standing = self._get_standing(model)

@@ -112,7 +112,7 @@ def test_models_of_a_repository_have_their_versions_and_states(tmp_path: Path) -
 
 class TestRecentErrors:
     def record(self, errors: RecentErrors, error: ServingError, number: int = 1, model: str = "m") -> None:
-        errors.record(error, model=model, endpoint="http", number=number, client_id="")
+        errors.record_error(error, model=model, endpoint="http", number=number, client_id="")
 
     def test_requests_of_a_cause_are_counted_and_the_latest_are_kept(self) -> None:
         errors = RecentErrors()
@@ -158,5 +158,5 @@ class TestRecentErrors:
 
     def test_a_clients_id_is_shortened(self) -> None:
         errors = RecentErrors()
-        errors.record(InvalidInput(), model="m", endpoint="v2-http", number=1, client_id="x" * 1000)
+        errors.record_error(InvalidInput(), model="m", endpoint="v2-http", number=1, client_id="x" * 1000)
         assert len(errors.list_causes()[0].requests[0].client_id) == 64

@@ -71,7 +71,7 @@ class RecentErrors:
         self._causes: dict[tuple[str, str, str, str], ErrorCause] = {}
 
     @isolated(None)
-    def record(
+    def record_error(
         self, error: ServingError, *, model: str, endpoint: str, number: int, client_id: object
     ) -> None:
         """Record the error of a request. number: of the request in the log.

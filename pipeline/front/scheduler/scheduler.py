@@ -618,7 +618,7 @@ class Scheduler:
 
     def _record_error(self, dag_run: DagRun, error: ServingError) -> None:
         request, options = dag_run.request, dag_run.request.options
-        self.recent_errors.record(
+        self.recent_errors.record_error(
             error,
             model=dag_run.entry.model,
             endpoint=request.endpoint,

@@ -1,7 +1,7 @@
 // The graph of a model as SVG: a box for each step, from left to right, or one below the other where it is narrow.
 
 const SVG = "http://www.w3.org/2000/svg";
-const BOX = { width: 196, height: 112, right: 52, below: 24, margin: 26 };
+const BOX = { width: 236, height: 112, right: 52, below: 24, margin: 26 };
 const WIDEST_BOX = 340;
 const MOST_STEPS = 60; // of one picture
 
