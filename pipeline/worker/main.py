@@ -260,13 +260,13 @@ class Front:
     def tell_metrics_in_background(self, changed: threading.Event) -> None:
         """Send the front changed metrics while the model runs. changed: see `ModelCode.metrics_changed`."""
 
-        def tell() -> None:
+        def send_changes() -> None:
             with contextlib.suppress(OSError):  # the front has closed the connection
                 while changed.wait():
                     time.sleep(_METRICS_PAUSE_S)  # replies send most changes
                     self.tell_own_metrics()
 
-        threading.Thread(target=tell, name="metrics", daemon=True).start()
+        threading.Thread(target=send_changes, name="metrics", daemon=True).start()
 
     @isolated(())
     def _own_metrics_frame(self) -> list[Part]:
