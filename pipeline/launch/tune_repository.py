@@ -52,14 +52,14 @@ def tune_model(options: TuneOptions, repository: Path) -> None:
     """
     if options.service is not None:
         raise ConfigError("name a service or --model-repository, not both")
-    if given := [name for name in _SERVICE_OPTIONS if getattr(options, name)]:
-        raise ConfigError(f"--{given[0]} is for services; a model of a repository is tuned without it")
+    if unusable := [name for name in _SERVICE_OPTIONS if getattr(options, name)]:
+        raise ConfigError(f"--{unusable[0]} is for services; a model of a repository is tuned without it")
     if not SHORTEST_S <= options.budget_s <= MAX_S:
         raise ConfigError(f"--budget: from {SHORTEST_S:g} seconds to 24 hours, e.g. --budget 5m")
     path = _find_config(repository, options.model)
     if not (options.dry_run or os.access(path, os.W_OK)):
         raise ConfigError(f"{path} may not be written; --dry-run prints what would be")
-    name, text = path.parent.name, _read(path)
+    name, text = path.parent.name, _read_pbtxt(path)
     config = parse_untuned(text, str(path))
     try:
         baseline = parse_model_settings(config)
@@ -73,14 +73,14 @@ def tune_model(options: TuneOptions, repository: Path) -> None:
         largest = int(served["max_batch_size"])
         requests = [
             SampleRequest(number, _find_path(line, name), line.encode()) for number, line in lines
-        ] or [_build_request(name, served)]
+        ] or [_build_zeros(name, served)]
         _check(server.candidate, requests, options.sample)
         batches = (1,) if largest <= 1 else (largest,) if baseline.batch != 1 else (1, largest)
         goal = ModelGoal(
             (), (), usable_cores(), options.budget_s, options.p99_ms, options.connections, batches
         )
 
-        def measure(settings: Settings, round_s: float, until: float) -> Measured:
+        def measure_settings(settings: Settings, round_s: float, until: float) -> Measured:
             console.print(settings.name, soft_wrap=True)
             rounds: list[Round] = []
             try:
@@ -90,7 +90,7 @@ def tune_model(options: TuneOptions, repository: Path) -> None:
                 return Measured(settings, (), exc.message)
             return Measured(settings, tuple(rounds))
 
-        search = Search(goal, baseline, measure)
+        search = Search(goal, baseline, measure_settings)
         chosen = search.run()
     if not options.dry_run:
         print_table(Console(width=None if sys.stdout.isatty() else 160), search.measured(), chosen)
@@ -98,7 +98,7 @@ def tune_model(options: TuneOptions, repository: Path) -> None:
         "\n".join(choice_lines(goal, chosen, search.baseline(), FILE)),
         soft_wrap=True, markup=False, highlight=False,
     )  # fmt: skip
-    text = _read(path)  # again: the user may have edited the file meanwhile
+    text = _read_pbtxt(path)  # again: the user may have edited the file meanwhile
     written = with_model_settings(text, chosen.settings, str(path))
     if options.dry_run:
         sys.stdout.writelines(diff_lines(text, written, path))
@@ -180,7 +180,7 @@ def _find_config(repository: Path, model: str | None) -> Path:
     return repository / (model or names[0]) / FILE
 
 
-def _read(path: Path) -> str:
+def _read_pbtxt(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as exc:
@@ -191,7 +191,7 @@ def _find_path(line: str, model: str) -> str:
     return find_request_path(json.loads(line), model)
 
 
-def _build_request(model: str, config: dict[str, Any]) -> SampleRequest:
+def _build_zeros(model: str, config: dict[str, Any]) -> SampleRequest:
     """Return a request of zeros. Raises ConfigError for an input of variable dims."""
     inputs = []
     for spec in config["input"]:

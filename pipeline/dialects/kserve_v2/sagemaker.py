@@ -95,7 +95,7 @@ class SageMakerHttp(V2Http):
             name = unquote(match["model"] or "")
             if match["invoke"]:
                 check_method(request, "POST")
-                self._multi.describe(name)
+                self._multi.describe_model(name)
                 return self._infer(request, name, "", self._settings.inference_type)
             self._answer_about_models(request, name)
             return None
@@ -114,15 +114,15 @@ class SageMakerHttp(V2Http):
         if not name:
             check_method(request, "GET", "POST")
             if request.method == "POST":
-                self._answer_at_end(request, partial(self._multi.load, request.body))
+                self._answer_at_end(request, partial(self._multi.add_model, request.body))
             else:
                 self._answer_json(request, self._multi.list_models())
             return
         check_method(request, "GET", "DELETE")
         if request.method == "DELETE":
-            self._answer_at_end(request, partial(self._multi.unload, name))
+            self._answer_at_end(request, partial(self._multi.remove_model, name))
         else:
-            self._answer_json(request, self._multi.describe(name))
+            self._answer_json(request, self._multi.describe_model(name))
 
     def _find_model_name(self) -> str:
         if self._settings.model:

@@ -20,15 +20,15 @@ class MultiModel:
 
     def list_models(self) -> dict[str, Any]:
         """Return the document of `GET /models`."""
-        return {"models": [self.describe(name) for name in sorted(self._urls)]}
+        return {"models": [self.describe_model(name) for name in sorted(self._urls)]}
 
-    def describe(self, name: str) -> dict[str, str]:
+    def describe_model(self, name: str) -> dict[str, str]:
         """Return the document of `GET /models/NAME`. Raises KServeRefusal (404) for another model."""
         if name not in self._urls:
             raise KServeRefusal(f"model '{name}' is not loaded", "NOT_FOUND")
         return {"modelName": name, "modelUrl": self._urls[name]}
 
-    async def load(self, body: bytes) -> None:
+    async def add_model(self, body: bytes) -> None:
         """Load a model, as `POST /models` asks. Raises KServeRefusal: 409 for a model that is loaded."""
         document = json_fields.parse_json(body)
         fields = document if isinstance(document, dict) else {}
@@ -47,9 +47,9 @@ class MultiModel:
             self._forget(name)
             raise
 
-    async def unload(self, name: str) -> None:
+    async def remove_model(self, name: str) -> None:
         """Unload a model, as `DELETE /models/NAME` asks. Raises KServeRefusal (404) for another model."""
-        self.describe(name)
+        self.describe_model(name)
         await self._control.unload(name, {})
         self._forget(name)
 

@@ -42,7 +42,7 @@ class RedisCache:
         self.max_bytes = MAX_ENTRY_BYTES
         self.failures = 0
         self._settings = settings
-        self._client = connect(settings) if client is None else client
+        self._client = create_client(settings) if client is None else client
         self._is_failing = False
         self._next_try = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,7 +121,7 @@ class RedisCache:
         self._next_try = time.monotonic() + RETRY_S
 
 
-def connect(settings: RedisSettings) -> Any:
+def create_client(settings: RedisSettings) -> Any:
     """Return a client of the Redis server, which connects with its first command.
 
     Raises ConfigError without the package redis.
