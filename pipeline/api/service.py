@@ -20,6 +20,7 @@ from pipeline.api.dag import build_dag, build_signature, collect_ops, get_raw_bo
 from pipeline.api.examples import collect_examples
 from pipeline.api.op import REQUEST_OP, Op, RequestOp, ResponseOp, overrides
 from pipeline.api.sequences import SequenceRules
+from pipeline.api.shards import count_measured_shards
 from pipeline.config.api_keys import check_api_keys
 from pipeline.config.config_file import (
     LocalServiceConf,
@@ -283,10 +284,12 @@ class Service:
             raw_bodies=get_raw_bodies(ops),
             described=described,
             module=spec.name if spec else "",
+            sequences=_list_sequences(ops, config),
         )
         first_ops = [node.op for node in dag.steps if dag.inputs[node.name] == (REQUEST_OP,)]
-        config, choices = auto.resolved(config, auto.HookedService(app.to_json(), first_ops))
-        return replace(app, config=config, choices=choices, sequences=_list_sequences(ops, config))
+        hooked = auto.HookedService(app.to_json(), first_ops)
+        config, choices = auto.resolved(config, hooked, count_measured_shards(app))
+        return replace(app, config=config, choices=choices)
 
 
 class WebService(Service):

@@ -28,6 +28,7 @@ from pipeline.config.value_types import (
     Address,
     ClientType,
     Int,
+    NumberOrAuto,
     Port,
     PortOrOff,
     PositiveInt,
@@ -316,10 +317,10 @@ class ServiceConfig(Section):
     build_dag_each_worker: bool = Field(
         default=False, description="worker_num times the instances of every Op."
     )
-    shards: PositiveInt = Field(
+    shards: NumberOrAuto = Field(
         default=1,
         description="Processes that each accept requests over HTTP and run the model, for a service of one "
-        "Op; 1: one front before the workers.",
+        "Op; 1: one front before the workers; `auto`: one for each core, if they are faster by a tenth here.",
     )
     dag: DagConfig = Field(default=DagConfig(), description="What holds for whole requests.")
     op: dict[str, OpConfig] = Field(default={}, description="One section per Op, by its name.")

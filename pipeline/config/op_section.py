@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from pipeline.config.value_types import (
-    BatchSize,
     ClientType,
     EngineName,
     Int,
     Names,
+    NumberOrAuto,
     Placement,
     PositiveInt,
     Precision,
@@ -242,7 +242,7 @@ class OpConfig(Section):
         description="Tries of this Op in all, when `timeout` is over; 0 and 1: a single one. With "
         "server_endpoints also when an endpoint fails; each try asks the next endpoint.",
     )
-    batch_size: BatchSize = Field(
+    batch_size: NumberOrAuto = Field(
         default=1,
         description="Most requests merged into one predictor batch; `auto`: up to 32, as many at a time as "
         "cost the least by the times measured here. With pipeline_grpc nothing is merged; the more, the more "

@@ -59,7 +59,7 @@ def off_when_not_positive(off: int) -> BeforeValidator:
 MIN_PORT, MAX_PORT = 1024, 65535
 OFF = -1  # a port that is not opened
 AUTO = "auto"  # `engine` and `precision`: the fastest on this machine, see pipeline/tuning
-AUTO_BATCH = -1  # `batch_size: auto`, as a number
+AUTO_NUMBER = -1  # `batch_size: auto` and `shards: auto`, as a number
 
 
 def _known_engine(name: str) -> str:
@@ -72,10 +72,10 @@ def _known_engine(name: str) -> str:
     return name
 
 
-def _parse_batch_size(value: Any, parse_number: ValidatorFunctionWrapHandler) -> int:
-    """Parse a batch size, in requests; `auto` becomes AUTO_BATCH."""
+def _parse_number_or_auto(value: Any, parse_number: ValidatorFunctionWrapHandler) -> int:
+    """Parse a positive number; `auto` becomes AUTO_NUMBER."""
     if isinstance(value, str) and value.strip().lower() == AUTO:
-        return AUTO_BATCH
+        return AUTO_NUMBER
     try:
         number: int = parse_number(value)
     except ValidationError as exc:
@@ -119,10 +119,10 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Names = Annotated[list[str], BeforeValidator(as_list)]
 Precision = Annotated[Literal["fp32", "fp16", "bf16", "int8"], BeforeValidator(lower_case)]
 Placement = Annotated[Literal["auto", "process", "thread"], BeforeValidator(lower_case)]
-BatchSize = Annotated[
+NumberOrAuto = Annotated[
     PositiveInt,
-    WrapValidator(_parse_batch_size),
-    PlainSerializer(lambda value: AUTO if value == AUTO_BATCH else value, return_type=int | str),
+    WrapValidator(_parse_number_or_auto),
+    PlainSerializer(lambda value: AUTO if value == AUTO_NUMBER else value, return_type=int | str),
     WithJsonSchema({"type": "integer", "minimum": 1}),
 ]
 PrecisionOrAuto = Annotated[Literal["fp32", "fp16", "bf16", "int8", "auto"], BeforeValidator(lower_case)]

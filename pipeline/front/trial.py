@@ -2,18 +2,20 @@
 
 Each candidate (engine, precision and placement) gets real worker instances. A `TrialOrder` is read from
 standard input as JSON. Progress and results are written to the descriptor FD as JSON lines. Requests pass
-admission, batcher, sockets and predictor, as in a service. No port is opened. User code runs only if the
-order has a service with sample bodies; else the requests are input tensors of the model.
+admission, batcher, sockets and predictor, as in a service. A port of the loopback address is opened only to
+compare shards. User code runs only if the order has a service with sample bodies; else the requests are input
+tensors of the model.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,14 +30,20 @@ from pipeline.api.examples import Examples
 from pipeline.api.op import REQUEST_OP
 from pipeline.config.config_file import DagConfig, Limits, LoggingConfig, ServiceConfig, TracerConfig
 from pipeline.config.op_section import OpConfig
+from pipeline.dialects.front_parts import Dialects
 from pipeline.dialects.key_value.answers import JSON
 from pipeline.dialects.key_value.front import parse_http
 from pipeline.dialects.kserve_v2.answers import PROTO, ResponseOptions
 from pipeline.errors import ServingError
 from pipeline.front.dag_run import Answer, Request
+from pipeline.front.http.http_handler import HttpApp, Routes
+from pipeline.front.http.http_server import HttpServer
 from pipeline.front.metrics.metrics import Metrics
 from pipeline.front.pool.outputs import Outputs
+from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.models.serving_model import ServingModel
+from pipeline.models.tensor_spec import BY_NAME
 from pipeline.models.variants import load_for_engine
 from pipeline.plugins import DIALECTS, find
 from pipeline.process.environment import available_memory
@@ -44,10 +52,13 @@ from pipeline.process.processes import proportional_bytes
 from pipeline.triton.ensemble import build_model_dag
 from pipeline.triton.service import __file__ as service_file
 from pipeline.tuning.choice import Choice
+from pipeline.tuning.closed_loop import Load as HttpLoad
+from pipeline.tuning.closed_loop import LoadGenerator, build_http_request
 from pipeline.tuning.cpu_meter import CpuMeter
 from pipeline.tuning.duel import Load
 from pipeline.tuning.real_rows import single_rows
 from pipeline.tuning.trials import Candidate, Race, TrialFailed, TrialOrder, TrialReport
+from pipeline.wire.v2_tensors import to_raw
 
 _NAME = "trial"
 _OP = "trial:1"
@@ -56,6 +67,7 @@ _START_S = 60.0
 _WARM_SHARE = 0.2  # of a loop, before answers count
 _MIN_ROUNDS = 2  # answers that each caller needs for a rate
 _MAX_LOOP_S = 10.0  # without enough answers
+_CONNECT_S = 0.05  # of a loop over HTTP, before answers count
 _MIN_CPU_S = 1e-7  # of a request
 _POLL_S = 0.01
 _INSTANCE_BYTES = 150 << 20  # of libraries, beside the weights
@@ -68,17 +80,27 @@ class Requests(NamedTuple):
     inputs: Sequence[Mapping[str, Any]]
     form: str
     options: Any = None
+    messages: Sequence[bytes] = ()  # the same requests in HTTP; empty if no candidate is measured over HTTP
 
 
 class RunningTrial:
     """The running worker instances of one candidate configuration, and the callers that load them.
 
     app: its only model is called as `trial`. memory_bytes: most memory of the workers; 0 without a limit.
+    generator: sends the requests over HTTP; None: no candidate is measured over HTTP.
     """
 
-    def __init__(self, app: App, requests: Requests, outputs: Outputs, memory_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        app: App,
+        requests: Requests,
+        outputs: Outputs,
+        memory_bytes: int = 0,
+        generator: LoadGenerator | None = None,
+    ) -> None:
         self._requests = requests
         self._memory_bytes = memory_bytes
+        self._generator = generator
         self._scheduler = Scheduler(app, Metrics(_NAME), outputs)
         (self._op,) = app.ops
         self._stack = contextlib.AsyncExitStack()
@@ -98,19 +120,62 @@ class RunningTrial:
                 await self._scheduler.until_ready()
                 while any(op["ready"] < op["instances"] for op in self._scheduler.readiness().values()):
                     await asyncio.sleep(_POLL_S)
+                if self._generator is not None:
+                    self._http = await self._stack.enter_async_context(self._listening())
         except (TimeoutError, ServingError) as exc:
             await self._stack.aclose()
             reason = exc.message if isinstance(exc, ServingError) else f"not ready in {_START_S:g} s"
             raise TrialFailed(reason) from exc
 
-    async def measure(self, limit: int, callers: int, seconds: float) -> Load:
+    @contextlib.asynccontextmanager
+    async def _listening(self) -> AsyncIterator[HttpServer]:
+        """Context manager: serves the HTTP protocols on a free port of the loopback address."""
+        app = self._scheduler.app
+        dialects = Dialects(app.dialects, self._scheduler, Repository(self._scheduler))
+        http = HttpApp(self._scheduler, Routes(dialects.handlers), dialects.openapi)
+        address = {"http_port": ("127.0.0.1", 0)}
+        server = HttpServer(http, address, app.config.limits, shards=self._scheduler.shards)
+        with contextlib.closing(dialects):
+            async with server.listening():
+                yield server
+
+    async def measure(self, limit: int, callers: int, seconds: float, *, over_http: bool = False) -> Load:
         """Return throughput and CPU time of a load with a number of concurrent callers.
 
         Each caller sends its next request after a response. limit: most requests in a batch. seconds:
-        duration of the measurement; longer if there are few responses. Raises TrialFailed if a request fails,
-        and if the instances use too much memory.
+        duration of the measurement; longer if there are few responses. over_http: each caller has a
+        connection. Raises TrialFailed if a request fails, and if the instances use too much memory.
         """
         self._scheduler.limit_batches(self._op, limit)
+        if over_http:
+            load = await self._measure_http(callers, seconds)
+        else:
+            load = await self._measure_calls(callers, seconds)
+        self.check_memory()
+        return load
+
+    async def _measure_http(self, callers: int, seconds: float) -> Load:
+        assert self._generator is not None
+        (port,), messages = self._http.ports, tuple(self._requests.messages)
+        while True:
+            warm_s = _CONNECT_S + _WARM_SHARE * seconds
+            cpu = CpuMeter([os.getpid(), *self._pids()], [self._generator.pid])
+            try:
+                load = HttpLoad(port, messages, callers, seconds, warm_s, _MAX_LOOP_S)
+                result = await self._generator.send_load(load)
+            except (OSError, EOFError) as exc:
+                raise TrialFailed(f"no load can be sent over HTTP ({exc})") from exc
+            use, answers = cpu.measure(), len(result.latencies_ms)
+            if result.error:
+                raise TrialFailed(result.error)
+            if answers >= _MIN_ROUNDS * callers or seconds > _MAX_LOOP_S / 2:
+                break
+            seconds *= 2
+        if not answers:
+            raise TrialFailed(f"it answered nothing over HTTP in {seconds:.1f} s")
+        return Load(answers / seconds, max(use.own_s / result.answered, _MIN_CPU_S), use.other_cores)
+
+    async def _measure_calls(self, callers: int, seconds: float) -> Load:
         self._error, self._ends, self._open = "", False, callers
         self._over.clear()
         for _ in range(callers):
@@ -127,7 +192,6 @@ class RunningTrial:
         await self._over.wait()
         if self._error or not answers:
             raise TrialFailed(self._error or f"it answered nothing in {took_s:.1f} s")
-        self.check_memory()
         return Load(answers / took_s, max(use.own_s / answers, _MIN_CPU_S), use.other_cores)
 
     def check_memory(self) -> None:
@@ -150,7 +214,7 @@ class RunningTrial:
         await self._stack.aclose()
 
     def _send_request(self) -> None:
-        inputs, form, options = self._requests
+        inputs, form, options, _ = self._requests
         request = Request(
             _NAME,
             "infer",
@@ -184,8 +248,9 @@ def _build_app(candidate: Candidate) -> App:
     tensors: dict[str, Any] = {"input": [], "output": [], "model_warmup": []}
     model_config = {"name": _NAME, "backend": candidate.engine, "max_batch_size": 0, **tensors}
     section = {**candidate.section, "probe_interval": 0, "placement": candidate.placement}
+    dag = {"http_errors": "status"}
     config = ServiceConfig.model_validate(
-        {"http_port": _UNUSED_PORT, "dag": {"http_errors": "status"}, "op": {_OP: section}}
+        {"http_port": _UNUSED_PORT, "dag": dag, "op": {_OP: section}, "shards": candidate.shards}
     )
     return App(
         name=_NAME,
@@ -210,6 +275,7 @@ def _build_service(service: App, op: str, candidate: Candidate) -> App:
             "op": {op: OpConfig.model_validate(section)},
             "dag": service.config.dag.model_copy(update=fixed),
             "logging": LoggingConfig(level="WARNING"),
+            "shards": candidate.shards,
         }
     )
     return replace(
@@ -221,13 +287,16 @@ def _build_service(service: App, op: str, candidate: Candidate) -> App:
     )
 
 
-def _parse_bodies(bodies: Sequence[str], limits: Limits, example: Mapping[str, str]) -> Requests:
+def _parse_bodies(
+    bodies: Sequence[str], limits: Limits, example: Mapping[str, str], service: str = ""
+) -> Requests:
     """Return the requests of a sample: key/value bodies in JSON, as clients send them to the Op's hooks.
 
     example: key/value example of the service. A single value gets its only key, because a conversion that
-    writes a sample does not know the service. Raises TrialFailed for a body that the service would reject.
+    writes a sample does not know the service. service: its name, for requests over HTTP. Raises TrialFailed
+    for a body that the service would reject.
     """
-    inputs = []
+    inputs, messages = [], []
     for body in bodies:
         try:
             values = parse_http(body.encode(), _NAME, "prediction", limits).inputs
@@ -235,15 +304,42 @@ def _parse_bodies(bodies: Sequence[str], limits: Limits, example: Mapping[str, s
             raise TrialFailed(f"the service rejects a body of the sample: {exc.message}") from exc
         if len(values) == len(example) == 1:
             values = dict(zip(example, values.values(), strict=True))
+            fields = msgspec.json.decode(body)
+            body = json.dumps({**fields, "key": list(example)} if fields.get("key") else fields)
         inputs.append(values)
-    return Requests(inputs, JSON)
+        if service:
+            messages.append(build_http_request(f"/{service}/prediction", body.encode()))
+    return Requests(inputs, JSON, messages=messages)
+
+
+def _build_v2_message(model: ServingModel, row: Mapping[str, Any]) -> bytes:
+    """Return an HTTP request of KServe v2 for the trial's model, with raw tensors."""
+    datatypes = {feed.alias: BY_NAME[feed.dtype].datatype for feed in model.feeds}
+    tensors = [to_raw(array) for array in row.values()]
+    inputs = [
+        {
+            "name": name,
+            "datatype": datatypes[name],
+            "shape": array.shape,
+            "parameters": {"binary_data_size": len(raw)},
+        }
+        for (name, array), raw in zip(row.items(), tensors, strict=True)
+    ]
+    head = msgspec.json.encode({"inputs": inputs, "parameters": {"binary_data_output": True}})
+    return build_http_request(f"/v2/models/{_NAME}/infer", head + b"".join(tensors), len(head))
 
 
 async def _start(
-    order: TrialOrder, requests: Requests, outputs: Outputs, candidate: Candidate
+    order: TrialOrder,
+    requests: Requests,
+    outputs: Outputs,
+    generator: LoadGenerator | None,
+    candidate: Candidate,
 ) -> RunningTrial:
     """Return a candidate's running instances. Raises TrialFailed if they can't start, or memory is short."""
-    processes = 1 if candidate.placement == "thread" else candidate.section.get("concurrency", 1)
+    processes = candidate.section.get("concurrency", 1)
+    if candidate.placement == "thread":
+        processes = candidate.shards
     needed = processes * (candidate.weights_bytes + _INSTANCE_BYTES)
     if (available := available_memory()) < needed:
         raise TrialFailed(
@@ -253,7 +349,7 @@ async def _start(
         app = _build_service(App.from_json(order.service), order.op, candidate)
     else:
         app = _build_app(candidate)
-    trial = RunningTrial(app, requests, outputs, order.memory_bytes)
+    trial = RunningTrial(app, requests, outputs, order.memory_bytes, generator)
     await trial.start()
     try:
         trial.check_memory()
@@ -263,20 +359,25 @@ async def _start(
     return trial
 
 
-async def _race(order: TrialOrder, outputs: Outputs, fd: int) -> None:
-    """Measure the candidates of an order, and write progress and results to the descriptor `fd`."""
+async def _race(order: TrialOrder, outputs: Outputs, fd: int, generator: LoadGenerator | None) -> None:
+    """Measure the candidates of an order, and write progress and results to the descriptor `fd`.
+
+    generator: sends the requests over HTTP; None if no candidate has shards.
+    """
 
     def report(step: str, share: float) -> None:
         _write_report(fd, TrialReport(step, share))
 
     if order.service:
         service = App.from_json(order.service)
-        requests = _parse_bodies(order.bodies, service.config.limits, service.examples.key_values)
+        limits, example = service.config.limits, service.examples.key_values
+        requests = _parse_bodies(order.bodies, limits, example, service.name if generator else "")
     else:
         model = load_for_engine(Path(order.directory), order.candidates[0].engine)
         rows = single_rows(model, model.directory, model.padding)
-        requests = Requests(rows, PROTO, tuple(ResponseOptions(_NAME, "", parameters={})))
-    results = await Race(order, partial(_start, order, requests, outputs), report).run()
+        messages = [_build_v2_message(model, row) for row in rows] if generator else []
+        requests = Requests(rows, PROTO, tuple(ResponseOptions(_NAME, "", parameters={})), messages)
+    results = await Race(order, partial(_start, order, requests, outputs, generator), report).run()
     _write_report(fd, TrialReport("", 1.0, results))
 
 
@@ -289,11 +390,14 @@ def _write_report(fd: int, report: TrialReport) -> None:
 
 def main(fd: int, order: TrialOrder) -> None:
     """Measure the throughput of an order's candidates, and write progress and results to descriptor `fd`."""
+    generator = LoadGenerator() if order.sharded else None
     logging = LoggingConfig(level="WARNING")
     outputs = Outputs(logging, _NAME)
     set_up_logging(logging, _NAME, "front", beside_app=False, log_fd=outputs.log_fd)
-    uvloop.run(_race(order, outputs, fd))
+    uvloop.run(_race(order, outputs, fd, generator))
     outputs.close()
+    if generator is not None:
+        generator.close()
 
 
 if __name__ == "__main__":

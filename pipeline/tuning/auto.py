@@ -1,4 +1,4 @@
-"""Replaces `auto` in config.yml by the fastest engine, precision, batch size and placement on this machine.
+"""Replaces `auto` in config.yml by the fastest engine, precision, batch size, placement and shards here.
 
 They are measured at the first start, and stored. Absent keys keep their Paddle Serving meaning, and explicit
 values stay.
@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from pipeline.config.config_file import ServiceConfig
 from pipeline.config.op_section import LocalServiceConf, OpConfig
-from pipeline.config.value_types import AUTO, AUTO_BATCH
+from pipeline.config.value_types import AUTO, AUTO_NUMBER
 from pipeline.engines.base import load_engine, shares_a_process
 from pipeline.engines.device import Device, resolve_device
 from pipeline.errors import ConfigError
@@ -79,29 +79,33 @@ def wants_choice(section: OpConfig) -> bool:
     """Return whether an Op's section of config.yml has `auto` as its engine, precision or batch size."""
     conf = section.local_service_conf
     of_model = conf is not None and AUTO in (conf.engine, conf.precision)
-    return section.batch_size == AUTO_BATCH or of_model
+    return section.batch_size == AUTO_NUMBER or of_model
 
 
 def resolved(
-    config: ServiceConfig, service: HookedService | None = None
+    config: ServiceConfig, service: HookedService | None = None, shards: int = 1
 ) -> tuple[ServiceConfig, dict[str, Choice]]:
     """Return the configuration with measured settings in place of `auto`, and the choice of each Op.
 
     Measures if no choice is stored for this model and machine, which takes seconds and shows a progress bar
-    on a terminal. service: the service whose hooks may be called; None: no hook is called. Raises ConfigError
-    if no engine here can run a model.
+    on a terminal. service: the service whose hooks may be called; None: no hook is called. shards: number of
+    processes to compare with worker processes, for the only Op of a service; 1: none. Raises ConfigError if
+    no engine here can run a model.
     """
     sections, choices = dict(config.op), dict[str, Choice]()
     for name, section in config.op.items():
-        if not wants_choice(section):
+        if not wants_choice(section) and shards == 1:
             continue
         hooked = service if service is not None and name in service.ops else None
-        memory_bytes = int((config.limits.max_memory or 0) * 1e6)
-        choice = _choice(name, section, _find_open_keys(section, config), memory_bytes, hooked)
+        settings = _ServiceSettings(int((config.limits.max_memory or 0) * 1e6), shards)
+        choice = _choice(name, section, _find_open_keys(section, config), settings, hooked)
         sections[name] = with_choice(section, choice)
         if choice is not None:
             choices[name] = choice
-    return config.model_copy(update={"op": sections}), choices
+    update: dict[str, Any] = {"op": sections}
+    if config.shards == AUTO_NUMBER:
+        update["shards"] = max([choice.shards for choice in choices.values()], default=1)
+    return config.model_copy(update=update), choices
 
 
 def _find_open_keys(section: OpConfig, config: ServiceConfig) -> tuple[str, ...]:
@@ -109,7 +113,7 @@ def _find_open_keys(section: OpConfig, config: ServiceConfig) -> tuple[str, ...]
 
     The keys of its model (`local_service_conf`) are not among them.
     """
-    keys: tuple[str, ...] = ("batch_size",) if section.batch_size == AUTO_BATCH else ()
+    keys: tuple[str, ...] = ("batch_size",) if section.batch_size == AUTO_NUMBER else ()
     several = section.concurrency * (config.worker_num if config.build_dag_each_worker else 1) > 1
     if several and section.placement == AUTO and "is_thread_op" not in config.dag.model_fields_set:
         keys += ("placement",)
@@ -134,7 +138,7 @@ def with_choice(section: OpConfig, choice: Choice | None) -> OpConfig:
 
     choice: the settings; None puts the defaults in place of `auto`.
     """
-    batch = BATCH if section.batch_size == AUTO_BATCH else section.batch_size
+    batch = BATCH if section.batch_size == AUTO_NUMBER else section.batch_size
     conf = section.local_service_conf
     if conf is not None:
         update: dict[str, str | bool | None] = {}
@@ -174,7 +178,7 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
     open_keys = {key: None if key == "use_mkldnn" else AUTO for key in choice.left_open if key not in OP_KEYS}
     conf = conf.model_copy(update=open_keys)
     try:
-        subject = _subject(directory, conf, choice.memory_bytes)
+        subject = _subject(directory, conf, _ServiceSettings(choice.memory_bytes, choice.compared_shards))
     except ConfigError:  # the worker reports the error
         return Fitted(section, choice)
     if subject.key == choice.key:
@@ -199,21 +203,28 @@ def fitted(section: OpConfig, choice: Choice, directory: Path) -> Fitted:
     return Fitted(section.model_copy(update={"local_service_conf": conf}), None, note)
 
 
+class _ServiceSettings(NamedTuple):
+    """Settings of the whole service on which a choice depends."""
+
+    memory_bytes: int = 0  # `limits.max_memory`: most memory of the Op's workers; 0 without a limit
+    shards: int = 1  # that are compared with worker processes; 1: none
+
+
 class _Subject(NamedTuple):
     """A model and its configuration, for which the fastest settings are to be found."""
 
     directory: Path
     model: ServingModel
     conf: LocalServiceConf
-    memory_bytes: int  # most memory of the Op's workers; 0 without a limit
+    settings: _ServiceSettings
     key: str  # see `get_choice_key`
     facts: str  # the text of which the key is a digest
 
 
-def _subject(directory: Path, conf: LocalServiceConf, memory_bytes: int) -> _Subject:
+def _subject(directory: Path, conf: LocalServiceConf, settings: _ServiceSettings) -> _Subject:
     """Load the model of a folder, and compute the key of its stored choice.
 
-    memory_bytes: `limits.max_memory`. Raises ConfigError without a model.
+    Raises ConfigError without a model.
     """
     model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
     conf = merge_model_settings(model, conf)
@@ -225,27 +236,29 @@ def _subject(directory: Path, conf: LocalServiceConf, memory_bytes: int) -> _Sub
     for file in (SAMPLE_FILE, BODIES_FILE):
         if (path := model.directory / file).is_file():
             besides.append(f"{file} {hash_sample(path)}")
-    if memory_bytes:
-        besides.append(f"{memory_bytes} bytes of memory")
-    return _Subject(directory, model, conf, memory_bytes, *get_choice_key(model, besides))
+    if settings.memory_bytes:
+        besides.append(f"{settings.memory_bytes} bytes of memory")
+    if settings.shards > 1:
+        besides.append(f"{settings.shards} shards")
+    return _Subject(directory, model, conf, settings, *get_choice_key(model, besides))
 
 
 def _choice(
     name: str,
     section: OpConfig,
     open_keys: tuple[str, ...],
-    memory_bytes: int,
+    settings: _ServiceSettings,
     service: HookedService | None,
 ) -> Choice | None:
     """Return the stored choice of settings for an Op, or measure and store one.
 
     None without a local model, on a GPU, and for a model that rejects generated inputs. name: of the Op.
-    open_keys: see `_find_open_keys`. memory_bytes: `limits.max_memory`. service: see `resolved`.
+    open_keys: see `_find_open_keys`. service: see `resolved`.
     """
     conf = section.local_model
     if conf is None or resolve_device(conf) is not Device.CPU:
         return None
-    subject = _subject(choose_version(Path(conf.model_dir), conf.model_version).directory, conf, memory_bytes)
+    subject = _subject(choose_version(Path(conf.model_dir), conf.model_version).directory, conf, settings)
     choice = read_choice(subject.model, subject.key)
     if choice is None:
         began = time.monotonic()
@@ -281,10 +294,11 @@ def _build_race(
     that these runs took.
     """
     values = section.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    values["batch_size"] = BATCH if section.batch_size == AUTO_BATCH else section.batch_size
+    values["batch_size"] = BATCH if section.batch_size == AUTO_NUMBER else section.batch_size
     able = sorted([pair for pair in measured if not pair[1].refused], key=lambda pair: pair[1].mean_s())
     fastest = [pair for pair in able if pair[1].mean_s() <= _SLOWEST_TIMED * able[0][1].mean_s()]
-    candidates, alternatives = [], []
+    candidates, alternatives, sharded = [], [], []
+    shards = subject.settings.shards
     for order, result in fastest[:_MAX_CANDIDATES]:
         (model,) = [option.model for option in ways_to_run(subject.directory, [order.engine])]
         assert model is not None
@@ -297,9 +311,13 @@ def _build_race(
             result,
             (model.params or model.program).stat().st_size,
         )
-        if "placement" in open_keys and shares_a_process(load_engine(model.engine)):
+        may_share = shares_a_process(load_engine(model.engine))
+        threads = msgspec.structs.replace(candidate, placement="thread")
+        if shards > 1 and may_share:
+            sharded.append(msgspec.structs.replace(threads, shards=shards))
+        if "placement" in open_keys and may_share:
             candidate = msgspec.structs.replace(candidate, placement="process")
-            alternatives.append(msgspec.structs.replace(candidate, placement="thread"))
+            alternatives.append(threads)
         candidates.append(candidate)
     limits = (
         [limit for limit in LIMITS if limit <= BATCH] if "batch_size" in open_keys else [values["batch_size"]]
@@ -308,7 +326,13 @@ def _build_race(
     whole_s = _LARGE_BUDGET_S if large else _BUDGET_S
     budget_s = min(max(whole_s - spent_s, whole_s / 2), _get_max_seconds())
     return TrialOrder(
-        str(subject.directory), candidates, alternatives, limits, budget_s, subject.memory_bytes
+        str(subject.directory),
+        candidates,
+        alternatives,
+        limits,
+        budget_s,
+        subject.settings.memory_bytes,
+        sharded=sharded,
     )
 
 
@@ -356,7 +380,8 @@ def _raced(name: str, order: TrialOrder) -> tuple[list[Served], bool]:
     No results if there is nothing to compare, or if the measurement fails. If the hooks refuse the sample of
     bodies, they are left out. name: of the Op.
     """
-    if not order.budget_s or len(order.candidates) + len(order.alternatives) + len(order.limits) <= 2:
+    compared = len(order.candidates) + len(order.alternatives) + len(order.limits) + len(order.sharded)
+    if not order.budget_s or compared <= 2:
         return [], bool(order.bodies)
     names = ", ".join(candidate.name for candidate in order.candidates)
     title = f"Op {name}: serving {names} (once for this machine)"
@@ -400,7 +425,11 @@ def _bind_to_subject(choice: Choice, subject: _Subject, op_keys: tuple[str, ...]
         left_open += ("use_mkldnn",)
     left_open += op_keys
     return msgspec.structs.replace(
-        choice, key=subject.key, left_open=left_open, memory_bytes=subject.memory_bytes
+        choice,
+        key=subject.key,
+        left_open=left_open,
+        memory_bytes=subject.settings.memory_bytes,
+        compared_shards=subject.settings.shards,
     )
 
 

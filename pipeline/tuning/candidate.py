@@ -25,7 +25,7 @@ from pipeline.process.folders import make_held, remove_leftovers
 from pipeline.process.helper_process import HelperFailed, run_helper
 from pipeline.process.processes import RunningService, cpu_ticks, proportional_bytes, python_module
 from pipeline.tuning.auto import MAX_SECONDS
-from pipeline.tuning.closed_loop import Load, LoadResult
+from pipeline.tuning.closed_loop import Load, LoadResult, build_http_request
 from pipeline.tuning.sample import SampleRequest
 from pipeline.tuning.tune import MODEL_SECTION, Round, Settings
 
@@ -239,7 +239,7 @@ class Candidate:
 
         warm_s: seconds of load before, which are not counted. Raises NotStarted if no request was answered.
         """
-        sent = tuple((request.path, request.body) for request in requests)
+        sent = tuple(build_http_request(request.path, request.body) for request in requests)
         load = Load(self._port, sent, connections, seconds, warm_s, _ASK_S)
         before = self._cpu_s()
         result = _run(load)

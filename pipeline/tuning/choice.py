@@ -97,12 +97,14 @@ class Served(msgspec.Struct, frozen=True, omit_defaults=True):
     by_cpu: bool = False  # whether CPU time decided, because other work kept cores busy
     ratio: float = 0.0  # of its speed to that of the candidate to which it lost; 0 without
     pairs: int = 0  # of loops, whose median the ratio is
+    shards: int = 1  # processes that serve connections by themselves; 1: worker processes behind one front
 
     @property
     def is_whole(self) -> bool:
         """Whether the stored measurement is valid: all numbers are in range."""
         return (
             self.batch_limit >= 0
+            and self.shards >= 1
             and all(min(figures) > 0 for figures in (*self.rates, *self.cpu_s))
             and [at for *at, _ in self.cpu_s] in ([], [at for *at, _ in self.rates])
             and (not self.by_cpu or len(self.cpu_s) == len(self.rates))
@@ -112,6 +114,8 @@ class Served(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return the settings and their requests per second as text, for the log."""
         name = f"{self.engine} {self.precision}{' with oneDNN' if self.onednn else ''}"
         placed = "" if self.placement == "auto" else f", {self.placement}"
+        if self.shards > 1:
+            placed = f", {self.shards} shards"
         if self.refused:
             return f"{name}{placed}: {' '.join(self.refused.split())}"
         cpu_ms = {(limit, callers): seconds * 1e3 for limit, callers, seconds in self.cpu_s}
@@ -137,6 +141,7 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
     served: tuple[Served, ...] = ()  # candidates whose instances were measured, the chosen candidate first
     provisional: bool = False  # the requests were generated: no sample is beside the model
     memory_bytes: int = 0  # `limits.max_memory`, by which it was chosen; 0 without a limit
+    compared_shards: int = 1  # shards that were compared with worker processes; 1: none
 
     @property
     def engine(self) -> str:
@@ -155,8 +160,16 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def placement(self) -> str:
-        """Chosen placement of the instances, `process` or `thread`; `auto` if it was not measured."""
-        return self.served[0].placement if self.served else "auto"
+        """Chosen placement of the instances, `process` or `thread`; `auto` if it was not measured.
+
+        It is the best without shards: fewer than chosen may start.
+        """
+        return next((served.placement for served in self.served if served.shards == 1), "auto")
+
+    @property
+    def shards(self) -> int:
+        """Chosen number of shards; 1 if they were not measured, or not faster by enough."""
+        return self.served[0].shards if self.served else 1
 
     @property
     def batch_limit(self) -> int:
@@ -196,6 +209,8 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
                 parts.append(f"{candidate.name}: {per_s:.0f} rows/s, alone {alone_ms:.2f} ms")
         parts += [f"served by {served.describe()}" for served in self.served]
         placed = "" if self.placement == "auto" else f" by {self.placement}"
+        if self.shards > 1:
+            placed = f" by {self.shards} shards"
         remark = ", provisional: measured without real rows" if self.provisional else ""
         if self.served and self.served[0].by_cpu:
             remark += ", by CPU time: other work kept cores busy"

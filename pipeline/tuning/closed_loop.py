@@ -1,18 +1,23 @@
 """`python -m pipeline.tuning.closed_loop ANSWER`: an HTTP load generator in a separate process.
 
 Closed loop: each connection sends its next request when the previous request is answered. A `Load` is read
-from standard input, and a `LoadResult` is written to the file ANSWER, both as MessagePack.
+from standard input, and a `LoadResult` is written to the file ANSWER, both as MessagePack. `LoadGenerator` is
+a forked process for many loads.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import uvloop
 
 _MAX_HEAD = 64 << 10
 _ERROR_CHARS = 300
@@ -24,7 +29,7 @@ class Load(msgspec.Struct, frozen=True):
     """Input of the load generator: the requests, and the number of connections and seconds to send them."""
 
     port: int
-    requests: tuple[tuple[str, bytes], ...]  # path and body, sent in turn
+    messages: tuple[bytes, ...]  # whole HTTP requests, sent in turn
     connections: int
     seconds: float  # counted time
     warm_s: float  # uncounted time before
@@ -38,6 +43,7 @@ class LoadResult(msgspec.Struct):
     latencies_ms: list[float] = []
     failed: int = 0
     error: str = ""
+    answered: int = 0  # requests, also before and after the counted time
 
 
 class _Connection(asyncio.Protocol):
@@ -95,6 +101,7 @@ class _Connection(asyncio.Protocol):
         """Record a complete response, and send the next request."""
         now = time.perf_counter()
         body = self._received[self._end_of_head :]
+        self._result.answered += 1
         if begun := self._span[0] <= now <= self._span[1]:
             good = self._received.startswith(b"HTTP/1.1 200 ")
             if good and (not body.startswith(b'{"err_no":') or body.startswith(_ANSWERED, 1)):
@@ -120,9 +127,14 @@ class _Connection(asyncio.Protocol):
         self._result.error = self._result.error or error
 
 
-def build_http_request(path: str, body: bytes) -> bytes:
-    """Return the bytes of an HTTP/1.1 POST request with a JSON body."""
+def build_http_request(path: str, body: bytes, json_bytes: int = 0) -> bytes:
+    """Return the bytes of an HTTP/1.1 POST request with a JSON body.
+
+    json_bytes: length of the JSON before the tensors of a KServe v2 body; 0 without tensors in bytes.
+    """
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    if json_bytes:
+        head += f"Inference-Header-Content-Length: {json_bytes}\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -132,7 +144,7 @@ async def send_load(load: Load) -> LoadResult:
     Raises OSError without a connection.
     """
     result = LoadResult(load.seconds)
-    messages = [build_http_request(*request) for request in load.requests]
+    messages = load.messages
     loop = asyncio.get_running_loop()
     begin = time.perf_counter() + load.warm_s
     span = (begin, begin + load.seconds)
@@ -153,8 +165,71 @@ async def send_load(load: Load) -> LoadResult:
     return result
 
 
-if __name__ == "__main__":
-    import uvloop
+_HEADER_BYTES = 8  # of a message to or from the process of a `LoadGenerator`: the length of its MessagePack
 
+
+class LoadGenerator:
+    """A child process that sends one load after the other, and returns the result of each.
+
+    Create it before the event loop and before other threads: the child is forked.
+    """
+
+    def __init__(self) -> None:
+        self._socket, child_end = socket.socketpair()
+        self.pid = os.fork()
+        if not self.pid:
+            self._socket.close()
+            try:
+                uvloop.run(_answer_loads(child_end))
+            finally:
+                os._exit(0)
+        child_end.close()
+        self._socket.setblocking(False)
+
+    async def send_load(self, load: Load) -> LoadResult:
+        """Send requests as `load` says, and return the latencies.
+
+        Raises EOFError if the process has ended.
+        """
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(self._socket, _pack(load))
+        data = bytearray()
+        while len(data) < _HEADER_BYTES or len(data) < _HEADER_BYTES + int.from_bytes(data[:_HEADER_BYTES]):
+            received = await loop.sock_recv(self._socket, _MAX_HEAD)
+            if not received:
+                raise EOFError("the load generator has ended")
+            data += received
+        return msgspec.msgpack.decode(data[_HEADER_BYTES:], type=LoadResult)
+
+    def close(self) -> None:
+        """End the child process."""
+        self._socket.close()
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+
+async def _answer_loads(connection: socket.socket) -> None:
+    """Send the loads that arrive on a socket, until the other side closes it."""
+    reader, writer = await asyncio.open_connection(sock=connection)
+    while True:
+        try:
+            size = int.from_bytes(await reader.readexactly(_HEADER_BYTES))
+            load = msgspec.msgpack.decode(await reader.readexactly(size), type=Load)
+        except asyncio.IncompleteReadError:
+            return
+        try:
+            result = await send_load(load)
+        except OSError as exc:
+            result = LoadResult(load.seconds, failed=1, error=f"it can't be reached: {exc}")
+        writer.write(_pack(result))
+        await writer.drain()
+
+
+def _pack(message: Load | LoadResult) -> bytes:
+    data = msgspec.msgpack.encode(message)
+    return len(data).to_bytes(_HEADER_BYTES) + data
+
+
+if __name__ == "__main__":
     requested_load = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=Load)
     Path(sys.argv[1]).write_bytes(msgspec.msgpack.encode(uvloop.run(send_load(requested_load))))

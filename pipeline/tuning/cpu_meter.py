@@ -26,20 +26,23 @@ class CpuUse(NamedTuple):
 class CpuMeter:
     """Measures the CPU time of some processes from now on, and how many cores other work uses meanwhile."""
 
-    def __init__(self, pids: Sequence[int]) -> None:
+    def __init__(self, pids: Sequence[int], generator: Sequence[int] = ()) -> None:
+        """pids: the measured processes. generator: processes that send the load, and are no other work."""
         self._pids = pids
+        self._generator = generator
         self._began = time.monotonic()
-        self._own_s = self._read_own_s()
-        self._busy_s = _read_busy_s()
+        self._own_s = _read_all_s(pids)
+        self._busy_s = _read_busy_s() - _read_all_s(generator)
 
     def measure(self) -> CpuUse:
         """Return the CPU use since the meter was created."""
-        own_s = self._read_own_s() - self._own_s
-        other_s = _read_busy_s() - self._busy_s - own_s
+        own_s = _read_all_s(self._pids) - self._own_s
+        other_s = _read_busy_s() - _read_all_s(self._generator) - self._busy_s - own_s
         return CpuUse(own_s, other_s / max(1e-3, time.monotonic() - self._began))
 
-    def _read_own_s(self) -> float:
-        return sum(map(_read_process_s, self._pids))
+
+def _read_all_s(pids: Sequence[int]) -> float:
+    return sum(map(_read_process_s, pids))
 
 
 def _read_process_s(pid: int) -> float:

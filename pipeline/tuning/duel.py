@@ -26,9 +26,13 @@ class Duel:
     their ratio. The median ignores pairs with a burst of other work in one loop.
     """
 
-    def __init__(self, *, has_default: bool) -> None:
-        """has_default: the incumbent is the documented default, and only a clear difference replaces it."""
+    def __init__(self, *, has_default: bool, min_ratio: float = 1.0) -> None:
+        """has_default: the incumbent is the documented default, and only a clear difference replaces it.
+
+        min_ratio: of the challenger's speed to a default's, without which the default stays.
+        """
         self._has_default = has_default
+        self._min_ratio = min_ratio
         self._pairs: list[tuple[Load, Load]] = []  # loads of the incumbent and of the challenger
 
     def __len__(self) -> int:
@@ -57,7 +61,10 @@ class Duel:
     def is_won(self, *, by_cpu: bool) -> bool:
         """Return whether the challenger replaces the incumbent."""
         ratios = self._ratios(by_cpu=by_cpu)
-        return _is_clear(ratios) if self._has_default else statistics.median(ratios) > 1
+        median = statistics.median(ratios)
+        if not self._has_default:
+            return median > 1
+        return _is_clear(ratios) and median >= self._min_ratio
 
     def _ratios(self, *, by_cpu: bool) -> list[float]:
         """Return the challenger's speed relative to the incumbent's in each pair.

@@ -2,7 +2,7 @@
 
 A candidate is an engine, a precision and a placement. Two candidates take turns in short loops, and the
 slower one leaves as soon as the difference is clear. The batch limits of the last candidate are compared
-likewise.
+likewise, and at the end its worker processes with shards.
 `pipeline.front.trial` starts the instances and runs the loops.
 """
 
@@ -30,6 +30,7 @@ CALLERS = (8, 32)
 FIRST_LIMIT = 8  # batch limit that others have to beat
 LIMITS = (8, 16, 32)
 LOOP_S = 0.1  # of a loop; longer without enough answers
+MIN_SHARDS_RATIO = 1.1  # of the speed of shards to that of worker processes, which stay the default below it
 FIRST_LOOP_SHARE = 0.03  # of the budget, for each of a candidate's first loops
 # Times the budget; later the race ends. On a busy machine starts take longer than all loops, and a candidate
 # without a measurement costs more than a longer first start.
@@ -47,13 +48,13 @@ class Candidate(msgspec.Struct, frozen=True):
     section: dict[str, Any]
     timed: Timed  # times of its runs, by which workers cut batches
     weights_bytes: int
+    shards: int = 1  # processes that serve connections by themselves; 1: worker processes behind one front
 
     @property
     def name(self) -> str:
         """Name for the progress bar, e.g. "openvino fp32 process"."""
-        return " ".join(
-            filter(None, [self.engine, self.precision, "oneDNN" if self.onednn else "", self.placement])
-        )
+        placed = f"{self.shards} shards" if self.shards > 1 else self.placement
+        return " ".join(filter(None, [self.engine, self.precision, "oneDNN" if self.onednn else "", placed]))
 
 
 class TrialOrder(msgspec.Struct, frozen=True):
@@ -68,6 +69,7 @@ class TrialOrder(msgspec.Struct, frozen=True):
     service: str = ""  # the user's service, as `App.to_json` writes it: its hooks run; empty: none run
     op: str = ""  # the Op of that service
     bodies: list[str] = []  # key/value requests in JSON for that Op
+    sharded: list[Candidate] = []  # each engine with shards, of which that of the best candidate is tried
 
 
 class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -81,10 +83,11 @@ class TrialReport(msgspec.Struct, frozen=True, omit_defaults=True):
 class Trial(Protocol):
     """Protocol class: running worker instances with a candidate's settings."""
 
-    async def measure(self, limit: int, callers: int, seconds: float) -> Load:
+    async def measure(self, limit: int, callers: int, seconds: float, *, over_http: bool = False) -> Load:
         """Send requests of concurrent callers for `seconds`, and return the measured load.
 
         limit: maximum of requests in a batch. callers: each sends its next request after the previous answer.
+        over_http: each caller has a connection; else the requests begin in the scheduler.
         """
         ...
 
@@ -153,7 +156,7 @@ class Race:
         self._running: list[_Runner] = []  # the fastest so far, and its challenger
         self._other_cores: list[float] = []  # that other work kept busy, in each loop
         self._longest_start_s = 0.0
-        self._starts_left = len(order.candidates) + bool(order.alternatives)
+        self._starts_left = len(order.candidates) + bool(order.alternatives) + bool(order.sharded)
         self._duels_left = self._starts_left - 1 + len(order.limits) - 1
 
     @property
@@ -175,6 +178,9 @@ class Race:
                     await self._enter(candidate, against_default=True)
             if self._running:
                 await self._choose_limit(self._running[0])
+            for candidate in self._order.sharded:
+                if self._running and _is_alike(candidate, self._running[0].candidate):
+                    await self._try_shards(candidate)
         finally:
             for runner in list(self._running):
                 await self._leave(runner)
@@ -187,19 +193,9 @@ class Race:
 
         Without time they do not start. against_default: only a clear difference replaces the fastest.
         """
-        if self._running and self._clock() > self._latest:
-            self.results.append(_describe(candidate, refused="no time was left to measure it"))
+        runner = await self._start_runner(candidate, self._limits[0])
+        if runner is None:
             return
-        self._show_progress(candidate)
-        began = self._clock()
-        try:
-            runner = _Runner(candidate, await self._start(candidate), self._limits[0])
-        except TrialFailed as exc:
-            self.results.append(_describe(candidate, refused=exc.message))
-            return
-        self._longest_start_s = max(self._longest_start_s, self._clock() - began)
-        self._starts_left -= 1
-        self._running.append(runner)
         for callers in CALLERS:  # the first runs prepare memory and kernels
             seconds = max(LOOP_S, FIRST_LOOP_SHARE * self._order.budget_s)
             if await self._measure(runner, self._limits[0], callers, seconds) is None:
@@ -207,15 +203,70 @@ class Race:
         if len(self._running) > 1:
             await self._drop_slower(has_default=against_default)
 
-    async def _drop_slower(self, *, has_default: bool) -> None:
-        """Compare the two running candidates under several loads, and stop the workers of the slower one."""
+    async def _start_runner(self, candidate: Candidate, limit: int) -> _Runner | None:
+        """Start workers with a candidate's settings. limit: maximum of requests in a batch.
+
+        Returns None, and records the reason, if they do not start.
+        """
+        if self._running and self._clock() > self._latest:
+            self.results.append(_describe(candidate, refused="no time was left to measure it"))
+            return None
+        self._show_progress(candidate)
+        began = self._clock()
+        try:
+            runner = _Runner(candidate, await self._start(candidate), limit)
+        except TrialFailed as exc:
+            self.results.append(_describe(candidate, refused=exc.message))
+            return None
+        self._longest_start_s = max(self._longest_start_s, self._clock() - began)
+        self._starts_left -= 1
+        self._running.append(runner)
+        return runner
+
+    async def _try_shards(self, candidate: Candidate) -> None:
+        """Compare shards with the fastest candidate, both over connections of HTTP clients.
+
+        Only a gain of `MIN_SHARDS_RATIO` under few and many callers replaces worker processes.
+        """
+        (fastest,) = self._running
+        limit = fastest.batch_limit
+        # The batcher of a shard gets its limit with the configuration.
+        section = {**candidate.section, "batch_size": limit}
+        shards = await self._start_runner(msgspec.structs.replace(candidate, section=section), limit)
+        if shards is None:
+            return
+        steps = [(limit, callers) for callers in reversed(CALLERS)]
+        for runner in (shards, fastest):
+            for callers in CALLERS:  # the first loops prepare memory
+                if await self._measure(runner, limit, callers, LOOP_S, over_http=True) is None:
+                    break
+            for step in steps:  # loops without HTTP have other figures
+                runner.loads.pop(step, None)
+        if fastest in self._running and shards in self._running:
+            await self._drop_slower(has_default=True, steps=steps, min_ratio=MIN_SHARDS_RATIO, over_http=True)
+        if shards in self._running and not fastest.pairs:
+            await self._leave(shards, refused="it was not compared: the other instances have failed")
+
+    async def _drop_slower(
+        self,
+        *,
+        has_default: bool,
+        steps: Sequence[_Step] = (),
+        min_ratio: float = 1.0,
+        over_http: bool = False,
+    ) -> None:
+        """Compare the two running candidates under several loads, and stop the workers of the slower one.
+
+        steps: the loads; without steps, those of all batch limits. has_default, min_ratio: see `Duel`.
+        """
         fastest, challenger = self._running
         few, many = CALLERS
         first, *other_limits = self._limits
         # Few callers never fill a batch above the first limit.
-        steps = [(first, many), (first, few), *((limit, many) for limit in other_limits)]
-        duel = await self._compare(_Setting(fastest), _Setting(challenger), steps, has_default=has_default)
-        if duel is None:
+        steps = steps or [(first, many), (first, few), *((limit, many) for limit in other_limits)]
+        duel = Duel(has_default=has_default, min_ratio=min_ratio)
+        sides = _Setting(fastest), _Setting(challenger)
+        if not await self._compare(*sides, steps, duel, over_http=over_http):
             return
         by_cpu = self.by_cpu
         ratio, loser = duel.ratio(by_cpu=by_cpu), challenger
@@ -228,36 +279,43 @@ class Race:
         """Compare the batch limits under many callers. A clear difference replaces the first limit."""
         for limit in self._limits[1:]:
             sides = _Setting(runner, runner.batch_limit), _Setting(runner, limit)
-            duel = await self._compare(*sides, [(0, CALLERS[-1])], has_default=True)
-            if duel is None:
+            duel = Duel(has_default=True)
+            if not await self._compare(*sides, [(0, CALLERS[-1])], duel):
                 return
             if duel.is_won(by_cpu=self.by_cpu):
                 runner.batch_limit = limit
 
     async def _compare(
-        self, incumbent: _Setting, challenger: _Setting, steps: Sequence[_Step], *, has_default: bool
-    ) -> Duel | None:
+        self,
+        incumbent: _Setting,
+        challenger: _Setting,
+        steps: Sequence[_Step],
+        duel: Duel,
+        *,
+        over_http: bool = False,
+    ) -> bool:
         """Measure two settings in turns, A B B A, until the winner is certain or the time is used.
 
-        None if one of them has failed. steps: each is used for four loops. has_default: see `Duel`.
+        Return False if one of them has failed. steps: each is used for four loops. duel: gets the loads.
         """
-        duel, until = Duel(has_default=has_default), self._end_of_duel()
+        until = self._end_of_duel()
         sides = incumbent, challenger
         for limit, callers in cycle(steps):
             for turns in ((0, 1), (1, 0)):
                 pair: dict[int, Load] = {}
                 for side in turns:
                     runner, own_limit = sides[side]
-                    load = await self._measure(runner, own_limit or limit, callers, LOOP_S)
+                    batch = own_limit or limit
+                    load = await self._measure(runner, batch, callers, LOOP_S, over_http=over_http)
                     if load is None:
-                        return None
+                        return False
                     pair[side] = load
                 duel.add(pair[0], pair[1])
             now = self._clock()
             is_late = now > self._latest or (now > until and len(duel) >= MIN_PAIRS)
             if is_late or duel.is_decided(by_cpu=self.by_cpu):
                 break
-        return duel
+        return True
 
     def _end_of_duel(self) -> float:
         """Return the instant until which the next duel may run: the duels share the rest of the budget."""
@@ -267,11 +325,13 @@ class Race:
         self._duels_left -= 1
         return now + share_s
 
-    async def _measure(self, runner: _Runner, limit: int, callers: int, seconds: float) -> Load | None:
+    async def _measure(
+        self, runner: _Runner, limit: int, callers: int, seconds: float, *, over_http: bool = False
+    ) -> Load | None:
         """Return the load of a candidate in one loop. None, and the candidate is refused, if it fails."""
         self._show_progress(runner.candidate)
         try:
-            load = await runner.trial.measure(limit, callers, seconds)
+            load = await runner.trial.measure(limit, callers, seconds, over_http=over_http)
         except TrialFailed as exc:
             await self._leave(runner, refused=exc.message)
             return None
@@ -305,6 +365,7 @@ def _describe(candidate: Candidate, runner: _Runner | None = None, refused: str 
         tuple((*at, median(load.cpu_s for load in loops)) for at, loops in loads.items()),
         ratio=runner.ratio if runner else 0.0,
         pairs=runner.pairs if runner else 0,
+        shards=candidate.shards,
     )
 
 

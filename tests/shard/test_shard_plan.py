@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.api import shards
 from pipeline.api.app import App, RepositoryPlace, ServedModel
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
@@ -96,3 +97,25 @@ def test_a_shard_admits_an_equal_part(limit: int, part: int) -> None:
 
 def test_without_shards_nothing_is_said() -> None:
     assert plan_shards(app_with({"shards": 1, "tls": {"cert": "c", "key": "k"}}))[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        ({"op": {"a": {"concurrency": 2}}}, 2),
+        ({"op": {"a": {"concurrency": 9}}}, 4),
+        ({"op": {"a": {"concurrency": 1}}}, 1),
+        ({"op": {"a": {"concurrency": 2}}, "tls": {"cert": "cert.pem", "key": "key.pem"}}, 1),
+        ({"op": {"a": {"concurrency": 2}}, "shards": 2}, 1),
+    ],
+    ids=["an instance each", "a core each", "one instance", "an obstacle", "a number"],
+)
+def test_auto_compares_a_shard_for_each_core(
+    config: dict[str, Any], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "usable_cores", lambda: 4)
+    assert shards.count_measured_shards(app_with({"shards": "auto", **config})) == count
+
+
+def test_auto_without_a_measurement_is_one_process() -> None:
+    assert plan_shards(app_with({"shards": "auto"}))[0].config.shards == 1

@@ -66,7 +66,9 @@ class NoisyMachine:
         name = candidate.placement if candidate.placement in self._per_s else candidate.engine
 
         class Instances:
-            async def measure(self, limit: int, callers: int, seconds: float) -> Load:
+            async def measure(
+                self, limit: int, callers: int, seconds: float, *, over_http: bool = False
+            ) -> Load:
                 return Load(machine.measure(name, seconds), 1e-3)
 
             async def close(self) -> None: ...

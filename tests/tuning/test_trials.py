@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,8 @@ class World:
         self.started: list[str] = []
         self.running: set[str] = set()
         self.loops: list[tuple[str, int, int]] = []
+        self.http_loops: list[tuple[str, int, int]] = []
+        self.sections: dict[str, dict[str, Any]] = {}
         self._rates = rates
         self._start_s = start_s
         self._cpu_s = cpu_s or {}
@@ -67,19 +69,25 @@ class World:
 
     async def start(self, candidate: Candidate) -> Any:
         self.now += self._start_s
-        rate = self._rates[candidate.engine, candidate.placement]
+        placed = "shards" if candidate.shards > 1 else candidate.placement
+        rate = self._rates[candidate.engine, placed]
         if isinstance(rate, str):
             raise TrialFailed(rate)
-        name = f"{candidate.engine} {candidate.placement}"
+        name = f"{candidate.engine} {placed}"
         self.started.append(name)
+        self.sections[name] = candidate.section
         self.running.add(name)
         world = self
 
         class Instances:
-            async def measure(self, limit: int, callers: int, seconds: float) -> Load:
+            async def measure(
+                self, limit: int, callers: int, seconds: float, *, over_http: bool = False
+            ) -> Load:
                 world.now += seconds
-                world.loops.append((name, limit, callers))
-                cpu_s = world._cpu_s.get(candidate.engine) or world._cpu_s.get(candidate.placement, 1e-3)
+                (world.http_loops if over_http else world.loops).append((name, limit, callers))
+                if over_http and (name, "http") in world._rates:
+                    raise TrialFailed("it answers nothing over HTTP")
+                cpu_s = world._cpu_s.get(candidate.engine) or world._cpu_s.get(placed, 1e-3)
                 return Load(rate(limit, callers), cpu_s, world._other_cores)
 
             async def close(self) -> None:
@@ -87,8 +95,13 @@ class World:
 
         return Instances()
 
-    def run(self, candidates: list[Candidate], alternatives: list[Candidate] = []) -> list[Served]:  # noqa: B006
-        order = TrialOrder("", candidates, alternatives, list(LIMITS), BUDGET_S)
+    def run(
+        self,
+        candidates: list[Candidate],
+        alternatives: Sequence[Candidate] = (),
+        sharded: Sequence[Candidate] = (),
+    ) -> list[Served]:
+        order = TrialOrder("", candidates, list(alternatives), list(LIMITS), BUDGET_S, sharded=list(sharded))
         race = Race(order, self.start, lambda step, share: None, lambda: self.now)
         return asyncio.run(race.run())
 
@@ -139,6 +152,56 @@ def test_processes_stay_unless_threads_are_clearly_faster(threads_per_s: float, 
     best, other = world.run([candidate("one")], [candidate("one", "thread")])
     assert best.placement == chosen
     assert f"x the preferred one in {other.pairs} pairs of loops" in other.describe()
+
+
+def sharded(engine: str) -> Candidate:
+    return msgspec.structs.replace(candidate(engine, "thread"), shards=2)
+
+
+@pytest.mark.parametrize(("shards_per_s", "shards"), [(1120.0, 2), (1080.0, 1), (900.0, 1)])
+def test_shards_are_chosen_from_a_gain_of_a_tenth_on(shards_per_s: float, shards: int) -> None:
+    world = World({("one", "process"): even(1000.0), ("one", "shards"): even(shards_per_s)})
+    best, other = world.run([candidate("one")], sharded=[sharded("one")])
+    chosen = choose_served(choose([timed("one", 1e-3)]), [best, other], provisional=False)
+    assert (best.shards, chosen.shards, chosen.placement) == (shards, shards, "process")
+    assert ("by 2 shards, batches of about 8" in chosen.line()) == (shards == 2)
+    assert "one fp32, 2 shards, batches of 8: " in chosen.line()
+    assert f"x the preferred one in {other.pairs} pairs of loops" in other.describe()
+
+
+def test_a_gain_of_shards_under_many_callers_alone_is_not_enough() -> None:
+    rates = {("one", "process"): even(1000.0), ("one", "shards"): lambda limit, n: 1500.0 if n > 8 else 990.0}
+    best, *_ = World(rates).run([candidate("one")], sharded=[sharded("one")])
+    assert best.shards == 1
+
+
+def test_shards_of_the_best_candidate_alone_are_loaded_over_http_with_its_batch_limit() -> None:
+    world = World(
+        {
+            ("slow", "process"): even(500.0),
+            ("one", "process"): lambda limit, callers: 1000.0 + 10 * limit,
+            ("one", "shards"): even(2000.0),
+        }
+    )
+    best, *_ = world.run([candidate("slow"), candidate("one")], sharded=[sharded("slow"), sharded("one")])
+    assert (best.shards, best.batch_limit) == (2, 32)
+    assert world.sections["one shards"] == {"batch_size": 32}
+    assert {(name, limit) for name, limit, _ in world.http_loops} == {("one process", 32), ("one shards", 32)}
+    assert {callers for *_, callers in world.http_loops} == set(CALLERS)
+    assert not world.running
+
+
+def test_shards_without_a_comparison_are_refused() -> None:
+    rates: dict[tuple[str, str], Rate | str] = {
+        ("one", "process"): even(1000.0),
+        ("one", "shards"): even(2000.0),
+    }
+    one, shards = World({**rates, ("one process", "http"): ""}).run([candidate("one")], [], [sharded("one")])
+    assert "it was not compared" in one.refused + shards.refused
+    best, refused = World({**rates, ("one", "shards"): "it has no memory"}).run(
+        [candidate("one")], sharded=[sharded("one")]
+    )
+    assert (best.shards, refused.shards, refused.refused) == (1, 2, "it has no memory")
 
 
 def test_threads_need_more_throughput_too_where_cpu_time_decides() -> None:
@@ -298,6 +361,24 @@ def test_a_first_start_serves_each_candidate_and_stores_the_choice(tmp_path: Pat
     assert stored["provisional"]
     assert {served["placement"] for served in stored["served"]} <= {"process", "thread"}
     assert stored["served"][0]["rates"]
+
+
+def test_a_first_start_compares_shards_and_starts_the_chosen_number(tmp_path: Path) -> None:
+    model = onnx_models.serving(tmp_path)
+    conf = {"model_config": str(model), "engine": "onnxruntime", "thread_num": 1}
+    section = {"batch_size": 8, "concurrency": 2, "placement": "thread", "local_service_conf": conf}
+    config = {"shards": "auto", "op": {"model": section}}
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with ServiceProcess(APPS / "model.py", config, env=env) as service:
+        log = service.log
+    (stored,) = json.loads((model / "serving_server" / CHOICES_FILE).read_text())["choices"].values()
+    cores = min(2, environment.usable_cores())
+    by_shards = {served.get("shards", 1): served for served in stored["served"]}
+    assert set(by_shards) == {1, cores}
+    # A slow machine may have no time for the comparison.
+    assert by_shards[cores].get("refused", "") in ("", "no time was left to measure it")
+    chosen = stored["served"][0].get("shards", 1)
+    assert ("Op model in 2 shards" in log) == (chosen == 2), log
 
 
 def first_start(

@@ -167,6 +167,11 @@ class HttpServer:
             shards.serve_here = self._adopt
             self._acceptor = Acceptor(shards.accept)
 
+    @property
+    def ports(self) -> list[int]:
+        """The open ports."""
+        return [each.getsockname()[1] for each in self._sockets]
+
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         """Context manager: listens on the HTTP ports on entry; closes ports and connections on exit.

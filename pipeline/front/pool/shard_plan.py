@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipeline.api.app import App
+from pipeline.api.shards import find_obstacles
+from pipeline.config.value_types import AUTO_NUMBER
 from pipeline.front.pool.plan import wants_processes
 from pipeline.models.serving_model import choose_version
 from pipeline.process.environment import available_memory, usable_cores
@@ -22,7 +24,9 @@ def plan_shards(app: App) -> tuple[App, str]:
     wanted = app.config.shards
     if wanted == 1:
         return app, ""
-    if reasons := list(find_obstacles(app)):
+    if wanted == AUTO_NUMBER:  # nothing was measured, as for the models of a repository
+        return _with_shards(app, 1), ""
+    if reasons := list(_find_reasons(app)):
         return _with_shards(app, 1), f"shards: {wanted} has no effect, one process serves: {reasons[0]}"
     cores = usable_cores()
     if wanted > cores:
@@ -37,37 +41,11 @@ def plan_shards(app: App) -> tuple[App, str]:
     return app, note
 
 
-def find_obstacles(app: App) -> Iterator[str]:
-    """Yield the reasons for which one process has to serve all requests, such as state of all of them."""
-    config = app.config
-    if app.repository is not None:
-        yield "the models come from a repository, whose clients load and unload them"
-        return
-    if len(app.ops) != 1:
-        yield "the DAG has several Ops"
-        return
-    (op,) = app.ops
-    section = config.op[op]
-    choice = app.choices.get(op)
-    placement_is_chosen = choice is not None and "placement" in choice.left_open
-    if wants_processes(app, op):
-        yield f"the engine of Op {op} runs one batch at a time in a process"
-    if section.placement == "process" and not placement_is_chosen:
-        yield f"op.{op}.placement is process"
-    if section.placement == "auto" and not config.dag.is_thread_op:
-        yield "dag.is_thread_op is false"
-    if config.tls is not None and config.tls.http:
-        yield "tls is set"
-    if config.security.api_keys is not None:
-        yield "security.api_keys: the limits of a key hold for all processes"
-    if config.trace.is_possible:
-        yield "trace is set: one process writes the traces"
-    if app.get_sequence_rules(op) is not None:
-        yield f"the requests of Op {op} form sequences"
-    if section.timeout > 0:
-        yield f"op.{op}.timeout is set"
-    if not section.crash_retry:
-        yield f"op.{op}.crash_retry is false: no request may run twice"
+def _find_reasons(app: App) -> Iterator[str]:
+    """Yield the reasons for which one process has to serve: those of config.yml, and the engine."""
+    yield from find_obstacles(app)
+    if len(app.ops) == 1 and wants_processes(app, app.ops[0]):
+        yield f"the engine of Op {app.ops[0]} runs one batch at a time in a process"
 
 
 def divide_limits(app: App) -> App:

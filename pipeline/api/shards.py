@@ -1,0 +1,56 @@
+"""Whether a service may have shards: processes that each accept requests over HTTP and run the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pipeline.api.app import App
+from pipeline.config.value_types import AUTO_NUMBER
+from pipeline.process.environment import usable_cores
+
+
+def count_measured_shards(app: App) -> int:
+    """Return the number of shards that `shards: auto` compares with worker processes: one for each core.
+
+    There are no more shards than instances. Returns 1, for no comparison, if one process has to serve, and if
+    config.yml has a number of shards.
+    """
+    config = app.config
+    if config.shards != AUTO_NUMBER or any(find_obstacles(app)):
+        return 1
+    instances = config.op[app.ops[0]].concurrency
+    return min(usable_cores(), instances * (config.worker_num if config.build_dag_each_worker else 1))
+
+
+def find_obstacles(app: App) -> Iterator[str]:
+    """Yield the reasons for which one process has to serve all requests, such as state of all of them.
+
+    The engine of the Op's model may be another reason.
+    """
+    config = app.config
+    if app.repository is not None:
+        yield "the models come from a repository, whose clients load and unload them"
+        return
+    if len(app.ops) != 1:
+        yield "the DAG has several Ops"
+        return
+    (op,) = app.ops
+    section = config.op[op]
+    choice = app.choices.get(op)
+    placement_is_chosen = choice is not None and "placement" in choice.left_open
+    if section.placement == "process" and not placement_is_chosen:
+        yield f"op.{op}.placement is process"
+    if section.placement == "auto" and not config.dag.is_thread_op:
+        yield "dag.is_thread_op is false"
+    if config.tls is not None and config.tls.http:
+        yield "tls is set"
+    if config.security.api_keys is not None:
+        yield "security.api_keys: the limits of a key hold for all processes"
+    if config.trace.is_possible:
+        yield "trace is set: one process writes the traces"
+    if app.get_sequence_rules(op) is not None:
+        yield f"the requests of Op {op} form sequences"
+    if section.timeout > 0:
+        yield f"op.{op}.timeout is set"
+    if not section.crash_retry:
+        yield f"op.{op}.crash_retry is false: no request may run twice"
