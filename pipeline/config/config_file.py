@@ -177,7 +177,8 @@ class Limits(Section):
     )
     max_memory: PositiveInt | None = Field(
         default=None,
-        description="Memory of an Op's workers in MB (10^6 bytes); `auto` chooses no setting with more.",
+        description="Memory of an Op's workers in MB (10^6 bytes); `auto` chooses no setting with more, and "
+        "`shards` starts fewer.",
     )
 
 

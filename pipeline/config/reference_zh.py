@@ -275,7 +275,8 @@ _MEANINGS = {  # by section, then by key
         "sequence_bytes": "前端为一个 Op 的所有序列保存的状态的总字节数上限。",
         "sequence_idle_s": "序列在没有请求多少秒后结束；config.pbtxt 有自己的 "
         "`max_sequence_idle_microseconds`。",
-        "max_memory": "一个 Op 的工作进程的总内存，单位 MB（10^6 字节）；`auto` 不选超过它的设置。",
+        "max_memory": "一个 Op 的工作进程的总内存，单位 MB（10^6 字节）；`auto` 不选超过它的设置，"
+        "`shards` 相应减少。",
     },
     "inputs.<name>, kind: image": {
         "feed": "模型输入的别名；不写：唯一的那个。",

@@ -85,6 +85,8 @@ def test_cores_and_memory_limit_the_shards(monkeypatch: pytest.MonkeyPatch) -> N
     app, note = plan_shards(app_with({"shards": 4}))
     assert app.config.shards == 3
     assert "memory" in note
+    app, note = plan_shards(app_with({"shards": 4, "limits": {"max_memory": 600}}))
+    assert (app.config.shards, note) == (2, "shards: 4 need more memory than limits.max_memory (600 MB): 2")
     monkeypatch.setattr(shard_plan, "available_memory", lambda: 0)
     assert plan_shards(app_with({"shards": 4}))[0].config.shards == 1
 

@@ -34,9 +34,14 @@ def plan_shards(app: App) -> tuple[App, str]:
         app, wanted = _with_shards(app, cores), cores
     else:
         note = ""
-    room = max(1, available_memory() // _estimate_bytes(app))
+    available, source = available_memory(), "is available"
+    limit = app.config.limits.max_memory
+    is_measured = any(choice.shards == wanted for choice in app.choices.values())
+    if limit is not None and not is_measured and limit * 1e6 < available:
+        available, source = int(limit * 1e6), f"limits.max_memory ({limit} MB)"
+    room = max(1, available // _estimate_bytes(app))
     if wanted > room:
-        note = f"shards: {wanted} need more memory than is available: {room}"
+        note = f"shards: {wanted} need more memory than {source}: {room}"
         app = _with_shards(app, room)
     return app, note
 
