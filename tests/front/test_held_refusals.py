@@ -81,6 +81,13 @@ def test_a_refusal_is_not_held_back_beyond_the_deadline(full: ServiceProcess) ->
     assert not any(overtaken(full, "Grpc-Timeout: 40m") for _ in range(3))
 
 
+def test_at_the_maximum_no_body_is_parsed(full: ServiceProcess) -> None:
+    with connected(full) as client:
+        client.sendall(b"POST /test/prediction HTTP/1.1\r\nHost: test\r\nContent-Length: 1\r\n\r\n[")
+        assert received_until(client, TOLD).startswith(REFUSED)
+    assert full.http("/other/prediction", b"{").json["err_msg"].startswith("Service name error")
+
+
 def test_who_leaves_while_refusals_are_held_back_harms_nobody(full: ServiceProcess) -> None:
     for _ in range(20):
         with connected(full) as eager:

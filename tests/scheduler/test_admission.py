@@ -77,6 +77,23 @@ def expected_wait_s(admission: Admission, dag: Dag, pending: int, **options: Any
     return float(str(refused.value).partition("expected in ")[2].split()[0])
 
 
+def test_at_the_maximum_the_error_of_a_client_is_known_before_its_request() -> None:
+    queue = Queue()
+    admission, client = admission_of({"a": queue}), Client()
+    assert admission.find_overload(SINGLE, client, 99) is None
+    error = admission.find_overload(SINGLE, client, 100)
+    with pytest.raises(Overloaded) as refused:
+        admission.admit(request(), SINGLE, client, 100)
+    assert error is not None and error.message == refused.value.message
+    assert admission.find_overload(SINGLE, client, 100) is error, "it is made once in some milliseconds"
+    flood = Client()
+    flood.pending = 2
+    queue.last_in_line = task(flood, 0, lambda error: None)
+    assert admission.find_overload(SINGLE, client, 100) is None, "it may take the place of the flood's"
+    flood.pending = 1
+    assert admission.find_overload(SINGLE, client, 100) is error
+
+
 def test_a_client_with_few_requests_goes_ahead_of_a_flood() -> None:
     fair, flood, other = FairQueue(), Client("flood"), Client("other")
     assert [fair.admit(flood) for _ in range(5)] == [1, 2, 3, 4, 5]

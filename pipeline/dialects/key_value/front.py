@@ -173,6 +173,8 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         self._parse = pass_http_on if scheduler.takes_messages else parse_http
         self._raw_bodies = {} if scheduler.takes_messages else scheduler.app.raw_bodies
         self._statuses = scheduler.app.config.dag.http_errors == "status"
+        self._overload: Overloaded | None = None  # error of the latest refusal for overload
+        self._overload_head = self._overload_body = b""  # of its response
 
     def _read(self, request: HttpRequest, outline: Outline | None = None) -> Request | None:
         path = request.path
@@ -189,6 +191,11 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         model = None if self._models is None else self._models.find_model(service)
         if model is None and service != self._service:
             raise UnknownService(f"Service name error: there is no service {service!r}; {self._usage()}")
+        deadline = self._scheduler.deadline(_timeout_s(request), request.began)
+        overload = None if self._models is not None else self._scheduler.find_overload(request.client)
+        if overload is not None:  # most requests at overload: refuse them without parsing
+            request.reject_overload(partial(self._answer, request, None, overload), deadline)
+            return None
         raw = None if request.body[:1] == b"{" else raw_input(request, self._raw_bodies)
         if raw is None:
             if outline is None and len(request.body) > SMALL_BYTES:
@@ -201,7 +208,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
             prediction.options = pop_sequence_options(prediction.inputs)
         if model is not None and self._models is not None:
             self._models.address(prediction, model)
-        prediction.deadline = self._scheduler.deadline(_timeout_s(request), request.began)
+        prediction.deadline = deadline
         if (framing := _find_framing(request)) is not None:
             prediction.stream = partial(self._send_part, request, framing)
         return prediction
@@ -239,12 +246,24 @@ class KeyValueHttp(ScanFirst, HttpHandler):
             self._send_part(request, framing, error)
             request.end_chunks()
             return
+        if type(error) is Overloaded and not head:
+            self._refuse_overload(request, error)
+            return
         # Paddle Serving's gateway responds 504 if the timeout was set by the client.
         always = error.always_status or (
             isinstance(error, DeadlineExceeded) and _timeout_s(request) < math.inf
         )
         status = error.http_status if self._statuses or always else 200
         self._refuse_with(status, request, error, head + refusal_headers(error))
+
+    def _refuse_overload(self, request: HttpRequest, error: Overloaded) -> None:
+        """Refuse a request for overload. The same error has the same response, which is encoded once."""
+        if error is not self._overload:
+            self._overload = error
+            self._overload_head = JSON + refusal_headers(error)
+            self._overload_body = render_error(error, JSON_FORM)
+        self._access_log.refused(self.name, error, request.peer)
+        request.respond(error.http_status, self._overload_head, self._overload_body)
 
     def _refuse_with(self, status: int, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:
         self._access_log.refused(self.name, error, request.peer)
@@ -259,7 +278,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
         return f"POST /{self._service}/prediction with a body like {self._example}"
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64)  # most requests have one of a few paths
 def _service_and_method(path: str) -> tuple[str, str] | None:
     """Return service and method of a path `/{service}/{method}`; None for any other path."""
     segments = path.split("/")

@@ -9,14 +9,14 @@ import hmac
 import logging
 import time
 import urllib.parse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 
 from pipeline.api.dag import Dag
 from pipeline.config.api_keys import ApiKey, hash_key, is_readable_by_others, read_api_keys
 from pipeline.config.config_file import SecurityConfig
 from pipeline.errors import DeadlineExceeded, Overloaded, Unauthenticated
-from pipeline.front.dag_run import Client, FairQueue, Request
+from pipeline.front.dag_run import Client, FairQueue, Request, Task
 from pipeline.front.scheduler.batcher import Batcher
 
 MARGIN = 1.5  # run times vary, and an optimistic estimate admits requests that miss their deadline
@@ -53,6 +53,8 @@ class Admission:
         )
         self._full_wait_dag: Dag | None = None
         self._full_wait_until = 0.0
+        self._full_error = Overloaded("")  # result of `find_overload` for `_full_error_key`
+        self._full_error_key = (0, 0.0)  # pending requests, and seconds to wait
 
     def admit(self, request: Request, dag: Dag, client: Client, pending: int) -> int:
         """Admit a request of this client, and return its turn: its place in the fair queue.
@@ -63,12 +65,7 @@ class Admission:
         if client.limited:
             client.check()
         if pending >= self._max_pending and not self._made_room(request, dag, client):
-            wait_s = self._wait_when_full_s(dag)
-            raise Overloaded(
-                f"{pending} requests are pending, the most that dag.max_pending_requests allows; "
-                f"try again in {wait_s:.1f} s",
-                retry_after_s=wait_s,
-            )
+            raise _describe_full(pending, self._wait_when_full_s(dag))
         if self._rows and self._rows + request.rows > self._max_rows:
             wait_s = self._wait_when_full_s(dag)
             raise Overloaded(
@@ -84,6 +81,22 @@ class Admission:
             self._compare(request, dag, client, pending, remaining_s)
         self._rows += request.rows
         return self.fair_queue.admit(client)
+
+    def find_overload(self, dag: Dag, client: Client, pending: int) -> Overloaded | None:
+        """Return the error for all requests of this client while the maximum of requests is pending.
+
+        None if `admit` may admit one: then it decides by the content. Such errors cost no parsing, and are
+        shared for some milliseconds, so callers must not raise them. Arguments: as in `admit`.
+        """
+        if pending < self._max_pending or client.limited:
+            return None
+        if self._has_share_left(client) and any(self._find_larger(client)):
+            return None
+        wait_s = self._wait_when_full_s(dag)
+        if self._full_error_key != (pending, wait_s):
+            self._full_error_key = pending, wait_s
+            self._full_error = _describe_full(pending, wait_s)
+        return self._full_error
 
     def end_request(self, request: Request, client: Client) -> None:
         """Stop counting a request as pending, after its answer, its failure or the client's disconnection."""
@@ -137,13 +150,10 @@ class Admission:
 
         The last request of a queue is rejected, because its client has the most queued requests.
         """
-        if client.pending * max(1, self.fair_queue.clients) >= self._max_pending:
+        if not self._has_share_left(client):
             return False
-        for queue in self._queues.values():
-            task = queue.last()
-            if task is None or (other := task.dag_run.request.client) is None:
-                continue
-            if other.pending > client.pending + 1 and task.dag_run.request.priority >= request.priority:
+        for task in self._find_larger(client):
+            if task.dag_run.request.priority >= request.priority:
                 wait_s = self._wait_when_full_s(dag)
                 task.dag_run.end(
                     Overloaded(
@@ -154,6 +164,19 @@ class Admission:
                 )
                 return True
         return False
+
+    def _has_share_left(self, client: Client) -> bool:
+        """Return whether a client has less than its part of the maximum of pending requests."""
+        return client.pending * max(1, self.fair_queue.clients) < self._max_pending
+
+    def _find_larger(self, client: Client) -> Iterator[Task]:
+        """Yield the last task of each queue if its client has more requests than this client would have."""
+        for queue in self._queues.values():
+            task = queue.last()
+            if task is None or (other := task.dag_run.request.client) is None:
+                continue
+            if other.pending > client.pending + 1:
+                yield task
 
     def _finish_s(self, dag: Dag, pending: int, place: tuple[int, int] | None) -> float:
         """Return the expected seconds until the response of a request that begins now.
@@ -176,6 +199,15 @@ class Admission:
             runs_s[node] = queue.pace.run_s + max((runs_s[name] for name in inputs), default=0.0)
             wait_s = max(wait_s, queue.wait_s(ahead[node]))
         return wait_s + max(runs_s.values())
+
+
+def _describe_full(pending: int, wait_s: float) -> Overloaded:
+    """Return the error of a request that finds the maximum of requests pending."""
+    return Overloaded(
+        f"{pending} requests are pending, the most that dag.max_pending_requests allows; "
+        f"try again in {wait_s:.1f} s",
+        retry_after_s=wait_s,
+    )
 
 
 def _limit_pause(wait_s: float) -> float:

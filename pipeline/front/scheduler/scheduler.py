@@ -19,7 +19,14 @@ import msgspec
 from pipeline.api.app import App, ServedModel
 from pipeline.api.cache_settings import CacheSettings, LocalSettings
 from pipeline.api.dag import JOINT, MESSAGE, build_joint_dag
-from pipeline.errors import NotReady, ServingError, StartFailed, UnknownService, UnprintableAnswer
+from pipeline.errors import (
+    NotReady,
+    Overloaded,
+    ServingError,
+    StartFailed,
+    UnknownService,
+    UnprintableAnswer,
+)
 from pipeline.front.cache.keys import get_model_domain, get_shared_domain, get_step_domain
 from pipeline.front.cache.local import LocalCache
 from pipeline.front.cache.redis_cache import RedisCache
@@ -221,7 +228,8 @@ class Scheduler:
         self._tracer = Tracer(metrics, app.ops, config.tracer.interval_s)
         self._has_summaries = app.repository is not None and app.repository.metrics.summary_latencies
         self._batchers: dict[str, Batcher] = {}
-        self._admission = Admission(self._batchers, config.max_pending_requests, config.max_pending_rows)
+        self._max_pending = config.max_pending_requests
+        self._admission = Admission(self._batchers, self._max_pending, config.max_pending_rows)
         limits = app.repository and app.repository.resource_limits
         self._limiter = None if limits is None else RunLimiter(limits)
         self._update_limiter()
@@ -545,6 +553,21 @@ class Scheduler:
             dag_run.leave()
             raise
         return dag_run
+
+    def find_overload(self, client: Client) -> Overloaded | None:
+        """Return the error for all requests of this client to the default model, before they are parsed.
+
+        None if `begin_request` has to decide. The error is counted, and must not be raised.
+        """
+        if self._pending < self._max_pending or self.traces.is_on or self._unloaded:
+            return None
+        entry = self._entries.get("")
+        if entry is None or not self._became_ready.done():
+            return None
+        error = self._admission.find_overload(entry.dag, client, self._pending)
+        if error is not None:
+            entry.failures.count(error)
+        return error
 
     async def infer(self, request: Request) -> Answer:
         """Run a request to its end, and return the response body, or the ServingError in its place.
