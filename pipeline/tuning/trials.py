@@ -240,9 +240,11 @@ class Race:
             for callers in CALLERS:  # the first loops prepare memory
                 if await self._measure(runner, limit, callers, LOOP_S, over_http=True) is None:
                     break
+            if shards not in self._running:
+                return
             for step in steps:  # loops without HTTP have other figures
                 runner.loads.pop(step, None)
-        if fastest in self._running and shards in self._running:
+        if fastest in self._running:
             await self._drop_slower(has_default=True, steps=steps, min_ratio=MIN_SHARDS_RATIO, over_http=True)
         if shards in self._running and not fastest.pairs:
             await self._leave(shards, refused="it was not compared: the other instances have failed")

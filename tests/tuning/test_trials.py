@@ -198,10 +198,16 @@ def test_shards_without_a_comparison_are_refused() -> None:
     }
     one, shards = World({**rates, ("one process", "http"): ""}).run([candidate("one")], [], [sharded("one")])
     assert "it was not compared" in one.refused + shards.refused
-    best, refused = World({**rates, ("one", "shards"): "it has no memory"}).run(
-        [candidate("one")], sharded=[sharded("one")]
-    )
-    assert (best.shards, refused.shards, refused.refused) == (1, 2, "it has no memory")
+    failures: list[dict[tuple[str, str], Rate | str]] = [
+        {("one", "shards"): "it has no memory"},
+        {("one shards", "http"): ""},
+    ]
+    for failure in failures:
+        world = World({**rates, **failure})
+        best, failed = world.run([candidate("one")], sharded=[sharded("one")])
+        assert (best.shards, best.refused, failed.shards) == (1, "", 2)
+        assert failed.refused in ("it has no memory", "it answers nothing over HTTP")
+        assert not world.running
 
 
 def test_threads_need_more_throughput_too_where_cpu_time_decides() -> None:
