@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from itertools import cycle
+from itertools import cycle, product
 from statistics import median
 from typing import Any, NamedTuple, Protocol
 
@@ -236,18 +236,16 @@ class Race:
         if shards is None:
             return
         steps = [(limit, callers) for callers in reversed(CALLERS)]
-        for runner in (shards, fastest):
-            for callers in CALLERS:  # the first loops prepare memory
-                if await self._measure(runner, limit, callers, LOOP_S, over_http=True) is None:
-                    break
-            if shards not in self._running:
-                return
-            for step in steps:  # loops without HTTP have other figures
+        before = {step: list(loads) for step, loads in fastest.loads.items()}
+        for runner, callers in product((shards, fastest), CALLERS):  # the first loops prepare memory
+            if await self._measure(runner, limit, callers, LOOP_S, over_http=True) is None:
+                break
+        else:
+            for runner, step in product((shards, fastest), steps):  # loops without HTTP have other figures
                 runner.loads.pop(step, None)
-        if fastest in self._running:
             await self._drop_slower(has_default=True, steps=steps, min_ratio=MIN_SHARDS_RATIO, over_http=True)
-        if shards in self._running and not fastest.pairs:
-            await self._leave(shards, refused="it was not compared: the other instances have failed")
+        if not shards.pairs and not fastest.pairs:  # without a comparison
+            fastest.loads = before
 
     async def _drop_slower(
         self,
@@ -330,12 +328,13 @@ class Race:
     async def _measure(
         self, runner: _Runner, limit: int, callers: int, seconds: float, *, over_http: bool = False
     ) -> Load | None:
-        """Return the load of a candidate in one loop. None, and the candidate is refused, if it fails."""
+        """Return the load of a candidate in one loop. None, and a candidate is refused, if the loop fails."""
         self._show_progress(runner.candidate)
         try:
             load = await runner.trial.measure(limit, callers, seconds, over_http=over_http)
         except TrialFailed as exc:
-            await self._leave(runner, refused=exc.message)
+            # Over HTTP only shards may be refused: the other instances have answered without it.
+            await self._leave(self._running[-1] if over_http else runner, refused=exc.message)
             return None
         runner.loads.setdefault((limit, callers), []).append(load)
         self._other_cores.append(load.other_cores)

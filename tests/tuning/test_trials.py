@@ -191,23 +191,22 @@ def test_shards_of_the_best_candidate_alone_are_loaded_over_http_with_its_batch_
     assert not world.running
 
 
-def test_shards_without_a_comparison_are_refused() -> None:
-    rates: dict[tuple[str, str], Rate | str] = {
-        ("one", "process"): even(1000.0),
-        ("one", "shards"): even(2000.0),
-    }
-    one, shards = World({**rates, ("one process", "http"): ""}).run([candidate("one")], [], [sharded("one")])
-    assert "it was not compared" in one.refused + shards.refused
-    failures: list[dict[tuple[str, str], Rate | str]] = [
-        {("one", "shards"): "it has no memory"},
-        {("one shards", "http"): ""},
-    ]
-    for failure in failures:
-        world = World({**rates, **failure})
-        best, failed = world.run([candidate("one")], sharded=[sharded("one")])
-        assert (best.shards, best.refused, failed.shards) == (1, "", 2)
-        assert failed.refused in ("it has no memory", "it answers nothing over HTTP")
-        assert not world.running
+@pytest.mark.parametrize(
+    ("failure", "reason"),
+    [
+        ({("one", "shards"): "it has no memory"}, "it has no memory"),
+        ({("one shards", "http"): ""}, "it answers nothing over HTTP"),
+        ({("one process", "http"): ""}, "it answers nothing over HTTP"),
+    ],
+)
+def test_shards_without_a_comparison_are_refused(
+    failure: Mapping[tuple[str, str], Rate | str], reason: str
+) -> None:
+    world = World({("one", "process"): even(1000.0), ("one", "shards"): even(2000.0), **failure})
+    best, refused = world.run([candidate("one")], sharded=[sharded("one")])
+    assert (best.shards, best.refused, refused.shards, refused.refused) == (1, "", 2, reason)
+    assert {callers for _, callers, _ in best.rates} == set(CALLERS)
+    assert not world.running
 
 
 def test_threads_need_more_throughput_too_where_cpu_time_decides() -> None:
@@ -374,16 +373,18 @@ def test_a_first_start_compares_shards_and_starts_the_chosen_number(tmp_path: Pa
     conf = {"model_config": str(model), "engine": "onnxruntime", "thread_num": 1}
     section = {"batch_size": 8, "concurrency": 2, "placement": "thread", "local_service_conf": conf}
     config = {"shards": "auto", "op": {"model": section}}
-    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    env = {auto.MAX_SECONDS: "10", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     with ServiceProcess(APPS / "model.py", config, env=env) as service:
         log = service.log
     (stored,) = json.loads((model / "serving_server" / CHOICES_FILE).read_text())["choices"].values()
-    cores = min(2, environment.usable_cores())
-    by_shards = {served.get("shards", 1): served for served in stored["served"]}
-    assert set(by_shards) == {1, cores}
-    # A slow machine may have no time for the comparison.
-    assert by_shards[cores].get("refused", "") in ("", "no time was left to measure it")
-    chosen = stored["served"][0].get("shards", 1)
+    tried = [served for served in stored.get("served", []) if served.get("shards", 1) > 1]
+    # A busy machine has no time for the comparison, or not even for the first instances.
+    if environment.usable_cores() > 1 and "the choice goes by timed runs of the model alone" not in log:
+        (shards,) = tried
+        assert (shards["shards"], shards.get("refused", "")) in (
+            (2, ""), (2, "no time was left to measure it"), (2, "not ready in 60 s"),
+        ), log  # fmt: skip
+    chosen = stored.get("served", [{}])[0].get("shards", 1)
     assert ("Op model in 2 shards" in log) == (chosen == 2), log
 
 
