@@ -312,6 +312,10 @@ class HttpServers:
         """Send a GET request, and return what `parse` makes of the response. Raises a ClientError."""
         return self._send("GET", path, b"", timeout_s, parse)
 
+    def delete(self, path: str, timeout_s: float, parse: Callable[[HttpReply], T]) -> T:
+        """Send a DELETE request, and return what `parse` makes of the response. Raises a ClientError."""
+        return self._send("DELETE", path, b"", timeout_s, parse)
+
     def stream(
         self, path: str, body: bytes, timeout_s: float, parse: Callable[[HttpReply], T]
     ) -> Generator[T, None, None]:

@@ -148,7 +148,7 @@ class Repository:
         cancel_helpers()
         self._stopped.set()
 
-    async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
+    async def unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of a coroutine that may take long.
 
         If the service stops first, cancel the coroutine and raise NotReady.
@@ -232,7 +232,7 @@ class Repository:
         try:
             new = await self._plan(op)
             try:
-                await self._unless_stopped(self._scheduler.pools[op].reload(new))
+                await self.unless_stopped(self._scheduler.pools[op].reload(new))
             except StartFailed as exc:
                 raise LoadFailed(op, new.version, exc.message) from exc
         except LoadFailed as exc:
@@ -374,6 +374,18 @@ class ModelLoader(Repository):
                 await self._remove_unused_overrides()
             log.info("%s", "\n".join([*served.lines, f"Model {name} is loaded"]))
             log_configurations(served.models)
+
+    async def read_model(self, name: str) -> RepositoryContent:
+        """Read a model, and the models of its ensemble steps, from disk without loading them.
+
+        Raises LoadFailed for a model that can't be served, and NotReady while the service starts or stops.
+        """
+        await self._copy_buckets(name)
+        async with self._changing:
+            self._scheduler.check_settled()
+            content = await self._read_models(name, self._source)
+        _check_available(name, content)
+        return content
 
     async def _copy_buckets(self, name: str) -> None:
         """Copy changed files of buckets before a load. Raises LoadFailed. Polling has copied them before."""
@@ -574,7 +586,7 @@ class ModelLoader(Repository):
         app = merged(self._scheduler.app, name, served)
         changed = self._changed(app, served)
         async with self._others_go_on(_names_in(name, served)):
-            batchers = await self._unless_stopped(self._started(name, app, changed))
+            batchers = await self.unless_stopped(self._started(name, app, changed))
         app = merged(self._scheduler.app, name, served)  # includes changes of other orders
         former = await self._scheduler.replace_app(app, batchers)
         self._changes += 1

@@ -26,6 +26,7 @@ from pipeline.launch.command_options import (
     StopOptions,
     TextOptions,
     TuneOptions,
+    UpgradeOptions,
 )
 from pipeline.launch.commands import EXIT_MISTAKE, OneLineParser, add_command
 from pipeline.launch.serve_options import ServeOptions, add_flags, hint
@@ -86,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a `paddlewheel` command, and return the exit code of the process.
 
     argv: the command and its arguments, by default those of the process. 0: done. 1: the doctor found
-    something missing, no service could be stopped, or a row got no answer. 2: the command can't be done.
-    `run` returns the exit code of the script.
+    something missing, no service could be stopped, a row got no answer, or a new version does not take over.
+    2: the command can't be done. `run` returns the exit code of the script.
     """
     argv = sys.argv[1:] if argv is None else argv
     if argv and argv[0] in CONVERSION_COMMANDS:
@@ -219,6 +220,12 @@ def _export_kubernetes(options: ExportKubernetesOptions) -> None:
     from pipeline.launch.kubernetes.export_command import export_kubernetes
 
     export_kubernetes(options)
+
+
+def _upgrade(options: UpgradeOptions) -> int:
+    from pipeline.launch.upgrade_command import upgrade_model
+
+    return 0 if upgrade_model(options) else EXIT_MISS
 
 
 def _stop(options: StopOptions) -> None:
@@ -375,6 +382,13 @@ _COMMANDS = (
         ExportKubernetesOptions,
         "write the objects with which Kubernetes and KServe run a service",
         "paddlewheel export kubernetes myservice --output kubernetes --image registry.example/myservice:1",
+    ),
+    _Command(
+        "upgrade",
+        _upgrade,
+        UpgradeOptions,
+        "let a new version take over if it answers live requests as the served version",
+        "paddlewheel upgrade classifier 2 --url http://localhost:8000 --tolerance 0.01",
     ),
     _Command(
         "stop",

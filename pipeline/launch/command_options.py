@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from client.addresses import SEVERAL
+from client.connection_options import ConnectionOptions
 from client.options import argument, option, switch
 from pipeline.errors import ConfigError
 from pipeline.launch.flag_values import repository_folder
@@ -448,6 +449,53 @@ class ExportKubernetesOptions:
     def queue_wait_s(self) -> float:
         """The mean time in queues above which replicas are added, in seconds."""
         return parse_duration("--queue-wait", self.queue_wait)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpgradeOptions(ConnectionOptions):
+    """The options of `paddlewheel upgrade`, which replaces a model if the new version answers as the old."""
+
+    model: str = argument(metavar="MODEL", help="a loaded model of a repository, or the Op of a script")
+    version: str = argument(metavar="NEW", help="the version on disk that shall take over, such as 2")
+    url: str = option(
+        default="http://localhost:8000", metavar="URL", help="of the running service (%(default)s)"
+    )
+    requests: int | None = option(
+        type=_parse_positive, metavar="N", help="live requests to compare (2000, without --minutes)"
+    )
+    minutes: float | None = option(
+        metavar="N", help="compare for this time, or until --requests if both are set"
+    )
+    tolerance: float = option(
+        default=0.0,
+        metavar="SHARE",
+        help="of answers that may change beyond those that change without an upgrade (%(default)g)",
+    )
+    score_tolerance: float = option(
+        default=0.01, metavar="X", help="difference of numbers from 0 to 1 that is no change (%(default)g)"
+    )
+    tensor_tolerance: float = option(
+        default=0.001, metavar="X", help="the same for other numbers, relative to the largest (%(default)g)"
+    )
+    timeout: float = option(
+        default=10.0, metavar="SECONDS", help="after which the new version hangs (%(default)g)"
+    )
+    share_cpu: bool = switch(help="compare without idle CPU time, too, which slows live requests")
+    report: Path | None = option(metavar="PATH", help="write PATH.json and PATH.html")
+
+    @property
+    def request_document(self) -> dict[str, Any]:
+        """The body of the request that begins the upgrade."""
+        limits = {"requests": self.requests, "minutes": self.minutes}
+        return {
+            "version": self.version,
+            **{name: value for name, value in limits.items() if value is not None},
+            "tolerance": self.tolerance,
+            "score_tolerance": self.score_tolerance,
+            "tensor_tolerance": self.tensor_tolerance,
+            "timeout_s": self.timeout,
+            "share_cpu": self.share_cpu,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

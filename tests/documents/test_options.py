@@ -59,7 +59,7 @@ def test_commands_in_documents_have_options_that_there_are(page: str) -> None:
     """In lines such as `paddlewheel tune myservice --p99 50ms`."""
     text = (DOCS / page).read_text("utf-8").replace("\\\n", " ")
     exports = ("export triton", "export kubernetes")
-    names = ("text", "explain", "new", "doctor", "tune", "score", "evaluate", "stop", *exports)
+    names = ("text", "explain", "new", "doctor", "tune", "score", "evaluate", "upgrade", "stop", *exports)
     commands: dict[str, set[str]] = {
         name: set(list_flags(getattr(command_options, f"{name.title().replace(' ', '')}Options")))
         for name in names

@@ -55,6 +55,7 @@ from pipeline.dialects.kserve_v2.infer_request import (
 from pipeline.dialects.triton_extensions.repository_api import build_index, parse_parameters, parse_ready_only
 from pipeline.dialects.triton_extensions.server import V2Server, parse_log_settings
 from pipeline.dialects.triton_extensions.trace_settings import parse_trace_settings
+from pipeline.dialects.triton_extensions.upgrade_api import parse_upgrade
 from pipeline.errors import OUR_FAULT, Overloaded, ServingError, TooLarge
 from pipeline.front.dag_run import Answer, Request
 from pipeline.front.http.connection import HttpRequest
@@ -88,6 +89,7 @@ _MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>\d+))?
 _INFERENCE = ("infer", "generate", "generate_stream")
 _INDEX = re.compile(r"/v2/repository/(?:[^/]+/)?index")
 _CONTROL = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/(?P<order>load|unload)")
+UPGRADE = re.compile(r"/v2/repository/models/(?P<model>[^/]+)/upgrade(?:/(?P<gate>accepted|refused))?")
 _NUMBER = re.compile(r"\s*(-?\d+)")
 HEALTH_PAGES = (b"/v2/health/live", b"/v2/health/ready")
 _PAGE_APIS = {
@@ -335,6 +337,8 @@ class V2Http(HttpHandler):
             check_method(request, "POST")
             refuse_cross_site(request)
             self._control_model(request, order["model"], order["order"])
+        elif (upgrade := UPGRADE.fullmatch(path)) is not None:
+            self._control_upgrade(request, upgrade["model"], upgrade["gate"] or "")
         else:
             self._answer_json(request, self._document(request, match))
         return None
@@ -345,7 +349,7 @@ class V2Http(HttpHandler):
         model = _MODEL.fullmatch(path)
         if model is not None:
             return _MODEL_APIS.get(model["action"], INFERENCE)
-        if _CONTROL.fullmatch(path) or _INDEX.fullmatch(path):
+        if _CONTROL.fullmatch(path) or _INDEX.fullmatch(path) or UPGRADE.fullmatch(path):
             return MODEL_REPOSITORY
         return find_extension_api(path) or INFERENCE
 
@@ -382,19 +386,52 @@ class V2Http(HttpHandler):
         obey = control.load if order == "load" else control.unload
         self._answer_at_end(request, partial(obey, name, parameters))
 
-    def _answer_at_end(self, request: HttpRequest, obey: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start an order, and respond at its end. The order continues if the client disconnects."""
+    def _control_upgrade(self, request: HttpRequest, name: str, gate: str) -> None:
+        """Begin, report or cancel an upgrade of a model.
+
+        gate: accepted or refused; the status is then 200 for this result of the upgrade, else 403. Flagger's
+        webhooks read the status alone. Raises KServeRefusal for an invalid body.
+        """
+        upgrades = self._server.upgrades
+        if gate:
+            check_method(request, "GET", "HEAD", "POST")
+            upgrade = upgrades.find_upgrade(name)
+            request.respond(200 if upgrade.result == gate else 403, JSON, _json(upgrade.build_report()))
+            return
+        check_method(request, "GET", "HEAD", "POST", "DELETE")
+        if request.method in ("GET", "HEAD"):
+            request.respond(200, JSON, _json(upgrades.find_upgrade(name).build_report()))
+            return
+        refuse_cross_site(request)
+        self._server.control.check_allowed()
+        if request.method == "DELETE":
+            request.respond(200, JSON, _json(upgrades.cancel(name).build_report()))
+            return
+        version, settings = parse_upgrade(request.body)
+
+        async def begin() -> dict[str, Any]:
+            return (await upgrades.begin_upgrade(name, version, settings)).build_report()
+
+        self._answer_at_end(request, begin, status=202)
+
+    def _answer_at_end(
+        self, request: HttpRequest, obey: Callable[[], Coroutine[Any, Any, Any]], *, status: int = 200
+    ) -> None:
+        """Start an order, and respond at its end. The order continues if the client disconnects.
+
+        obey: returns the JSON document of the response, or None for an empty body.
+        """
 
         async def answer() -> None:
             try:
-                await obey()
+                document = await obey()
             except ServingError as exc:
                 self.refuse(request, exc)
             except Exception:
                 log.exception("A fault of ours in %s %s", request.method, request.path)
                 self.refuse(request, OUR_FAULT)
             else:
-                request.respond(200, JSON, b"")
+                request.respond(status, JSON, b"" if document is None else _json(document))
 
         task = asyncio.create_task(answer())
         self._orders.add(task)

@@ -78,7 +78,7 @@ class ModelControl:
         parameters: of the request; may replace config and files of a repository's model. Raises KServeRefusal
         and then keeps the previous state.
         """
-        self._check_allowed()
+        self.check_allowed()
         if isinstance(self._repository, ModelLoader):
             await self._load_from(self._repository, name, parameters)
             return
@@ -99,7 +99,7 @@ class ModelControl:
         An unknown name counts as unloaded. In a service without a repository, parameters have no effect.
         Raises KServeRefusal.
         """
-        self._check_allowed()
+        self.check_allowed()
         if isinstance(self._repository, ModelLoader):
             dependents = parameters.get("unload_dependents")  # a message of the type ModelRepositoryParameter
             dependents = getattr(dependents, "bool_param", dependents)
@@ -109,7 +109,7 @@ class ModelControl:
 
     def register(self, name: str, path: str) -> None:
         """Let later loads of a model read the folder at this path. Raises KServeRefusal."""
-        self._check_allowed()
+        self.check_allowed()
         if not isinstance(self._repository, ModelLoader):
             raise KServeRefusal("a service of a script has no model repository", "UNIMPLEMENTED")
         try:
@@ -141,7 +141,8 @@ class ModelControl:
         except ConfigError as exc:
             raise KServeRefusal(exc.message) from exc
 
-    def _check_allowed(self) -> None:
+    def check_allowed(self) -> None:
+        """Raise KServeRefusal (HTTP 503) unless clients may load models."""
         if not self._explicit:
             raise KServeRefusal(
                 "explicit model load / unload is not allowed if polling is enabled", "UNAVAILABLE"

@@ -20,6 +20,7 @@ from pipeline.errors import UnknownVersion
 from pipeline.front.metrics.metrics import CacheFigures, OpFigures, RunFigures
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.front.upgrades.upgrades import Upgrades
 from pipeline.models.tensor_spec import TensorSpec
 
 _CHANNELS = (1, 3)  # grey and colour images
@@ -313,6 +314,7 @@ class V2Server:
         self.limits = config.limits
         self.models = KServeModels(scheduler, repository)
         self.control = ModelControl(self.models, repository, explicit=config.v2.model_control == "explicit")
+        self.upgrades = Upgrades(scheduler, repository)
         if scheduler.app.repository is None:
             self.memory = SharedMemory(config.v2.shared_memory)
         else:

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -31,7 +31,7 @@ from pipeline.front.cache.keys import get_model_domain, get_shared_domain, get_s
 from pipeline.front.cache.local import LocalCache
 from pipeline.front.cache.redis_cache import RedisCache
 from pipeline.front.cache.response_cache import ResponseCache
-from pipeline.front.dag_run import Answer, Client, DagRun, Entry, OpQueue, Request
+from pipeline.front.dag_run import Answer, Client, DagRun, Entry, FairQueue, Inputs, OpQueue, Request
 from pipeline.front.metrics.access_log import AccessLog, Tracer
 from pipeline.front.metrics.growth import Totals, add_metrics_growth
 from pipeline.front.metrics.latencies import ModelLatencies
@@ -108,6 +108,16 @@ _Figures = TypeVar("_Figures", OpFigures, RequestFigures)
 
 WORKER_GRACE_S = 5.0  # time for the end of workers after the drain
 TICKS_PER_S = 100  # resolution of `Deadlines`: buckets cost less than a timer for each request
+
+
+class Tap(Protocol):
+    """Copies requests for an Op to the workers of another version."""
+
+    def pass_on(
+        self, enqueue: Callable[[DagRun, str, Inputs], None], dag_run: DagRun, node: str, inputs: Inputs
+    ) -> None:
+        """Queue a task by `enqueue`, the Op's own function."""
+        ...
 
 
 class Deadlines:
@@ -230,6 +240,7 @@ class Scheduler:
         self._batchers: dict[str, Batcher] = {}
         self._max_pending = config.max_pending_requests
         self._admission = Admission(self._batchers, self._max_pending, config.max_pending_rows)
+        self._taps: dict[str, Tap] = {}  # by Op with an upgrade
         limits = app.repository and app.repository.resource_limits
         self._limiter = None if limits is None else RunLimiter(limits)
         self._update_limiter()
@@ -239,9 +250,9 @@ class Scheduler:
         self._pools = {op: batcher.pool for op, batcher in self._batchers.items()}
         settings = app.repository and app.repository.cache
         self._cache = _open_cache(settings) if settings else None
-        self._entries = {model.key: self._entry(model) for model in app.models}
-        if app.default is not None:
-            self._entries[""] = self._entries[app.default.key]
+        self._entries: dict[str, Entry] = {}
+        self._former_entries: list[Entry] = []  # of models before a load, while they have requests
+        self._renew_entries()
         self._most_bytes = app.config.limits.response_bytes
         self._timeout_s = config.request_timeout or math.inf
         self._profiles = config.use_profile
@@ -253,7 +264,6 @@ class Scheduler:
         self._keepers: dict[WorkerPool, contextlib.AsyncExitStack] = {}
         self.start_failures: dict[str, str] = {}  # by Op, until it is loaded
         self._awaited_ends: list[AwaitedEnds] = []
-        self._former_entries: list[Entry] = []  # of models before a load, while they have requests
         security = app.config.security
         self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
@@ -297,6 +307,27 @@ class Scheduler:
             self._limiter,
         )
 
+    def create_mirror(self, op: str, plan: Plan) -> Batcher:
+        """Create a batcher, with its worker pool, that runs copies of live requests.
+
+        The copies count in no metric, and a failure of the workers has no effect on the service.
+        """
+        services = self._services._replace(pool_ready=lambda: None, start_failed=lambda op, reason: None)
+        return Batcher(op, plan.app.config, plan, OpFigures(), FairQueue(), lambda: None, services)
+
+    def mirror(self, op: str, tap: Tap | None) -> None:
+        """Pass the requests for a pipeline step (Op) through `tap`, which may copy them; None: no longer."""
+        if tap is None:
+            self._taps.pop(op, None)
+        else:
+            self._taps[op] = tap
+        self._renew_entries()
+
+    def is_idle(self, op: str) -> bool:
+        """Return whether the pipeline step (Op) has an instance without work and no queued request."""
+        batcher = self._batchers.get(op)
+        return batcher is not None and batcher.idle
+
     def _update_limiter(self) -> None:
         """Let the rate limiter know the instances of the served models."""
         if self._limiter is not None:
@@ -309,7 +340,12 @@ class Scheduler:
 
     def _queue(self, op: str) -> OpQueue:
         batcher = self._batchers[op]
-        return OpQueue(batcher.enqueue, batcher.record_error)
+        return OpQueue(self._find_enqueue(op), batcher.record_error)
+
+    def _find_enqueue(self, op: str) -> Callable[[DagRun, str, Inputs], None]:
+        """Return the function that queues a task for an Op, through the tap of an upgrade if there is one."""
+        tap, enqueue = self._taps.get(op), self._batchers[op].enqueue
+        return enqueue if tap is None else partial(tap.pass_on, enqueue)
 
     def _step_queue(self, op: str) -> OpQueue:
         """Return the queue of an Op for the steps of ensembles, with the response cache in front of it."""
@@ -318,7 +354,7 @@ class Scheduler:
             return self._queue(op)
         domain, figures = get_step_domain(op, batcher.number), self.metrics.of_ops[op].cache
         return OpQueue(
-            partial(self._cache.begin_step, batcher.enqueue, domain, figures), batcher.record_error
+            partial(self._cache.begin_step, self._find_enqueue(op), domain, figures), batcher.record_error
         )
 
     def _entry(self, model: ServedModel, requests: RequestFigures | None = None) -> Entry:
@@ -757,9 +793,16 @@ class Scheduler:
             await self._start_upkeep(batcher.pool)
         for pool in self._pools.values():
             pool.answer_for(app.models)
-        self._former_entries = [e for e in (*self._former_entries, *self._entries.values()) if e.pending]
-        self._entries = {model.key: self._renewed(model) for model in app.models}
+        self._renew_entries()
         return former
+
+    def _renew_entries(self) -> None:
+        """Create the states of all models anew. Pending requests keep the former states."""
+        former = {*self._former_entries, *self._entries.values()}
+        self._former_entries = [entry for entry in former if entry.pending]
+        self._entries = {model.key: self._renewed(model) for model in self.app.models}
+        if self.app.default is not None:
+            self._entries[""] = self._entries[self.app.default.key]
 
     def _renewed(self, model: ServedModel) -> Entry:
         """Return the new state of a model, with the request totals of its former state."""
