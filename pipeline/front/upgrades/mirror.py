@@ -107,8 +107,9 @@ class MirroredRun:
 class MirrorWorkers:
     """Workers of one version of a model that run copies of live requests.
 
-    Unless they share the CPU with live requests, they run on idle CPU time only: the kernel's scheduling policy SCHED_IDLE lets each other process of the machine run first. The metrics
-    of the service do not count the copies.
+    Unless they share the CPU with live requests, they run on idle CPU time only: the kernel's scheduling
+    policy SCHED_IDLE lets each other process of the machine run first. The metrics of the service do not
+    count the copies.
     """
 
     def __init__(self, scheduler: Scheduler, op: str, plan: Plan, share_cpu: bool) -> None:
