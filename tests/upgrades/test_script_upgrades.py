@@ -25,7 +25,8 @@ def test_versions_of_a_script_are_compared_and_take_over(tmp_path: Path) -> None
     config = {"op": {"model": {"concurrency": 1, "local_service_conf": conf}}}
     with ServiceProcess(APPS / "model.py", config) as service:
         expected = service.predict(INPUT)
-        ended, answers = threading.Event(), []
+        ended = threading.Event()
+        answers: list[dict[str, str]] = []
 
         def send() -> None:
             while not ended.is_set():

@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.command_line import paddlewheel
 from tests.support.repository_process import RepositoryProcess
-from tests.support.service_process import HttpAnswer, wait_until
+from tests.support.service_process import HttpAnswer, ServiceProcess, wait_until
 from tests.support.triton_repository import write_model
 
 TENSORS = """
@@ -68,7 +68,7 @@ def service(repository: Path) -> Iterator[RepositoryProcess]:
 class Traffic:
     """Requests of a client, one after the other, until the end of the `with` block."""
 
-    def __init__(self, service: RepositoryProcess, model: str) -> None:
+    def __init__(self, service: ServiceProcess, model: str) -> None:
         self.answers: Counter[tuple[int, str]] = Counter()  # by status and version
         self.wrong: list[HttpAnswer] = []
         self._service = service
@@ -95,23 +95,23 @@ class Traffic:
             thread.join()
 
 
-def infer(service: RepositoryProcess, number: int, model: str = "model") -> HttpAnswer:
+def infer(service: ServiceProcess, number: int, model: str = "model") -> HttpAnswer:
     tensor = {"name": "X", "shape": [1, 1], "datatype": "INT32", "data": [number]}
     return service.http(f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}))
 
 
 def begin(
-    service: RepositoryProcess, version: Any = "2", model: str = "model", **settings: Any
+    service: ServiceProcess, version: Any = "2", model: str = "model", **settings: Any
 ) -> HttpAnswer:
     body = json.dumps({"version": version, "share_cpu": True, **settings})
     return service.http(f"/v2/repository/models/{model}/upgrade", body)
 
 
-def report(service: RepositoryProcess, gate: str = "", model: str = "model") -> HttpAnswer:
+def report(service: ServiceProcess, gate: str = "", model: str = "model") -> HttpAnswer:
     return service.http(f"/v2/repository/models/{model}/upgrade{gate}")
 
 
-def wait_for_end(service: RepositoryProcess, model: str = "model") -> dict[str, Any]:
+def wait_for_end(service: ServiceProcess, model: str = "model") -> dict[str, Any]:
     def has_ended() -> bool:
         return bool(report(service, model=model).json["result"] != "running")
 
