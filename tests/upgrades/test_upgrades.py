@@ -100,9 +100,7 @@ def infer(service: ServiceProcess, number: int, model: str = "model") -> HttpAns
     return service.http(f"/v2/models/{model}/infer", json.dumps({"inputs": [tensor]}))
 
 
-def begin(
-    service: ServiceProcess, version: Any = "2", model: str = "model", **settings: Any
-) -> HttpAnswer:
+def begin(service: ServiceProcess, version: Any = "2", model: str = "model", **settings: Any) -> HttpAnswer:
     body = json.dumps({"version": version, "share_cpu": True, **settings})
     return service.http(f"/v2/repository/models/{model}/upgrade", body)
 
