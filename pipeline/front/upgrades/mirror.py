@@ -161,14 +161,14 @@ class MirrorWorkers:
                 else:
                     answer.set_result(result)
 
-        def collect(dag_run: DagRun, name: str, inputs: Inputs) -> None:
+        def keep_output(dag_run: DagRun, name: str, inputs: Inputs) -> None:
             # The parts may be views of memory that the next reply is written to.
             dag_run.end([bytes(part) for _, parts in inputs for part in parts])
 
         dag = Dag((Node(node.name, self._op, node.inputs), Node(_SINK, _SINK, (Edge(node.name),))), _SINK)
         queues = {
             node.name: OpQueue(self._batcher.enqueue, _ignore),
-            _SINK: OpQueue(collect, _ignore),
+            _SINK: OpQueue(keep_output, _ignore),
         }
         return Entry(
             self._op,
@@ -205,7 +205,7 @@ def compare_answers(old: Answer, new: Answer, tolerances: Tolerances) -> Differe
             return None
         return Difference("", Kind.TEXTS, _describe_answer(old)[:200], _describe_answer(new)[:200])
     try:
-        values = _decode(old), _decode(new)
+        values = _decode_parts(old), _decode_parts(new)
     except ValueError:
         if [bytes(part) for part in old] == [bytes(part) for part in new]:
             return None
@@ -213,7 +213,7 @@ def compare_answers(old: Answer, new: Answer, tolerances: Tolerances) -> Differe
     return find_difference(*values, tolerances)
 
 
-def _decode(parts: list[Part]) -> Any:
+def _decode_parts(parts: list[Part]) -> Any:
     return decode(parts, allow_pickle=False)
 
 

@@ -39,10 +39,10 @@ class Upgrades:
         self._upgrades[name] = upgrade
         task = asyncio.create_task(upgrade.run())
         self._running = name, task
-        task.add_done_callback(partial(self._end, upgrade))
+        task.add_done_callback(partial(self._release, upgrade))
         return upgrade
 
-    def _end(self, upgrade: Upgrade, task: asyncio.Task[None]) -> None:
+    def _release(self, upgrade: Upgrade, task: asyncio.Task[None]) -> None:
         self._running = None
         if upgrade.result is Result.RUNNING:  # cancelled before its first step
             upgrade.end(Result.INCONCLUSIVE, CANCELLED)
