@@ -172,7 +172,7 @@ def test_refusals_that_nobody_reads_are_bounded_together_and_good_clients_are_an
         held.sendall(post({"action": "wait", "argument": str(gate)}))
         wait_until(Path(f"{gate}.waiting").exists, "all places are taken")
         assert service.http("/test/prediction", key_value({"number": "1"})).status == 429
-        floods = [Flood(service, stack, NO_JSON) for _ in range(9)]
+        floods = [Flood(service, stack, NOWHERE) for _ in range(9)]
         wait_until(lambda: connected_after_more(floods) <= 4, "the others are sent away")
         service.wait_for_log("together more than 300000 bytes wait; limits.bodies_bytes allows no more")
         assert service.http("/health/live").status == 200
