@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.front.http.openapi import docs_page
 from tests.support import models
 from tests.support.service_process import APPS, ServiceProcess
 
@@ -124,3 +125,10 @@ def test_the_card_tells_the_precision_in_force_which_is_bf16_where_the_cpu_has_i
     has_it = {"avx512_bf16", "amx_bf16"} & set(Path("/proc/cpuinfo").read_text("utf-8").split())
     assert cards["test"]["engine"] == ("Paddle Inference, bf16" if has_it else "Paddle Inference")
     assert ("this has neither: use fp32" in log) is not bool(has_it)
+
+
+def test_no_name_is_declared_by_two_scripts_of_the_page() -> None:
+    """The scripts are one program: the later of two functions would replace the other."""
+    _, page = docs_page()
+    names = re.findall(r"^(?:async )?(?:function|const|let|class) (\w+)", page.decode(), re.MULTILINE)
+    assert len(names) > 100 and sorted(set(names)) == sorted(names)

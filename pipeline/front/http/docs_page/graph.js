@@ -5,7 +5,7 @@ const BOX = { width: 236, height: 112, right: 52, below: 24, margin: 26 };
 const WIDEST_BOX = 340;
 const MOST_STEPS = 60; // of one picture
 
-function draw(tag, attributes, ...children) {
+function drawSvg(tag, attributes, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
@@ -90,12 +90,12 @@ function fitted(text, width) {
 
 // The box of a step. update(figures, isSlowest, isChosen) writes its figures.
 function boxElement(step, place, choose) {
-  const line = (y, name) => draw("text", { x: 12, y, class: name });
+  const line = (y, name) => drawSvg("text", { x: 12, y, class: name });
   const [title, rates, times, queue, instances] = [line(24, "name"), line(46, ""), line(64, ""), line(82, ""), line(100, "")];
-  const mark = draw("text", { x: place.width - 10, y: 24, class: "mark" });
+  const mark = drawSvg("text", { x: place.width - 10, y: 24, class: "mark" });
   title.textContent = fitted(step.name, Math.floor(place.width / 9) - 8);
-  const element = draw("g", { class: "box", role: "button", tabindex: "0", transform: `translate(${place.x} ${place.y})` },
-    draw("rect", { width: place.width, height: BOX.height, rx: 8 }), title, mark, rates, times, queue, instances);
+  const element = drawSvg("g", { class: "box", role: "button", tabindex: "0", transform: `translate(${place.x} ${place.y})` },
+    drawSvg("rect", { width: place.width, height: BOX.height, rx: 8 }), title, mark, rates, times, queue, instances);
   element.dataset.key = `op ${step.op}`;
   element.addEventListener("click", () => choose(step.op));
   element.addEventListener("keydown", (event) => {
@@ -133,10 +133,10 @@ function graphElement(model, width, choose) {
   const layout = layoutOf(steps, columns, width);
   markers += 1;
   const id = `arrow${markers}`;
-  const arrow = draw("marker", { id, viewBox: "0 0 8 8", refX: 2, refY: 4, markerWidth: 8, markerHeight: 8,
-    markerUnits: "userSpaceOnUse", orient: "auto" }, draw("path", { d: "M0 0 L8 4 L0 8 z", class: "head" }));
+  const arrow = drawSvg("marker", { id, viewBox: "0 0 8 8", refX: 2, refY: 4, markerWidth: 8, markerHeight: 8,
+    markerUnits: "userSpaceOnUse", orient: "auto" }, drawSvg("path", { d: "M0 0 L8 4 L0 8 z", class: "head" }));
   const lines = [];
-  const add = (d, name = "line") => lines.push(draw("path", { d, class: name, "marker-end": `url(#${id})` }));
+  const add = (d, name = "line") => lines.push(drawSvg("path", { d, class: name, "marker-end": `url(#${id})` }));
   for (const step of steps) {
     const place = layout.places.get(step.name);
     const before = step.inputs.filter((name) => layout.places.has(name));
@@ -145,8 +145,8 @@ function graphElement(model, width, choose) {
     if (step.name === model.response && (!layout.down || step === layout.order.at(-1))) add(lineOut(place, layout));
   }
   const boxes = steps.map((step) => boxElement(step, layout.places.get(step.name), choose));
-  const element = draw("svg", { viewBox: `0 0 ${layout.width} ${layout.height}`, width: layout.width, height: layout.height,
+  const element = drawSvg("svg", { viewBox: `0 0 ${layout.width} ${layout.height}`, width: layout.width, height: layout.height,
     role: "group", "aria-label": filled(words.live.picture_of, model.name) },
-  draw("defs", {}, arrow), ...lines, ...boxes.map((box) => box.element));
+  drawSvg("defs", {}, arrow), ...lines, ...boxes.map((box) => box.element));
   return { element, boxes };
 }
