@@ -29,6 +29,7 @@ from pipeline.config.config_file import (
     check_service_name,
     load_config,
 )
+from pipeline.config.nodes_section import check_nodes
 from pipeline.config.op_section import check_remote_key, complete_section, find_remote_errors
 from pipeline.config.report import read_yaml
 from pipeline.config.tls import FILES as TLS_FILES
@@ -194,6 +195,12 @@ class Service:
         if security.api_keys is not None:
             security = security.model_copy(update={"api_keys": str(self._locate(security.api_keys))})
             flaws += check_api_keys(security)
+        nodes = config.nodes
+        if nodes is not None:
+            nodes = nodes.model_copy(
+                update={key: str(self._locate(path)) for key, path in nodes.files().items()}
+            )
+            flaws += check_nodes(nodes)
         logging = config.logging
         if logging.directory:
             folder = Path(logging.directory).absolute()  # the script may change the working directory
@@ -202,7 +209,7 @@ class Service:
         if flaws:
             raise ConfigError("\n".join(flaws))
         return config.model_copy(
-            update={"op": sections, "tls": tls, "security": security, "logging": logging}
+            update={"op": sections, "tls": tls, "security": security, "logging": logging, "nodes": nodes}
         )
 
     def _locate(self, name: str) -> Path:

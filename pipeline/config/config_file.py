@@ -12,6 +12,7 @@ import yaml
 from pydantic import AliasChoices, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from pipeline.config.nodes_section import NodesConfig
 from pipeline.config.op_section import (
     FeedPaddingConfig,
     FetchPaddingConfig,
@@ -189,6 +190,7 @@ __all__ = [
     "Limits",
     "LocalServiceConf",
     "LoggingConfig",
+    "NodesConfig",
     "OpConfig",
     "PaddingConfig",
     "RotationConfig",
@@ -334,6 +336,9 @@ class ServiceConfig(Section):
     security: SecurityConfig = Field(default=SecurityConfig(), description="Who may ask.")
     limits: Limits = Field(default=Limits(), description="The largest that is accepted.")
     trace: TraceConfig = Field(default=TraceConfig(), description="Traces of requests, as Triton's.")
+    nodes: NodesConfig | None = Field(
+        default=None, description="Other machines that run the workers; absent: all run on this one."
+    )
 
     @field_validator("rpc_port", mode="before")
     @classmethod
@@ -367,6 +372,13 @@ class ServiceConfig(Section):
                     BETWEEN_KEYS, "{one} and {other} are both {port}; give each a port of its own", same
                 )
         return v2
+
+    @field_validator("nodes")
+    @classmethod
+    def _has_no_shards(cls, nodes: NodesConfig | None, info: ValidationInfo) -> NodesConfig | None:
+        if nodes is not None and info.data.get("shards", 1) > 1:
+            raise PydanticCustomError(BETWEEN_KEYS, "shards serve on one machine; remove shards or nodes")
+        return nodes
 
     def ports(self) -> dict[str, int]:
         """Return the numbers of the ports to open, by their keys in config.yml such as "v2.grpc_port"."""

@@ -45,6 +45,13 @@ _MEANINGS = {  # by section, then by key
         "security": "谁可以访问。",
         "limits": "接受的各项上限。",
         "trace": "请求的 trace，与 Triton 相同。",
+        "nodes": "运行 worker 的其他机器；不写：都在本机运行。",
+    },
+    "nodes": {
+        "agents": "每台机器上 `paddlewheel agent` 的地址，HOST:PORT；worker 依次分布在各机器上。",
+        "token_file": "与 agent 共用的口令文件，至少 16 个字符。",
+        "ca_file": "签发 agent 证书的机构的 PEM 文件；不写：连接不加密。",
+        "timeout": "连接上超过这么多秒没有任何数据，就认为该机器已丢失，由其他机器处理它的请求。",
     },
     "trace": {
         "mode": "triton：写入 JSON 文件；opentelemetry：以 OTLP（HTTP）把 span 发给收集器。",

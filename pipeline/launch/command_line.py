@@ -13,6 +13,7 @@ from client.options import add_options, parse_options
 from pipeline import __version__
 from pipeline.errors import ConfigError, ServingError
 from pipeline.launch.command_options import (
+    AgentOptions,
     ConfigOptions,
     DoctorOptions,
     EvaluateOptions,
@@ -228,6 +229,18 @@ def _upgrade(options: UpgradeOptions) -> int:
     return 0 if upgrade_model(options) else EXIT_MISS
 
 
+def _agent(options: AgentOptions) -> None:
+    from pipeline.config.config_file import LoggingConfig
+    from pipeline.nodes.agent import create_settings, run_agent
+    from pipeline.process.log import set_up_logging
+
+    settings = create_settings(
+        options.address, options.token_file, options.cert, options.key, options.max_workers
+    )
+    set_up_logging(LoggingConfig(), "agent", "agent", beside_app=False)
+    run_agent(settings)
+
+
 def _stop(options: StopOptions) -> None:
     from pipeline.launch.stop_command import choose_services, stop
 
@@ -389,6 +402,13 @@ _COMMANDS = (
         UpgradeOptions,
         "let a new version take over if it answers live requests as the served version",
         "paddlewheel upgrade classifier 2 --url http://localhost:8000 --tolerance 0.01",
+    ),
+    _Command(
+        "agent",
+        _agent,
+        AgentOptions,
+        "run workers on this machine for services whose front is on another",
+        "paddlewheel agent --address 0.0.0.0:7071 --token-file token",
     ),
     _Command(
         "stop",

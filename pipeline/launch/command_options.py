@@ -499,6 +499,21 @@ class UpgradeOptions(ConnectionOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class AgentOptions:
+    """The options of `paddlewheel agent`, which runs workers for the fronts of other machines."""
+
+    address: str = option(
+        default="127.0.0.1:7071", metavar="HOST:PORT", help="where fronts connect (%(default)s)"
+    )
+    token_file: Path = option(required=True, metavar="FILE", help="the secret of nodes.token_file")
+    cert: Path | None = option(metavar="FILE", help="PEM file of the agent's certificate, for TLS")
+    key: Path | None = option(metavar="FILE", help="PEM file of its private key")
+    max_workers: int = option(
+        type=_parse_positive, default=0, metavar="N", help="most worker processes (any number)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class KillOptions:
     """The options of `paddlewheel kill`, which select the running services to end.
 

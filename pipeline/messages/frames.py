@@ -38,6 +38,7 @@ from pipeline.api import app, dag, request_options
 from pipeline.messages import messages, shards
 from pipeline.messages.messages import KINDS, Message, Stowed
 from pipeline.models import tensor_spec
+from pipeline.process.processes import Activity
 
 if TYPE_CHECKING:
     import asyncio  # workers send in blocking mode, and do without asyncio
@@ -74,6 +75,16 @@ class Unread(msgspec.Struct, eq=False):
 
 
 _unread: dict[str, type[Unread]] = {}
+_pickle_forbidden = False
+
+
+def forbid_pickle() -> None:
+    """Never pickle and unpickle a value in this process from now on, because values cross the network.
+
+    A worker on another node calls it before its first request.
+    """
+    global _pickle_forbidden
+    _pickle_forbidden = True
 
 
 def will_read(kinds: Iterable[type[Unread]]) -> None:
@@ -90,7 +101,7 @@ def encode(value: object, *, allow_pickle: bool) -> list[Part]:
     Arrays over `INLINE_BYTES` are not copied. allow_pickle: pickle other objects; without it they raise
     NotEncodable.
     """
-    return _thread_state.encoding.encode(value, allow_pickle)
+    return _thread_state.encoding.encode(value, allow_pickle and not _pickle_forbidden)
 
 
 def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
@@ -100,7 +111,7 @@ def decode(parts: Sequence[Part], *, allow_pickle: bool) -> Any:
     `encode` did not make, and for an `Unread` of a kind that is not registered; raises InvalidInput for an
     `Unread` that can't be decoded.
     """
-    return _Decoding(parts, allow_pickle).unpack(parts[0])
+    return _Decoding(parts, allow_pickle and not _pickle_forbidden).unpack(parts[0])
 
 
 class _Decoding:
@@ -193,7 +204,8 @@ class _Encoding:
             return msgpack.ExtType(_UNREAD, plain([len(parts) - 1, value.kind, *fields]))
         if self._allow_pickle:
             return msgpack.ExtType(_PICKLE, _pickled(value))
-        raise NotEncodable(f"a {type(value).__name__} can't be passed on")
+        hint = "; pickle is off where workers run on other nodes" if _pickle_forbidden else ""
+        raise NotEncodable(f"a {type(value).__name__} can't be passed on{hint}")
 
     def _pack_nested(self, values: list[object]) -> bytes:
         if self._depth == _MAX_NESTED:
@@ -246,8 +258,10 @@ _ARENA_NAME = "paddlewheel"
 _COUNT = struct.Struct("<q")
 _BEGUN_AT, _TAKEN_BACK_AT = ARENA_BYTES, ARENA_BYTES + _COUNT.size
 _THREAD_AT = _TAKEN_BACK_AT + _COUNT.size
-_MAPPED_BYTES = ARENA_BYTES + 3 * _COUNT.size
-_HEADER = struct.Struct("<BxxxIIi")  # kind, message bytes, tail bytes, arena offset or -1
+_ACTIVITY = struct.Struct("<dc")  # CPU time and state of a worker on another node; the state is 0 before
+_ACTIVITY_AT = _THREAD_AT + _COUNT.size
+_MAPPED_BYTES = _ACTIVITY_AT + _ACTIVITY.size
+HEADER = struct.Struct("<BxxxIIi")  # kind, message bytes, tail bytes, arena offset or -1
 _encode = msgspec.msgpack.Encoder().encode
 Decoders = Mapping[int, Callable[[Part], Message]]
 
@@ -335,6 +349,36 @@ class Arena:
         """Id of the worker's thread that runs the instance; 0 before its start."""
         thread_id: int = _COUNT.unpack_from(self._map, _THREAD_AT)[0]
         return thread_id
+
+    @property
+    def begun_count(self) -> int:
+        """The count that `note_begin` publishes. A proxy copies it from the worker's node."""
+        count: int = _COUNT.unpack_from(self._map, _BEGUN_AT)[0]
+        return count
+
+    @begun_count.setter
+    def begun_count(self, count: int) -> None:
+        _COUNT.pack_into(self._map, _BEGUN_AT, count)
+
+    @property
+    def taken_back_count(self) -> int:
+        """The count that `take_back` publishes. An agent copies it to the worker's node."""
+        count: int = _COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0]
+        return count
+
+    @taken_back_count.setter
+    def taken_back_count(self, count: int) -> None:
+        _COUNT.pack_into(self._map, _TAKEN_BACK_AT, count)
+
+    @property
+    def activity(self) -> Activity | None:
+        """State and CPU time of an instance on another node, as its agent last read them; None before."""
+        cpu_s, state = _ACTIVITY.unpack_from(self._map, _ACTIVITY_AT)
+        return None if state == b"\0" else Activity(state.decode("ascii"), cpu_s)
+
+    @activity.setter
+    def activity(self, activity: Activity) -> None:
+        _ACTIVITY.pack_into(self._map, _ACTIVITY_AT, activity.cpu_s, activity.state.encode("ascii"))
 
     def close(self) -> None:
         self.view.release()
@@ -467,7 +511,7 @@ def frame(
     offset = -1
     if arena is not None and region is not None and size >= ARENA_BYTES_FROM:
         offset = arena.write(tail, region)
-    header = _HEADER.pack(message.kind, len(packed), size, offset)
+    header = HEADER.pack(message.kind, len(packed), size, offset)
     if size == 0 or offset >= 0:
         return [header + packed]
     return [header + packed, *tail]
@@ -502,11 +546,11 @@ class FrameReader:
         buffer = self._buffer
         buffer += data
         at = 0
-        while len(buffer) - at >= _HEADER.size:
-            kind, message_size, tail_size, offset = _HEADER.unpack_from(buffer, at)
+        while len(buffer) - at >= HEADER.size:
+            kind, message_size, tail_size, offset = HEADER.unpack_from(buffer, at)
             if message_size + tail_size > FRAME_LIMIT:
                 raise ValueError(f"a frame of {message_size + tail_size} bytes is over {FRAME_LIMIT}")
-            tail_at = at + _HEADER.size + message_size
+            tail_at = at + HEADER.size + message_size
             end = tail_at if offset >= 0 else tail_at + tail_size
             if len(buffer) < end:
                 break
@@ -515,7 +559,7 @@ class FrameReader:
             # msgspec.ValidationError is a ValueError. No variable refers to the message: it would stay in
             # memory until the next frame, with all that a worker adds to the calls of a dispatch.
             yield Frame(
-                self._decoders[kind](memoryview(buffer)[at + _HEADER.size : tail_at]),
+                self._decoders[kind](memoryview(buffer)[at + HEADER.size : tail_at]),
                 self._tail(buffer, tail_at, end, tail_size, offset),
             )
             at = end
@@ -605,6 +649,8 @@ PLAIN, SHARD = "worker", "shard"
 # The status of a worker that refuses to serve, for its package is of another version than the front. It must
 # not change: a front of any version has to know it.
 OTHER_VERSION = os.EX_PROTOCOL
+# The status of a proxy whose worker is on another node, when the connection to the node is lost.
+NODE_LOST = os.EX_UNAVAILABLE
 PACKAGE_CHANGED = (
     "the installed package has changed since this service was started; running workers serve on, but new "
     "ones can't: restart the service"

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from pipeline.process import run_module
 
 SERVER, WORKER, OUTPUT_READER = "pipeline.front", "pipeline.worker", "pipeline.output"
+WORKER_PROXY = "pipeline.nodes"
 LISTENING = "0A"  # st of /proc/net/tcp
 HOME = (
     "SERVING_HOME"  # Paddle Serving's name for the folder that its `stop` looks at; else the working folder

@@ -43,6 +43,7 @@ from pipeline.messages.frames import (
     Region,
     arena_fds,
     create_decoders,
+    forbid_pickle,
     frame,
     reply_region,
 )
@@ -478,6 +479,8 @@ def main(arguments: list[str]) -> None:
     assert isinstance(start, Start)
     name_process(start.name)
     app = App.from_json(start.app)
+    if app.config.nodes is not None:
+        forbid_pickle()
     set_up_logging(app.config.logging, app.name, start.name, beside_app=True, log_fd=log_fd)
     share_ports(front_pid)
     try:

@@ -23,7 +23,7 @@ def hang(_: str) -> None:
 
 
 def wait_for_file(path: str) -> None:
-    Path(path + ".waiting").touch()
+    Path(path + ".waiting").write_text(str(os.getpid()))
     while not Path(path).exists():
         time.sleep(0.005)
 

@@ -30,6 +30,7 @@ from pipeline.front.pool.plan import shares_process
 from pipeline.front.pool.shards import Shards
 from pipeline.messages.frames import (
     DISPATCHES_IN_FLIGHT,
+    NODE_LOST,
     OTHER_VERSION,
     PACKAGE_CHANGED,
     PLAIN,
@@ -65,6 +66,7 @@ from pipeline.process.environment import MODEL_PROCESS, oom_kills
 from pipeline.process.isolation import run_isolated
 from pipeline.process.processes import (
     WORKER,
+    WORKER_PROXY,
     Activity,
     kill_groups,
     python_module,
@@ -246,13 +248,18 @@ class Instance:
 
     def read_activity(self) -> Activity | None:
         """Return CPU time and state of the instance's process or thread; None when the process has ended."""
+        if self.process.is_remote:
+            return self._arena.activity
         return self.process.read_activity(self._arena.thread_id)
 
     def take_back(self) -> list[Task]:
         """Recall the tasks that the worker has not begun, and return them. The worker will not begin them.
 
-        Another instance can run them.
+        Another instance can run them. The recall of a worker on another node arrives late: it may have begun
+        them, so that they run twice.
         """
+        if self.process.is_remote and not self.process.may_run_twice:
+            return []
         if all(dispatch.recalled for dispatch in self.in_flight):
             return []
         self._arena.take_back(self.in_flight[-1].id)
@@ -572,6 +579,8 @@ class WorkerProcess:
         self.ready_bytes = 0.0  # resident memory when it became ready
         self.ready_message: Ready | None = None  # describes the model; None before the process is ready
         self.streams = False  # whether a request may have several answers
+        self.is_remote = app.config.nodes is not None  # the worker is on another node, behind a proxy
+        self.may_run_twice = app.config.op[op].crash_retry
         self._app = app
         self._owner = owner
         self._outputs = outputs
@@ -627,8 +636,9 @@ class WorkerProcess:
             until_spawned.callback(self._output.close_write_ends)
             stdout, stderr = self._output.write_ends
             kind = PLAIN if self.shard is None else SHARD
+            module = WORKER_PROXY if self.is_remote else WORKER
             return subprocess.Popen(
-                [*python_module(WORKER), PROTOCOL_VERSION, str(os.getpid()), kind, *map(str, fds)],
+                [*python_module(module), PROTOCOL_VERSION, str(os.getpid()), kind, *map(str, fds)],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -724,6 +734,8 @@ class WorkerProcess:
         code = self._process.returncode
         if code == OTHER_VERSION and not self.ready_at:
             return PACKAGE_CHANGED
+        if code == NODE_LOST and self.is_remote:
+            return "the connection to its node was lost"
         if code is None or code >= 0:
             return f"exited with {code}"
         return f"killed by {signal_name(-code)}{OUT_OF_MEMORY if self._ran_out_of_memory else ''}"

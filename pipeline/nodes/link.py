@@ -1,0 +1,279 @@
+"""The connection between the proxy of a worker, beside the front, and the agent on the worker's node.
+
+Proxy and agent prove to each other that they know the token (HMAC-SHA256 over a nonce of the other side), and
+compare their versions. Then packets carry complete frames of `pipeline.messages.frames` in both directions,
+counts of begun and recalled requests, and the exit status of the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import os
+import platform
+import ssl
+import struct
+import time
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, SupportsIndex
+
+import msgspec
+
+from pipeline import __version__
+from pipeline.config.nodes_section import split_address
+from pipeline.errors import ServingError
+from pipeline.messages.frames import FRAME_LIMIT, PROTOCOL_VERSION, Part
+
+HANDSHAKE_S = 10.0
+PINGS = 5  # in the time after which a silent connection is lost
+COUNTS_EVERY_S = 0.1
+PYTHON = ".".join(platform.python_version_tuple()[:2])
+_HANDSHAKE_BYTES = 4096  # largest packet before both sides are authenticated
+_MAC_BYTES = hashlib.sha256().digest_size
+_NONCE_BYTES = 32
+_BUFFER_BYTES = 1 << 20
+_HEADER = struct.Struct("<BBxxI")  # kind, instance, bytes
+# Count of begun or recalled requests; CPU time and state of the instance.
+COUNTS = struct.Struct("<qdc")
+STATUS = struct.Struct("<i")
+
+
+class LinkLost(ServingError):
+    """Raised when the other side has closed the connection, or has sent nothing for too long."""
+
+
+class AgentRefused(ServingError):
+    """Raised when an agent refuses to run a worker; `is_final` says whether every later try would fail."""
+
+    is_final = False
+
+
+class Kind(IntEnum):
+    """The meaning of a packet."""
+
+    CHALLENGE = 0  # agent: its nonce
+    OFFER = 1  # proxy: a MAC, and the `Offer` in JSON
+    ACCEPTED = 2  # agent: a MAC over the proxy's nonce
+    REFUSED = 3  # agent: a `Refused` in JSON
+    FRAME = 4  # a frame between front and instance, with its tail
+    END = 5  # the other end of the instance's socket is shut down
+    COUNTS = 6  # agent: begun requests and activity of an instance; proxy: recalled requests
+    PING = 7
+    ENDED = 8  # agent: the exit status of the worker
+
+
+class Packet(NamedTuple):
+    """A received packet."""
+
+    kind: int
+    instance: int  # index of the worker instance
+    data: bytes
+
+
+class Offer(msgspec.Struct):
+    """First message of a proxy: describes the worker that the agent shall start."""
+
+    nonce: bytes
+    protocol: str  # see `frames.PROTOCOL_VERSION`
+    version: str  # of the package
+    python: str
+    name: str  # of the worker, for log lines
+    instances: int
+    now: float  # time.monotonic() of the front's machine
+    timeout_s: float  # see `nodes.timeout`
+
+
+class Refused(msgspec.Struct):
+    """Answer of an agent that starts no worker."""
+
+    reason: str
+    is_final: bool  # whether every later try would be refused, too
+
+
+class _CountingReader(asyncio.StreamReader):
+    """A stream reader that counts what it receives, to notice a silent connection."""
+
+    received = 0
+
+    def feed_data(self, data: Iterable[SupportsIndex]) -> None:
+        self.received += 1
+        super().feed_data(data)
+
+
+class Link:
+    """A connection that carries packets.
+
+    timeout_s: time without a byte after which `await_silence` raises LinkLost.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.timeout_s = HANDSHAKE_S
+        self._reader = reader
+        self._writer = writer
+        self._is_reading = False
+
+    @property
+    def peer_address(self) -> str:
+        """Address of the other side, for log lines."""
+        host, port, *_ = self._writer.get_extra_info("peername") or ("?", 0)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def write(self, kind: Kind, data: Part = b"", instance: int = 0) -> None:
+        """Send a packet, without waiting until it has left."""
+        self._writer.write(_HEADER.pack(kind, instance, len(data)))
+        if data:
+            self._writer.write(data)
+
+    async def send(self, kind: Kind, data: Part = b"", instance: int = 0) -> None:
+        """Send a packet, and wait while the other side reads more slowly. Raises LinkLost."""
+        self.write(kind, data, instance)
+        try:
+            await self._writer.drain()
+        except OSError as exc:
+            raise LinkLost(f"the connection to {self.peer_address} broke: {exc}") from exc
+
+    async def receive_packet(self, limit: int = FRAME_LIMIT) -> Packet:
+        """Wait for the next packet. Raises LinkLost at the end, and for a packet over `limit` bytes."""
+        self._is_reading = True
+        try:
+            kind, instance, size = _HEADER.unpack(await self._reader.readexactly(_HEADER.size))
+            if size > limit:
+                raise LinkLost(
+                    f"{self.peer_address} sent a packet of {size} bytes, at most {limit} are allowed"
+                )
+            return Packet(kind, instance, await self._reader.readexactly(size))
+        except (OSError, EOFError) as exc:
+            raise LinkLost(f"{self.peer_address} closed the connection") from exc
+        finally:
+            self._is_reading = False
+
+    async def read_handshake(self, *kinds: Kind) -> Packet:
+        """Wait for a short packet of these kinds. Raises LinkLost, also after `HANDSHAKE_S`."""
+        try:
+            packet = await asyncio.wait_for(self.receive_packet(_HANDSHAKE_BYTES), HANDSHAKE_S)
+        except TimeoutError as exc:
+            raise LinkLost(f"{self.peer_address} sent nothing within {HANDSHAKE_S:g} s") from exc
+        if packet.kind not in kinds:
+            raise LinkLost(f"{self.peer_address} does not speak the protocol of `paddlewheel agent`")
+        return packet
+
+    async def await_silence(self) -> None:
+        """Send pings, and raise LinkLost when the other side sends nothing for `timeout_s`.
+
+        It counts its own wake-ups: a process that was stopped itself finds bytes to read first.
+        """
+        silent, before = 0, -1
+        while silent < PINGS:
+            await asyncio.sleep(self.timeout_s / PINGS)
+            self.write(Kind.PING)
+            received = getattr(self._reader, "received", 0)
+            silent = silent + 1 if self._is_reading and received == before else 0
+            before = received
+        raise LinkLost(f"{self.peer_address} sent nothing for {self.timeout_s:g} s")
+
+    async def await_close(self, timeout_s: float) -> None:
+        """Wait until the other side has closed the connection, for `timeout_s` at most.
+
+        Closing it earlier, with bytes unread, could discard bytes that the other side has not received.
+        """
+        with contextlib.suppress(TimeoutError, LinkLost):
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    await self.receive_packet()
+
+    def abort(self) -> None:
+        """Close the connection without sending what is buffered."""
+        self._writer.transport.abort()
+
+
+async def open_link(address: str, context: ssl.SSLContext | None) -> Link:
+    """Connect to an agent. Raises OSError, and TimeoutError after `HANDSHAKE_S`."""
+    host, port = split_address(address)
+    loop = asyncio.get_running_loop()
+    reader = _CountingReader(_BUFFER_BYTES, loop)
+    protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+    server_hostname = host if context is not None else None
+    connecting = loop.create_connection(
+        lambda: protocol, host, port, ssl=context, server_hostname=server_hostname
+    )
+    transport, _ = await asyncio.wait_for(connecting, HANDSHAKE_S)
+    return Link(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+
+def create_server_protocol(connected: object) -> asyncio.StreamReaderProtocol:
+    """Return the protocol of an incoming connection. connected: called with reader and writer."""
+    loop = asyncio.get_running_loop()
+    return asyncio.StreamReaderProtocol(_CountingReader(_BUFFER_BYTES, loop), connected, loop)  # type: ignore[arg-type]
+
+
+async def offer_worker(link: Link, token: bytes, name: str, instances: int, timeout_s: float) -> None:
+    """Authenticate at an agent, and ask for a worker. Raises AgentRefused and LinkLost."""
+    challenge = await link.read_handshake(Kind.CHALLENGE)
+    nonce = os.urandom(_NONCE_BYTES)
+    offer = Offer(nonce, PROTOCOL_VERSION, __version__, PYTHON, name, instances, time.monotonic(), timeout_s)
+    data = msgspec.json.encode(offer)
+    await link.send(Kind.OFFER, _mac(token, b"proxy", challenge.data, data) + data)
+    answer = await link.read_handshake(Kind.ACCEPTED, Kind.REFUSED)
+    if answer.kind == Kind.REFUSED:
+        refused = msgspec.json.decode(answer.data, type=Refused)
+        error = AgentRefused(f"the agent {link.peer_address} refuses: {refused.reason}")
+        error.is_final = refused.is_final
+        raise error
+    if not hmac.compare_digest(answer.data, _mac(token, b"agent", nonce, b"")):
+        error = AgentRefused(f"{link.peer_address} does not know the token of nodes.token_file")
+        error.is_final = True
+        raise error
+    link.timeout_s = timeout_s
+
+
+async def read_offer(link: Link, token: bytes) -> Offer:
+    """Challenge a proxy, and return its offer. Raises AgentRefused for another token or another version.
+
+    The proxy learns of a refusal before. `accept` has to follow.
+    """
+    nonce = os.urandom(_NONCE_BYTES)
+    await link.send(Kind.CHALLENGE, nonce)
+    packet = await link.read_handshake(Kind.OFFER)
+    mac, data = packet.data[:_MAC_BYTES], packet.data[_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(token, b"proxy", nonce, data)):
+        raise await refuse(link, "its token is another than that of nodes.token_file", is_final=True)
+    try:
+        offer = msgspec.json.decode(data, type=Offer)
+    except msgspec.MsgspecError:  # only another version of ours knows the token
+        raise await refuse(link, f"it runs paddlewheel {__version__}", is_final=True) from None
+    if offer.python != PYTHON:
+        reason = f"it runs Python {PYTHON}, the front runs {offer.python}"
+        raise await refuse(link, reason, is_final=True)
+    if offer.protocol != PROTOCOL_VERSION:
+        reason = (
+            f"it runs another build of the package (paddlewheel {__version__}, protocol {PROTOCOL_VERSION}; "
+            f"the front has {offer.version}, {offer.protocol}); install the same on all machines"
+        )
+        raise await refuse(link, reason, is_final=True)
+    link.timeout_s = offer.timeout_s
+    return offer
+
+
+async def accept(link: Link, token: bytes, offer: Offer) -> None:
+    """Tell a proxy that its worker is starting, and prove that this agent knows the token."""
+    await link.send(Kind.ACCEPTED, _mac(token, b"agent", offer.nonce, b""))
+
+
+async def refuse(link: Link, reason: str, *, is_final: bool) -> AgentRefused:
+    """Tell a proxy why it gets no worker, and return the exception to raise."""
+    await link.send(Kind.REFUSED, msgspec.json.encode(Refused(reason, is_final)))
+    return AgentRefused(f"refused {link.peer_address}: {reason}")
+
+
+async def cancel_tasks(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _mac(token: bytes, side: bytes, nonce: bytes, data: bytes) -> bytes:
+    return hmac.digest(token, side + nonce + data, "sha256")
