@@ -28,10 +28,10 @@ from pipeline.nodes.link import (
     COUNTS,
     COUNTS_EVERY_S,
     STATUS,
-    Kind,
     Link,
     LinkLost,
     Offer,
+    PacketKind,
     accept,
     cancel_tasks,
     create_server_protocol,
@@ -134,18 +134,18 @@ class RemoteWorker:
             if packet.instance >= self._count:
                 raise LinkLost(f"{self._link.peer_address} sent a packet for instance {packet.instance}")
             local = self._sockets[packet.instance]
-            if packet.kind == Kind.FRAME:
+            if packet.kind == PacketKind.FRAME:
                 await local.write(shift_deadlines(packet.data, self._clock_offset_s))
-            elif packet.kind == Kind.END:
+            elif packet.kind == PacketKind.END:
                 local.shut_down()
-            elif packet.kind == Kind.COUNTS:
+            elif packet.kind == PacketKind.COUNTS:
                 local.arena.taken_back_count, _, _ = COUNTS.unpack(packet.data)
 
     async def _forward_replies(self, index: int) -> None:
         """Send the frames of an instance to the front, until the worker ends."""
         local = self._sockets[index]
         while (received := await local.receive_frame()) is not None:
-            await self._link.send(Kind.FRAME, received.pack(), index)
+            await self._link.send(PacketKind.FRAME, received.pack(), index)
 
     async def _report_counts(self) -> None:
         """Send the front changed counts of begun requests and the activity of busy instances, forever."""
@@ -156,7 +156,7 @@ class RemoteWorker:
                 counts = self._read_counts(index)
                 if counts != sent[index]:
                     sent[index] = counts
-                    self._link.write(Kind.COUNTS, counts, index)
+                    self._link.write(PacketKind.COUNTS, counts, index)
 
     def _read_counts(self, index: int) -> bytes:
         """Return begun requests, CPU time and state of an instance, as a packet's data."""
@@ -168,8 +168,8 @@ class RemoteWorker:
     async def _report_end(self, status: int) -> None:
         """Send the last counts and the exit status, and wait until the proxy has read them."""
         for index in range(self._count):
-            self._link.write(Kind.COUNTS, self._read_counts(index), index)
-        await self._link.send(Kind.ENDED, STATUS.pack(status))
+            self._link.write(PacketKind.COUNTS, self._read_counts(index), index)
+        await self._link.send(PacketKind.ENDED, STATUS.pack(status))
         log.info("Worker %s (pid %d) has ended with %d", self.name, self.pid, status)
 
 

@@ -51,7 +51,7 @@ class AgentRefused(ServingError):
     is_final = False
 
 
-class Kind(IntEnum):
+class PacketKind(IntEnum):
     """The meaning of a packet."""
 
     CHALLENGE = 0  # agent: its nonce
@@ -121,13 +121,13 @@ class Link:
         host, port, *_ = self._writer.get_extra_info("peername") or ("?", 0)
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def write(self, kind: Kind, data: Part = b"", instance: int = 0) -> None:
+    def write(self, kind: PacketKind, data: Part = b"", instance: int = 0) -> None:
         """Send a packet, without waiting until it has left."""
         self._writer.write(_HEADER.pack(kind, instance, len(data)))
         if data:
             self._writer.write(data)
 
-    async def send(self, kind: Kind, data: Part = b"", instance: int = 0) -> None:
+    async def send(self, kind: PacketKind, data: Part = b"", instance: int = 0) -> None:
         """Send a packet, and wait while the other side reads more slowly. Raises LinkLost."""
         self.write(kind, data, instance)
         try:
@@ -150,7 +150,7 @@ class Link:
         finally:
             self._is_reading = False
 
-    async def read_handshake(self, *kinds: Kind) -> Packet:
+    async def read_handshake(self, *kinds: PacketKind) -> Packet:
         """Wait for a short packet of these kinds. Raises LinkLost, also after `HANDSHAKE_S`."""
         try:
             packet = await asyncio.wait_for(self.receive_packet(_HANDSHAKE_BYTES), HANDSHAKE_S)
@@ -168,7 +168,7 @@ class Link:
         silent, before = 0, -1
         while silent < PINGS:
             await asyncio.sleep(self.timeout_s / PINGS)
-            self.write(Kind.PING)
+            self.write(PacketKind.PING)
             received = getattr(self._reader, "received", 0)
             silent = silent + 1 if self._is_reading and received == before else 0
             before = received
@@ -211,13 +211,13 @@ def create_server_protocol(connected: object) -> asyncio.StreamReaderProtocol:
 
 async def offer_worker(link: Link, token: bytes, name: str, instances: int, timeout_s: float) -> None:
     """Authenticate at an agent, and ask for a worker. Raises AgentRefused and LinkLost."""
-    challenge = await link.read_handshake(Kind.CHALLENGE)
+    challenge = await link.read_handshake(PacketKind.CHALLENGE)
     nonce = os.urandom(_NONCE_BYTES)
     offer = Offer(nonce, PROTOCOL_VERSION, __version__, PYTHON, name, instances, time.monotonic(), timeout_s)
     data = msgspec.json.encode(offer)
-    await link.send(Kind.OFFER, _mac(token, b"proxy", challenge.data, data) + data)
-    answer = await link.read_handshake(Kind.ACCEPTED, Kind.REFUSED)
-    if answer.kind == Kind.REFUSED:
+    await link.send(PacketKind.OFFER, _mac(token, b"proxy", challenge.data, data) + data)
+    answer = await link.read_handshake(PacketKind.ACCEPTED, PacketKind.REFUSED)
+    if answer.kind == PacketKind.REFUSED:
         refused = msgspec.json.decode(answer.data, type=Refused)
         error = AgentRefused(f"the agent {link.peer_address} refuses: {refused.reason}")
         error.is_final = refused.is_final
@@ -235,8 +235,8 @@ async def read_offer(link: Link, token: bytes) -> Offer:
     The proxy learns of a refusal before. `accept` has to follow.
     """
     nonce = os.urandom(_NONCE_BYTES)
-    await link.send(Kind.CHALLENGE, nonce)
-    packet = await link.read_handshake(Kind.OFFER)
+    await link.send(PacketKind.CHALLENGE, nonce)
+    packet = await link.read_handshake(PacketKind.OFFER)
     mac, data = packet.data[:_MAC_BYTES], packet.data[_MAC_BYTES:]
     if not hmac.compare_digest(mac, _mac(token, b"proxy", nonce, data)):
         raise await refuse(link, "its token is another than that of nodes.token_file", is_final=True)
@@ -259,12 +259,12 @@ async def read_offer(link: Link, token: bytes) -> Offer:
 
 async def accept(link: Link, token: bytes, offer: Offer) -> None:
     """Tell a proxy that its worker is starting, and prove that this agent knows the token."""
-    await link.send(Kind.ACCEPTED, _mac(token, b"agent", offer.nonce, b""))
+    await link.send(PacketKind.ACCEPTED, _mac(token, b"agent", offer.nonce, b""))
 
 
 async def refuse(link: Link, reason: str, *, is_final: bool) -> AgentRefused:
     """Tell a proxy why it gets no worker, and return the exception to raise."""
-    await link.send(Kind.REFUSED, msgspec.json.encode(Refused(reason, is_final)))
+    await link.send(PacketKind.REFUSED, msgspec.json.encode(Refused(reason, is_final)))
     return AgentRefused(f"refused {link.peer_address}: {reason}")
 
 

@@ -40,9 +40,9 @@ from pipeline.nodes.link import (
     COUNTS_EVERY_S,
     STATUS,
     AgentRefused,
-    Kind,
     Link,
     LinkLost,
+    PacketKind,
     cancel_tasks,
     offer_worker,
     open_link,
@@ -107,22 +107,22 @@ class Proxy:
             while (received := await local.receive_frame()) is not None:
                 if received.kind == DispatchMessage.kind:
                     self._sent[index] = _decode_id(received.message).id
-                await self._link.send(Kind.FRAME, received.pack(), index)
-            await self._link.send(Kind.END, instance=index)
+                await self._link.send(PacketKind.FRAME, received.pack(), index)
+            await self._link.send(PacketKind.END, instance=index)
 
     async def _forward_replies(self) -> int:
         """Send frames and counts of the agent to the front. Return the exit status of the worker."""
         while True:
             packet = await self._link.receive_packet()
-            if packet.kind == Kind.ENDED:
+            if packet.kind == PacketKind.ENDED:
                 (status,) = STATUS.unpack(packet.data)
                 return int(status)
             if packet.instance >= len(self._sockets):
                 raise LinkLost(f"{self._link.peer_address} sent a packet for instance {packet.instance}")
             local = self._sockets[packet.instance]
-            if packet.kind == Kind.FRAME:
+            if packet.kind == PacketKind.FRAME:
                 await local.write(packet.data)
-            elif packet.kind == Kind.COUNTS:
+            elif packet.kind == PacketKind.COUNTS:
                 local.arena.begun_count, cpu_s, state = COUNTS.unpack(packet.data)
                 local.arena.activity = Activity(state.decode("ascii"), cpu_s)
 
@@ -135,7 +135,7 @@ class Proxy:
                 count = local.arena.taken_back_count
                 if count != sent[index]:
                     sent[index] = count
-                    self._link.write(Kind.COUNTS, COUNTS.pack(count, 0.0, b"\0"), index)
+                    self._link.write(PacketKind.COUNTS, COUNTS.pack(count, 0.0, b"\0"), index)
 
     def _mark_begun(self) -> None:
         """Count all dispatches that were sent as begun: without the connection nobody knows better."""
@@ -210,7 +210,7 @@ async def run_proxy(fds: Sequence[int], log_fd: int) -> int:
         return 1
     log.info("Worker %s runs on the node of %s", start.name, address)
     try:
-        await link.send(Kind.FRAME, first.pack())
+        await link.send(PacketKind.FRAME, first.pack())
         return await Proxy(sockets, link).run()
     except LinkLost as exc:
         log.error("Worker %s: %s", start.name, exc.message)
