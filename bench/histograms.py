@@ -46,21 +46,26 @@ def measure_updates() -> float:
     return (time.process_time() - began) / UPDATES * 1e6
 
 
+def measure_server_us(service: RepositoryProcess, seconds: float) -> float:
+    """Microseconds of CPU of the front and its worker for a request. Raises CannotMeasure for errors."""
+    pids = [service.process.pid, *children(service.process.pid)]
+    before = cpu_s(pids)
+    with bodies_file([BODY]) as file:
+        load = wrk(
+            f"http://127.0.0.1:{service.http_port}", "/v2/models/echo/infer",
+            connections=CONNECTIONS, seconds=seconds, bodies=file,
+        )  # fmt: skip
+    if load.errors:
+        raise CannotMeasure(f"{load.errors} of {load.requests} requests failed")
+    return (cpu_s(pids) - before) / load.requests * 1e6
+
+
 def measure_requests(seconds: float) -> float:
     """Return the microseconds of CPU of a request. Raises CannotMeasure for failed requests."""
     with tempfile.TemporaryDirectory() as folder:
         (write_model(Path(folder), "echo", MODEL) / "1").mkdir(exist_ok=True)
         with RepositoryProcess(Path(folder)) as service:
-            pids = [service.process.pid, *children(service.process.pid)]
-            before = cpu_s(pids)
-            with bodies_file([BODY]) as file:
-                load = wrk(
-                    f"http://127.0.0.1:{service.http_port}", "/v2/models/echo/infer",
-                    connections=CONNECTIONS, seconds=seconds, bodies=file,
-                )  # fmt: skip
-            if load.errors:
-                raise CannotMeasure(f"{load.errors} of {load.requests} requests failed")
-            return (cpu_s(pids) - before) / load.requests * 1e6
+            return measure_server_us(service, seconds)
 
 
 def main() -> int:

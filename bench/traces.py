@@ -22,9 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.histograms import BODY, CONNECTIONS, MODEL
-from bench.load import CannotMeasure, bodies_file, wrk
-from bench.processes import children, cpu_s
+from bench.histograms import MODEL, measure_server_us
 from pipeline.front.tracing.otlp import list_spans
 from pipeline.front.tracing.request_trace import RequestTrace, Span, add_batch, place_run
 from pipeline.front.tracing.trace_file import encode_trace
@@ -56,24 +54,12 @@ def measure_us(step: Callable[[], object], count: int) -> float:
     return (time.process_time() - began) / count * 1e6
 
 
-def measure_server_us(service: RepositoryProcess, seconds: float) -> float:
-    """Microseconds of CPU of the front and its worker for a request. Raises CannotMeasure for errors."""
-    pids = [service.process.pid, *children(service.process.pid)]
-    before = cpu_s(pids)
-    with bodies_file([BODY]) as file:
-        load = wrk(
-            f"http://127.0.0.1:{service.http_port}", "/v2/models/echo/infer",
-            connections=CONNECTIONS, seconds=seconds, bodies=file,
-        )  # fmt: skip
-    if load.errors:
-        raise CannotMeasure(f"{load.errors} of {load.requests} requests failed")
-    return (cpu_s(pids) - before) / load.requests * 1e6
-
-
 def set_level(service: RepositoryProcess, level: str) -> None:
     """Set the trace level of all models, as a client does."""
     body = msgspec.json.encode({"trace_level": [level], "trace_rate": "100"})
-    with urllib.request.urlopen(f"http://127.0.0.1:{service.http_port}/v2/trace/setting", body) as answer:
+    url = f"http://127.0.0.1:{service.http_port}/v2/trace/setting"
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as answer:
         answer.read()
 
 

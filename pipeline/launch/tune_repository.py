@@ -28,7 +28,7 @@ from pipeline.launch.tune_command import MAX_S, SHORTEST_S, diff_lines, measure_
 from pipeline.process.environment import usable_cores
 from pipeline.process.processes import python_module
 from pipeline.triton.config_file import FILE, message_to_dict
-from pipeline.tuning.candidate import STOP_S, Candidate, NotStarted, path_of_descriptor, reserved_ports
+from pipeline.tuning.candidate import Candidate, NotStarted, end_process, path_of_descriptor, reserved_ports
 from pipeline.tuning.marked_pbtxt import (
     FIELDS,
     ModelGoal,
@@ -142,12 +142,7 @@ class _Server:
                     raise ConfigError(f"{repository / model} can't be tuned: {exc.message}") from exc
                 yield cls(candidate, model)
             finally:
-                process.terminate()
-                try:
-                    process.wait(STOP_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+                end_process(process)
 
     def read_config(self) -> dict[str, Any]:
         """Return the completed configuration of the loaded model."""

@@ -104,12 +104,7 @@ class Script:
                 candidate.wait_until_ready(until)
                 yield candidate
             finally:
-                process.terminate()
-                try:
-                    process.wait(STOP_S)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+                end_process(process)
 
     def _command(self, *options: str) -> list[str]:
         """Return the module and arguments that start the service.
@@ -173,6 +168,16 @@ def _make_file(folder: Path) -> str:
     number, path = tempfile.mkstemp(_SUFFIX, _PREFIX, folder)
     os.close(number)
     return path
+
+
+def end_process(process: subprocess.Popen[bytes]) -> None:
+    """End a service by SIGTERM, and by SIGKILL if it has not ended after `STOP_S`."""
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def path_of_descriptor(descriptor: int) -> Path:
