@@ -57,6 +57,7 @@ def our_service(
     script: one that serves the same Op. Raises CannotMeasure.
     """
     config, (http_port, rpc_port) = default_config(), free_ports(2)
+    config |= ours.service
     config["dag"] |= ours.dag
     config["op"]["bert"] |= ours.op
     conf = config["op"]["bert"]["local_service_conf"]

@@ -14,7 +14,7 @@ _APPS = "bench.peers.apps"
 class Ours(NamedTuple):
     """The default service; what differs from its config.yml. models: of those only, where any are named.
 
-    dag, op: other keys of these sections of config.yml.
+    dag, op: other keys of these sections of config.yml. service: other keys of its top level.
     """
 
     key: str
@@ -24,6 +24,7 @@ class Ours(NamedTuple):
     models: tuple[str, ...] = ()
     dag: Mapping[str, Any] = {}
     op: Mapping[str, Any] = {}
+    service: Mapping[str, Any] = {}
 
 
 class Setting(NamedTuple):
@@ -105,6 +106,7 @@ SUBJECTS: tuple[Subject, ...] = (
         "ours-processes", "Paddlewheel, engine: onnxruntime, batches of 8, processes", engine="onnxruntime",
         dag={"is_thread_op": False}, op={"batch_size": 8},
     ),
+    Ours("ours-shards", "Paddlewheel, 2 shards", service={"shards": 2}),
     Peer(
         TRIAL, "trial: processes without a front", "", _python("no_front_app"), "/classify",
         settings=(Setting(8), Setting(16)),

@@ -69,6 +69,7 @@ _CHINESE = Words(
         "ours-auto-precision": "Paddlewheel，precision: auto",
         "ours-onnxruntime": "Paddlewheel，engine: onnxruntime",
         "ours-processes": "Paddlewheel，engine: onnxruntime，每批 8 条，进程",
+        "ours-shards": "Paddlewheel，2 个分片",
         "trial": "试验：没有前端的进程",
         "ray-haproxy": "Ray Serve，HAProxy 模式",
         "fastapi": "FastAPI，每次一条文本",
