@@ -15,7 +15,15 @@ COLUMNS, GAP = 2, 36
 NAMES, FIGURES = 196, 84  # what names and figures take beside the bars
 BAR, LINE_HEIGHT, HEADING = 13, 19, 34
 _OTHERS, _LIMIT = "#aab4be", "#e3e6ea"
-_LEFT_OUT = ("ours-onnxruntime", "ours-processes", "ours-shards", "trial", "loop-all", "loop-openvino", "loop-openvino-bf16")
+_LEFT_OUT = (
+    "ours-onnxruntime",
+    "ours-processes",
+    "ours-shards",
+    "trial",
+    "loop-all",
+    "loop-openvino",
+    "loop-openvino-bf16",
+)
 
 
 def draw(report: Report, language: str) -> str:
