@@ -1,9 +1,9 @@
-"""Loads our service, other serving software, and loops without a server, in turns: same models, texts, cores.
+"""Compares our service with other servers and with loops without a server, in turns on the same cores.
 
-Models with random weights are made below build/peers at the first run, and so is an environment for each
-peer. What can't be installed or started is told and left out. Only ratios within a round count: the host's
-speed drifts. Each peer is measured with the fastest of its settings at each number of connections, ours with
-its defaults.
+All subjects get the same models and texts. The first run creates models with random weights and an
+environment for each peer, below build/peers. A peer that can't be installed or started is reported and
+skipped. Only ratios within a round count, because the host's speed drifts. Each peer runs with the fastest of
+its settings at each number of connections, our service with its defaults.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EXAMPLES = """examples:
 
 
 class Run:
-    """What is asked for, and the report that it goes into."""
+    """One run of the command: its options, and the report to which it adds rows."""
 
     def __init__(self, options: argparse.Namespace, report: Report, console: Console) -> None:
         self._options = options
@@ -53,7 +53,7 @@ class Run:
         self._console = console
 
     def measure(self) -> None:
-        """Raises CannotMeasure when our service can't be measured."""
+        """Measure all scenarios. Raises CannotMeasure if our service can't be measured."""
         options = self._options
         asked = scenarios(options.models, options.workloads, options.connections)
         with Progress(console=self._console, transient=True) as progress:
@@ -127,7 +127,10 @@ class Run:
     def _measure(
         self, comparison: Comparison, subject: Subject, scenario: Scenario, setting: Setting | None
     ) -> list[Row]:
-        """One for each number of connections; a round goes over all, so that each has some of any drift."""
+        """Return a row for each number of connections.
+
+        Each round covers all of them, so that drift affects all alike.
+        """
         seconds = self._options.seconds * SLOWER.get(scenario.model, 1)
         pairs: dict[int, list[Pair]] = {count: [] for count in scenario.connections}
         with comparison.with_subject(subject, setting) as (ours, theirs, choice):
@@ -150,7 +153,10 @@ class Run:
 
 
 def quietest(take: Callable[[], Pair], tries: int) -> Pair:
-    """The first pair without much other work on the cores, or of so many the one with the least."""
+    """Return the first pair measured without much other work on the cores.
+
+    After `tries` pairs, the pair with the least other work is returned.
+    """
     found = [take()]
     while found[-1].others > QUIET and len(found) < tries:
         found.append(take())
@@ -180,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _place(row: Row) -> tuple[int, ...]:
-    """Where a row stands among the others, whenever it was measured."""
+    """Return the sort key of a row in the report."""
     keys = [subject.key for subject in SUBJECTS]
     return (
         list(MODELS).index(row.model),

@@ -1,4 +1,4 @@
-"""One subject beside our service: the same answers first, then loads in turns."""
+"""Compares one subject with our service: checks that the answers agree, then loads both in turns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ _CHECKED = 256
 
 
 class Side(NamedTuple):
-    """start_s: until its first answer, or its readiness where nobody asks it."""
+    """One side of a comparison: our service or the subject.
+
+    start_s: time until the first answer, or until readiness for a subject without requests.
+    """
 
     measured: Measured
     start_s: float
@@ -36,7 +39,10 @@ class Sides(NamedTuple):
 
 
 class Comparison:
-    """Our service with one model and one kind of texts; it runs all the time. beside: so does this."""
+    """Our service with one model and one kind of texts. The service runs all the time.
+
+    beside: other processes that run all the time.
+    """
 
     def __init__(
         self, own: OurService, model: Model, texts: Sequence[str], beside: Processes, python39: str
@@ -49,9 +55,9 @@ class Comparison:
 
     @contextlib.contextmanager
     def with_subject(self, subject: Subject, setting: Setting | None = None) -> Iterator[Sides]:
-        """Ours and the subject, after both have answered alike. Raises CannotMeasure.
+        """Start a subject, and yield both sides after their answers agree. Raises CannotMeasure.
 
-        setting: for a peer; None for its first setting.
+        setting: of a peer; None for its first setting.
         """
         with contextlib.ExitStack() as stack:
             if isinstance(subject, Loop):
@@ -97,7 +103,10 @@ class Comparison:
 
 
 def compare_answers(ours: Sequence[Answer], theirs: Sequence[Answer], *, lower: bool = False) -> None:
-    """Raises CannotMeasure for the first that differ; in a lower precision, where too many labels do."""
+    """Raise CannotMeasure for the first pair of different answers.
+
+    In a lower precision, too many different labels raise it.
+    """
     other = [pair for pair in zip(ours, theirs, strict=True) if not _same(*pair, label_alone=lower)]
     allowed = (1 - MIN_AGREEMENT) * len(ours) if lower else 0
     if len(other) > allowed:

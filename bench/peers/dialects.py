@@ -1,4 +1,4 @@
-"""Request and response bodies of a text: ours, plain JSON, BentoML's and Infinity's lists, KServe v2."""
+"""Request and response bodies of a text in each dialect: key/value, plain JSON, lists, KServe v2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A virtual environment for each peer, made at its first run; it has Paddle and the tokenizer from ours."""
+"""Creates a virtual environment for each peer at its first run, with our Paddle and tokenizer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ _MAX_LINES = 12  # of what pip says when it fails
 
 
 def environment(name: str, python: str | None = None) -> Path:
-    """Its folder, with what requirements/peers has for it. Raises CannotMeasure.
+    """Return the folder of a peer's environment, with the packages of requirements/peers.
 
-    python: another interpreter, which can't use our packages and has all of its own.
+    Raises CannotMeasure.
+
+    python: another interpreter, which can't use our packages and gets all of its own.
     """
     folder = FOLDER / name
     installed = folder / "installed.txt"

@@ -1,4 +1,4 @@
-"""What a comparison finds: loads, pairs of them, and the rows of a table; ratios are those of pairs."""
+"""Results of a comparison: loads, pairs of loads, and table rows with the ratios of the pairs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ TRIAL = "trial"  # key of the subject without admission, limits, metrics and rec
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """One load. CPU of all processes in ms a request, memory of all in MB, shared pages in each.
+    """Results of one load. CPU in ms per request and memory in MB are sums over all processes.
 
-    Latencies are None for a loop, which nobody asks. short_p99_ms: of the short texts of a mix;
-    alone_p99_ms: of the same texts without the long ones. others: cores that were busy with something else;
-    idle: with nothing.
+    Latencies are None for a loop, which gets no requests. short_p99_ms: of the short texts of a mix.
+    alone_p99_ms: of the same texts without the long ones. others: cores that other programs kept busy. idle:
+    cores without work.
     """
 
     per_s: float
@@ -31,7 +31,7 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def busy(self) -> float:
-        """Cores that the processes of the subject keep busy."""
+        """Number of cores that the processes of the subject keep busy."""
         return self.per_s * self.cpu_ms / 1e3
 
 
@@ -43,12 +43,12 @@ class Pair(msgspec.Struct, frozen=True):
 
     @property
     def others(self) -> float:
-        """The most cores that something else kept busy in one of them."""
+        """Number of cores that other programs kept busy, in the worse of the two turns."""
         return max(self.ours.others, self.theirs.others)
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A subject beside our service: one model, one kind of texts, so many connections.
+    """A subject compared with our service for one model, one kind of texts and one number of connections.
 
     seconds: duration of a turn. batch, wait_ms: the fastest setting of a peer; 0 without settings. machine:
     CPU model and cores; empty in files of older versions.
@@ -77,11 +77,11 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def is_limit(self) -> bool:
-        """Whether it is a loop, which nobody asks, or the trial, which is no complete server."""
+        """Whether the subject is no complete server: a loop without requests, or the trial."""
         return self.key == TRIAL or all(pair.theirs.p50_ms is None for pair in self.pairs)
 
     def ratios(self, figure: Callable[[Turn], float | None] = lambda turn: turn.per_s) -> list[float]:
-        """Theirs to ours in each round, where both have the figure."""
+        """Return the ratio of the subject to our service in each round in which both have the figure."""
         found = []
         for pair in self.pairs:
             theirs, ours = figure(pair.theirs), figure(pair.ours)
@@ -90,7 +90,7 @@ class Row(msgspec.Struct, frozen=True):
         return found
 
     def ratio(self) -> float:
-        """Requests a second, to ours: above 1 it answers more."""
+        """Median ratio of requests per second; above 1 the subject is faster than our service."""
         return median(self.ratios())
 
     def theirs(self, figure: Callable[[Turn], float | None]) -> float | None:
@@ -101,7 +101,10 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """What `auto` chose for a model, and how long that took; a second or two where it was chosen before."""
+    """Engine and settings that `auto` chose for a model, and the seconds that the choice took.
+
+    A choice that is cached takes one or two seconds.
+    """
 
     model: str
     key: str
@@ -111,7 +114,7 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """Everything that was measured, of several runs of the command where it was told to add to a file."""
+    """All results, of several runs of the command with --add."""
 
     machine: str = ""
     versions: list[str] = []
@@ -120,7 +123,7 @@ class Report(msgspec.Struct):
     left_out: dict[str, str] = {}
 
     def put(self, row: Row) -> None:
-        """Add a row; one of the same subject and scenario goes."""
+        """Add a row. It replaces the row of the same subject and scenario."""
         same = (*row.scenario, row.key)
         self.rows = [old for old in self.rows if (*old.scenario, old.key) != same] + [row]
 
@@ -132,14 +135,14 @@ class Report(msgspec.Struct):
         return list(dict.fromkeys(row.scenario for row in self.rows))
 
     def of(self, scenario: tuple[str, str, int]) -> list[Row]:
-        """Its rows, ours first, which is made of all the turns of ours there."""
+        """Return the rows of a scenario. The first row is our service, with all its turns there."""
         rows = [row for row in self.rows if row.scenario == scenario]
         own = tuple(Pair(pair.ours, pair.ours) for row in rows for pair in row.pairs)
         started = median(row.ours_start_s for row in rows)
         return [Row(*scenario, "ours", "Paddlewheel", rows[0].seconds, started, started, own), *rows]
 
     def others(self) -> tuple[float, float]:
-        """Cores that were busy with something else: the median, the most of any turn."""
+        """Number of cores that other programs kept busy: the median and the maximum of all turns."""
         cores = [turn.others for row in self.rows for pair in row.pairs for turn in (pair.ours, pair.theirs)]
         return median(cores), max(cores)
 

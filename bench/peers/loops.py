@@ -1,7 +1,7 @@
-"""The limit that a loop sets: tokenizer and predictor without a server, a process for each instance.
+"""A loop over tokenizer and predictor without a server: the upper limit, with a process for each instance.
 
-Run as `python -m bench.peers.loops MODEL ENGINE PRECISION TEXTS`, it is one of the processes: for each line
-"WINDOW SECONDS" it prints one of JSON.
+Run as `python -m bench.peers.loops MODEL ENGINE PRECISION TEXTS`, it is one of these processes. For each line
+"WINDOW SECONDS" it prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TRIAL_S = 0.4
 
 
 class Ran(NamedTuple):
-    """batch: most texts in a run, the best of those tried."""
+    """Result of a loop. batch: maximum number of texts in a run; the fastest that was tried."""
 
     texts: int
     seconds: float
@@ -38,9 +38,9 @@ class Ran(NamedTuple):
 
 
 def cut(texts: Sequence[str], window: int, batch: int) -> list[list[str]]:
-    """Batches of texts that are about as long as each other, from so many texts at a time.
+    """Return batches of texts with similar lengths, sorted within each window of texts.
 
-    They come in no order, but always in the same: whoever runs some of them has run short and long ones.
+    The batches are shuffled, always in the same order: a part of them has short and long texts.
     """
     window = window or len(texts)
     batches = []
@@ -77,7 +77,7 @@ class Loop:
 
 
 class LoopProcesses:
-    """Several processes, which run at the same time. start_s: until all were ready."""
+    """Several loop processes that run at the same time. start_s: time until all were ready."""
 
     def __init__(self, processes: Sequence[subprocess.Popen[str]], start_s: float) -> None:
         self._processes = processes
@@ -88,7 +88,7 @@ class LoopProcesses:
         return [process.pid for process in self._processes]
 
     def run(self, window: int, seconds: float, at_once: int) -> list[Ran]:
-        """What so many of them have run. Raises CannotMeasure."""
+        """Run `at_once` of the processes, and return their results. Raises CannotMeasure."""
         chosen = self._processes[:at_once]
         for process in chosen:
             _pipe(process.stdin).write(f"{window} {seconds}\n")
@@ -100,7 +100,7 @@ class LoopProcesses:
 def loop_processes(
     model: Path, engine: str, precision: str, texts: Sequence[str], count: int
 ) -> Iterator[LoopProcesses]:
-    """Started and ready. Raises CannotMeasure."""
+    """Start the loop processes, and wait until all are ready. Raises CannotMeasure."""
     with contextlib.ExitStack() as stack:
         file = stack.enter_context(tempfile.NamedTemporaryFile("w", encoding="utf-8"))
         file.write("\n".join(texts))
@@ -121,7 +121,10 @@ def loop_processes(
 
 
 def said(process: subprocess.Popen[str]) -> str:
-    """Its next line. Raises CannotMeasure with its error where it has ended."""
+    """Return the next output line of a process.
+
+    Raises CannotMeasure with its error output if it has ended.
+    """
     line = _pipe(process.stdout).readline()
     if not line:
         raise CannotMeasure(f"the loop ended: {_pipe(process.stderr).read()[-800:].strip()}")

@@ -1,4 +1,4 @@
-"""Other work on the same cores: processes that spin while everything is measured."""
+"""Other work on the same cores: processes that spin during the measurement."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ _SPIN = "import os\nprint(flush=True)\nwhile os.getppid() == {parent}: pass"
 
 @contextlib.contextmanager
 def neighbours(count: int) -> Iterator[Processes]:
-    """So many of them. They end with this process, too.
+    """Run `count` spinning processes, which end with this process at the latest.
 
-    They are of one session with the servers. A kernel that shares its cores out by session gives more to one
-    with processes that wake often than to others (`bench.share_of_cores`): that would be compared, not the
-    servers.
+    They share the session of the servers. A kernel that divides its cores by session favours sessions whose
+    processes wake often (`bench.share_of_cores`), and the comparison would measure that.
     """
     with contextlib.ExitStack() as stack:
         pids = []

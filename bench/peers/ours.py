@@ -1,4 +1,4 @@
-"""Our service as it is measured: the default one with the model at hand, and nothing else written by hand."""
+"""Our service for a comparison: the default service with the given model, and no other manual settings."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class OurService(NamedTuple):
     choice: Choice
 
     def endpoint(self, dialect: Dialect) -> Endpoint:
-        """Over KServe v2 for a peer that speaks it, else over key/value JSON."""
+        """Return the endpoint for a comparison: KServe v2 for a peer that speaks it, else key/value JSON."""
         if dialect is V2:
             return Endpoint(self.port, "/v2/models/bert/infer", V2)
         return Endpoint(self.port, "/bert/prediction", PAIRS)
 
 
 def instances() -> int:
-    """As many as config.yml has: those of the peers, too."""
+    """Return the number of instances in config.yml, which the peers get, too."""
     count: int = default_config()["op"]["bert"]["concurrency"]
     return count
 
@@ -52,9 +52,9 @@ def our_service(
     script: Path = SCRIPT,
     env: Mapping[str, str] = os.environ,
 ) -> Iterator[OurService]:
-    """Started once `auto` has chosen, so that the time of its start is that of any later one.
+    """Start our service after `auto` has chosen, so that its start takes as long as later starts.
 
-    script: one that serves the same Op. Raises CannotMeasure.
+    script: serves the same Op. Raises CannotMeasure.
     """
     config, (http_port, rpc_port) = default_config(), free_ports(2)
     config |= ours.service

@@ -1,4 +1,4 @@
-"""Where a comparison is written: a file of JSON with tables and plot beside it, and the pages of docs/."""
+"""Writes a comparison: a JSON file with tables and a plot beside it, and the pages of docs/."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BEGIN, _END = "<!-- python -m bench.peers --docs -->", "<!-- so far -->"
 
 
 def write(report: Report, json: Path) -> None:
-    """The JSON, and Markdown and plot beside it."""
+    """Write the JSON file, and Markdown tables and the plot beside it."""
     json.parent.mkdir(parents=True, exist_ok=True)
     json.write_bytes(msgspec.json.encode(report) + b"\n")
     for language, ending in LANGUAGES.items():
@@ -28,7 +28,7 @@ def write(report: Report, json: Path) -> None:
 
 
 def write_docs(report: Report, docs: Path = DOCS) -> None:
-    """Plots, JSON, and the tables between the marks of both pages. Raises CannotMeasure without the marks."""
+    """Write plots, JSON, and the marked tables of both pages. Raises CannotMeasure if a page has no marks."""
     (docs / "peers.json").write_bytes(msgspec.json.encode(report) + b"\n")
     for language, ending in LANGUAGES.items():
         (docs / f"peers{ending}.svg").write_text(draw(report, language), encoding="utf-8")
@@ -37,5 +37,5 @@ def write_docs(report: Report, docs: Path = DOCS) -> None:
 
 
 def with_tables(page: str, report: Report, language: str) -> str:
-    """The page with the report's tables between its marks."""
+    """Return the page with the report's tables between its marks."""
     return with_part(page, _BEGIN, _END, markdown(report, language))

@@ -1,4 +1,4 @@
-"""A peer's server, started in its own environment with the model, batch and instances that it is given."""
+"""A peer's server, started in its own environment with a model, a batch size and a number of instances."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PeerServer(NamedTuple):
 def peer_server(
     peer: Peer, setting: Setting, model: Model, texts: Sequence[str], python39: str
 ) -> Iterator[PeerServer]:
-    """Raises CannotMeasure for a peer that can't be installed or does not answer."""
+    """Start the server of a peer. Raises CannotMeasure if the peer can't be installed or does not answer."""
     venv, packages = Path(sys.prefix), {"PYTHONPATH": str(ROOT)}
     if peer.environment:
         venv, packages = environment(peer.environment, python39 if peer.python39 else None), {}
@@ -54,7 +54,7 @@ def peer_server(
 
 
 def _activated(venv: Path) -> dict[str, str]:
-    """What a shell has there, and what our workers have set."""
+    """Return the variables of an activated environment, and the variables that our workers get."""
     libraries = os.pathsep.join(
         filter(None, [sysconfig.get_config_var("LIBDIR"), os.getenv("LD_LIBRARY_PATH")])
     )

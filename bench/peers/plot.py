@@ -1,4 +1,4 @@
-"""Draws a comparison as an SVG: requests a second to ours as bars, for each model and kind of texts."""
+"""Draws a comparison as SVG: requests per second relative to our service, as bars."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def draw(report: Report, language: str) -> str:
 
 
 def told_scenarios(report: Report) -> list[tuple[str, str, int]]:
-    """One for each model and kind of texts."""
+    """Return the scenario to draw for each model and kind of texts."""
     found: dict[tuple[str, str], int] = {}
     for model, workload, connections in report.scenarios():
         if connections <= TOLD:
@@ -58,7 +58,10 @@ def told_scenarios(report: Report) -> list[tuple[str, str, int]]:
 
 
 def sorted_rows(rows: Sequence[Row]) -> list[Row]:
-    """Servers by their ratio, the fastest first; then the limit. Tables have what is left out here."""
+    """Return the rows to draw: servers from the fastest, then the limit.
+
+    The tables have the other rows, too.
+    """
     told = [row for row in rows if row.key not in _LEFT_OUT]
     return sorted(told, key=lambda row: (row.is_limit, -row.ratio()))
 

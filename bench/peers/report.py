@@ -1,4 +1,4 @@
-"""The tables of a comparison: on the terminal with every figure, and in Markdown, in English and Chinese."""
+"""The tables of a comparison: all figures for the terminal, and Markdown in English and Chinese."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.peers.wording import Words, title_of, words_in
 
 
 def print_tables(console: Console, report: Report) -> None:
-    """One for each scenario: medians of the rounds, and the ratios with their spread."""
+    """Print a table for each scenario: medians of the rounds, and ratios with their spread."""
     words = words_in("en")
     for scenario in report.scenarios():
         model, workload, connections = scenario
@@ -32,7 +32,7 @@ def print_tables(console: Console, report: Report) -> None:
 
 
 def markdown(report: Report, language: str) -> str:
-    """A table for each model and kind of texts."""
+    """Return a Markdown table for each model and kind of texts."""
     words = words_in(language)
     tables = [_markdown_table(report, scenario, words) for scenario in told_scenarios(report)]
     return "\n\n".join([*tables, _facts(report, words)])
@@ -58,12 +58,12 @@ def _markdown_table(report: Report, scenario: tuple[str, str, int], words: Words
 
 
 def _machine(report: Report, rows: Sequence[Row]) -> str:
-    """CPU model and cores; several where rows come from several machines."""
+    """Return CPU model and cores of the machines on which the rows were measured."""
     return "; ".join(dict.fromkeys(row.machine or report.machine for row in rows))
 
 
 def _name(row: Row, words: Words) -> str:
-    """Name of a subject, with the setting of a peer."""
+    """Return the name of a subject, with the setting of a peer."""
     name = words.subjects.get(row.key, row.name)
     return words.setting.format(name, row.batch, row.wait_ms) if row.batch > 1 else name
 
@@ -73,7 +73,10 @@ def _per_s(row: Row) -> str:
 
 
 def _ratio(row: Row) -> str:
-    """Ratio, in bold where another server is ahead of ours; then busy cores and CPU ms of a request."""
+    """Return the cells with ratio, busy cores and CPU ms of a request.
+
+    The ratio is bold if our service is slower.
+    """
     ratio = f"{row.ratio():.2f}"
     if row.ratio() > 1 and not row.is_limit and not row.is_ours:
         ratio = f"**{ratio}**"
@@ -86,7 +89,10 @@ def _spread(ratios: Sequence[float]) -> str:
 
 
 def _costs(row: Row, *, timed: bool) -> list[str]:
-    """What a row ends with. timed: with the short texts of a mix, if theirs were timed."""
+    """Return the last cells of a row.
+
+    timed: include the latencies of a mix's short texts, if they were timed.
+    """
     cells = [
         _figure(row.theirs(lambda turn: turn.p50_ms), ".1f"),
         _figure(row.theirs(lambda turn: turn.p99_ms), ".1f"),
@@ -109,18 +115,18 @@ def _short(turn: Turn) -> float | None:
 
 
 def _short_texts(row: Row) -> str:
-    """Their p99 among the others, and alone."""
+    """Return the p99 of short texts among long ones, and alone."""
     among, alone = row.theirs(_short), row.theirs(lambda turn: turn.alone_p99_ms)
     return "" if among is None or alone is None else f"{among:.1f}, {alone:.1f}"
 
 
 def _figure(value: float | None, form: str) -> str:
-    """Empty for one that there is not."""
+    """Format a figure; empty without one."""
     return "" if value is None else format(value, form)
 
 
 def _facts(report: Report, words: Words) -> str:
-    """Machine, what else ran, choices, and who is missing."""
+    """Return the paragraph about the machine, other work on it, choices, and subjects that were skipped."""
     rounds, seconds = min(len(row.pairs) for row in report.rows), [row.seconds for row in report.rows]
     turns = words.between.join(f"{each:g}" for each in sorted({min(seconds), max(seconds)}))
     lines = [

@@ -1,4 +1,4 @@
-"""What is compared: models, what is sent to them beside what else, and at how many connections."""
+"""The scenarios of a comparison: models, texts, other work on the cores, and numbers of connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHORT_CHARACTERS = 40  # texts of a mix that have at most these are its short on
 
 
 class Workload(NamedTuple):
-    """The texts that are sent. neighbours: processes that spin on the same cores meanwhile."""
+    """The texts of the requests. neighbours: number of spinning processes on the same cores."""
 
     texts: Callable[[], list[str]]
     neighbours: int = 0
@@ -51,7 +51,10 @@ class Scenario(NamedTuple):
 def scenarios(
     models: Sequence[str], workloads: Sequence[str], connections: Sequence[int] | None
 ) -> list[Scenario]:
-    """Those of the plan with these models and texts; with other connections where some are asked for."""
+    """Return the planned scenarios of these models and workloads.
+
+    connections: in place of the planned numbers.
+    """
     return [
         Scenario(model, workload, tuple(connections or planned))
         for (model, workload), planned in PLAN.items()
@@ -60,20 +63,23 @@ def scenarios(
 
 
 class Model(NamedTuple):
-    """directory: the serving model of all. paddle: a Paddle program of it, for who runs nothing else."""
+    """A model to compare servers with. directory: the serving model.
+
+    paddle: its Paddle program, for peers without ONNX.
+    """
 
     key: str
     directory: Path
     paddle: Path
 
     def forget_choices(self) -> None:
-        """Have `auto` choose again, unless the model is a user's."""
+        """Let `auto` choose again, unless the model is the user's."""
         if self.key != DEMO:
             (self.directory / SERVER_FOLDER / CHOICES_FILE).unlink(missing_ok=True)
 
 
 def model_of(key: str) -> Model:
-    """The model, made below build/peers if it is not there. Raises CannotMeasure."""
+    """Return a model, created below build/peers at the first use. Raises CannotMeasure."""
     if key == DEMO:
         if not (DEMO_MODEL / SERVER_FOLDER).is_dir():
             raise CannotMeasure("models/demo is not there; run `paddlewheel convert demo` first")

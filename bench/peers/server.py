@@ -1,4 +1,4 @@
-"""A server that is measured: its processes, when it first answers, and requests to it."""
+"""A measured server: its processes, the time of its first answer, and requests to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _AT_ONCE = 16
 
 
 class Endpoint:
-    """Where a server is asked, and how."""
+    """Address and request format of a server."""
 
     def __init__(self, port: int, path: str, dialect: Dialect) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -34,7 +34,10 @@ class Endpoint:
         self._port = port
 
     def ask(self, text: str) -> Answer:
-        """Raises OSError or HTTPException without an answer, ValueError or KeyError for what is none."""
+        """Send one request and return its answer.
+
+        Raises OSError or HTTPException without an answer, and ValueError or KeyError for an invalid answer.
+        """
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)
         with contextlib.closing(connection):
             headers = {"content-type": "application/json"}
@@ -46,7 +49,7 @@ class Endpoint:
         return self.dialect.answer(content)
 
     def ask_all(self, texts: Sequence[str]) -> list[Answer]:
-        """Many at once, so that they share batches. Raises CannotMeasure where one is not answered."""
+        """Send many requests at once, so that they share batches. Raises CannotMeasure if one fails."""
         try:
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 return list(pool.map(self.ask, texts))
@@ -55,7 +58,7 @@ class Endpoint:
 
 
 class Processes:
-    """First processes and all that came of them."""
+    """A server's first processes and all their descendants."""
 
     def __init__(self, *first: int) -> None:
         self._first = first
@@ -68,16 +71,16 @@ class Processes:
         return found
 
     def cpu_s(self) -> float:
-        """So far."""
+        """Return the CPU seconds of all processes so far."""
         return cpu_s(self.all())
 
     def resident_mb(self) -> float:
-        """Of all together; a page that several share counts for each."""
+        """Return the resident memory of all processes. A page that several share counts for each."""
         return sum(map(resident_mb, self.all()))
 
 
 class Server(NamedTuple):
-    """start_s: from its command to its first answer."""
+    """A running server. start_s: time from its command to its first answer."""
 
     processes: Processes
     start_s: float
@@ -87,7 +90,7 @@ class Server(NamedTuple):
 def running(
     command: Sequence[str], endpoint: Endpoint, env: Mapping[str, str], text: str
 ) -> Iterator[Server]:
-    """Start it in a folder of its own; wait until it answers `text`. Raises CannotMeasure."""
+    """Start a server in its own folder, and wait until it answers `text`. Raises CannotMeasure."""
     with tempfile.TemporaryDirectory(prefix="peer-") as folder, tempfile.TemporaryFile("w+b") as log:
         began = time.monotonic()
         process = subprocess.Popen(
@@ -118,7 +121,7 @@ def _wait_until_answered(process: subprocess.Popen[bytes], ask: Callable[[], Ans
 
 
 def _stop(process: subprocess.Popen[bytes], processes: Processes) -> None:
-    """As its documentation says, and whatever that leaves."""
+    """Stop a server as its documentation says, then kill its remaining processes."""
     known = processes.all()
     process.send_signal(signal.SIGTERM)
     until = time.monotonic() + _STOP_S

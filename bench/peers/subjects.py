@@ -1,4 +1,4 @@
-"""What is measured: our service, the peers, and loops without a server; how each is started and asked."""
+"""The subjects of a comparison: our service, the peers, and loops without a server, with their commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ _APPS = "bench.peers.apps"
 
 
 class Ours(NamedTuple):
-    """The default service; what differs from its config.yml. models: of those only, where any are named.
+    """The default service, with differences from its config.yml.
+
+    models: only with these models; empty for all.
 
     dag, op: other keys of these sections of config.yml. service: other keys of its top level.
     """
@@ -56,10 +58,10 @@ class Peer(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """Tokenizer and predictor in a loop, a process for each instance.
+    """A loop over tokenizer and predictor, with a process for each instance.
 
-    everything: all texts are sorted by length first; else as many at a time as there are connections, which
-    is what a server can have at hand.
+    everything: all texts are sorted by length first. Otherwise, a window has as many texts as there are
+    connections, as a server would.
     """
 
     key: str
@@ -161,7 +163,7 @@ LEFT_OUT = {
 
 
 def subjects_of(model: str, keys: Container[str]) -> list[Subject]:
-    """Those with these keys that are measured with the model."""
+    """Return the subjects with these keys that are measured with the model."""
     return [
         subject
         for subject in SUBJECTS

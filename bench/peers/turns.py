@@ -1,4 +1,4 @@
-"""Turns: a load of one subject for some seconds, and what it cost; pairs of them, ours and another's."""
+"""Turns: the load of one subject for some seconds, with its costs. A pair has one turn of each side."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MAX_TIMED = 64  # connections: a thread of the generator for each when short te
 
 
 class Measured(Protocol):
-    """A subject that runs."""
+    """A running subject."""
 
     def turn(self, connections: int, seconds: float) -> Turn: ...
 
@@ -33,14 +33,14 @@ class Measured(Protocol):
 
 
 class Bodies(NamedTuple):
-    """Files with the texts as one dialect asks them; short: the short ones, None where all are."""
+    """Files of request bodies in one dialect. short: the short texts; None if all are short."""
 
     all: Path
     short: Path | None
 
 
 class Asked:
-    """A server under load by wrk."""
+    """A server that wrk loads."""
 
     def __init__(self, endpoint: Endpoint, processes: Processes, bodies: Bodies, beside: Processes) -> None:
         self._endpoint = endpoint
@@ -63,7 +63,10 @@ class Asked:
         )  # fmt: skip
 
     def settle(self) -> None:
-        """Waits for the end of what its clients have left behind, which would slow the next turn."""
+        """Wait until the server has finished the work of clients that have left.
+
+        That work would slow the next turn.
+        """
         end = time.monotonic() + _MAX_LEFT_S
         before = self._processes.cpu_s()
         while time.monotonic() < end:
@@ -74,12 +77,15 @@ class Asked:
             before = now
 
     def load(self, connections: int, seconds: float) -> Load:
-        """Ask it for so long, whatever it costs."""
+        """Load the server for some seconds, without reading its costs."""
         url, path = self._endpoint.url, self._endpoint.path
         return wrk(url, path, connections=connections, seconds=seconds, bodies=self._bodies.all, timeout_s=30)
 
     def _short_texts(self, connections: int, seconds: float) -> list[ShortTexts]:
-        """Of a mix: its short texts among the others, and alone. Nothing where they are not timed."""
+        """Return the latencies of a mix's short texts, among long ones and alone.
+
+        Empty if they are not timed.
+        """
         short = self._bodies.short
         if short is None or not 1 < connections <= _MAX_TIMED:
             return []
@@ -114,12 +120,15 @@ class Looped:
         )  # fmt: skip
 
     def settle(self) -> None:
-        """Nothing is left when a loop has ended."""
+        """Do nothing: a loop leaves no work behind."""
 
 
 class Spent:
-    """cpu_s: of the subject's processes. others: cores that were busy with nothing of the measurement. idle:
-    cores that were not busy."""
+    """Costs of a turn.
+
+    cpu_s: of the subject's processes. others: cores that programs outside of the measurement kept busy. idle:
+    cores without work.
+    """
 
     cpu_s = 0.0
     others = 0.0
@@ -128,7 +137,7 @@ class Spent:
 
 @contextlib.contextmanager
 def watched(processes: Processes, beside: Processes) -> Iterator[Spent]:
-    """Filled in at the end. beside: our own other work."""
+    """Measure the costs of the block, and fill in the result at its end. beside: our own other processes."""
     spent = Spent()
     cpu, busy, own, began = processes.cpu_s(), busy_s(), _children_s() + beside.cpu_s(), time.monotonic()
     yield spent
@@ -140,13 +149,13 @@ def watched(processes: Processes, beside: Processes) -> Iterator[Spent]:
 
 
 def _children_s() -> float:
-    """CPU time of this process's children that have ended: the generators of load."""
+    """Return the CPU seconds of this process's children that have ended: the load generators."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def pair(ours: Measured, theirs: Measured, connections: int, seconds: float, *, ours_first: bool) -> Pair:
-    """One turn of each; whose is first changes, so that the host's drift favours nobody."""
+    """Run one turn of each side. `ours_first` alternates, so that drift of the host favours neither."""
     both = [ours, theirs] if ours_first else [theirs, ours]
     turns = {}
     for one in both:
@@ -157,7 +166,7 @@ def pair(ours: Measured, theirs: Measured, connections: int, seconds: float, *, 
 
 @contextlib.contextmanager
 def bodies_of(endpoint: Endpoint, texts: Sequence[str]) -> Iterator[Bodies]:
-    """The texts in files, as the endpoint is asked for them."""
+    """Write the texts to files, as request bodies of the endpoint."""
     short = [text for text in texts if len(text) <= SHORT_CHARACTERS]
     with contextlib.ExitStack() as stack:
         files = [

@@ -1,4 +1,4 @@
-"""What tables and plot say in each language."""
+"""Texts of tables and plot in each language."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bench.peers.scenarios import BUSY, DEMO, MIXED, SHORT
 
 
 class Words(NamedTuple):
-    """Braces are filled in. subjects: names by key, where another language has others."""
+    """Texts in one language; braces are filled in. subjects: translated names by key."""
 
     models: dict[str, str]
     workloads: dict[str, str]

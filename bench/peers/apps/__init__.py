@@ -1,1 +1,1 @@
-"""An application for each peer, as that peer's documentation writes it; run by the peer's own interpreter."""
+"""Applications of the peers, written as in their documentation. Each peer's own interpreter runs its own."""

@@ -1,4 +1,4 @@
-"""What every peer serves: a model with the tokenizer, the predictor and the threads that ours has."""
+"""The classifier that every peer serves, with the tokenizer, predictor and threads of our service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Classifier:
         self._predictor.logits(["国足客场两球取胜"])
 
     def classify(self, texts: list[str]) -> list[dict[str, Any]]:
-        """Label and confidence of each text, in one run."""
+        """Return label and confidence of each text, computed in one run of the model."""
         logits = self._predictor.logits(texts)
         scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
         confidences = (scores.max(axis=-1) / scores.sum(axis=-1)).tolist()

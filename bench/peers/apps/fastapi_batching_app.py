@@ -1,6 +1,6 @@
 """FastAPI with a queue before the model: `uvicorn bench.peers.apps.fastapi_batching_app:app --workers 2`.
 
-What comes while a batch runs in a thread is in the next one.
+Requests that arrive while a batch runs in a thread form the next batch.
 """
 
 from __future__ import annotations

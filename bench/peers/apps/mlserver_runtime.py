@@ -1,4 +1,4 @@
-"""The model as MLServer's documentation writes one of one's own; bench.peers.apps.mlserver_app names it."""
+"""A custom MLServer runtime with the model; bench.peers.apps.mlserver_app names it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Paddle Serving: `python -m bench.peers.apps.paddle_serving_app PORT`, on a Python that it installs on.
+"""Paddle Serving: `python -m bench.peers.apps.paddle_serving_app PORT`, on a Python version that it supports.
 
-Its own local predictor with the settings of ours: oneDNN, fused operators, one thread.
+Its local predictor has the settings of our service: oneDNN, fused operators, one thread.
 """
 
 import os
@@ -23,7 +23,10 @@ _Config = inference.Config
 
 
 def pir_config(folder):
-    """It looks for a .pdmodel alone; this is the program, loaded as we load it."""
+    """Return a configuration with the .json program, as our service has it.
+
+    Paddle Serving expects a .pdmodel.
+    """
     config = _Config(str(MODEL / "inference.json"), str(MODEL / "inference.pdiparams"))
     config.enable_new_ir(True)
     config.enable_new_executor(True)

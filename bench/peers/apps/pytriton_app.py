@@ -15,7 +15,7 @@ from bench.running import free_ports
 
 
 def inference() -> Any:
-    """A function with a predictor of its own."""
+    """Return an inference function with its own predictor."""
     classifier = Classifier()
 
     @batch

@@ -38,7 +38,7 @@ def write_repository(folder: Path) -> None:
 
 
 def write_backends(folder: Path) -> None:
-    """The wheel's, with its stub for this Python where Triton looks for it."""
+    """Copy the backends of PyTriton's wheel, with the stub for this Python version."""
     shutil.copytree(SERVER / "backends", folder)
     stub = SERVER / "python_backend_stubs" / sysconfig.get_python_version() / "triton_python_backend_stub"
     (folder / "python" / stub.name).symlink_to(stub)  # it finds its libraries from where it lies
