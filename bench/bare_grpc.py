@@ -25,7 +25,7 @@ SERVICE = "inference.GRPCInferenceService"
 
 
 async def infer(data: bytes, _: Any) -> bytes:
-    """INPUT0 comes back as OUTPUT0."""
+    """Return INPUT0 as OUTPUT0."""
     asked = ModelInferRequest.FromString(data)
     answer = ModelInferResponse(model_name=asked.model_name, model_version="1", id=asked.id)
     for tensor, raw in zip(asked.inputs, asked.raw_input_contents, strict=True):

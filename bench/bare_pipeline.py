@@ -1,7 +1,7 @@
-"""The least pipeline there is: a process that speaks HTTP, and one with the tokenizer and the predictor.
+"""The smallest possible pipeline: a process that speaks HTTP, and a process with tokenizer and predictor.
 
-Run as `python -m bench.bare_pipeline PORT MODEL CONFIG`. It shows what two processes cost one caller: no
-queue, no batches, no limits, no deadlines, no counting, no second caller; nothing that goes wrong is seen to.
+Run as `python -m bench.bare_pipeline PORT MODEL CONFIG`. It shows the cost of two processes for one caller:
+without queue, batches, limits, deadlines, metrics, a second caller or error handling.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %
 
 
 class Worker:
-    """Has one answer for each body, in their order."""
+    """Returns one answer for each body, in order."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -78,7 +78,7 @@ async def serve(port: int, connection: socket.socket) -> None:
 
 
 def answer(predictor: Any, body: bytes) -> bytes:
-    """The body that the default service answers with, for a request of one text."""
+    """Return the default service's response body to a request of one text."""
     logits = predictor.logits(msgspec.json.decode(body)["value"])
     scores = np.exp(logits - logits.max(axis=-1, keepdims=True))
     label_id = scores.argmax(axis=-1)

@@ -1,6 +1,6 @@
-"""The baseline of the workers: the same tokenizer and predictor in a process of their own, nothing around.
+"""The baseline of the workers: the same tokenizer and predictor in a process of their own, without a server.
 
-Run as `python -m bench.bare_predictor MODEL CONFIG`: for each line "BATCH SECONDS" it prints one of JSON.
+Run as `python -m bench.bare_predictor MODEL CONFIG`: for each line "BATCH SECONDS" it prints a line of JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pipeline.models.variants import load_for_engine
 class BarePredictor:
     """Tokenizer and predictor of the default service, configured by its `op.bert.local_service_conf`.
 
-    engine: another than that of the model's own files. precision: another than the configuration's.
+    engine: in place of the engine of the model's files. precision: in place of the configuration's.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class BarePredictor:
             self._run = counter.counted(self._run, 1, lambda feeds: 0)
 
     def logits(self, texts: Sequence[str]) -> np.ndarray[Any, Any]:
-        """One run for all texts, padded to the longest: float32 [texts, classes]."""
+        """Run the model once for all texts, padded to the longest. Return float32 [texts, classes]."""
         ids = [encoded.ids for encoded in self._encode_batch(list(texts))]
         input_ids = np.zeros((len(ids), max(map(len, ids))), "int64")
         for row, text_ids in zip(input_ids, ids, strict=True):
@@ -63,7 +63,7 @@ class BarePredictor:
 
 
 def measure(predictor: BarePredictor, texts: Sequence[str], batch: int, seconds: float) -> dict[str, float]:
-    """Texts per second, CPU ms a text, and percentiles of a call in ms, over `seconds`."""
+    """Return texts per second, CPU ms per text, and percentiles of a call in ms, over `seconds`."""
     calls_ms: list[float] = []
     began, cpu_began = time.perf_counter(), time.process_time()
     at = 0

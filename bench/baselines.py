@@ -1,4 +1,4 @@
-"""The baselines as processes that wait beside the service until they are measured."""
+"""The baselines as processes that run beside the service, and are idle until they are measured."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class BarePredictorProcess:
 
 @contextlib.contextmanager
 def bare_predictor() -> Iterator[BarePredictorProcess]:
-    """The default service's tokenizer and predictor in a process without a server."""
+    """Start the default service's tokenizer and predictor in a process without a server."""
     command = [sys.executable, "-m", "bench.bare_predictor", str(DEMO_MODEL), str(ROOT / "config.yml")]
     env = {**MODEL_PROCESS, **os.environ}  # as workers are started, so that the service alone differs
     process = subprocess.Popen(
@@ -56,21 +56,21 @@ def bare_predictor() -> Iterator[BarePredictorProcess]:
 
 @contextlib.contextmanager
 def bare_asgi(answer_bytes: int) -> Iterator[tuple[str, int]]:
-    """The URL and process id of `bench.bare_asgi`."""
+    """Start `bench.bare_asgi`, and yield its URL and process id."""
     with _server("bench.bare_asgi", str(answer_bytes)) as found:
         yield found
 
 
 @contextlib.contextmanager
 def bare_pipeline() -> Iterator[tuple[str, int]]:
-    """The URL and process id of `bench.bare_pipeline`; its worker is its child."""
+    """Start `bench.bare_pipeline`, and yield its URL and process id. Its worker is its child."""
     with _server("bench.bare_pipeline", str(DEMO_MODEL), str(ROOT / "config.yml")) as found:
         yield found
 
 
 @contextlib.contextmanager
 def _server(module: str, *arguments: str) -> Iterator[tuple[str, int]]:
-    """The URL and process id of a module that serves HTTP on the port that is its first argument."""
+    """Start a module that serves HTTP, with the port as its first argument. Yield URL and process id."""
     (port,) = free_ports(1)
     process = subprocess.Popen([sys.executable, "-m", module, str(port), *arguments], cwd=ROOT)
     try:

@@ -1,7 +1,7 @@
-"""BERT classifiers with random weights, as serving models: of the demo's size and of BERT-base's.
+"""BERT classifiers with random weights, as serving models of the demo's size and of BERT-base's.
 
-Each is there twice, with the same weights: as a Paddle program and as an ONNX model. Run as
-`python -m bench.bert_models FOLDER SIZE`; it needs paddle2onnx, here or by `make convert-env`.
+Each exists twice with the same weights: as a Paddle program and as an ONNX model. Run as `python -m
+bench.bert_models FOLDER SIZE`. It needs paddle2onnx, here or by `make convert-env`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BATCH = 32
 
 
 def make_models(folder: Path, size: str) -> None:
-    """Write both forms of one size below the folder, if they are not there."""
+    """Write both forms of one size below the folder, unless they exist."""
     if (folder / ONNX).is_dir():
         return
     from convert.demo.bert_classifier import BertClassifier, BertSize
@@ -56,7 +56,7 @@ def make_models(folder: Path, size: str) -> None:
 def _fit_classifier(model: Any, headlines: tuple[Headline, ...]) -> None:
     """Fit the last layer to the headlines' classes by least squares.
 
-    With a random one, two classes would often be equal but for rounding, which no served model has.
+    With random weights, two classes would often differ by rounding alone, unlike those of a real model.
     """
     from convert.demo.training import class_ids
     from convert.programs.engines import import_paddle

@@ -1,6 +1,7 @@
-"""A service of one Op that takes 10 ms a request: of CPU, as a model that fills its core.
+"""A service of one Op that uses 10 ms of CPU per request, as a model that fills its core.
 
-With BENCH_ON_CARD in the environment asleep, as a model that runs on a card and leaves the CPU to the rest.
+With BENCH_ON_CARD in the environment it sleeps instead, as a model that runs on a GPU and leaves the CPU
+idle.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ ON_CARD = "BENCH_ON_CARD"
 
 
 def burn(seconds: float) -> None:
-    """Use as much of this thread's CPU time."""
+    """Use this many seconds of this thread's CPU time."""
     until = time.thread_time() + seconds
     while time.thread_time() < until:
         pass

@@ -1,6 +1,6 @@
-"""KServe v2 with and without the response cache, 80 % of requests repeats: the demo model of 2 x 128.
+"""KServe v2 with and without the response cache, with 80 % of requests repeated: the demo model of 2 x 128.
 
-The model runs as ONNX in a model repository. CPU is that of the front and its worker, for one request.
+The model runs as ONNX in a model repository. CPU is that of the front and its worker, per request.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CONNECTIONS = 8
 
 
 class Figure(NamedTuple):
-    """The load of one turn, and the CPU of the server for one request."""
+    """Results of one turn: the load, and the server's CPU per request."""
 
     load: Load
     cpu_us: float

@@ -1,4 +1,4 @@
-"""Resident memory of the front while gRPC connections are opened and closed, again and again."""
+"""Resident memory of the front while gRPC connections are opened and closed many times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ANSWER_S = 30.0
 
 
 class Round(NamedTuple):
-    """MB of the front. later: some seconds after they were closed."""
+    """Memory of the front in MB. later: some seconds after the connections were closed."""
 
     open: float
     closed: float

@@ -1,4 +1,4 @@
-"""Full-size encoders from PaddleNLP, PyTorch and ONNX to served answers: time, memory, parity."""
+"""Converts large encoders of PaddleNLP, PyTorch and ONNX, and serves them: time, memory, parity."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ _EVERY_S = 0.05
 
 
 class Figures(NamedTuple):
-    """Of one conversion. `steps` are (name, seconds); `diff` is the served answer's largest to PyTorch's."""
+    """Results of one conversion. steps: name and seconds.
+
+    diff: the served answer's largest difference to PyTorch's.
+    """
 
     steps: list[tuple[str, float]]
     peak_mb: float
@@ -58,7 +61,7 @@ class Figures(NamedTuple):
 
 
 def measure(name: str, work: Path) -> dict[str, tuple[Figures, npt.NDArray[np.float32]]]:
-    """Figures and served answer by source."""
+    """Return figures and served answer by source."""
     family, head, sizes = MODELS[name]
     np.savez(work / "feeds.npz", **_feeds(sizes))
     run_isolated(
@@ -73,7 +76,10 @@ def measure(name: str, work: Path) -> dict[str, tuple[Figures, npt.NDArray[np.fl
 
 
 def measure_large(work: Path) -> dict[str, tuple[Figures, npt.NDArray[np.float32]]]:
-    """The same of one model of more than 2 GB, from PyTorch alone."""
+    """Convert and serve a model of more than 2 GB, from PyTorch alone.
+
+    Return figures and served answer by source.
+    """
     feeds = _feeds({"vocab_size": 400_000, "type_vocab_size": 1})
     np.savez(work / "feeds.npz", **feeds)
     answers = run_isolated(
@@ -86,7 +92,7 @@ def measure_large(work: Path) -> dict[str, tuple[Figures, npt.NDArray[np.float32
 
 
 def _feeds(sizes: dict[str, Any]) -> dict[str, npt.NDArray[np.int64]]:
-    """Two texts of 32 tokens, as long as each other: a token's logits beyond a text's end mean nothing."""
+    """Return two texts of 32 tokens. Both have the same length: logits beyond a text's end mean nothing."""
     ids = np.random.default_rng(3).integers(5, sizes["vocab_size"], (2, 32))
     feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
     return feeds | ({"token_type_ids": ids % 2} if sizes["type_vocab_size"] > 1 else {})
@@ -95,7 +101,7 @@ def _feeds(sizes: dict[str, Any]) -> dict[str, npt.NDArray[np.int64]]:
 def _conversion(
     work: Path, source: str, expected: npt.NDArray[np.float32], input_spec: str = ""
 ) -> tuple[Figures, npt.NDArray[np.float32]]:
-    """`convert all` in a process of its own, whose memory is watched with that of all it starts."""
+    """Run `convert all` in a process of its own, and sample its memory with that of its descendants."""
     out = work / f"served-{Path(source).name}"
     command = [sys.executable, "-m", "bench.convert", "--one", source, str(out)]
     command += [str(work / "feeds.npz"), input_spec]
@@ -114,7 +120,7 @@ def _conversion(
 
 @contextmanager
 def _peak_of(pid: int) -> Iterator[list[float]]:
-    """Samples of the resident memory of a process and its descendants together, in MB."""
+    """Sample the resident memory of a process and its descendants together, in MB."""
     samples, done = [0.0], threading.Event()
 
     def watch() -> None:
@@ -138,7 +144,7 @@ def _tree_mb(pid: int) -> float:
 
 
 class TimedSteps:
-    """Steps with the seconds that each took."""
+    """Steps of a conversion that record their seconds."""
 
     def __init__(self) -> None:
         self.times: list[tuple[str, float]] = []

@@ -1,4 +1,4 @@
-"""One encoder with random weights in three forms to convert from; runs in the conversion environment."""
+"""One encoder with random weights, as three sources of a conversion. Runs in the conversion environment."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def three_forms(
 ) -> None:
     """Write the folders `torch` (Hugging Face), `paddle` (PaddleNLP) and `onnx` (model.onnx) to `folder`.
 
-    PyTorch's logits for the arrays of the .npz file `feeds` go to logits.npy. Weights are transformers' first
-    ones, or normal with `std` if that isn't 0.
+    PyTorch's logits for the arrays of the .npz file `feeds` go to logits.npy. Weights are transformers'
+    initial ones, or normal with standard deviation `std` unless that is 0.
     """
     place = Path(folder)
     torch.manual_seed(1)
@@ -45,7 +45,7 @@ def three_forms(
 
 
 def answers(steps: Steps, source: str, input_spec: str, feeds: str) -> list[Any]:
-    """PyTorch's only output for the arrays of the .npz file `feeds`."""
+    """Return PyTorch's only output for the arrays of the .npz file `feeds`."""
     model = load_torch_model(source, input_spec)
     (output,) = torch_runner(model.positional, model.feeds)(dict(np.load(feeds)))
     return output.tolist()

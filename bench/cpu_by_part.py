@@ -147,7 +147,10 @@ class Subject:
         self._instances = sorted(thread for thread, inside in totals if inside != before.get(thread))
 
     def measure(self, connections: int, seconds: float) -> Figures:
-        """Raises CannotMeasure if a process ended or began during the load."""
+        """Load the server, and return the results.
+
+        Raises CannotMeasure if a process ended or began during the load.
+        """
         pids, instances = self._processes.all(), self._instances
         sampler = Sampler(instances, pids)
         threads, inside, began = read_threads(pids), read_inside(self._folder), time.monotonic()
@@ -196,7 +199,7 @@ def started(key: str, model: Model, texts: Sequence[str]) -> Iterator[Subject]:
 
 
 def measure(options: argparse.Namespace, console: Console) -> dict[tuple[int, str], Figures]:
-    """Figures by number of connections and subject. A subject that can't be started is left out."""
+    """Return figures by number of connections and subject. A subject that can't be started is skipped."""
     model, texts = model_of(options.model), WORKLOADS[options.workload].texts()
     figures: dict[tuple[int, str], Figures] = {}
     with contextlib.ExitStack() as stack:
@@ -218,7 +221,7 @@ def measure(options: argparse.Namespace, console: Console) -> dict[tuple[int, st
 
 
 def build_cpu_table(figures: Mapping[tuple[int, str], Figures], title: str) -> Table:
-    """CPU time by part, in us a request."""
+    """Return the table of CPU time by part, in us per request."""
     table = Table("connections", "", title=title, title_justify="left")
     headings = ("requests/s", "busy cores", "front", "its kernel", "other threads", "own code", "tokenizer")
     for heading in (*headings, "predictor", "kernel", "all, us"):
@@ -240,7 +243,7 @@ def build_cpu_table(figures: Mapping[tuple[int, str], Figures], title: str) -> T
 
 
 def build_wait_table(figures: Mapping[tuple[int, str], Figures]) -> Table:
-    """Share of the time in which threads run, wait for a core, and block."""
+    """Return the table of the time in which threads run, wait for a core, and block."""
     table = Table("connections", "", "thread", title="What the threads do", title_justify="left")
     for heading in ("runs", "waits for a core", "blocks", "blocks a request", "texts a run"):
         table.add_column(heading, justify="right")

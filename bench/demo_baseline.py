@@ -1,4 +1,4 @@
-"""Held-out accuracy of logistic regression on character 1-2-grams, and the demo model's beside it."""
+"""Held-out accuracy of the demo model, compared with logistic regression on character 1-2-grams."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A service of embeddings at OpenAI's endpoint beside the bare predictor, at 64 connections.
+"""A service of embeddings at OpenAI's endpoint, compared with the bare predictor at 64 connections.
 
-The demo's model stands for an encoder: the vector is that of its scores, and costs what one of its size does.
-Each round measures both in turn: look at the ratio.
+The demo's model stands for an encoder of its size: the vector holds its scores. Each round measures both in
+turn, so only the ratio counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Loads the default service as it is, with engine and batch on `auto`, in turns with other settings.
+"""Loads the default service, with engine and batch on `auto`, in turns with other settings.
 
-The services run side by side and one at a time is loaded with headlines by wrk. CPU is user and system time
-of front and workers for a request; on a host with other work compare that, and requests a second as a ratio.
+The services run side by side. wrk loads one at a time with headlines. CPU is user and system time of front
+and workers per request. On a host with other work, only CPU and ratios of requests per second count.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXAMPLES = """examples:
 
 
 def config_of(setting: dict[str, Any]) -> dict[str, Any]:
-    """The default service's configuration with other values."""
+    """Return the default service's configuration with other values."""
     config = default_config()
     section = config["op"]["bert"]
     conf = section["local_service_conf"]

@@ -1,6 +1,6 @@
-"""The engines beside each other: rows a second and CPU time of a row, of one BERT classifier.
+"""Compares the engines on one BERT classifier: rows per second, and CPU time per row.
 
-Two sizes of it, with random weights: the demo's (2 layers of 128) and BERT-base's (12 of 768). Each engine
+It has two sizes with random weights: the demo's (2 layers of 128) and BERT-base's (12 of 768). Each engine
 has a process of its own, and they take turns (bench/bert_models.py makes the models).
 """
 
@@ -36,7 +36,7 @@ EXAMPLES = """examples:
 
 
 class Subject(NamedTuple):
-    """form: the folder with the model, `paddle` or `onnx`."""
+    """An engine with its settings. form: the folder of the model, `paddle` or `onnx`."""
 
     title: str
     form: str
@@ -54,7 +54,10 @@ SUBJECTS = (
 
 
 class Run(NamedTuple):
-    """rows_per_s: by the clock. cpu_ms: of a row, of all threads. logits: of the first row."""
+    """Results of a run. rows_per_s: by the clock. cpu_ms: per row, of all threads.
+
+    logits: of the first row.
+    """
 
     rows_per_s: float
     cpu_ms: float
@@ -62,7 +65,7 @@ class Run(NamedTuple):
 
 
 def serve(model: Path, engine: str, precision: str, threads: int) -> None:
-    """A line for each line on standard input: "ROWS LENGTH SECONDS"."""
+    """Measure an engine on request: print a line for each line "ROWS LENGTH SECONDS" of standard input."""
     conf = LocalServiceConf(
         thread_num=threads, precision=precision, strict_precision=True, engine=engine, ir_optim=True
     )
@@ -106,7 +109,10 @@ def served(model: Path, subject: Subject, threads: int) -> Iterator[subprocess.P
 
 
 def asked(process: subprocess.Popen[str], rows: int, length: int, seconds: float) -> Run | None:
-    """None from one that has ended: an engine that is not here, or a precision that this CPU lacks."""
+    """Ask a process for one run.
+
+    Return None if it has ended: the engine is missing, or the CPU lacks the precision.
+    """
     assert process.stdin is not None and process.stdout is not None
     try:
         process.stdin.write(f"{rows} {length} {seconds}\n")

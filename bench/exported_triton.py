@@ -1,8 +1,9 @@
-"""An exported model repository in real Triton: `python -m bench.exported_triton REPOSITORY TRITON_ENV`.
+"""Compares an exported model repository in Triton with our server.
 
-TRITON_ENV is an environment with `nvidia-pytriton` and `tokenizers`. The Triton in it has the Python backend
-alone, so there each ONNX model is a Python model that asks ours; tokenizers, postprocesses and ensembles are
-as they were exported. Both are asked the same texts, together and each alone, and their answers compared.
+`python -m bench.exported_triton REPOSITORY TRITON_ENV`: TRITON_ENV is an environment with `nvidia-pytriton`
+and `tokenizers`. Its Triton has the Python backend alone, so each ONNX model is replaced by a Python model
+that asks our server. Tokenizers, postprocesses and ensembles are as exported. Both get the same texts,
+together and each alone, and their answers are compared.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def write_stand_ins(repository: Path, copy: Path, url: str) -> None:
 
 @contextmanager
 def real_triton(environment: Path, models: Path, work: Path) -> Iterator[str]:
-    """Serves the models; yields the address of its gRPC port."""
+    """Serve the models with Triton, and yield the address of its gRPC port."""
     (server,) = environment.glob("lib/python3.*/site-packages/pytriton/tritonserver")
     version = re.search(r"python(3\.\d+)", str(server))
     assert version is not None
@@ -88,7 +89,7 @@ def _wait(address: str, log: Path) -> None:
 
 
 def ask(address: str, model: str) -> list[dict[str, Any]]:
-    """The outputs for all texts together, and for each, or the message of a refusal."""
+    """Return the outputs for all texts together and for each text, or the message of a refusal."""
     with v2.InferenceServerClient(address) as client:
         told = client.get_model_metadata(model)
         answers = []
@@ -106,7 +107,7 @@ def ask(address: str, model: str) -> list[dict[str, Any]]:
 
 
 def differences(ours: dict[str, Any], theirs: dict[str, Any]) -> float:
-    """The greatest of a score. Raises SystemExit where anything else differs."""
+    """Return the largest difference of a score. Raises SystemExit for any other difference."""
     greatest = 0.0
     for name, array in ours.items():
         if array.dtype == np.float32 and array.shape == theirs[name].shape:

@@ -1,4 +1,4 @@
-"""The figures of one measurement, and the table of all of them."""
+"""The results of one measurement, and the table of all results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TARGET_ADDED_MS = 0.3
 
 
 class Figures(NamedTuple):
-    """One measured load. Latencies and CPU times in ms; CPU is per request, None where it was not read.
+    """Results of one load. Latencies and CPU times in ms; CPU is per request, and None if it was not read.
 
     inside_ms: the part of `cpu_ms` that was spent in tokenizer and predictor calls.
     """
@@ -42,7 +42,7 @@ PREDICTOR_ONE = PREDICTOR.format(1)
 
 
 def print_table(console: Console, rounds: Rounds, title: str) -> None:
-    """A line for each subject: the medians of its measurements, errors added up."""
+    """Print a line for each subject: the medians of its measurements, and the sum of its errors."""
     table = Table(title=title, title_justify="left")
     table.add_column("")
     for heading in (
@@ -73,7 +73,7 @@ def print_table(console: Console, rounds: Rounds, title: str) -> None:
 
 
 def print_targets(console: Console, rounds: Rounds) -> None:
-    """Both targets, each with PASS or OVER TARGET; a round is compared with its own baseline."""
+    """Print both targets, each with PASS or OVER TARGET. A round is compared with its own baseline."""
     http, bare = rounds[HTTP], rounds[BARE]
     beyond = [f.cpu_ms - (f.inside_ms or 0.0) for f in http]
     ratios = [ms / baseline.cpu_ms for ms, baseline in zip(beyond, bare, strict=True)]
@@ -96,7 +96,7 @@ def print_targets(console: Console, rounds: Rounds) -> None:
 
 
 def _added_ms(rounds: Rounds, name: str) -> list[float]:
-    """What the p50 of each turn is over that of tokenizer and predictor just before."""
+    """Return by how much the p50 of each turn exceeds that of tokenizer and predictor just before."""
     pairs = zip(rounds[name], rounds[PREDICTOR_ONE], strict=True)
     return [figures.p50_ms - alone.p50_ms for figures, alone in pairs]
 

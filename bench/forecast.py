@@ -73,7 +73,10 @@ SUBJECTS = {"demo": demo, "card": card}
 
 
 class Comparison(NamedTuple):
-    """The same load in the simulation and in the real service. factor: of the measured throughput."""
+    """Results of the same load in the simulation and in the real service.
+
+    factor: of the measured throughput.
+    """
 
     factor: float
     forecast: Arrivals
@@ -94,7 +97,7 @@ def _divide(forecast: float, real: float) -> float:
 
 
 class Round(NamedTuple):
-    """What one round has measured. closed: the load that the times are measured under."""
+    """Results of one round. closed: the load during which the times are measured."""
 
     times: ServiceTimes
     closed: Load
@@ -180,7 +183,7 @@ def _add_way_outside(
 ) -> ServiceTimes:
     """Return the times with the way between client and front.
 
-    It is what an idle service takes beyond the forecast.
+    The way is the latency of an idle service beyond the forecast.
     """
     real = offer(service.http_port, IDLE_PER_S, seconds, DEADLINE_MS)
     forecast = _simulate(subject, times, IDLE_PER_S, seconds, seed)
@@ -219,7 +222,7 @@ class Node(NamedTuple):
 
 
 def forecast_nodes(subject: Subject, measured: Round, per_s: float, seconds: float, seed: int) -> list[Node]:
-    """Return the forecasts for several numbers of nodes that share so many requests a second."""
+    """Return the forecasts for several numbers of nodes that share `per_s` requests per second."""
     counts = sorted({math.ceil(per_s / (measured.closed.per_s * load)) for load in NODE_LOADS})
     nodes = []
     for count in counts:

@@ -1,4 +1,4 @@
-"""A service with a large answer, 1 x 128 x 768 floats over key/value: what bench/large_answer.py loads."""
+"""A service with a large answer, 1 x 128 x 768 floats over key/value, which bench/large_answer.py loads."""
 
 import sys
 from pathlib import Path

@@ -47,7 +47,7 @@ def measure_updates() -> float:
 
 
 def measure_server_us(service: RepositoryProcess, seconds: float) -> float:
-    """Microseconds of CPU of the front and its worker for a request. Raises CannotMeasure for errors."""
+    """Return the microseconds of CPU of front and worker per request. Raises CannotMeasure for errors."""
     pids = [service.process.pid, *children(service.process.pid)]
     before = cpu_s(pids)
     with bodies_file([BODY]) as file:

@@ -1,4 +1,4 @@
-"""A service whose Op takes as much memory as a request says, and answers with its process id."""
+"""A service whose Op allocates as much memory as a request asks for, and answers with its process id."""
 
 from __future__ import annotations
 

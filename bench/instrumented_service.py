@@ -1,8 +1,8 @@
-"""The default service, whose workers count the CPU time that they spend inside tokenizer and predictor calls.
+"""The default service, with workers that count the CPU time inside tokenizer and predictor calls.
 
-Each call costs two readings of CLOCK_THREAD_CPUTIME_ID more, about 1 us a batch, which the figures of the
-service include; what other threads of the process do meanwhile does not count. Totals lie in a mapped file
-per thread, in the folder that BENCH_INSIDE names.
+Each call reads CLOCK_THREAD_CPUTIME_ID twice. That adds about 1 us per batch to the figures of the service.
+Other threads of the process do not count. Each thread writes its totals to a mapped file, in the folder that
+BENCH_INSIDE names.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOTALS = struct.Struct("<qqqqq")
 
 
 class Inside(NamedTuple):
-    """What the tokenizer and predictor calls of all workers took so far: CPU nanoseconds, calls, texts."""
+    """Totals of the tokenizer and predictor calls of all workers: CPU nanoseconds, calls, texts."""
 
     tokenizer_ns: int = 0
     predictor_ns: int = 0
@@ -41,7 +41,7 @@ class Inside(NamedTuple):
 
 
 def read_inside(folder: Path) -> Inside:
-    """The totals of all workers that write to `folder`."""
+    """Return the totals of all workers that write to `folder`."""
     rows = read_threads_inside(folder).values()
     return Inside(*(sum(column) for column in zip(*rows, strict=True))) if rows else Inside()
 
@@ -92,7 +92,7 @@ class Counter:
 
 
 class Replaced:
-    """An object with one method replaced; everything else is the object's own."""
+    """A wrapper of an object with one method replaced. All other attributes are the object's own."""
 
     def __init__(self, wrapped: Any, **methods: Callable[..., Any]) -> None:
         self._wrapped = wrapped

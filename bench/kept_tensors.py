@@ -1,6 +1,6 @@
-"""What a run of the demo model costs with intermediate tensors that stay in place, and with given-back ones.
+"""Compares a run of the demo model with intermediate tensors kept in memory to a run that frees them.
 
-Two predictors in one process take turns, batches of one length (pipeline/engines/paddle/session.py).
+Two predictors in one process take turns, on batches of one length (pipeline/engines/paddle/session.py).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEPT, GIVEN_BACK = "kept", "given back"
 
 
 def predictors() -> dict[str, Predictor]:
-    """Both, warmed up."""
+    """Return both predictors, warmed up."""
     conf = load_config(ROOT / "config.yml").op["bert"].local_service_conf
     assert conf is not None
     made = {name: create_predictor(load_serving_model(DEMO_MODEL), conf) for name in (KEPT, GIVEN_BACK)}
@@ -41,7 +41,7 @@ def predictors() -> dict[str, Predictor]:
 
 
 def measure(predictor: Predictor, feeds: Mapping[str, Any], runs: int) -> tuple[float, float, float]:
-    """CPU ms of a run, helping threads included, and the median and p99 of its milliseconds."""
+    """Return CPU ms of a run, with helping threads, and the median and p99 of its milliseconds."""
     took_ms: list[float] = []
     cpu = time.process_time()
     for _ in range(runs):

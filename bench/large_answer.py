@@ -1,6 +1,7 @@
-"""Whether the front stays awake: /health/live while 20 clients fetch 1 x 128 x 768 floats over key/value.
+"""Latency of /health/live while 20 clients fetch 1 x 128 x 768 floats over key/value.
 
-The target is a p99 within twice the idle one plus 5 ms, both of the same run. The model is that of the tests.
+The front must stay responsive: the target is a p99 within twice the idle one plus 5 ms, both of the same run.
+The model is that of the tests.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ FACTOR = 2.0
 
 
 def probe(service: ServiceProcess, seconds: float) -> Load:
-    """One connection asks /health/live every few milliseconds: a flood of probes would be the load itself."""
+    """Ask /health/live every few milliseconds on one connection. More probes would be the load itself."""
     return wrk(service.url, "/health/live", connections=1, seconds=seconds, delay_ms=PROBE_EVERY_MS)
 
 
 def measure(service: ServiceProcess, seconds: float, clients: int) -> tuple[Load, Load, Load]:
-    """Probes while idle, probes under load, and the load itself."""
+    """Return the probes while idle, the probes under load, and the load itself."""
     idle = probe(service, seconds)
     with bodies_file([BODY]) as bodies, ThreadPoolExecutor(1) as pool:
         load = pool.submit(

@@ -10,7 +10,10 @@ WORDS, SIZE = 400_000, 768
 
 
 class Large(torch.nn.Module):
-    """input_ids, attention_mask [batch, length] -> logits [batch, 3], from the mean of the words kept."""
+    """A classifier of input_ids and attention_mask [batch, length].
+
+    Logits [batch, 3] come from a masked mean.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Load from generators that are not Python: wrk over HTTP, h2load over gRPC. Closed loop."""
+"""Load generators in a closed loop: wrk for HTTP, h2load for gRPC."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _REMEDY = {"wrk": "wrk", "h2load": "nghttp2-client"}
 
 
 class CannotMeasure(Exception):
-    """Why there is no figure, with the remedy."""
+    """Raised when a measurement is impossible. The message has the reason and a hint."""
 
 
 class Load(NamedTuple):
-    """What a generator saw. Latencies in ms; errors: no answer, or an HTTP status other than 2xx."""
+    """Results of a load generator. Latencies in ms. errors: requests without an answer of status 2xx."""
 
     requests: int
     seconds: float
@@ -43,7 +43,7 @@ class Load(NamedTuple):
 
 @contextmanager
 def bodies_file(bodies: Sequence[bytes]) -> Iterator[Path]:
-    """The bodies in a file, one a line, as the script of `wrk` reads them."""
+    """Write the bodies to a file, one per line, as the script of `wrk` reads them."""
     with tempfile.NamedTemporaryFile(prefix="bodies-") as file:
         file.write(b"\n".join(bodies) + b"\n")
         file.flush()
@@ -60,9 +60,9 @@ def wrk(
     timeout_s: int = 10,
     delay_ms: int = 0,
 ) -> Load:
-    """Post the bodies in turn, or get `path` when there are none. An answer after `timeout_s` is an error.
+    """Post the bodies in turn, or get `path` without bodies. An answer after `timeout_s` is an error.
 
-    delay_ms: what every connection waits before each request.
+    delay_ms: pause of each connection before each request.
     """
     env = (
         os.environ
@@ -74,7 +74,7 @@ def wrk(
 
 
 class ShortTexts(NamedTuple):
-    """Latencies of the short texts among others, in ms; how many were timed; errors of all."""
+    """Latencies of the short texts in a mix, in ms. timed: number of short texts. errors: of all texts."""
 
     timed: int
     p50_ms: float
@@ -85,7 +85,7 @@ class ShortTexts(NamedTuple):
 def wrk_short_texts(
     url: str, path: str, *, connections: int, seconds: float, bodies: Path, short: Path, timeout_s: int = 10
 ) -> ShortTexts:
-    """Post the bodies in turn, of which those in the file `short` are timed."""
+    """Post the bodies in turn, and time only the bodies that are also in the file `short`."""
     env = os.environ | {"BENCH_PATH": path, "BENCH_BODIES": str(bodies), "BENCH_SHORT": str(short)}
     env["BENCH_CONNECTIONS"] = str(connections)
     options = [f"-t{connections}", f"-c{connections}", f"-d{_whole(seconds)}s", f"--timeout={timeout_s}s"]
@@ -93,7 +93,7 @@ def wrk_short_texts(
 
 
 def _wrk(arguments: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
-    """What its script says at the end, in a line of JSON."""
+    """Run wrk, and return the JSON line that its script prints at the end."""
     done = subprocess.run([_tool("wrk"), *arguments], env=env, capture_output=True, text=True, check=False)
     line = next((line for line in done.stdout.splitlines() if line.startswith("JSON ")), None)
     if done.returncode or line is None:
@@ -113,9 +113,9 @@ def h2load(
     http1: bool = False,
     per_s: float | None = None,
 ) -> Load:
-    """One call at a time on each connection, all with the same body: h2load has no other way.
+    """Send calls with the same body, one at a time on each connection: h2load supports nothing else.
 
-    per_s: calls a second on all connections together; None: as many as are answered. The defaults are those
+    per_s: calls per second on all connections together; None: as many as are answered. The defaults are those
     of PipelineService over gRPC, whose body is a framed message.
     """
     with tempfile.TemporaryDirectory(prefix="h2load-") as folder:
@@ -148,5 +148,5 @@ def _tool(name: str) -> str:
 
 
 def _whole(seconds: float) -> int:
-    """Both tools take whole seconds."""
+    """Return whole seconds, which both tools require."""
     return max(1, round(seconds))

@@ -1,9 +1,9 @@
-"""Model repositories: 1,000 texts from 20 clients, 30 models in one server, and the answers of Triton.
+"""Measures model repositories: of text models, of 30 models, and one with recorded answers of Triton.
 
-`texts` asks the text classification of a repository of PaddleNLP's shape, each text alone and then all from
-20 gRPC clients at once, and compares. `thirty` starts 30 ONNX models and asks each, and tells the memory of
-each. `recorded` sends what was recorded from Triton to the same repository, and tells how many answers agree
-and why others do not. `python -m bench.ensemble` has an ensemble beside other servers.
+`texts` asks the text classification of a repository of PaddleNLP's shape. It sends each text alone, then all
+from 20 gRPC clients at once, and compares the answers. `thirty` starts 30 ONNX models, asks each, and prints
+the memory of each. `recorded` sends requests that were recorded from Triton, and counts equal answers.
+`python -m bench.ensemble` compares an ensemble with other servers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MODEL = "ernie_seqcls_model"
 
 
 def texts(console: Console) -> None:
-    """Raises CannotMeasure where an answer is another than that to the text alone."""
+    """Compare answers to texts alone and in batches. Raises CannotMeasure if one differs."""
     chance = random.Random(7)
     asked = ["".join(chance.choices(CHARACTERS, k=chance.randrange(1, LONGEST))) for _ in range(TEXTS)]
     with (
@@ -66,7 +66,7 @@ def texts(console: Console) -> None:
 
 
 def thirty(console: Console) -> None:
-    """Start time of the server, and of each model the memory that its worker has."""
+    """Print the start time of the server, and the memory of each model's worker."""
     with tempfile.TemporaryDirectory() as folder:
         for number in range(MODELS):
             version = Path(folder, f"model_{number:02}", "1")
@@ -91,7 +91,7 @@ def thirty(console: Console) -> None:
 
 
 def recorded(console: Console) -> None:
-    """Raises CannotMeasure where another case differs than is known."""
+    """Compare answers with Triton's. Raises CannotMeasure for a difference that is not known."""
     with tempfile.TemporaryDirectory() as folder:
         with RepositoryProcess(write_recorded(Path(folder))) as service:
             unlike = {row["id"] for row in test_replay.ROWS if not test_replay.agrees(row, service)[0]}
@@ -123,7 +123,7 @@ def _ask(client: rpc.InferenceServerClient, text: str) -> tuple[int, float]:
 
 
 def _batches(client: rpc.InferenceServerClient) -> dict[int, int]:
-    """Runs of the classifier by their rows."""
+    """Return the number of the classifier's runs by their rows."""
     (told,) = client.get_inference_statistics(_MODEL, as_json=True)["model_stats"]
     return {int(one["batch_size"]): int(one["compute_infer"]["count"]) for one in told.get("batch_stats", ())}
 

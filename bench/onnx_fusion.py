@@ -1,6 +1,6 @@
-"""Holds a BERT-like ONNX file against what onnxruntime.transformers' optimiser makes of it: answers, time.
+"""Compares a BERT-like ONNX file with the version that onnxruntime.transformers optimises: answers and time.
 
-Run in the conversion environment. Both run in ONNX Runtime as it is served, one thread, in turns.
+Run in the conversion environment. Both run in ONNX Runtime as it is served, with one thread, in turns.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EXAMPLES = """examples:
 
 
 class Subject:
-    """A file in a session of its own."""
+    """An ONNX file with a session of its own."""
 
     def __init__(self, file: Path) -> None:
         options = onnxruntime.SessionOptions()
@@ -36,7 +36,7 @@ class Subject:
         self._session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
 
     def run(self, feeds: dict[str, Any]) -> tuple[list[Any], float]:
-        """The outputs, and CPU ms."""
+        """Run the model once. Return the outputs and the CPU ms."""
         wanted = {feed.name: feeds[feed.name] for feed in self._session.get_inputs()}
         began = time.thread_time()
         outputs = self._session.run(None, wanted)
@@ -44,7 +44,7 @@ class Subject:
 
 
 def feeds_of(batch: int) -> dict[str, Any]:
-    """input_ids and token_type_ids, attention_mask: int64 [batch, LENGTH]."""
+    """Return input_ids, token_type_ids and attention_mask: int64 [batch, LENGTH]."""
     ids = np.random.default_rng(batch).integers(1, 1000, (batch, LENGTH))
     ones = np.ones_like(ids)
     return {"input_ids": ids, "token_type_ids": ids * 0, "attention_mask": ones}

@@ -1,7 +1,7 @@
-"""Requests at a rate that does not ask whether the service keeps up; each has a deadline.
+"""Open-loop load: requests at a fixed rate, whether or not the service keeps up. Each has a deadline.
 
-Run as `python -m bench.open_loop PORT RATE SECONDS DEADLINE_MS`: prints an `Arrivals` as JSON. A process of
-its own, on one thread without futures: it must offer many times what the service can answer.
+Run as `python -m bench.open_loop PORT RATE SECONDS DEADLINE_MS`: prints an `Arrivals` as JSON. It is a
+process with one thread and without futures, because it must offer many times the service's throughput.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MAX_CONNECTIONS = 2000
 
 
 class Arrivals(NamedTuple):
-    """What was offered and what came back. Latencies in ms, of answers.
+    """Results of a load. Latencies in ms, of answers.
 
-    unsent: a connection was not to be had, for all waited. late: refused with 504, or answered after the
-    deadline as the client sees it. lost: without an answer to the end.
+    unsent: all connections were in use. late: refused with 504, or answered after the client's deadline.
+    lost: not answered until the end.
     """
 
     seconds: float
@@ -47,7 +47,7 @@ class Arrivals(NamedTuple):
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time; its answer is told apart by its status alone."""
+    """A connection with one request at a time, which reads only the status of an answer."""
 
     def __init__(self, generator: Generator) -> None:
         self._generator = generator

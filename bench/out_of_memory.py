@@ -1,7 +1,7 @@
-"""A real end of memory: a service in a memory cgroup, and requests that take twice what there is.
+"""Lets a service run out of memory: a memory cgroup, and requests for twice its limit.
 
-The group is the user's to make, as root, with a limit of some 500 MB and no process in it; of cgroup v1:
-cd /sys/fs/cgroup/memory && mkdir small && echo 500M > small/memory.limit_in_bytes
+The user creates the group as root, with a limit of some 500 MB and without processes. With cgroup v1: cd
+/sys/fs/cgroup/memory && mkdir small && echo 500M > small/memory.limit_in_bytes
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REFUSED = "not tried again"
 
 
 def measure(group: Path, times: int) -> list[str]:
-    """What was observed, a line each; prints it, too. Raises CannotMeasure."""
+    """Print and return the observations, one per line. Raises CannotMeasure."""
     config = {"op": {"hungry": {"concurrency": 2}}, "dag": {"http_errors": "status", "is_thread_op": False}}
     megabytes = 2 * _limit(group) // 1_000_000
     with running_service(ROOT / "bench" / "hungry_service.py", config) as service:
@@ -71,7 +71,7 @@ def _ask_on(service: ServiceProcess, over: Event) -> Counter[str]:
 
 
 def _ask(service: ServiceProcess, megabytes: int) -> str:
-    """`answered`, or why not."""
+    """Return `answered`, or the reason of the failure."""
     body = json.dumps({"key": ["megabytes"], "value": [str(megabytes)]}).encode()
     try:
         answer = service.http("/hungry/prediction", body)

@@ -1,4 +1,4 @@
-"""Goodput under overload: what is answered within its deadline at 1x, 2x, 3x, 5x and 10x of the peak."""
+"""Goodput under overload: answers within their deadline at 1x, 2x, 3x, 5x and 10x of the peak."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEPT = 0.9  # of the peak, that goodput must not fall below
 
 
 class Subject(NamedTuple):
-    """A service, the connections that find its peak, and what is offered then, in multiples of that."""
+    """A service, the number of connections that finds its peak, and the offered multiples of the peak."""
 
     title: str
     script: Path
@@ -62,7 +62,7 @@ SUBJECTS = {"model-bound": model_bound, "card-bound": card_bound, "demo": demo}
 
 
 class Level(NamedTuple):
-    """What came of `factor` times the peak; peak: a second, in a closed loop just before."""
+    """Results at `factor` times the peak. peak: requests per second of a closed loop just before."""
 
     factor: int
     peak: float
@@ -75,7 +75,10 @@ class Level(NamedTuple):
 
 
 def curve(subject: Subject, seconds: float, deadline_ms: int) -> Iterator[Level]:
-    """The levels in turn, each after its own peak: a host that others use, too, is now fast, now slow."""
+    """Yield the levels in turn.
+
+    Each follows a new measurement of the peak, because the speed of a shared host drifts.
+    """
     texts = [http_body(text) for text in headlines()]
     with (
         bodies_file(texts) as bodies,

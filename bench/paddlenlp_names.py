@@ -1,9 +1,8 @@
-"""Compares compat's tokenizers with PaddleNLP's own: tokens, ids, types, lengths and offsets of many texts
-and calls.
+"""Compares compat's tokenizers with PaddleNLP's: tokens, ids, types, lengths and offsets of many texts.
 
-Needs `make convert-env`, where PaddleNLP is. A folder of headlines from outside (.json lines with "sentence",
-.tsv, .txt) is read with `--data`; without, the demo's headlines are. Both sides get the same vocabulary, and
-answer in a process of their own.
+Needs PaddleNLP (`make convert-env`). `--data` reads a folder of headlines (.json lines with "sentence", .tsv,
+.txt); the default is the demo's headlines. Both sides get the same vocabulary, and answer in a process of
+their own.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ HARD_TEXTS = (
 
 
 class Case(NamedTuple):
-    """A tokenizer of one folder, and its arguments."""
+    """A tokenizer of one folder, and the arguments of its calls."""
 
     tokenizer: str
     folder: str
@@ -65,9 +64,9 @@ PAIR_CALLS: tuple[Mapping[str, Any], ...] = (
 
 
 def answers(case: Case, texts: Sequence[str], *, thorough: bool = True) -> Iterator[tuple[str, Any]]:
-    """What the `paddlenlp` of this process answers, with a name for each question.
+    """Yield the answers of this process's `paddlenlp`, with a name for each call.
 
-    An answer is what `json` can hold; an error is its class alone, for its words may differ.
+    An answer is a value of JSON. An error is its class alone, because messages may differ.
     """
     transformers = importlib.import_module("paddlenlp.transformers")
     tokenizer = getattr(transformers, case.tokenizer).from_pretrained(case.folder, **case.arguments)
@@ -93,7 +92,7 @@ def answers(case: Case, texts: Sequence[str], *, thorough: bool = True) -> Itera
 
 
 def of_other_forms(tokenizer: Any, texts: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Windows, words, ids, and the ways back to text."""
+    """Yield answers for windows, words and ids, and decoded texts."""
     long = "".join(texts)
     windows = {"stride": 5, "max_seq_len": 30, "pad_to_max_seq_len": True}
     yield "windows", told(tokenizer, [texts[0][:8], texts[1][:8]], [long, texts[0]], **windows)
@@ -122,7 +121,7 @@ def of_other_forms(tokenizer: Any, texts: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def told(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """The result of a call with the types that it is made of, or the class of its error."""
+    """Return the result of a call with the types in it, or the class of its error."""
     try:
         return plain(function(*args, **kwargs))
     except (AssertionError, IndexError, KeyError, TypeError, ValueError) as exc:
@@ -130,7 +129,7 @@ def told(function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value as `json` holds it, with the names of its types."""
+    """Return a value as JSON, with the names of its types."""
     if hasattr(value, "items"):
         return [type(value).__name__, {name: plain(entry) for name, entry in value.items()}]
     if hasattr(value, "dtype"):
@@ -145,9 +144,9 @@ def plain(value: Any) -> Any:
 def differences(
     cases: Sequence[Case], texts: Sequence[str], python: str, *, thorough: bool = True
 ) -> tuple[int, list[str]]:
-    """How many answers were compared, and a line for each that differs.
+    """Return the number of compared answers, and a line for each difference.
 
-    python: the interpreter that has PaddleNLP. Raises RuntimeError where one of the two fails.
+    python: the interpreter with PaddleNLP. Raises RuntimeError if one of the two fails.
     """
     ours = _answered_by(sys.executable, cases, texts, thorough)
     theirs = _answered_by(python, cases, texts, thorough)
@@ -162,7 +161,7 @@ def differences(
 def _answered_by(
     python: str, cases: Sequence[Case], texts: Sequence[str], thorough: bool
 ) -> list[list[list[Any]]]:
-    """The answers of the `paddlenlp` that this interpreter imports, a list for each case."""
+    """Return the answers of the `paddlenlp` that this interpreter imports, as a list for each case."""
     with tempfile.TemporaryDirectory() as folder:
         asked, answered = Path(folder, "asked.json"), Path(folder, "answered.json")
         request = {"cases": cases, "texts": texts, "thorough": thorough}
@@ -185,7 +184,7 @@ def _answer(asked: Path, answered: Path) -> None:
 
 
 def read_texts(folder: Path) -> list[str]:
-    """The headlines in the files of a folder. Raises ValueError when there are none."""
+    """Return the headlines in the files of a folder. Raises ValueError if there are none."""
     texts: list[str] = []
     for path in sorted(folder.iterdir()):
         lines = path.read_text("utf-8").split("\n") if path.suffix in (".json", ".tsv", ".txt") else []

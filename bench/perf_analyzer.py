@@ -1,8 +1,8 @@
-"""Runs Triton's perf_analyzer against the demo's model Op, and checks what it reports of the server.
+"""Runs Triton's perf_analyzer against the demo's model Op, and checks the server figures that it reports.
 
-Both protocols, tensors sent and in shared memory, 1 to 4 requests at once. It reports the differences of our
-statistics over its windows; they are true when they agree with what it counted and timed itself, and when the
-statistics agree with /metrics.
+It covers both protocols, tensors in the request and in shared memory, and 1 to 4 requests at once.
+perf_analyzer reports differences of our statistics over its windows. They must agree with its own counts and
+times, and the statistics must agree with /metrics.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ EXAMPLES = """examples:
 
 
 class Level(NamedTuple):
-    """One concurrency. Latencies in us, as perf_analyzer tells them: its own, and the server's by ours."""
+    """Results at one concurrency.
+
+    Latencies in us: perf_analyzer's own, and the server's from our statistics.
+    """
 
     concurrency: int
     sent: int
@@ -55,7 +58,7 @@ class Level(NamedTuple):
     output_us: int
 
     def flaws(self) -> Iterator[str]:
-        """Where the server's figures can't be true. At the edges of its windows requests are under way."""
+        """Yield contradictions in the server's figures. At the edges of a window requests are in flight."""
         most_apart = 2 * TRIALS * self.concurrency
         if abs(self.sent - self.counted) > most_apart:
             yield f"{self.sent} requests sent and {self.counted} counted"
@@ -78,7 +81,7 @@ _REPORT = re.compile(
 
 
 def levels_in(report: str) -> list[Level]:
-    """Of perf_analyzer's printed report, one for each concurrency."""
+    """Parse perf_analyzer's printed report: one level for each concurrency."""
     levels = []
     for part in report.split("Request concurrency: ")[1:]:
         found = _REPORT.search(part)
@@ -91,7 +94,7 @@ def levels_in(report: str) -> list[Level]:
 
 
 class Analyzer:
-    """The program as docker/install.sh puts it beside the tools, with the libraries it needs."""
+    """The program that docker/install.sh installs, with the libraries it needs."""
 
     def __init__(self) -> None:
         self._program = FOLDER / "bin" / "perf_analyzer"
@@ -105,7 +108,7 @@ class Analyzer:
             raise CannotMeasure(loads.stderr.strip())
 
     def levels(self, address: str, window_ms: int, *options: str) -> list[Level]:
-        """Raises CannotMeasure where it gave no figures for a concurrency."""
+        """Run perf_analyzer once. Raises CannotMeasure if it reports nothing for a concurrency."""
         command = [str(self._program), "-m", MODEL, "-u", address, "--concurrency-range", f"1:{LEVELS}"]
         command += ["--measurement-interval", str(window_ms)]
         # Stable or not, each level has its windows: what is looked at is whose count is right.
@@ -122,7 +125,7 @@ class Analyzer:
 
 
 def statistics(service: ServiceProcess) -> int:
-    """Requests that the model Op has answered, as KServe v2 tells it."""
+    """Return the number of requests that the model Op has answered, from KServe v2's statistics."""
     with urllib.request.urlopen(f"{service.url}/v2/models/{MODEL}/stats") as answer:
         (model,) = json.load(answer)["model_stats"]
     count: int = model["inference_stats"]["success"]["count"]
@@ -144,7 +147,7 @@ def main() -> int:
 
 
 def measure(analyzer: Analyzer, window_ms: int, console: Console) -> int:
-    """0 when all figures are true, 1 when some are not."""
+    """Return 0 if all figures are consistent, else 1."""
     table = Table("", "by", "sent", "counted", "batches", "1/s", "us", "server", "infer")
     flaws: list[str] = []
     with running_service(ROOT / "web_service.py", default_config(1)) as service:
@@ -165,9 +168,9 @@ def measure(analyzer: Analyzer, window_ms: int, console: Console) -> int:
 def examine(
     analyzer: Analyzer, service: ServiceProcess, window_ms: int, protocol: str, memory: str = "none"
 ) -> tuple[list[Level], list[str]]:
-    """One run of it over "grpc" or "http", and what can't be true in its report and in our statistics.
+    """Run perf_analyzer over "grpc" or "http". Return its levels, and the contradictions in its report.
 
-    window_ms: what it measures at a time. memory: "none" or "system", for tensors in shared memory.
+    window_ms: length of a measurement window. memory: "none" or "system", for tensors in shared memory.
     """
     address = service.rpc_address if protocol == "grpc" else service.url.removeprefix("http://")
     before = statistics(service), service.answered().get("ok", 0)

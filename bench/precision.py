@@ -1,7 +1,7 @@
-"""The demo in every precision: size, CPU time of a run, and what its service answers to held-out headlines.
+"""The demo in every precision: size, CPU time of a run, and its service's answers to held-out headlines.
 
-`paddlewheel convert precision` makes each (it needs `make convert-env`), calibrated on headlines of the
-training, and served as the demo is. CPU times are medians of runs with one thread, one model after the other.
+`paddlewheel convert precision` makes each (it needs `make convert-env`), calibrated on training headlines.
+CPU times are medians of runs with one thread, one model after the other.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EXAMPLE = "example: python -m bench.precision --runs 100"
 
 @dataclass(frozen=True)
 class Made:
-    """A serving model, and how far its logits were from those of fp32 when it was made."""
+    """A serving model, and the difference of its logits to those of fp32 when it was made."""
 
     directory: Path
     max_abs_diff: float = 0.0
@@ -50,7 +50,10 @@ class Made:
 
 @dataclass(frozen=True)
 class Measured:
-    """Bytes on disk, answers by headline, and the median CPU time in ms of a run of so many rows."""
+    """Results of one form.
+
+    Bytes on disk, answers by headline, and the median CPU ms of a run by number of rows.
+    """
 
     made: Made
     size: int
@@ -61,7 +64,7 @@ class Measured:
 def make_models(
     folder: Path, headlines: Mapping[str, Sequence[Headline]], console: Console
 ) -> dict[str, Made]:
-    """The demo in all forms, by what they are called; one that can't be made here is told and left out."""
+    """Make the demo in all forms, by name. A form that can't be made here is reported and skipped."""
     files = {name: folder / f"{name}.txt" for name in headlines}
     for name, file in files.items():
         file.write_text("".join(f"{headline.text}\n" for headline in headlines[name]), encoding="utf-8")
@@ -81,7 +84,7 @@ def make_models(
 
 
 def _as_onnx(folder: Path) -> Made:
-    """The demo's serving model with its program as ONNX."""
+    """Return the demo's serving model with its program as ONNX."""
     conversion = convert_to_onnx(DEMO_MODEL, folder / "onnx")
     demo = load_serving_model(DEMO_MODEL)
     write_serving_model(
@@ -92,7 +95,10 @@ def _as_onnx(folder: Path) -> Made:
 
 
 def served_labels(model: Path, texts: Sequence[str]) -> list[str]:
-    """What the default service answers with this model; it leaves to the model what the model settles."""
+    """Return the default service's answers with this model.
+
+    The model's own settings replace the service's.
+    """
     config = default_config(instances=1)
     conf = config["op"]["bert"]["local_service_conf"]
     conf["model_config"] = str(model)
@@ -109,7 +115,10 @@ def served_labels(model: Path, texts: Sequence[str]) -> list[str]:
 
 
 def cpu_ms(models: Mapping[str, Made], texts: Path, runs: int) -> dict[str, dict[int, float]]:
-    """Medians by model and rows. The models take turns, so that a slow minute of the host is everyone's."""
+    """Return medians by model and rows.
+
+    The models take turns, so that a slow minute of the host affects all.
+    """
     demo = load_serving_model(DEMO_MODEL)
     rows = text_rows(texts, create_model_target(demo, read_program(demo.directory)))
     predictors = {name: _predictor(model.directory) for name, model in models.items()}
@@ -144,7 +153,7 @@ def size_of(directory: Path) -> int:
 
 
 def print_table(console: Console, measured: Mapping[str, Measured], truth: Sequence[str]) -> None:
-    """A line a form, the fp32 model of Paddle first."""
+    """Print a line for each form, starting with Paddle's fp32 model."""
     table = Table(
         title=f"The demo: {len(truth)} held-out headlines served; CPU ms of a run of 1, 8, 32 rows",
         title_justify="left",

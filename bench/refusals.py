@@ -1,6 +1,7 @@
-"""What refusals cost: goodput, and CPU of the front, where callers retry at once.
+"""Cost of refusals: goodput, and CPU of the front, with callers that retry at once.
 
-1,000 may be pending, so that only the levels of more connections have refusals. Levels are measured in turns.
+1,000 requests may be pending, so only levels with more connections have refusals. Levels are measured in
+turns.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _IDLE_WITHIN_S = 30.0
 
 
 class Subject(NamedTuple):
-    """A service, and how many connections ask it, in turn."""
+    """A service, and the numbers of connections to load it with."""
 
     title: str
     script: Path
@@ -48,7 +49,7 @@ def demo() -> Subject:
 
 
 def resting() -> Subject:
-    """Workers that use no CPU and answer little: what the front uses goes into refusals."""
+    """Return a service whose workers use no CPU and answer little: the front's CPU goes into refusals."""
     config = {
         "dag": {"http_errors": "status", "is_thread_op": False, "max_pending_requests": _MAX_PENDING},
         "op": {"burn": {"concurrency": 1}},
@@ -61,7 +62,7 @@ SUBJECTS = {"demo": demo, "resting": resting}
 
 
 class Level(NamedTuple):
-    """One load: answers and refusals a second, the latency of both, CPU seconds a second."""
+    """Results of one load: answers and refusals per second, the latency of both, CPU seconds per second."""
 
     answered: float
     refused: float
@@ -86,7 +87,7 @@ def measured(service: ServiceProcess, connections: int, seconds: float) -> Level
 
 
 def _until_idle(service: ServiceProcess) -> None:
-    """Return when nothing is pending of the load before, whose callers have left."""
+    """Wait until no request of the former load is pending, whose clients have left."""
     until = time.monotonic() + _IDLE_WITHIN_S
     while time.monotonic() < until:
         with urllib.request.urlopen(f"{service.url}/metrics") as answer:
@@ -97,7 +98,11 @@ def _until_idle(service: ServiceProcess) -> None:
 
 
 def table_of(title: str, levels: dict[int, list[Level]]) -> Table:
-    """The medians; what an answer costs is that of the fewest connections, and refusals have the rest."""
+    """Return the table of medians.
+
+    The level with the fewest connections gives the cost of an answer. The remaining CPU of other levels is
+    that of their refusals.
+    """
     table = Table(title=f"{title}, callers that retry at once", title_justify="left")
     for heading in (
         "connections", "goodput/s", "refused/s", "p50 ms", "p99", "front CPU", "workers CPU",

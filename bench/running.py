@@ -21,14 +21,14 @@ _STOP_S = 30.0
 
 
 class ServiceCpu:
-    """CPU time of a service; its workers have to stay the same."""
+    """CPU time of a service whose workers stay the same."""
 
     def __init__(self, service: ServiceProcess) -> None:
         self._service = service
         self._workers = service.worker_pids()
 
     def so_far_s(self) -> tuple[float, float]:
-        """Of the front, of all workers."""
+        """Return the CPU seconds of the front and of all workers so far."""
         if self._service.worker_pids() != self._workers:
             raise CannotMeasure("a worker was replaced during the measurement; its CPU time is lost")
         return cpu_s([self._service.process.pid]), cpu_s(self._workers)
@@ -38,7 +38,10 @@ class ServiceCpu:
 def running_service(
     script: Path, config: Mapping[str, Any], env: Mapping[str, str] | None = None
 ) -> Iterator[ServiceProcess]:
-    """`script --config` with free ports, every instance ready; SIGTERM at last. Raises CannotMeasure."""
+    """Run `script --config` on free ports, with all instances ready, and stop it at the end.
+
+    Raises CannotMeasure if the service does not start.
+    """
     arguments = ("--config", "{config}")
     with ServiceProcess(script, config, arguments=arguments, env=env, folder=ROOT, wait=False) as service:
         try:
@@ -61,9 +64,9 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 
 def default_config(instances: int | None = None) -> dict[str, Any]:
-    """config.yml without its ports, or with another number of instances too.
+    """Return config.yml without its ports, so that `running_service` takes free ones.
 
-    Without ports, so that `running_service` takes free ones. Raises CannotMeasure without the demo model.
+    instances: replaces the number of instances. Raises CannotMeasure without the demo model.
     """
     if not (DEMO_MODEL / "serving_server").is_dir():
         raise CannotMeasure("models/demo is not there; run `paddlewheel convert demo` first")

@@ -1,8 +1,8 @@
-"""Rows/s of `paddlewheel score` beside the sorted loop: tokenizer and predictor with nothing around them.
+"""Rows/s of `paddlewheel score` compared with the sorted loop: tokenizer and predictor without a server.
 
-Rows are the demo's headlines, again and again, in no order. The loop has all of them sorted by length, and a
-process for each core; it runs before and after the command. With --kill nothing is measured: the command is
-killed in the middle and called again, and each row has to be there once, in order.
+Rows are the demo's headlines, repeated and shuffled. The loop has all of them sorted by length, and a process
+for each core. It runs before and after the command. With --kill nothing is measured: the command is killed in
+the middle and called again, and each row must be there once, in order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EXAMPLES = """examples:
 
 
 class Way(NamedTuple):
-    """How the model is run, chosen as `paddlewheel score` chooses it."""
+    """Engine and settings that run the model, chosen as by `paddlewheel score`."""
 
     engine: str
     precision: str
@@ -63,12 +63,12 @@ def write_rows(path: Path, texts: list[str], rows: int) -> None:
 
 
 def looped(loops: LoopProcesses, seconds: float, cores: int) -> float:
-    """Rows/s of all processes."""
+    """Return the rows/s of all loop processes."""
     return sum(ran.texts / ran.seconds for ran in loops.run(EVERYTHING, seconds, cores))
 
 
 def scored(source: Path, target: list[str]) -> tuple[float, float]:
-    """Rows/s as the command tells them, and the seconds that it took from its start to its end."""
+    """Return the rows/s that the command prints, and the seconds from its start to its end."""
     out = source.with_name("out.jsonl")
     command = [sys.executable, "-m", "pipeline", "score", str(source), str(out), "--restart", *target]
     began = time.monotonic()
@@ -81,7 +81,7 @@ def scored(source: Path, target: list[str]) -> tuple[float, float]:
 
 
 def killed(source: Path, rows: int) -> str:
-    """What is wrong with the rows that a killed command and a second one have written; empty: nothing."""
+    """Kill a command, and call it again. Return the first error in the rows of both; empty without errors."""
     out = source.with_name("out.jsonl")
     part = out.with_name("out.jsonl.part")
     command = [sys.executable, "-m", "pipeline", "score", str(source), str(out), "--model", str(DEMO_MODEL)]
@@ -105,7 +105,7 @@ def killed(source: Path, rows: int) -> str:
 
 
 def survive(rows: int) -> int:
-    """Kill the command in the middle of so many rows, and tell what became of them."""
+    """Kill the command in the middle of `rows` rows, and print the result."""
     console = Console(markup=False, highlight=False)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "rows.jsonl")

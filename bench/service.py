@@ -1,9 +1,9 @@
 """Loads the default service over HTTP and gRPC, in turns with the bare predictor and a bare ASGI application.
 
-Server CPU is user and system time of front and workers. What workers spend inside tokenizer and predictor
-calls is read around those calls (bench/instrumented_service.py). Every round measures every subject in turn;
-those with one caller in turns of a second, half of each load's seconds: between them the host's own speed
-drifts by more than what is looked for.
+Server CPU is user and system time of front and workers. bench/instrumented_service.py reads the time inside
+tokenizer and predictor calls. Every round measures every subject in turn. Subjects with one caller alternate
+every second for half of each load's seconds: otherwise the host's speed would drift by more than the
+difference.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Bench:
         self._service_gap_ms = 0  # between two requests of a connection, as the service answered them of late
 
     def steps(self) -> Iterator[tuple[str, Callable[[], Figures]]]:
-        """One round."""
+        """Yield the steps of one round."""
         seconds = self._options.seconds
         alone_s = max(1.0, seconds / 4)
         one_s = 1  # the least that wrk can do
@@ -155,7 +155,7 @@ def _refused(outcomes: dict[str, int]) -> int:
 
 
 def measure(options: argparse.Namespace, console: Console) -> dict[str, list[Figures]]:
-    """Every subject in every round. Raises CannotMeasure."""
+    """Measure every subject in every round. Raises CannotMeasure."""
     rounds: dict[str, list[Figures]] = {}
     with contextlib.ExitStack() as stack, Progress(console=console, transient=True) as progress:
         task = progress.add_task("starting the service and the baselines", total=None)

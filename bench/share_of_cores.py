@@ -1,8 +1,8 @@
-"""How much of the cores two computing processes get beside two of other sessions.
+"""Shares of the cores that two computing processes get beside two processes of other sessions.
 
-In some rows their session has other processes, too, which do nothing but wake up often. A kernel that shares
-its cores out by session (kernel.sched_autogroup_enabled) gives each session as much, so these should change
-little. Where they change much, a server whose processes wake often looks faster than it is.
+In some rows their session also has processes that do nothing but wake up often. A kernel that divides its
+cores by session (kernel.sched_autogroup_enabled) gives each session the same share, so these should have
+little effect. A large effect means that a server whose processes wake often looks faster than it is.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ os.killpg(0, 9)
 
 @contextlib.contextmanager
 def session(computing: int, waking: int = 0, nice: int = 0) -> Iterator[int]:
-    """The first process of a session of so many."""
+    """Start a session with these processes, and yield its first process."""
     command = [sys.executable, "-c", _SESSION, _SPIN, _WAKE, *map(str, (computing, waking, nice))]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
@@ -53,7 +53,7 @@ def session(computing: int, waking: int = 0, nice: int = 0) -> Iterator[int]:
 
 
 def cores(waking: int, nice: int, seconds: float) -> float:
-    """What the computing processes get, beside as many others."""
+    """Return the cores that the computing processes get, beside as many others."""
     with contextlib.ExitStack() as stack:
         for _ in range(NEIGHBOURS):
             stack.enter_context(session(1))

@@ -1,4 +1,4 @@
-"""model.py of Triton's Python backend in place of an ONNX model: it asks the server that runs that."""
+"""model.py of Triton's Python backend that replaces an ONNX model: it asks a server that runs the model."""
 
 from __future__ import annotations
 

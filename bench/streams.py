@@ -1,9 +1,9 @@
-"""Streams of a decoupled model over gRPC: answers a second, and the time to the first answer.
+"""Streams of a decoupled model over gRPC: answers per second, and the time to the first answer.
 
     python -m bench.streams
 
-Prints the answers a second of one stream with 10,000, and of 50 streams with 200 each at a time. Then the
-median time to the first answer of a stream, beside the median of a unary call of the same model code.
+Prints the answers per second of one stream with 10,000, and of 50 concurrent streams with 200 each. Then the
+median time to the first answer of a stream, and the median of a unary call of the same model code.
 """
 
 from __future__ import annotations

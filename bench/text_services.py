@@ -1,6 +1,7 @@
-"""Services of texts beside the bare predictor: classes at 64 connections, zero-shot of 20 callers and of one.
+"""Services of texts compared with the bare predictor: classes at 64 connections, and zero-shot.
 
-Each round measures everything in turn, on the demo's model with one instance of two threads: look at ratios.
+Zero-shot has 20 callers, then one. Each round measures everything in turn, on the demo's model with one
+instance of two threads. Only ratios count.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TOPICS = tuple("体财科教军旅车房股农游文娱国故健")
 
 
 def bodies(texts: Sequence[str], parameters: Sequence[dict[str, Any]]) -> list[bytes]:
-    """Requests of KServe v1, each with parameters of its own."""
+    """Return requests of KServe v1, each with parameters of its own."""
     rows = zip(texts, parameters, strict=False)
     return [json.dumps({"instances": [{"text": t}], "parameters": p}).encode() for t, p in rows]
 
@@ -41,7 +42,7 @@ def asked(service: TextProcess, requests: Sequence[bytes], connections: int, sec
 
 
 def sorted_loop(seconds: float) -> float:
-    """Texts per second of the predictor alone, in batches of equally long ones."""
+    """Return the texts per second of the predictor alone, in batches of texts with similar lengths."""
     config = {**default_config(), "http_port": 18082}  # nothing listens
     config["op"]["bert"]["local_service_conf"]["thread_num"] = 2
     predictor = BarePredictor(DEMO_MODEL, config)

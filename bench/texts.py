@@ -1,4 +1,4 @@
-"""Headlines of usual length, texts of very different lengths, and the requests that carry them."""
+"""Headlines of usual length, texts of very different lengths, and request bodies with them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MIXED = 512
 
 
 def headlines() -> list[str]:
-    """The demo's headlines of about 30 characters, in file order; short ones are joined by twos."""
+    """Return the demo's headlines of about 30 characters, in file order. Short ones are joined in pairs."""
     texts = [headline.text for headline in read_headlines()]
     own = [text for text in texts if len(text) in CHARACTERS]
     pairs = (f"{a}，{b}" for a, b in zip(texts[::2], texts[1::2], strict=False))
@@ -24,9 +24,10 @@ def headlines() -> list[str]:
 
 
 def mixed_lengths() -> list[str]:
-    """Texts of 5 to 400 characters with a long tail: 57 tokens on average, the median 33, a tenth over 112.
+    """Return texts of 5 to 400 characters with a long tail.
 
-    They are headlines, joined and cut; always the same.
+    They have 57 tokens on average, 33 at the median, and a tenth has over 112. They are headlines, joined and
+    cut, always the same.
     """
     texts = [headline.text for headline in read_headlines()]
     random = np.random.default_rng(1)
@@ -36,7 +37,7 @@ def mixed_lengths() -> list[str]:
 
 
 def _joined(texts: list[str], start: int, length: int) -> str:
-    """So many characters of the texts from `start` on."""
+    """Return `length` characters of the texts from `start` on."""
     joined = ""
     while len(joined) < length:
         joined += ("，" if joined else "") + texts[start % len(texts)]
@@ -49,7 +50,7 @@ def http_body(text: str) -> bytes:
 
 
 def grpc_body(text: str) -> bytes:
-    """A message as gRPC frames it: not compressed, length, protobuf."""
+    """Return a protobuf message as gRPC frames it: compression flag, length, message."""
     return framed(Request(name="bert", method="prediction", key=["0"], value=[text]).SerializeToString())
 
 

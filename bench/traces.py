@@ -33,7 +33,7 @@ SPANS = 4  # of a request for a single model: InferRequest, the model, compute, 
 
 
 def build_trace(open_spans: dict[str, Span]) -> RequestTrace:
-    """A complete trace of a request for a single model, alone in its batch."""
+    """Return a complete trace of a request for a single model, alone in its batch."""
     trace = RequestTrace(lambda _: None, None, open_spans, with_tensors=False)
     now = time.monotonic()
     trace.begin("HTTP", now, "model", "1", "request", is_single=True)
@@ -47,7 +47,7 @@ def build_trace(open_spans: dict[str, Span]) -> RequestTrace:
 
 
 def measure_us(step: Callable[[], object], count: int) -> float:
-    """Microseconds of CPU for each call."""
+    """Return the microseconds of CPU per call."""
     began = time.process_time()
     for _ in range(count):
         step()
@@ -64,7 +64,7 @@ def set_level(service: RepositoryProcess, level: str) -> None:
 
 
 def measure_ratios(turns: int, seconds: float) -> dict[str, list[float]]:
-    """The CPU of a request with traces off and at 1 % of requests, as shares of the CPU without traces."""
+    """Return the CPU of a request with traces off and at 1 % of requests, relative to that without traces."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (write_model(folder / "models", "echo", MODEL) / "1").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""Round trips between two processes, by size: over the socket and through the memfd of `messages.frames`.
+"""Round trips between two processes, by size: over the socket, and through the memfd of `messages.frames`.
 
 The second table is of `messages.values`: an array inside the tree, and as a part beside it.
 """
@@ -49,7 +49,7 @@ def _parts_of(received: wire.Frame) -> Stowed:
 
 
 class Peer:
-    """One end: sends a tail and reads one, as front and worker do."""
+    """One end of a connection: sends a tail and reads one, as front and worker do."""
 
     def __init__(self, sock: socket.socket, arena: Arena, region: wire.Region) -> None:
         self._socket = sock
@@ -74,7 +74,7 @@ class Peer:
 
 @contextmanager
 def echo(arena_from: int) -> Iterator[Peer]:
-    """A peer whose other end, another process, sends back what it gets: by memfd from `arena_from` bytes."""
+    """Start a process that sends back each message, and yield this end: by memfd from `arena_from` bytes."""
     with patch.object(wire, "ARENA_BYTES_FROM", arena_from):
         arena_fd = create_arena_fd()
         ours, theirs = socket.socketpair()
@@ -98,7 +98,7 @@ def _echo_forever(peer: Peer) -> None:
 
 
 def best_us(function: Callable[[], object], seconds: float) -> tuple[float, float]:
-    """Median and smallest time of a call, in us."""
+    """Return median and minimum time of a call, in us."""
     taken: list[float] = []
     until = time.perf_counter() + seconds
     while (began := time.perf_counter()) < until or len(taken) < 3:

@@ -1,4 +1,4 @@
-"""Whether `paddlewheel tune` chooses alike: tunes a service twice, and measures both choices in turns.
+"""Runs `paddlewheel tune` twice on a service, and compares both choices in turns.
 
 python -m bench.tune_twice . --sample texts.txt --budget 2m
 """

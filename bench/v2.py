@@ -1,7 +1,7 @@
-"""What the front process spends on a request of KServe v2, beside the key/value route and a bare gRPC server.
+"""CPU of the front per request of KServe v2, compared with key/value and with a bare gRPC server.
 
-An identity service over every endpoint, with tensors of 1 KB and 1 MB; the bare server parses and answers the
-same messages. Every round measures every subject in turn: look at ratios within a round.
+An identity service gets tensors of 1 KB and 1 MB over every endpoint. The bare server parses and answers the
+same messages. Every round measures every subject in turn, so only ratios within a round count.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EXAMPLES = "example: python -m bench.v2 --rounds 5 --size '1 KB'"
 
 
 class Subject(NamedTuple):
-    """A request as h2load sends it."""
+    """A request that h2load sends."""
 
     path: str
     body: bytes
@@ -54,7 +54,7 @@ class Subject(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """cpu_us: of the front, or of the bare server, for one request."""
+    """Results of a load. cpu_us: of the front, or of the bare server, per request."""
 
     per_s: float
     p50_ms: float
@@ -66,7 +66,7 @@ Rounds = dict[tuple[str, str], list[Figure]]
 
 
 def subjects(size: int) -> dict[str, Subject]:
-    """The same tensor of `size` bytes for each endpoint; for key/value a text of as many."""
+    """Return the same tensor of `size` bytes for each endpoint; for key/value, a text of the same size."""
     array = np.random.default_rng(0).random((1, size // 4), np.float32)
     tensor = {"name": "INPUT0", "datatype": "FP32", "shape": list(array.shape)}
     raw = array.tobytes()
@@ -100,7 +100,7 @@ def subjects(size: int) -> dict[str, Subject]:
 
 @contextlib.contextmanager
 def bare_grpc(*how: str) -> Iterator[tuple[str, int]]:
-    """The address and process id of `bench.bare_grpc`."""
+    """Start `bench.bare_grpc`, and yield its address and process id."""
     (port,) = free_ports(1)
     process = subprocess.Popen([sys.executable, "-m", "bench.bare_grpc", str(port), *how], cwd=ROOT)
     try:
@@ -156,7 +156,7 @@ class Bench:
 
 
 def measure(options: argparse.Namespace, console: Console) -> Rounds:
-    """Every subject in every round. Raises CannotMeasure."""
+    """Measure every subject in every round. Raises CannotMeasure."""
     rounds: Rounds = {}
     with contextlib.ExitStack() as stack, Progress(console=console, transient=True) as progress:
         task = progress.add_task("starting the service and the bare servers", total=None)
@@ -203,7 +203,7 @@ def print_rounds(console: Console, rounds: Rounds, title: str) -> None:
 
 
 def ratios(figures: list[Figure], others: list[Figure]) -> list[float]:
-    """Of the CPU of one subject to that of another, round by round."""
+    """Return the CPU ratio of one subject to another in each round."""
     return [mine.cpu_us / other.cpu_us for mine, other in zip(figures, others, strict=True)]
 
 

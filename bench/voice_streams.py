@@ -1,4 +1,4 @@
-"""Streams of audio to services/voice_activity: latency in real time, batches at full speed, right answers."""
+"""Streams of audio to services/voice_activity: latency in real time, full-speed batches, correct answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STREAMS_OF_A_CHANNEL = 50
 
 @dataclass
 class Answers:
-    """What came of the requests of all streams."""
+    """Results of the requests of all streams."""
 
     latencies_ms: list[float] = field(default_factory=list)
     difference: float = 0.0  # the largest, to ONNX Runtime alone
@@ -52,7 +52,7 @@ class Answers:
 
 @contextmanager
 def running_vad(model: Path, batch_size: int) -> Iterator[ServiceProcess]:
-    """The service of the project, with this model."""
+    """Start the project's voice activity service with this model."""
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work) / "voice_activity"
         shutil.copytree(ROOT / "services/voice_activity", folder, ignore=shutil.ignore_patterns("*.onnx"))

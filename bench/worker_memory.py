@@ -1,6 +1,6 @@
-"""A worker's memory and CPU under batches of random shapes, by what its C library keeps of what is freed.
+"""A worker's memory and CPU under batches of random shapes, by settings of the C library's allocator.
 
-Run as `python -m bench.worker_memory --one BATCHES SEED TOKENS` in the environment to be measured: JSON.
+Run as `python -m bench.worker_memory --one BATCHES SEED TOKENS` in the environment to measure; prints JSON.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
 
 
 def measure_one(batches: int, seed: int, tokens: int) -> dict[str, Any]:
-    """MB after each of SAMPLES parts of the batches, and CPU ms of a batch in the last part of them."""
+    """Return MB after each of SAMPLES parts of the batches, and CPU ms per batch in the last part."""
     from pipeline.config.config_file import load_config
     from pipeline.engines import create_predictor
     from pipeline.models.serving_model import load_serving_model

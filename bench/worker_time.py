@@ -1,8 +1,8 @@
-"""The worker's own time: what each stage of it takes of a request, beside tokenizer and predictor.
+"""The worker's CPU time per request by stage, without tokenizer and predictor.
 
 Dispatches of headlines go through the code of the default service's worker in this process, one by one, as
-the front would send them. A stage's time is CPU of its thread without that of the stages within it, in
-microseconds a request: the median of many dispatches, so that other work on the host hardly counts.
+from the front. The time of a stage is CPU of its thread without nested stages, in microseconds per request.
+It is the median of many dispatches, so that other work on the host hardly counts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ EXAMPLES = """examples:
 
 
 class Stages:
-    """Nanoseconds by stage, each without the stages within it."""
+    """Nanoseconds by stage, without nested stages."""
 
     def __init__(self) -> None:
         self.ns: dict[str, int] = {}
@@ -71,7 +71,7 @@ class Stages:
         self._own_ns = self._cost_of_a_call()
 
     def timed(self, stage: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, its time counted as that of the stage."""
+        """Return the function with its time added to the stage."""
         within, clock, ns = self._within, time.thread_time_ns, self.ns
 
         def call(*args: Any, **named: Any) -> Any:
@@ -99,7 +99,7 @@ class Stages:
         return dict(self.ns)
 
     def _cost_of_a_call(self) -> int:
-        """What counting adds to the stage around a call: it is taken off again."""
+        """Return the nanoseconds that counting adds to the enclosing stage, which are subtracted."""
         nothing, costs = self.timed("nothing", lambda: None), []
         for _ in range(500):
             self.begin()
@@ -109,7 +109,7 @@ class Stages:
 
 
 class Demo:
-    """The worker of the default service in this process, and the front's end of its connection."""
+    """The default service's worker in this process, and the front's end of its connection."""
 
     def __init__(self, engine: str | None, batch_size: int | None) -> None:
         config = default_config(1) | {"http_port": 1024}  # nothing listens
@@ -156,7 +156,7 @@ class Demo:
             self._ours.sendall(buffer)
 
     def answer(self) -> None:
-        """Do what the worker's loop does with one dispatch."""
+        """Handle one dispatch, as the worker's loop does."""
         received = self.front.receive()
         assert received is not None
         message = received.message
@@ -166,7 +166,7 @@ class Demo:
         self.executor.run(message.calls, received.tail, replies.send)
 
     def drain(self) -> None:
-        """Take the replies."""
+        """Read and drop the replies."""
         self._ours.recv(_DRAINED_BYTES)
 
 
@@ -179,7 +179,7 @@ def batches(texts: Sequence[str], size: int, count: int) -> Iterator[list[str]]:
 def stages_us(
     demo: Demo, stages: Stages, size: int, count: int, cool: Callable[[], object]
 ) -> dict[str, float]:
-    """CPU of a request by stage."""
+    """Return the CPU of a request by stage."""
     found: list[dict[str, int]] = []
     for texts in batches(headlines(), size, count):
         demo.dispatch(texts)
@@ -193,7 +193,7 @@ def stages_us(
 
 
 def count_stages(demo: Demo, stages: Stages) -> None:
-    """Have the stages counted from now on."""
+    """Count the stages from now on."""
     for owner, name, stage in STAGES:
         setattr(owner, name, stages.timed(stage, getattr(owner, name)))
     tokenizer, predictor = demo.op.tokenizer, demo.op.predictor

@@ -1,1 +1,1 @@
-"""An ensemble of a tokenizer, an ONNX model and a postprocess, in turns with other ways to serve them."""
+"""Compares an ensemble of tokenizer, ONNX model and postprocess with other servers of the same function."""

@@ -1,8 +1,8 @@
-"""An ensemble of tokenizer, ONNX model and postprocess, in turns with others that serve the same function.
+"""Compares an ensemble of tokenizer, ONNX model and postprocess with other ways to serve the same function.
 
-The ensemble is a model repository of ours. The others are a function in PyTriton, one Python model in Triton
-itself, the same ensemble of Python models there, and the service as one Op of ours. All are asked over KServe
-v2, after 256 answers of both were the same. Only ratios of turns side by side count.
+The ensemble is a model repository that our server runs. The other subjects are a PyTriton function, one
+Python model in Triton, the same ensemble of Python models in Triton, and our service with one Op. All get
+requests of KServe v2. Each has to give the same 256 answers first. Only ratios of adjacent turns count.
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ _PATH = f"/v2/models/{ENSEMBLE}/infer"
 
 
 class Target(NamedTuple):
-    """per_s: least of our requests a second, to the subject's; cpu: most of our CPU for a request."""
+    """Goals of a comparison. per_s: minimum ratio of our requests/s to the subject's.
+
+    cpu: maximum ratio of CPU.
+    """
 
     per_s: float | None = None
     cpu: float | None = None
@@ -64,7 +67,7 @@ TARGETS = {
 
 
 class Measured(NamedTuple):
-    """One subject beside ours: kind of texts, connections, and its pairs of turns."""
+    """A subject compared with our ensemble: kind of texts, connections, and its pairs of turns."""
 
     subject: str
     workload: str
@@ -72,7 +75,7 @@ class Measured(NamedTuple):
     pairs: list[Pair]
 
     def ratios(self) -> tuple[float, float]:
-        """Ours to theirs: requests a second, CPU for one."""
+        """Return the ratios of our ensemble to the subject: requests per second, and CPU of a request."""
         per_s = median(one.ours.per_s / one.theirs.per_s for one in self.pairs)
         return per_s, median(one.ours.cpu_ms / one.theirs.cpu_ms for one in self.pairs)
 
@@ -81,7 +84,10 @@ class Measured(NamedTuple):
 def our_ensemble(
     model: Path, text: str, options: argparse.Namespace, workers: int
 ) -> Iterator[tuple[Server, Endpoint]]:
-    """workers: that run all steps. Raises CannotMeasure."""
+    """Start our server with the ensemble. workers: number of workers that run all steps.
+
+    Raises CannotMeasure.
+    """
     (port,) = free_ports(1)
     endpoint = Endpoint(port, _PATH, V2)
     with tempfile.TemporaryDirectory() as folder:
@@ -100,7 +106,7 @@ def our_ensemble(
 def other(
     key: str, model: Model, texts: Sequence[str], options: argparse.Namespace
 ) -> Iterator[tuple[Server, Endpoint]]:
-    """Raises CannotMeasure."""
+    """Start another subject. Raises CannotMeasure."""
     if key == APART:
         with our_ensemble(model.directory, texts[0], options, 0) as ours:
             yield ours
@@ -124,7 +130,10 @@ def other(
 
 
 def measure(options: argparse.Namespace, console: Console) -> list[Measured]:
-    """Raises CannotMeasure where ours can't be measured; another that can't is told and left out."""
+    """Measure all subjects. A subject that can't be measured is reported and skipped.
+
+    Raises CannotMeasure if our ensemble can't be measured.
+    """
     model = model_of(MODEL)
     texts = {key: WORKLOADS[key].texts() for key in options.workloads}
     every = [text for some in texts.values() for text in some]
@@ -150,7 +159,10 @@ def turns(
     texts: dict[str, list[str]],
     options: argparse.Namespace,
 ) -> list[Measured]:
-    """All kinds of texts and connections in each round, so that each has some of any drift."""
+    """Run pairs of turns.
+
+    Each round covers all texts and numbers of connections, so that drift affects all alike.
+    """
     with contextlib.ExitStack() as stack:
         takes = {}
         for kind, some in texts.items():
@@ -201,7 +213,7 @@ def _told(target: Target | None, per_s: float, cpu: float) -> str:
 
 
 def report_stages(options: argparse.Namespace, console: Console) -> None:
-    """What a request takes of the front and of each model's worker. Raises CannotMeasure."""
+    """Print the CPU time of a request in the front and in each model's worker. Raises CannotMeasure."""
     table = Table("texts", "connections", "requests/s", "cores", title="Our CPU by process, us a request")
     rows: list[dict[str, str]] = []
     for kind in options.workloads:

@@ -1,4 +1,4 @@
-"""The model repository that is measured: four models, for our server or for a Triton with Python alone."""
+"""The measured model repository of four models, for our server or for a Triton without the ONNX backend."""
 
 from __future__ import annotations
 
@@ -56,8 +56,11 @@ def write_repository(
     workers: int = 0,
     python_alone: bool = False,
 ) -> Path:
-    """model: a serving model of ONNX. delay_us: that a partial batch waits. workers: that run all steps.
-    python_alone: the network is a Python model, too."""
+    """Write the repository.
+
+    model: a serving model of ONNX. delay_us: maximum wait of a partial batch. workers: number of workers that
+    run all steps. python_alone: the network is a Python model, too.
+    """
     served = load_serving_model(model)
     for name, tensors in _TENSORS.items():
         onnx = name == "network" and not python_alone

@@ -1,1 +1,1 @@
-"""Models of many frameworks, each from its own files to answers over every endpoint."""
+"""Models of many frameworks, tried from their own files to the answers of every endpoint."""

@@ -1,8 +1,8 @@
 """Converts models of many frameworks, serves them over every endpoint, and reports the results.
 
-Each is made here with random weights, converted by `convert all`, served by what `paddlewheel new` writes,
-and asked over every endpoint. Its answers are held against the framework's own. It needs the environments of
-`make test-convert`. A model that fails or hangs is a row.
+Each model is created with random weights, converted by `convert all`, and served by the script of
+`paddlewheel new`. Its answers over every endpoint are compared with the framework's own. The command needs
+the environments of `make test-convert`. A model that fails or hangs has a row, too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LIBRARIES = (
 
 
 def tried_apart(subject: Subject, limit_s: float) -> Finding:
-    """What becomes of the model, in a process with a time limit."""
+    """Try a model in a process with a time limit, and return the result."""
     with (
         tempfile.TemporaryDirectory(prefix="model.", ignore_cleanup_errors=True) as folder,
         subprocess.Popen(
@@ -115,7 +115,7 @@ def _tell(finding: Finding, console: Console) -> None:
 
 
 def _versions() -> dict[str, str]:
-    """Of the frameworks, in the conversion environment."""
+    """Return the versions of the frameworks in the conversion environment."""
     found: dict[str, str] = run_isolated(
         "bench.models.installed:versions", {"names": list(_LIBRARIES)}, converter="pip", needs=("torch",)
     )

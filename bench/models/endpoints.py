@@ -1,4 +1,4 @@
-"""The ways to ask a service for arrays by name, each by a client that others use, too."""
+"""Sends arrays by name to a service over each endpoint, with the clients that users have."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _rpc(service: ServiceProcess, given: Arrays) -> dict[str, Array]:
 
 
 def _printed(client: Client, given: Arrays) -> dict[str, Array]:
-    """Lists as text, and arrays as NumPy prints them."""
+    """Ask over key/value, with lists as text and arrays as NumPy prints them."""
     with client:
         answer = client.predict({name: json.dumps(array.tolist()) for name, array in given.items()})
     return {name: np.asarray(array) for name, array in answer.outputs.items()}
 
 
 def _v1(service: ServiceProcess, given: Arrays) -> dict[str, Array]:
-    """Rows, or the whole of it where the model takes no rows."""
+    """Ask over KServe v1: by rows, or with whole arrays if the model takes no rows."""
     metadata = service.http(f"/v2/models/{service.name}").json
     has_rows = all(tensor["shape"][:1] == [-1] for tensor in metadata["inputs"])
     body: dict[str, Any] = {"inputs": {name: array.tolist() for name, array in given.items()}}
@@ -87,7 +87,7 @@ def _datatype(metadata: Mapping[str, Any], name: str) -> str:
 
 
 def _as_declared(metadata: Mapping[str, Any], given: Arrays) -> dict[str, Array]:
-    """Arrays of the types that the model tells, texts as bytes."""
+    """Return arrays of the datatypes that the model declares, with texts as bytes."""
     arrays = {}
     for name, array in given.items():
         if _datatype(metadata, name) == "BYTES":

@@ -1,4 +1,4 @@
-"""What was found of each model, in one file of JSON."""
+"""Results for each model, in one JSON file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class Finding(msgspec.Struct):
-    """Of one model. right: it answers as its framework does, or is refused as it should be.
+    """Result of one model.
 
-    form: what the serving model holds. first_status: of the request that `new` prints. endpoints: by name the
-    largest difference, as a share of the largest value, or a sentence. refusal: why it was not converted, or
-    what went wrong.
+    right: the model answers as its framework does, or is refused as it should be. form: format of the serving
+    model. first_status: of the request that `new` prints. endpoints: by name the largest difference, as a
+    share of the largest value, or an error message. refusal: why it was not converted, or the error.
     """
 
     name: str
@@ -25,20 +25,20 @@ class Finding(msgspec.Struct):
 
     @property
     def largest(self) -> float | None:
-        """Over all endpoints; None where one has no answer."""
+        """Return the largest difference over all endpoints; None if one gave no answer."""
         found = [value for value in self.endpoints.values() if isinstance(value, float)]
         return max(found) if found and len(found) == len(self.endpoints) else None
 
 
 class Findings(msgspec.Struct):
-    """A run. versions: of the frameworks."""
+    """Results of a run. versions: of the frameworks."""
 
     machine: str = ""
     versions: dict[str, str] = {}
     models: list[Finding] = []
 
     def put(self, finding: Finding) -> None:
-        """In place of what was found of this model before."""
+        """Add a result in place of the model's former result."""
         for number, known in enumerate(self.models):
             if (known.family, known.name) == (finding.family, finding.name):
                 self.models[number] = finding

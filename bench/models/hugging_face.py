@@ -1,4 +1,4 @@
-"""Models of transformers, small and with random weights, in folders as Hugging Face has them."""
+"""Small models of transformers with random weights, in folders as Hugging Face has them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEEDS = ("torch", "transformers")
 
 
 def make(steps: Steps, folder: str, model: str, config: str, **settings: Any) -> str:
-    """A folder as transformers saves it, and the answer to ids without padding."""
+    """Write a model folder as transformers saves it, and keep the model's answer to ids without padding."""
     import torch
     import transformers
 

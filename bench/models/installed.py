@@ -1,4 +1,4 @@
-"""What the conversion environment holds."""
+"""Versions of packages in the conversion environment."""
 
 from __future__ import annotations
 

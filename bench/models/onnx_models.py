@@ -1,4 +1,7 @@
-"""ONNX models of every kind of input, most of them those of the tests; ONNX's own evaluator is right."""
+"""ONNX models with every kind of input, mostly from the tests.
+
+ONNX's evaluator computes the expected answers.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ _SOURCE = "model.onnx"
 
 
 def make(steps: Steps, folder: str, fixture: str) -> str:
-    """One of the models of the tests."""
+    """Write one of the models of the tests."""
     source = Path(folder, _SOURCE)
     shutil.copy(FIXTURES / f"{fixture}.onnx", source)
     return _told(folder, source, _GIVEN[fixture])
 
 
 def make_sequence_input(steps: Steps, folder: str) -> str:
-    """Its input is a sequence of tensors, which no tensor can stand for."""
+    """Write a model whose input is a sequence of tensors, which no single tensor can replace."""
     import onnx
     from onnx import TensorProto, helper
 
@@ -38,7 +41,7 @@ def make_sequence_input(steps: Steps, folder: str) -> str:
 
 
 def make_of_opset(steps: Steps, folder: str, opset: int) -> str:
-    """A layer whose operators are those of a late opset: Gelu and LayerNormalization by themselves."""
+    """Write a layer with operators of a late opset: Gelu and LayerNormalization."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -70,7 +73,7 @@ def _told(folder: str, source: Path, given: dict[str, Any]) -> str:
 
 
 def _storable(value: Any) -> Any:
-    """Texts as NumPy stores them without pickling."""
+    """Return texts in a type that NumPy stores without pickle."""
     array = np.asarray(value)
     return array.astype(str) if array.dtype.kind == "O" else array
 

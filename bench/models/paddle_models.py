@@ -1,4 +1,4 @@
-"""Paddle's own models, and PaddleNLP's, small and with random weights.
+"""Small models of Paddle and PaddleNLP with random weights.
 
 The functions without `steps` are factories for `convert`, which runs them in the serving environment.
 """
@@ -54,7 +54,7 @@ def _vision(name: str, **settings: Any) -> Any:
 
 
 def text_cnn() -> Any:
-    """Convolutions of several widths over embeddings, and the greatest of each."""
+    """Return a network with convolutions of several widths over embeddings, and the maximum of each."""
     import paddle
     from paddle import nn
 
@@ -100,7 +100,7 @@ def _recurrent(cell: str, **settings: Any) -> Any:
 
 
 def transformer() -> Any:
-    """An encoder whose mask keeps padding out of the mean."""
+    """Return an encoder whose mask keeps padding out of the mean."""
     import paddle
     from paddle import nn
 
@@ -123,7 +123,7 @@ def transformer() -> Any:
 
 
 def make(steps: Steps, folder: str, factory: str, spec: str) -> str:
-    """The answer of a Layer that a factory above makes; `convert` calls the factory itself."""
+    """Keep the answer of a factory's Layer, and return the factory's name, by which `convert` calls it."""
     import paddle
 
     layer: Any = _FACTORIES[factory]()
@@ -135,7 +135,7 @@ def make(steps: Steps, folder: str, factory: str, spec: str) -> str:
 
 
 def make_paddlenlp(steps: Steps, folder: str, family: str, head: str, **sizes: Any) -> str:
-    """A folder as PaddleNLP saves it."""
+    """Write a model folder as PaddleNLP saves it."""
     import paddle
     from paddlenlp import transformers
 

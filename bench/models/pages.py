@@ -1,4 +1,4 @@
-"""Where findings are written: a file of JSON, and the tables of docs/models.md in both languages."""
+"""Writes results: a JSON file, and the tables of docs/models.md in both languages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BEGIN, _END = "<!-- python -m bench.models --docs -->", "<!-- so far -->"
 
 
 def read(json: Path) -> Findings:
-    """What was found so far; nothing where there is no file."""
+    """Return the results in a file; empty without the file."""
     return msgspec.json.decode(json.read_bytes(), type=Findings) if json.is_file() else Findings()
 
 
@@ -27,7 +27,10 @@ def write(findings: Findings, json: Path) -> None:
 
 
 def write_docs(findings: Findings, docs: Path = DOCS) -> None:
-    """JSON, and the tables between the marks of both pages. Raises CannotMeasure without the marks."""
+    """Write the JSON file, and the marked tables of both pages.
+
+    Raises CannotMeasure if a page has no marks.
+    """
     write(findings, docs / "models.json")
     for language, ending in LANGUAGES.items():
         page = docs / f"models{ending}.md"
@@ -35,12 +38,12 @@ def write_docs(findings: Findings, docs: Path = DOCS) -> None:
 
 
 def with_tables(page: str, findings: Findings, language: str) -> str:
-    """The page with the findings' tables between its marks."""
+    """Return the page with the tables of the results between its marks."""
     return with_part(page, _BEGIN, _END, markdown(findings, language))
 
 
 def markdown(findings: Findings, language: str) -> str:
-    """What was run, the models that are served, and those that are refused or answer wrongly."""
+    """Return the versions, the models that are served, and the models that are refused or answer wrongly."""
     words = words_in(language)
     served = [finding for finding in findings.models if finding.endpoints]
     families = len({finding.family for finding in findings.models})

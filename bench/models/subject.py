@@ -1,4 +1,4 @@
-"""A model that is tried, and what the function that makes it leaves behind. Imports no framework."""
+"""A model to try, and the files that its maker leaves behind. Imports no framework."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SOURCE = "source"  # the folder that a model is written to, below the one that i
 
 @dataclass(frozen=True)
 class Subject:
-    """A model and how it is converted and served.
+    """A model, with the options that convert and serve it.
 
     make: "module:function", called in the conversion environment as `function(steps, folder, **arguments)`.
     It writes the model, keeps a request and the framework's own answer by `keep`, and returns the source as
     `convert all` takes it. options: of `convert all`. new: of `paddlewheel new`. refused: a part of the
-    sentence that refuses it, where a refusal is right.
+    expected error message, if the model can't be served.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Subject:
 
 
 def keep(folder: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Leave a request and its answer in the folder, arrays by the names of inputs and outputs."""
+    """Write a request and its expected answer to the folder, as arrays by the names of inputs and outputs."""
     for file, arrays in ((GIVEN, given), (EXPECTED, expected)):
         named: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
         np.savez(Path(folder, file), **named)
 
 
 def made_up(spec: str, ids: int = 50) -> dict[str, Array]:
-    """Arrays for an input spec: numbers around 0, or ids below so many; a mask lets all pass."""
+    """Return random arrays for an input spec: numbers around 0, or ids below `ids`. A mask has only ones."""
     from convert.programs.program_feeds import parse_input_spec
     from pipeline.models.signature import sized
 

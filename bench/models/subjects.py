@@ -1,4 +1,4 @@
-"""All models that are tried, family by family."""
+"""All models to try, by family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of tables: scikit-learn, LightGBM and XGBoost, trained on a hundred made-up rows."""
+"""Models for tables: scikit-learn, LightGBM and XGBoost, trained on a hundred random rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROWS = 100
 
 
 def make(steps: Steps, folder: str, kind: str, file: str) -> str:
-    """The file that its library writes, and what it says of two rows: labels and scores, or values."""
+    """Write the file of a library, and keep its predictions for two rows: labels and scores, or values."""
     import numpy as np
 
     features, target = _data(kind)
@@ -45,7 +45,7 @@ def _column(column: Any) -> Any:
 
 
 def _data(kind: str) -> tuple[Any, Any]:
-    """Columns, and what is to be told of each row: a class, or a number of a regression."""
+    """Return random columns, and a target for each row: a class, or a number for regression."""
     import numpy as np
     import pandas
 

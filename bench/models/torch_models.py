@@ -1,4 +1,4 @@
-"""PyTorch models as torchvision has them, and a recurrent one: small, with random weights.
+"""Small PyTorch models with random weights: architectures of torchvision, and a recurrent network.
 
 The functions without `steps` are factories for `convert`, which runs them in the conversion environment.
 """
@@ -18,7 +18,7 @@ _IDS = "input_ids:int64[-1,-1]"
 
 
 def resnet() -> Any:
-    """Two residual blocks behind a stem, as ResNet-18 has eight."""
+    """Return two residual blocks behind a stem; ResNet-18 has eight."""
     from torch import nn
 
     class Block(nn.Module):  # type: ignore[misc]
@@ -41,7 +41,7 @@ def resnet() -> Any:
 
 
 def mobilenet() -> Any:
-    """Inverted residuals with depthwise convolutions, as MobileNetV2 has them."""
+    """Return inverted residuals with depthwise convolutions, as in MobileNetV2."""
     from torch import nn
 
     class Inverted(nn.Module):  # type: ignore[misc]
@@ -72,7 +72,7 @@ def vgg() -> Any:
 
 
 def unet() -> Any:
-    """Down, up, and the skipped states beside: an answer for each pixel."""
+    """Return a U-Net: down, up, with skip connections, and an output for each pixel."""
     import torch
     from torch import nn
 
@@ -108,7 +108,7 @@ def lstm() -> Any:
 
 
 def fourier() -> Any:
-    """Has an operator that neither ONNX nor Paddle takes from PyTorch."""
+    """Return a module with an operator that neither ONNX nor Paddle supports."""
     import torch
     from torch import nn
 
@@ -143,7 +143,7 @@ def _head(width: int) -> tuple[Any, ...]:
 
 
 def make(steps: Steps, folder: str, factory: str, spec: str) -> str:
-    """The answer of a module that a factory above makes; `convert` calls the factory itself."""
+    """Keep the answer of a factory's module, and return the factory's name, by which `convert` calls it."""
     import torch
 
     given = made_up(spec, WORDS)

@@ -1,6 +1,6 @@
-"""One model from its own file to answers over every endpoint: `python -m bench.models.trial NAME FOLDER`.
+"""Tries one model, from its file to answers over every endpoint: `python -m bench.models.trial NAME FOLDER`.
 
-The last line on standard output is what was found, as JSON.
+The last line on standard output is the result, as JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOLERANCE = 1e-4  # of the largest value
 
 
 def tried(subject: Subject, folder: Path) -> Finding:
-    """What becomes of the model."""
+    """Convert, serve and ask the model, and return the result."""
     source: str = run_isolated(
         subject.make,
         {"folder": str(folder), **subject.arguments},
@@ -65,7 +65,7 @@ def tried(subject: Subject, folder: Path) -> Finding:
 
 
 def difference_at(ask: Ask, service: ServiceProcess, given: Arrays, expected: Arrays) -> float | str:
-    """The largest, as a share of the largest value; a sentence where the answer is no such."""
+    """Return the largest difference over an endpoint, as a share of the largest value; else a message."""
     try:
         answered = ask(service, given)
     except Exception as exc:  # each client has its own

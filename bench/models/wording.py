@@ -1,4 +1,4 @@
-"""What the tables say in each language."""
+"""Texts of the tables in each language."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LANGUAGES = {"en": "", "zh": "_zh"}  # what the names of the pages end with
 
 
 class Words(NamedTuple):
-    """Braces are filled in. families, names, steps: where another language has other words."""
+    """Texts in one language; braces are filled in. families, names, steps: translations of single words."""
 
     told: str
     served: str

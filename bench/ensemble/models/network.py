@@ -1,4 +1,4 @@
-"""model.py that runs the ONNX model, for a Triton that has the Python backend alone."""
+"""model.py that runs the ONNX model, for a Triton without the ONNX backend."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ class TritonPythonModel:
 
 
 def joined(arrays: list[Any]) -> Any:
-    """Rows of all requests, padded with zeros to the longest."""
+    """Join the rows of all requests, padded with zeros to the longest."""
     length = max(array.shape[1] for array in arrays)
     return np.concatenate([np.pad(array, ((0, 0), (0, length - array.shape[1]))) for array in arrays])

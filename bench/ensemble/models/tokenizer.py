@@ -1,4 +1,4 @@
-"""model.py of the tokenizer: texts to token ids; those of one request are padded to one length."""
+"""model.py of the tokenizer: texts to token ids. The texts of a request are padded to one length."""
 
 from __future__ import annotations
 
