@@ -67,7 +67,7 @@ class Connection(asyncio.Protocol):
         body, self._body = self._body, b""
         if body:
             self._worker.ask(body, self._transport)
-        else:  # a look whether anybody is there
+        else:  # a connection without a request, to see whether the server is up
             self._transport.write(_HEAD % (2, b"{}"))
 
 

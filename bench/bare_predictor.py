@@ -80,7 +80,7 @@ def measure(predictor: BarePredictor, texts: Sequence[str], batch: int, seconds:
 
 
 def main(arguments: list[str]) -> None:
-    from bench.texts import headlines  # not for those who import the predictor: it loads our protobuf
+    from bench.texts import headlines  # later, because it loads our protobuf
 
     predictor = BarePredictor(Path(arguments[0]), Path(arguments[1]))
     texts = headlines()

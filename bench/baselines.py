@@ -44,7 +44,7 @@ class BarePredictorProcess:
 def bare_predictor() -> Iterator[BarePredictorProcess]:
     """Start the default service's tokenizer and predictor in a process without a server."""
     command = [sys.executable, "-m", "bench.bare_predictor", str(DEMO_MODEL), str(ROOT / "config.yml")]
-    env = {**MODEL_PROCESS, **os.environ}  # as workers are started, so that the service alone differs
+    env = {**MODEL_PROCESS, **os.environ}  # the environment of workers, so that only the service differs
     process = subprocess.Popen(
         command, cwd=ROOT, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -30,9 +30,9 @@ SIZES: dict[str, dict[str, int]] = {
 NAMES = ("input_ids", "token_type_ids", "attention_mask")
 PADDLE, ONNX = "paddle", "onnx"  # the folders of the two forms
 LONGEST = 512  # tokens
-_SAMPLE = 512  # headlines at least: to fit the classifier on, and to judge `precision: auto` by
+_SAMPLE = 512  # minimum number of headlines to fit the classifier and to check `precision: auto`
 _RIDGE = 3e-2
-_SHARPNESS = 10.0  # of the answers: logits fitted to 0 and 1 would make all classes about as likely
+_SHARPNESS = 10.0  # of the answers: logits fitted to 0 and 1 would make all classes similarly likely
 _BATCH = 32
 
 

@@ -107,19 +107,19 @@ def _conversion(
     command += [str(work / "feeds.npz"), input_spec]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
-        _peak_of(process.pid) as peak,
+        _sample_memory(process.pid) as peak,
     ):
-        told, _ = process.communicate()
+        output, _ = process.communicate()
     if process.returncode:
         raise RuntimeError(f"the conversion of {source} left with {process.returncode}")
-    facts = json.loads(told.splitlines()[-1])
+    facts = json.loads(output.splitlines()[-1])
     answer = np.load(out / "answer.npy")
     diff = float(np.abs(answer - expected).max())
     return Figures(facts["steps"], max(peak), facts["parity"], diff), answer
 
 
 @contextmanager
-def _peak_of(pid: int) -> Iterator[list[float]]:
+def _sample_memory(pid: int) -> Iterator[list[float]]:
     """Sample the resident memory of a process and its descendants together, in MB."""
     samples, done = [0.0], threading.Event()
 

@@ -15,7 +15,7 @@ from convert.from_torch.twin import paddlenlp_model
 from convert.programs.file_model import torch_runner
 from convert.steps.progress import SilentSteps, Steps
 
-# What PaddleNLP's own classes have where its configuration doesn't tell, or can't.
+# Defaults of PaddleNLP's classes that its configuration lacks.
 LAYER_NORM_EPS = 1e-12
 
 

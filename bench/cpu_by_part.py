@@ -29,10 +29,10 @@ from bench.peers.comparison import compare_answers
 from bench.peers.dialects import PAIRS, Answer
 from bench.peers.ours import our_service
 from bench.peers.peer_server import peer_server
-from bench.peers.scenarios import MODELS, WORKLOADS, Model, model_of
+from bench.peers.scenarios import MODELS, WORKLOADS, Model, get_model
 from bench.peers.server import Endpoint, Processes, Server
 from bench.peers.subjects import OURS, SUBJECTS, Loop, Ours, Peer
-from bench.peers.turns import Asked, bodies_of
+from bench.peers.turns import Asked, write_bodies
 from bench.processes import ThreadUse, children, read_threads
 from pipeline.tuning.choice import describe_machine
 
@@ -193,14 +193,14 @@ def started(key: str, model: Model, texts: Sequence[str]) -> Iterator[Subject]:
             assert isinstance(subject, Peer)
             peer = subject._replace(env={**subject.env, **env})
             server, endpoint = stack.enter_context(peer_server(peer, peer.settings[0], model, texts, ""))
-        bodies = stack.enter_context(bodies_of(endpoint, texts))
+        bodies = stack.enter_context(write_bodies(endpoint, texts))
         target = Asked(endpoint, server.processes, bodies, Processes())
         yield Subject(subject.name, target, server.processes, Path(name), endpoint.ask_all(texts[:_CHECKED]))
 
 
 def measure(options: argparse.Namespace, console: Console) -> dict[tuple[int, str], Figures]:
     """Return figures by number of connections and subject. A subject that can't be started is skipped."""
-    model, texts = model_of(options.model), WORKLOADS[options.workload].texts()
+    model, texts = get_model(options.model), WORKLOADS[options.workload].texts()
     figures: dict[tuple[int, str], Figures] = {}
     with contextlib.ExitStack() as stack:
         subjects: list[Subject] = []

@@ -34,7 +34,7 @@ def main() -> int:
     ):
         wrk(
             service.url, PATH, connections=4, seconds=1, bodies=file
-        )  # the first answers tell how long one takes
+        )  # the first answers measure the time of an answer
         for _ in range(options.rounds):
             load = wrk(service.url, PATH, connections=CONNECTIONS, seconds=options.seconds, bodies=file)
             if load.errors:

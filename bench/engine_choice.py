@@ -35,7 +35,7 @@ EXAMPLES = """examples:
 """
 
 
-def config_of(setting: dict[str, Any]) -> dict[str, Any]:
+def build_config(setting: dict[str, Any]) -> dict[str, Any]:
     """Return the default service's configuration with other values."""
     config = default_config()
     section = config["op"]["bert"]
@@ -61,7 +61,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack, Progress(console=Console(stderr=True)) as progress:
         bodies = stack.enter_context(bodies_file([http_body(text) for text in texts]))
         services = {
-            name: stack.enter_context(running_service(ROOT / "web_service.py", config_of(setting)))
+            name: stack.enter_context(running_service(ROOT / "web_service.py", build_config(setting)))
             for name, setting in SETTINGS.items()
         }
         steps = [(n, c) for _ in range(options.rounds) for c in options.connections for n in services]

@@ -123,7 +123,7 @@ def asked(process: subprocess.Popen[str], rows: int, length: int, seconds: float
     return Run(*json.loads(line)) if line else None
 
 
-def table_of(size: str, folder: Path, options: argparse.Namespace) -> Table:
+def build_table(size: str, folder: Path, options: argparse.Namespace) -> Table:
     title = f"{size}, {options.threads} threads: rows/s (CPU ms of a row)"
     table = Table("", *(f"{rows} x {length}" for rows, length in SHAPES), "largest |diff|", title=title)
     with ExitStack() as stack:
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str]) -> int:
         folder = options.models or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="engines-")))
         for size in options.sizes.split(","):
             make_models(folder / size, size)
-            Console(width=150).print(table_of(size, folder / size, options))
+            Console(width=150).print(build_table(size, folder / size, options))
     return 0
 
 

@@ -41,8 +41,8 @@ def write_stand_ins(repository: Path, copy: Path, url: str) -> None:
         program.unlink()
         shutil.copyfile(STAND_IN, program.with_name("model.py"))
         config = program.parents[1] / "config.pbtxt"
-        told = config.read_text("utf-8").replace('"onnxruntime"', '"python"')
-        config.write_text(told + PARAMETER.format(url), "utf-8")
+        text = config.read_text("utf-8").replace('"onnxruntime"', '"python"')
+        config.write_text(text + PARAMETER.format(url), "utf-8")
 
 
 @contextmanager
@@ -91,15 +91,15 @@ def _wait(address: str, log: Path) -> None:
 def ask(address: str, model: str) -> list[dict[str, Any]]:
     """Return the outputs for all texts together and for each text, or the message of a refusal."""
     with v2.InferenceServerClient(address) as client:
-        told = client.get_model_metadata(model)
+        metadata = client.get_model_metadata(model)
         answers = []
         for texts in (TEXTS, *((text,) for text in TEXTS)):
-            inputs = [v2.InferInput(one.name, [len(texts)], "BYTES") for one in told.inputs]
+            inputs = [v2.InferInput(one.name, [len(texts)], "BYTES") for one in metadata.inputs]
             for one in inputs:
                 one.set_data_from_numpy(np.array([text.encode() for text in texts], object))
             try:
                 answer = client.infer(model, inputs)
-                answers.append({one.name: answer.as_numpy(one.name) for one in told.outputs})
+                answers.append({one.name: answer.as_numpy(one.name) for one in metadata.outputs})
             except v2.InferenceServerException as exc:
                 why = WHERE.split(exc.message())[-1]
                 answers.append({REFUSED: np.array([why], object)})
@@ -132,8 +132,8 @@ def main() -> None:
                 pairs = list(zip(ask(ours.rpc_address, name), ask(address, name), strict=True))
                 differ = max(differences(*pair) for pair in pairs)
                 refused = sum(REFUSED in mine for mine, _ in pairs)
-                told = f"{len(pairs)} requests, {refused} of them refused by both"
-                console.print(f"{name}: {told}; scores differ by {differ:.1e} at most")
+                summary = f"{len(pairs)} requests, {refused} of them refused by both"
+                console.print(f"{name}: {summary}; scores differ by {differ:.1e} at most")
 
 
 if __name__ == "__main__":

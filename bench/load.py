@@ -18,7 +18,7 @@ _SCRIPT = Path(__file__).parent / "rotating_bodies.lua"
 _SHORT_SCRIPT = Path(__file__).parent / "short_texts.lua"
 _RPC = "baidu.paddle_serving.pipeline_serving.PipelineService/inference"
 _GRPC_HEADERS = ("content-type: application/grpc", "te: trailers")
-_SUCCEEDED = 1  # of a line of h2load's log: start in us, status, time in us
+_SUCCEEDED = 1  # fields of a line of h2load's log: start in us, status, time in us
 _REMEDY = {"wrk": "wrk", "h2load": "nghttp2-client"}
 
 
@@ -98,8 +98,8 @@ def _wrk(arguments: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
     line = next((line for line in done.stdout.splitlines() if line.startswith("JSON ")), None)
     if done.returncode or line is None:
         raise CannotMeasure(f"wrk left with {done.returncode}: {done.stderr or done.stdout}")
-    said: dict[str, Any] = json.loads(line.removeprefix("JSON "))
-    return said
+    results: dict[str, Any] = json.loads(line.removeprefix("JSON "))
+    return results
 
 
 def h2load(

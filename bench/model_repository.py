@@ -124,8 +124,9 @@ def _ask(client: rpc.InferenceServerClient, text: str) -> tuple[int, float]:
 
 def _batches(client: rpc.InferenceServerClient) -> dict[int, int]:
     """Return the number of the classifier's runs by their rows."""
-    (told,) = client.get_inference_statistics(_MODEL, as_json=True)["model_stats"]
-    return {int(one["batch_size"]): int(one["compute_infer"]["count"]) for one in told.get("batch_stats", ())}
+    (statistics,) = client.get_inference_statistics(_MODEL, as_json=True)["model_stats"]
+    batches = statistics.get("batch_stats", ())
+    return {int(batch["batch_size"]): int(batch["compute_infer"]["count"]) for batch in batches}
 
 
 def _timed(work: Callable[[], Any]) -> tuple[Any, float]:

@@ -43,7 +43,7 @@ class Subject:
         return outputs, (time.thread_time() - began) * 1e3
 
 
-def feeds_of(batch: int) -> dict[str, Any]:
+def build_feeds(batch: int) -> dict[str, Any]:
     """Return input_ids, token_type_ids and attention_mask: int64 [batch, LENGTH]."""
     ids = np.random.default_rng(batch).integers(1, 1000, (batch, LENGTH))
     ones = np.ones_like(ids)
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
     found = {name: count for name, count in made.get_fused_operator_statistics().items() if count}
     table = Table("rows", "largest |diff|", "ms as it is", "ms fused", "of it", title=f"fused: {found}")
     for batch in BATCHES:
-        feeds = feeds_of(batch)
+        feeds = build_feeds(batch)
         (plain, _), (other, _) = (subject.run(feeds) for subject in subjects)
         apart = max(float(np.abs(a - b).max()) for a, b in zip(plain, other, strict=True))
         took = np.array([[subject.run(feeds)[1] for subject in subjects] for _ in range(options.runs)])

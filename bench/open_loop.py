@@ -70,7 +70,7 @@ class Connection(asyncio.Protocol):
         else:
             self._left -= len(data)
         if not self._left:
-            self._generator.note(self._status, time.monotonic() - self._sent_at)
+            self._generator.record_answer(self._status, time.monotonic() - self._sent_at)
             self._generator.idle.append(self)
 
 
@@ -85,7 +85,7 @@ class Generator:
         self._answers_s: list[float] = []
         self._counts = {"refused": 0, "late": 0, "failed": 0}
 
-    def note(self, status: int, took_s: float) -> None:
+    def record_answer(self, status: int, took_s: float) -> None:
         if status == 200:
             self._answers_s.append(took_s)
             self._counts["late"] += took_s > self._deadline_s

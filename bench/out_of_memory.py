@@ -37,16 +37,16 @@ def measure(group: Path, times: int) -> list[str]:
         with ThreadPoolExecutor(CALLERS) as pool:
             others = [pool.submit(_ask_on, service, over) for _ in range(CALLERS)]
             try:
-                told = Counter(_ask(service, megabytes) for _ in range(times))
+                outcomes = Counter(_ask(service, megabytes) for _ in range(times))
                 service.wait_until_ready()
             finally:
                 over.set()
             meanwhile = sum((other.result() for other in others), Counter[str]())
         deaths = service.log.count(DEATH)
-    _print(told, "hungry")
+    _print(outcomes, "hungry")
     _print(meanwhile, "others")
     sys.stdout.write(f"{deaths} workers {DEATH}\n")
-    broken = [f"a hungry request was told: {answer}" for answer in told if REFUSED not in answer]
+    broken = [f"a hungry request was told: {answer}" for answer in outcomes if REFUSED not in answer]
     broken += [f"another request was told: {answer}" for answer in meanwhile if answer != "answered"]
     return broken + ["the log does not tell of each kill"] * (deaths != 2 * times)
 

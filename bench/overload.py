@@ -23,7 +23,7 @@ EXAMPLES = """examples:
   python -m bench.overload
   python -m bench.overload --subject model-bound --seconds 20 --deadline-ms 1000
 """
-KEPT = 0.9  # of the peak, that goodput must not fall below
+KEPT = 0.9  # minimum goodput, as a share of the peak
 
 
 class Subject(NamedTuple):
@@ -92,7 +92,7 @@ def curve(subject: Subject, seconds: float, deadline_ms: int) -> Iterator[Level]
             yield Level(factor, peak, arrivals, resident_mb(service.process.pid))
 
 
-def table_of(title: str, levels: list[Level], deadline_ms: int) -> Table:
+def build_table(title: str, levels: list[Level], deadline_ms: int) -> Table:
     table = Table(title=f"{title}, deadline {deadline_ms} ms", title_justify="left")
     for heading in (
         "", "peak/s", "offered/s", "goodput/s", "of peak", "refused/s", "late", "failed", "lost", "unsent",
@@ -131,7 +131,7 @@ def main() -> int:
         except CannotMeasure as exc:
             console.print(f"not measured: {exc}", style="red", markup=False)
             return 1
-        console.print(table_of(subject.title, levels, options.deadline_ms))
+        console.print(build_table(subject.title, levels, options.deadline_ms))
         if name != "demo":
             kept = kept and all(level.goodput >= KEPT * level.peak for level in levels if level.factor > 1)
     console.print("late: refused with 504, or answered after the deadline as the client sees it")

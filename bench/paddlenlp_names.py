@@ -74,20 +74,20 @@ def answers(case: Case, texts: Sequence[str], *, thorough: bool = True) -> Itera
     yield "ids", [getattr(tokenizer, f"{role}_token_id") for role in roles]
     yield "sizes", [len(tokenizer), tokenizer.vocab_size, tokenizer.pad_token_type_id, tokenizer.padding_side]
     for text in texts:
-        yield f"tokenize {text!r}", told(tokenizer.tokenize, text)
-        yield f"call {text!r}", told(tokenizer, text)
+        yield f"tokenize {text!r}", result(tokenizer.tokenize, text)
+        yield f"call {text!r}", result(tokenizer, text)
         if thorough:
-            yield f"offsets {text!r}", told(tokenizer, text, return_offsets_mapping=True)
+            yield f"offsets {text!r}", result(tokenizer, text, return_offsets_mapping=True)
             for call in CALLS:
-                yield f"{call} {text!r}", told(tokenizer, text, **call)
+                yield f"{call} {text!r}", result(tokenizer, text, **call)
     pairs = list(zip(texts, reversed(texts), strict=True))
     for text, other in pairs if thorough else pairs[:200]:
         for call in PAIR_CALLS:
-            yield f"{call} {text!r}, {other!r}", told(tokenizer, text, other, **call)
+            yield f"{call} {text!r}, {other!r}", result(tokenizer, text, other, **call)
     for start in range(0, len(texts), 7):
         batch = list(texts[start : start + 7])
         for call in BATCH_CALLS:
-            yield f"{call} {batch}", told(tokenizer, batch, **call)
+            yield f"{call} {batch}", result(tokenizer, batch, **call)
     yield from of_other_forms(tokenizer, [text for text in texts if text.strip()][:20])
 
 
@@ -95,32 +95,33 @@ def of_other_forms(tokenizer: Any, texts: Sequence[str]) -> Iterator[tuple[str, 
     """Yield answers for windows, words and ids, and decoded texts."""
     long = "".join(texts)
     windows = {"stride": 5, "max_seq_len": 30, "pad_to_max_seq_len": True}
-    yield "windows", told(tokenizer, [texts[0][:8], texts[1][:8]], [long, texts[0]], **windows)
-    yield "windows, list", told(tokenizer, [texts[0][:8]], [long], return_dict=False, stride=9, max_length=40)
+    yield "windows", result(tokenizer, [texts[0][:8], texts[1][:8]], [long, texts[0]], **windows)
+    as_list = {"return_dict": False, "stride": 9, "max_length": 40}
+    yield "windows, list", result(tokenizer, [texts[0][:8]], [long], **as_list)
     words = [list(text[:12]) for text in texts]
-    yield "words", told(tokenizer, words, is_split_into_words=True, return_length=True)
-    yield "words of one", told(tokenizer, words[0], is_split_into_words=True, max_seq_len=6)
+    yield "words", result(tokenizer, words, is_split_into_words=True, return_length=True)
+    yield "words of one", result(tokenizer, words[0], is_split_into_words=True, max_seq_len=6)
     yield (
         "batch_encode",
-        told(tokenizer.batch_encode, list(zip(texts, texts[::-1], strict=True)), max_seq_len=20),
+        result(tokenizer.batch_encode, list(zip(texts, texts[::-1], strict=True)), max_seq_len=20),
     )
     for text in texts:
         tokens = tokenizer.tokenize(text)
         ids = tokenizer.convert_tokens_to_ids(tokens)
-        yield f"encode {text!r}", told(tokenizer.encode, text, max_seq_len=10)
-        yield f"encode ids of {text!r}", told(tokenizer.encode, ids) if ids else None
+        yield f"encode {text!r}", result(tokenizer.encode, text, max_seq_len=10)
+        yield f"encode ids of {text!r}", result(tokenizer.encode, ids) if ids else None
         yield f"ids {text!r}", [ids, tokenizer.convert_ids_to_tokens(ids)]
-        yield f"string {text!r}", told(tokenizer.convert_tokens_to_string, tokens)
+        yield f"string {text!r}", result(tokenizer.convert_tokens_to_string, tokens)
         yield (
             f"decode {text!r}",
-            told(tokenizer.decode, [*ids, tokenizer.pad_token_id], skip_special_tokens=True),
+            result(tokenizer.decode, [*ids, tokenizer.pad_token_id], skip_special_tokens=True),
         )
     padded = [dict(tokenizer(text)) for text in texts[:4]]
-    yield "pad", told(tokenizer.pad, padded, padding=True, return_attention_mask=True)
-    yield "np", told(tokenizer, list(texts[:4]), padding=True, return_tensors="np")
+    yield "pad", result(tokenizer.pad, padded, padding=True, return_attention_mask=True)
+    yield "np", result(tokenizer, list(texts[:4]), padding=True, return_tensors="np")
 
 
-def told(function: Any, *args: Any, **kwargs: Any) -> Any:
+def result(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Return the result of a call with the types in it, or the class of its error."""
     try:
         return plain(function(*args, **kwargs))

@@ -111,7 +111,7 @@ class Analyzer:
         """Run perf_analyzer once. Raises CannotMeasure if it reports nothing for a concurrency."""
         command = [str(self._program), "-m", MODEL, "-u", address, "--concurrency-range", f"1:{LEVELS}"]
         command += ["--measurement-interval", str(window_ms)]
-        # Stable or not, each level has its windows: what is looked at is whose count is right.
+        # Each level has its windows, stable or not: only the counts are compared.
         command += ["--stability-percentage", "999", "--max-trials", str(TRIALS), "--input-data", "zero"]
         for feed in FEEDS:
             command += ["--shape", f"{feed}:{LENGTH}"]
@@ -155,9 +155,9 @@ def measure(analyzer: Analyzer, window_ms: int, console: Console) -> int:
             how = protocol if memory == "none" else f"{protocol} shm"
             levels, found = examine(analyzer, service, window_ms, protocol, memory)
             for level in levels:
-                told = (level.concurrency, level.sent, level.counted, level.executions, level.per_s)
+                numbers = (level.concurrency, level.sent, level.counted, level.executions, level.per_s)
                 times = level.latency_us, level.server_us, level.infer_us
-                table.add_row(how, *(f"{number:,.0f}" for number in told + times))
+                table.add_row(how, *(f"{number:,.0f}" for number in numbers + times))
             flaws += [f"{how}, {flaw}" for flaw in found]
     console.print(table)
     for flaw in flaws:

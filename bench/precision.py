@@ -147,7 +147,7 @@ def _predictor(directory: Path) -> Predictor:
     return create_predictor(model, merge_model_settings(model, conf))
 
 
-def size_of(directory: Path) -> int:
+def count_bytes(directory: Path) -> int:
     model = load_serving_model(directory)
     return sum(path.stat().st_size for path in (model.program, model.params) if path)
 
@@ -199,7 +199,7 @@ def main() -> int:
             console.print(f"not measured: {exc}", style="red")
             return 1
         measured = {
-            name: Measured(model, size_of(model.directory), labels[name], times[name])
+            name: Measured(model, count_bytes(model.directory), labels[name], times[name])
             for name, model in models.items()
         }
     print_table(console, measured, [headline.label for headline in split.held_out])

@@ -97,7 +97,7 @@ def _until_idle(service: ServiceProcess) -> None:
     raise CannotMeasure(f"requests are still pending {_IDLE_WITHIN_S:g} s after their callers have left")
 
 
-def table_of(title: str, levels: dict[int, list[Level]]) -> Table:
+def build_table(title: str, levels: dict[int, list[Level]]) -> Table:
     """Return the table of medians.
 
     The level with the fewest connections gives the cost of an answer. The remaining CPU of other levels is
@@ -146,7 +146,7 @@ def main() -> int:
     except CannotMeasure as exc:
         console.print(f"not measured: {exc}", style="red", markup=False)
         return 1
-    console.print(table_of(subject.title, levels))
+    console.print(build_table(subject.title, levels))
     return 0
 
 

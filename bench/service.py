@@ -69,13 +69,13 @@ class Bench:
         self._pipeline_url, self._pipeline_pid = stack.enter_context(bare_pipeline())
         self._predictor: BarePredictorProcess = stack.enter_context(bare_predictor())
         self._predictor.measure(1, 0.1)
-        self._service_gap_ms = 0  # between two requests of a connection, as the service answered them of late
+        self._service_gap_ms = 0  # recent time between two requests of a connection to the service
 
     def steps(self) -> Iterator[tuple[str, Callable[[], Figures]]]:
         """Yield the steps of one round."""
         seconds = self._options.seconds
         alone_s = max(1.0, seconds / 4)
-        one_s = 1  # the least that wrk can do
+        one_s = 1  # the minimum of wrk
         yield BARE, self._bare
         yield HTTP, self._http
         yield BARE_PACED, lambda: self._bare(self._service_gap_ms)

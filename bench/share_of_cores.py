@@ -26,7 +26,7 @@ _NAP_S = 0.0007
 _SETTLED_S = 2.0
 _SPIN = "while True: pass"
 _WAKE = f"import time\nwhile True: time.sleep({_NAP_S})"
-# A session of its own: its first process starts the others, and tells when all are there.
+# A session: its first process starts the others, and reports when all run.
 _SESSION = """
 import os, subprocess, sys
 spin, wake, computing, waking, nice = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
@@ -69,9 +69,9 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="of each row (%(default)g)")
     options = parser.parse_args()
     switch = Path("/proc/sys/kernel/sched_autogroup_enabled")
-    told = switch.read_text().strip() if switch.exists() else "not there"
+    state = switch.read_text().strip() if switch.exists() else "not there"
     table = Table(
-        "processes that wake 1,000 times a second", "nice", "cores that two get", title=f"autogroup: {told}"
+        "processes that wake 1,000 times a second", "nice", "cores that two get", title=f"autogroup: {state}"
     )
     for waking, nice in ((0, 0), (2, 0), (4, 0), (0, 5), (2, 5)):
         table.add_row(str(waking), str(nice), f"{cores(waking, nice, options.seconds):.2f}")

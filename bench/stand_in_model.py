@@ -23,8 +23,8 @@ class TritonPythonModel:
         inputs = []
         for name in self.names:
             array = pb_utils.get_input_tensor_by_name(request, name).as_numpy()
-            told = {"name": name, "datatype": "INT64", "shape": array.shape, "data": array.ravel().tolist()}
-            inputs.append(told)
+            tensor = {"name": name, "datatype": "INT64", "shape": array.shape, "data": array.ravel().tolist()}
+            inputs.append(tensor)
         with urllib.request.urlopen(self.url, json.dumps({"inputs": inputs}).encode()) as answer:
             outputs = json.load(answer)["outputs"]
         arrays = {one["name"]: np.array(one["data"], np.float32).reshape(one["shape"]) for one in outputs}

@@ -57,7 +57,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="(%(default)s)")
     options = parser.parse_args()
     labels = list(load_serving_model(DEMO_MODEL).labels)
-    labels[0] = "entailment"  # the demo is no NLI model; what it costs is what one of its size does
+    labels[0] = "entailment"  # the demo is no NLI model, but has the cost of one of its size
     texts = headlines()
     own = [{"labels": [TOPICS[(n + k) % len(TOPICS)] for k in range(LABELS)]} for n in range(CALLERS)]
     single, several = bodies(texts, [{}] * len(texts)), bodies(texts, own)

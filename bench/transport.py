@@ -43,7 +43,7 @@ def _reply(stowed: Stowed) -> Reply:
     return Reply(0, True, [Settled(0, Outcome.VALUE, stowed)], Timings())
 
 
-def _parts_of(received: wire.Frame) -> Stowed:
+def _get_parts(received: wire.Frame) -> Stowed:
     assert isinstance(received.message, Reply)
     return received.message.settled[0].parts
 
@@ -69,7 +69,7 @@ class Peer:
 
     def receive(self) -> Part | None:
         received = next(self._frames, None)
-        return None if received is None else received.tail.unstow(_parts_of(received))[0]
+        return None if received is None else received.tail.unstow(_get_parts(received))[0]
 
 
 @contextmanager
@@ -151,7 +151,7 @@ def _encoded_and_back(array: np.ndarray[Any, Any]) -> object:
     stowed = wire.stow(wire.encode({"logits": array}, allow_pickle=False), tail)
     buffers = frame(_reply(stowed), tail)
     (received,) = FrameReader(None).feed(b"".join(buffers))
-    return wire.decode(received.tail.unstow(_parts_of(received)), allow_pickle=False)
+    return wire.decode(received.tail.unstow(_get_parts(received)), allow_pickle=False)
 
 
 def main() -> int:

@@ -194,10 +194,10 @@ def print_rounds(console: Console, rounds: Rounds, title: str) -> None:
     for size in {size: None for size, _ in rounds}:
         of_rounds = ratios(rounds[size, GRPC], rounds[size, BARE])
         met = "met" if median(of_rounds) <= TARGET else "not met"
-        told = ", ".join(f"{ratio:.2f}" for ratio in of_rounds)
+        shown = ", ".join(f"{ratio:.2f}" for ratio in of_rounds)
         paced = median(ratios(rounds[size, GRPC], rounds[size, PACED]))
         console.print(
-            f"gRPC, {size}: {median(of_rounds):.2f}x the bare server (rounds {told}); target {TARGET}: "
+            f"gRPC, {size}: {median(of_rounds):.2f}x the bare server (rounds {shown}); target {TARGET}: "
             f"{met}; {paced:.2f}x the bare server when it is asked as seldom"
         )
 

@@ -28,7 +28,7 @@ from pipeline.worker.model import DEFAULT_BATCH_TOKENS
 LONGEST, MAX_ROWS = 512, 60
 SAMPLES = 6
 KEPT = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
-# In place of what workers are given; empty: not set.
+# In place of the workers' settings; empty: not set.
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "as workers run": {},
     "glibc's own": dict.fromkeys(KEPT, ""),

@@ -37,7 +37,7 @@ from pipeline.worker import executor, main, runner
 from pipeline.worker.call import Dispatch
 
 TOKENIZER, PREDICTOR, REST = "tokenizer", "predictor", "the executor itself"
-# Whose function a stage is, its name, the stage.
+# Class or module of a function, its name, and its stage.
 STAGES: Sequence[tuple[Any, str, str]] = (
     (main.Front, "receive", "dispatch read"),
     (executor.Executor, "_decode_inputs", "inputs decoded"),
@@ -139,7 +139,7 @@ class Demo:
         (self.executor,), _ = main.Worker([self.front], app, "bert", 0, shares=False).executors(self.op)
         local = resolved.op["bert"].local_service_conf
         assert local is not None
-        self.told = f"{local.engine} {local.precision}, batch_size {section['batch_size']}"
+        self.description = f"{local.engine} {local.precision}, batch_size {section['batch_size']}"
         self._numbers = itertools.count()
 
     def dispatch(self, texts: Sequence[str]) -> None:
@@ -201,8 +201,8 @@ def count_stages(demo: Demo, stages: Stages) -> None:
     predictor.run = stages.timed(PREDICTOR, predictor.run)
 
 
-def table_of(told: str, sizes: Sequence[int], found: Sequence[dict[str, float]]) -> Table:
-    table = Table(title=f"us of CPU a request in the worker; {told}", title_justify="left")
+def build_table(description: str, sizes: Sequence[int], found: Sequence[dict[str, float]]) -> Table:
+    table = Table(title=f"us of CPU a request in the worker; {description}", title_justify="left")
     table.add_column("stage")
     for size in sizes:
         table.add_column(f"dispatch of {size}", justify="right")
@@ -237,8 +237,8 @@ def run() -> None:
     count_stages(demo, stages)
     stages_us(demo, stages, 8, _WARM_UP, others.sum)
     found = [stages_us(demo, stages, size, options.dispatches, others.sum) for size in options.requests]
-    told = f"{demo.told}{', cold caches' if options.cold else ''}"
-    Console(width=120).print(table_of(told, options.requests, found))
+    description = f"{demo.description}{', cold caches' if options.cold else ''}"
+    Console(width=120).print(build_table(description, options.requests, found))
 
 
 if __name__ == "__main__":

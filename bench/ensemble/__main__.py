@@ -31,7 +31,7 @@ from bench.peers.dialects import V2
 from bench.peers.figures import Pair, Turn
 from bench.peers.ours import instances, our_service
 from bench.peers.peer_server import peer_server
-from bench.peers.scenarios import MIXED, SHORT, WORKLOADS, Model, model_of
+from bench.peers.scenarios import MIXED, SHORT, WORKLOADS, Model, get_model
 from bench.peers.server import Endpoint, Processes, Server, running
 from bench.peers.subjects import SUBJECTS, Ours, Peer
 from bench.peers.turns import Asked, Bodies, pair
@@ -40,7 +40,7 @@ from bench.running import ROOT, free_ports
 
 MODEL = "2x128"
 CONNECTIONS = (20, 64)
-BATCH = 32  # of ours; of the others 8, which suits them best (docs/decisions/peers.md)
+BATCH = 32  # of our ensemble; 8 is fastest for the others (docs/decisions/peers.md)
 TRITON, PYTRITON, SAME, ONE_OP = "triton", "pytriton", "triton-ensemble", "one-op"
 APART = "steps-apart"  # our ensemble, whose steps go through the front
 _CHECKED = 256
@@ -134,7 +134,7 @@ def measure(options: argparse.Namespace, console: Console) -> list[Measured]:
 
     Raises CannotMeasure if our ensemble can't be measured.
     """
-    model = model_of(MODEL)
+    model = get_model(MODEL)
     texts = {key: WORKLOADS[key].texts() for key in options.workloads}
     every = [text for some in texts.values() for text in some]
     found: list[Measured] = []
@@ -193,7 +193,7 @@ def report(console: Console, rows: Sequence[Measured]) -> None:
             *_medians(row, lambda turn: turn.cpu_ms, ".2f"), f"{cpu:.2f}",
             f"{max(one.others for one in row.pairs):.2f}",
             str(sum(one.ours.errors + one.theirs.errors for one in row.pairs)),
-            _told(TARGETS.get((row.subject, row.workload)), per_s, cpu),
+            _compare_with_target(TARGETS.get((row.subject, row.workload)), per_s, cpu),
         )  # fmt: skip
     console.print(table)
 
@@ -203,7 +203,7 @@ def _medians(row: Measured, figure: Callable[[Turn], float], form: str) -> Itera
         yield format(median(map(figure, turns)), form)
 
 
-def _told(target: Target | None, per_s: float, cpu: float) -> str:
+def _compare_with_target(target: Target | None, per_s: float, cpu: float) -> str:
     if target is None:
         return ""
     if target.cpu is not None:
@@ -218,7 +218,7 @@ def report_stages(options: argparse.Namespace, console: Console) -> None:
     rows: list[dict[str, str]] = []
     for kind in options.workloads:
         texts = WORKLOADS[kind].texts()
-        ours = our_ensemble(model_of(MODEL).directory, texts[0], options, options.workers)
+        ours = our_ensemble(get_model(MODEL).directory, texts[0], options, options.workers)
         with ours as (server, endpoint), bodies_file([V2.body(text) for text in texts]) as bodies:
             for count in options.connections:
                 asked = Asked(endpoint, server.processes, Bodies(bodies, None), Processes())
@@ -242,9 +242,9 @@ def _stages(processes: Processes, asked: Asked, kind: str, count: int, seconds: 
     spent: Counter[str] = Counter()
     for pid, name in names.items():
         spent[name.partition(":")[0]] += cpu_s([pid]) - before[pid]
-    told = {"texts": kind, "connections": str(count), "requests/s": f"{answers / took_s:,.0f}"}
-    told["cores"] = f"{spent.total() / took_s:.2f}"
-    return told | {name: f"{s * 1e6 / answers:.0f}" for name, s in spent.items() if s * 1e6 > answers}
+    row = {"texts": kind, "connections": str(count), "requests/s": f"{answers / took_s:,.0f}"}
+    row["cores"] = f"{spent.total() / took_s:.2f}"
+    return row | {name: f"{s * 1e6 / answers:.0f}" for name, s in spent.items() if s * 1e6 > answers}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -253,8 +253,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ("--subjects", (PYTRITON, TRITON, ONE_OP, SAME, APART), (PYTRITON, TRITON, ONE_OP)),
         ("--workloads", (SHORT, MIXED), (SHORT, MIXED)),
     ):
-        told = f"of {', '.join(known)} (default: {' '.join(usual)})"
-        parser.add_argument(option, nargs="+", choices=known, default=usual, metavar="NAME", help=told)
+        help_text = f"of {', '.join(known)} (default: {' '.join(usual)})"
+        parser.add_argument(option, nargs="+", choices=known, default=usual, metavar="NAME", help=help_text)
     parser.add_argument("--connections", type=int, nargs="+", default=CONNECTIONS, help="default: 20 64")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=2, help="of a turn (default: %(default)s)")

@@ -67,8 +67,8 @@ def write_repository(
         count = instances if name == "network" else 1
         backend = "onnxruntime" if onnx else "python"
         head = _HEAD.format(backend=backend, batch=batch, count=count, delay_us=delay_us)
-        told = _ONE_THREAD if onnx else "".join(_TENSOR.format(*tensor) for tensor in tensors)
-        _write(folder / name, head + told)
+        keys = _ONE_THREAD if onnx else "".join(_TENSOR.format(*tensor) for tensor in tensors)
+        _write(folder / name, head + keys)
         if not onnx:
             shutil.copyfile(_CODE / f"{name}.py", folder / name / "1" / "model.py")
     shutil.copyfile(served.program, folder / "network" / "1" / "model.onnx")

@@ -26,7 +26,7 @@ from bench.load import CannotMeasure
 from bench.models import pages
 from bench.models.findings import Finding, Findings
 from bench.models.subject import Subject
-from bench.models.subjects import SUBJECTS, title_of
+from bench.models.subjects import SUBJECTS, get_title
 from bench.running import ROOT
 from convert.steps.isolation import run_isolated
 from pipeline.tuning.choice import describe_machine
@@ -38,12 +38,12 @@ _LIBRARIES = (
 )
 
 
-def tried_apart(subject: Subject, limit_s: float) -> Finding:
+def try_in_process(subject: Subject, limit_s: float) -> Finding:
     """Try a model in a process with a time limit, and return the result."""
     with (
         tempfile.TemporaryDirectory(prefix="model.", ignore_cleanup_errors=True) as folder,
         subprocess.Popen(
-            [sys.executable, "-m", "bench.models.trial", title_of(subject), folder],
+            [sys.executable, "-m", "bench.models.trial", get_title(subject), folder],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         ) as process,
     ):  # fmt: skip
@@ -63,7 +63,7 @@ def tried_apart(subject: Subject, limit_s: float) -> Finding:
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
-    findings = pages.read(options.json)
+    findings = pages.read_findings(options.json)
     try:
         if not options.print:
             _try_all(findings, options, console)
@@ -88,27 +88,27 @@ def _try_all(findings: Findings, options: argparse.Namespace, console: Console) 
         Progress(console=console, transient=True) as progress,
     ):
         for finding in progress.track(
-            pool.map(lambda subject: tried_apart(subject, options.limit), chosen), total=len(chosen)
+            pool.map(lambda subject: try_in_process(subject, options.limit), chosen), total=len(chosen)
         ):
-            findings.put(finding)
+            findings.add(finding)
             findings.models.sort(key=_place)
             pages.write(findings, options.json)
-            _tell(finding, console)
+            _print_finding(finding, console)
 
 
 def _is_wanted(subject: Subject, parts: Sequence[str]) -> bool:
-    return not parts or any(part.lower() in title_of(subject).lower() for part in parts)
+    return not parts or any(part.lower() in get_title(subject).lower() for part in parts)
 
 
 def _place(finding: Finding) -> int:
-    titles = [title_of(subject) for subject in SUBJECTS]
+    titles = [get_title(subject) for subject in SUBJECTS]
     return titles.index(f"{finding.family}: {finding.name}")
 
 
-def _tell(finding: Finding, console: Console) -> None:
-    told = finding.refusal or f"{finding.convert_s:.0f} s, {', '.join(finding.route)}: {finding.largest}"
+def _print_finding(finding: Finding, console: Console) -> None:
+    result = finding.refusal or f"{finding.convert_s:.0f} s, {', '.join(finding.route)}: {finding.largest}"
     mark = "right" if finding.right else "WRONG"
-    console.print(f"{mark}  {finding.family}: {finding.name}: {told}", markup=False)
+    console.print(f"{mark}  {finding.family}: {finding.name}: {result}", markup=False)
     for endpoint, found in finding.endpoints.items():
         if isinstance(found, str) or (found > 0 and not finding.right):
             console.print(f"       {endpoint}: {found}", markup=False)

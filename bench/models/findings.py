@@ -37,7 +37,7 @@ class Findings(msgspec.Struct):
     versions: dict[str, str] = {}
     models: list[Finding] = []
 
-    def put(self, finding: Finding) -> None:
+    def add(self, finding: Finding) -> None:
         """Add a result in place of the model's former result."""
         for number, known in enumerate(self.models):
             if (known.family, known.name) == (finding.family, finding.name):

@@ -30,7 +30,7 @@ def make(steps: Steps, folder: str, model: str, config: str, **settings: Any) ->
     torch.manual_seed(1)
     made = getattr(transformers, config)(**{**_SIZES, **settings}, attn_implementation="eager")
     network = getattr(transformers, model)(made).eval()
-    for weight in network.parameters():  # as far from their initial values as trained ones are
+    for weight in network.parameters():  # as far from the initial values as trained weights
         torch.nn.init.normal_(weight, std=0.2)
     source = Path(folder, SOURCE)
     network.save_pretrained(source)

@@ -23,7 +23,7 @@ def make(steps: Steps, folder: str, fixture: str) -> str:
     """Write one of the models of the tests."""
     source = Path(folder, _SOURCE)
     shutil.copy(FIXTURES / f"{fixture}.onnx", source)
-    return _told(folder, source, _GIVEN[fixture])
+    return _keep_expected(folder, source, _GIVEN[fixture])
 
 
 def make_sequence_input(steps: Steps, folder: str) -> str:
@@ -60,10 +60,10 @@ def make_of_opset(steps: Steps, folder: str, opset: int) -> str:
     graph = helper.make_graph(nodes, "layer", shapes[:1], shapes[1:], weights)
     source = Path(folder, _SOURCE)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), source)
-    return _told(folder, source, {"x": _numbers(ROWS, 6)})
+    return _keep_expected(folder, source, {"x": _numbers(ROWS, 6)})
 
 
-def _told(folder: str, source: Path, given: dict[str, Any]) -> str:
+def _keep_expected(folder: str, source: Path, given: dict[str, Any]) -> str:
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(str(source))

@@ -146,7 +146,7 @@ def make_paddlenlp(steps: Steps, folder: str, family: str, head: str, **sizes: A
     )  # fmt: skip
     model = getattr(transformers, f"{family}For{head}")(config)
     model.eval()
-    for weight in model.parameters():  # as far from their initial values as trained ones are
+    for weight in model.parameters():  # as far from the initial values as trained weights
         weight.set_value(weight + 0.1 * paddle.randn(weight.shape))
     source = Path(folder, SOURCE)
     model.save_pretrained(str(source))

@@ -16,7 +16,7 @@ DOCS = ROOT / "docs"
 _BEGIN, _END = "<!-- python -m bench.models --docs -->", "<!-- so far -->"
 
 
-def read(json: Path) -> Findings:
+def read_findings(json: Path) -> Findings:
     """Return the results in a file; empty without the file."""
     return msgspec.json.decode(json.read_bytes(), type=Findings) if json.is_file() else Findings()
 
@@ -48,12 +48,12 @@ def markdown(findings: Findings, language: str) -> str:
     served = [finding for finding in findings.models if finding.endpoints]
     families = len({finding.family for finding in findings.models})
     right = sum(finding.right for finding in findings.models)
-    told = words.told.format(len(findings.models), families, len(served), right, findings.machine)
+    summary = words.summary.format(len(findings.models), families, len(served), right, findings.machine)
     versions = ", ".join(f"{name} {number}" for name, number in findings.versions.items())
     refused = [finding for finding in findings.models if not finding.endpoints]
     return "\n\n".join(
         [
-            f"{told} {versions}.",
+            f"{summary} {versions}.",
             f"### {words.served}",
             _table(words.columns, served, lambda finding: _served_row(finding, words)),
             f"### {words.refused}",

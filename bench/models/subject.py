@@ -13,8 +13,8 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 GIVEN, EXPECTED = "given.npz", "expected.npz"
-ROWS, LENGTH = 2, 7  # of what is asked; axes that vary, but for the first, are of that length
-SOURCE = "source"  # the folder that a model is written to, below the one that its maker is given
+ROWS, LENGTH = 2, 7  # of the request: number of rows, and length of all other dynamic axes
+SOURCE = "source"  # subfolder of the maker's folder, to which it writes the model
 
 
 @dataclass(frozen=True)

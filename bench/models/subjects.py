@@ -12,10 +12,10 @@ SUBJECTS: tuple[Subject, ...] = tuple(
 )
 
 
-def title_of(subject: Subject) -> str:
+def get_title(subject: Subject) -> str:
     return f"{subject.family}: {subject.name}"
 
 
-def subject_called(title: str) -> Subject:
-    (found,) = (subject for subject in SUBJECTS if title_of(subject) == title)
+def find_subject(title: str) -> Subject:
+    (found,) = (subject for subject in SUBJECTS if get_title(subject) == title)
     return found

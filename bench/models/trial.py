@@ -18,7 +18,7 @@ import numpy as np
 from bench.models.endpoints import ENDPOINTS, Arrays, Ask
 from bench.models.findings import Finding
 from bench.models.subject import EXPECTED, GIVEN, Array, Subject
-from bench.models.subjects import subject_called
+from bench.models.subjects import find_subject
 from bench.running import ROOT
 from convert.steps.isolation import run_isolated
 from pipeline.models.serving_model import load_serving_model
@@ -29,7 +29,7 @@ _SERVED, _NAME = "served", "model"
 _TOLERANCE = 1e-4  # of the largest value
 
 
-def tried(subject: Subject, folder: Path) -> Finding:
+def try_model(subject: Subject, folder: Path) -> Finding:
     """Convert, serve and ask the model, and return the result."""
     source: str = run_isolated(
         subject.make,
@@ -68,7 +68,7 @@ def difference_at(ask: Ask, service: ServiceProcess, given: Arrays, expected: Ar
     """Return the largest difference over an endpoint, as a share of the largest value; else a message."""
     try:
         answered = ask(service, given)
-    except Exception as exc:  # each client has its own
+    except Exception as exc:  # each client has its own exceptions
         return " ".join(str(exc).split()) or type(exc).__name__
     if missing := expected.keys() - answered.keys():
         return f"{', '.join(sorted(missing))} is not among {', '.join(answered)}"
@@ -91,5 +91,5 @@ def _difference(expected: Array, answered: Array) -> float | str:
 
 
 if __name__ == "__main__":
-    found = tried(subject_called(sys.argv[1]), Path(sys.argv[2]))
+    found = try_model(find_subject(sys.argv[1]), Path(sys.argv[2]))
     sys.stdout.write(f"\n{msgspec.json.encode(found).decode()}\n")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-LANGUAGES = {"en": "", "zh": "_zh"}  # what the names of the pages end with
+LANGUAGES = {"en": "", "zh": "_zh"}  # suffixes of page names
 
 
 class Words(NamedTuple):
     """Texts in one language; braces are filled in. families, names, steps: translations of single words."""
 
-    told: str
+    summary: str
     served: str
     refused: str
     columns: tuple[str, ...]
@@ -24,7 +24,7 @@ class Words(NamedTuple):
 
 
 _ENGLISH = Words(
-    told="{0} models of {1} families; {2} are served, and of all {3} end as they should. {4};",
+    summary="{0} models of {1} families; {2} are served, and of all {3} end as they should. {4};",
     served="Served",
     refused="Refused",
     columns=("Family", "Model", "Route", "Converts in s", "Endpoints", "Largest difference"),
@@ -36,7 +36,7 @@ _ENGLISH = Words(
     steps={},
 )
 _CHINESE = Words(
-    told="{1} 个系列的 {0} 个模型；{2} 个得以服务，{3} 个的结果如其所应。{4}；",
+    summary="{1} 个系列的 {0} 个模型；{2} 个得以服务，{3} 个的结果如其所应。{4}；",
     served="得以服务的",
     refused="被拒绝的",
     columns=("系列", "模型", "路线", "转换用时 s", "入口", "最大差异"),

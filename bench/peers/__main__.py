@@ -27,15 +27,15 @@ from bench.peers.neighbours import neighbours
 from bench.peers.ours import OurService, our_service
 from bench.peers.pages import write, write_docs
 from bench.peers.report import print_tables
-from bench.peers.scenarios import MODELS, WORKLOADS, Model, Scenario, model_of, scenarios
-from bench.peers.subjects import LEFT_OUT, NO_SETTING, OURS, SUBJECTS, Peer, Setting, Subject, subjects_of
+from bench.peers.scenarios import MODELS, WORKLOADS, Model, Scenario, get_model, scenarios
+from bench.peers.subjects import LEFT_OUT, NO_SETTING, OURS, SUBJECTS, Peer, Setting, Subject, select_subjects
 from bench.peers.turns import pair
 from bench.texts import headlines
 from pipeline.tuning.choice import describe_machine, list_engine_versions
 
-QUIET = 0.1  # cores: beside more than this a pair may be tried again
-SLOWER = {"12x768": 3}  # times as long a turn: one text takes ten milliseconds and more
-TRIAL_S = 2.0  # of a turn that compares settings of a peer
+QUIET = 0.1  # cores that other programs keep busy: above this, a pair may be measured again
+SLOWER = {"12x768": 3}  # factor of a turn's length: one text takes ten milliseconds or more
+TRIAL_S = 2.0  # length of a turn that compares settings of a peer
 EXAMPLES = """examples:
   python -m bench.peers --models 2x128 --subjects mosec trial --connections 20 64     a few minutes
   python -m bench.peers                                        everything: two hours
@@ -60,7 +60,7 @@ class Run:
             task = progress.add_task("", total=sum(map(self._turns, asked)))
             for key, some in groupby(asked, key=lambda scenario: scenario.model):
                 progress.update(task, description=f"{key}: model and our service")
-                model = model_of(key)
+                model = get_model(key)
                 if not options.add:
                     model.forget_choices()
                 with our_service(OURS, model, headlines()[0]) as own:
@@ -72,7 +72,7 @@ class Run:
         return len(self._subjects(scenario)) * self._options.rounds * len(scenario.connections)
 
     def _subjects(self, scenario: Scenario) -> list[Subject]:
-        return subjects_of(scenario.model, self._options.subjects)
+        return select_subjects(scenario.model, self._options.subjects)
 
     def _scenario(
         self, own: OurService, model: Model, scenario: Scenario, progress: Progress, task: TaskID
@@ -88,14 +88,14 @@ class Run:
                     write(self._report, self._options.json)
 
     def _subject(self, comparison: Comparison, subject: Subject, scenario: Scenario) -> None:
-        told = f"{subject.name} with {scenario.model}, {scenario.workload}"
-        self._report.left_out.pop(told, None)
+        title = f"{subject.name} with {scenario.model}, {scenario.workload}"
+        self._report.left_out.pop(title, None)
         try:
             for row in self._rows(comparison, subject, scenario):
-                self._report.put(row)
+                self._report.add(row)
         except CannotMeasure as exc:
-            self._report.left_out[told] = str(exc).splitlines()[0].rstrip(": ")
-            self._console.print(f"{told} is left out: {exc}", markup=False)
+            self._report.left_out[title] = str(exc).splitlines()[0].rstrip(": ")
+            self._console.print(f"{title} is left out: {exc}", markup=False)
 
     def _rows(self, comparison: Comparison, subject: Subject, scenario: Scenario) -> list[Row]:
         if not isinstance(subject, Peer):
@@ -119,7 +119,7 @@ class Run:
             with comparison.with_subject(peer, setting) as (_, theirs, _):
                 for count in scenario.connections:
                     per_s = theirs.measured.turn(count, seconds).per_s
-                    theirs.measured.settle()
+                    theirs.measured.wait_until_idle()
                     if count not in fastest or per_s > fastest[count][0]:
                         fastest[count] = per_s, setting
         return {count: setting for count, (_, setting) in fastest.items()}
@@ -206,8 +206,8 @@ def _parser() -> argparse.ArgumentParser:
         ("--workloads", tuple(WORKLOADS)),
         ("--subjects", tuple(subject.key for subject in SUBJECTS)),
     ):
-        told = f"of {', '.join(known)} (default: all)"
-        parser.add_argument(option, nargs="+", choices=known, default=known, metavar="NAME", help=told)
+        help_text = f"of {', '.join(known)} (default: all)"
+        parser.add_argument(option, nargs="+", choices=known, default=known, metavar="NAME", help=help_text)
     parser.add_argument("--connections", type=int, nargs="+", help="default: 1 20 64, and 256 for 2x128")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument(

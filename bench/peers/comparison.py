@@ -15,10 +15,10 @@ from bench.peers.peer_server import peer_server
 from bench.peers.scenarios import Model
 from bench.peers.server import Endpoint, Processes, Server
 from bench.peers.subjects import Loop, Ours, Setting, Subject
-from bench.peers.turns import Asked, Looped, Measured, bodies_of
+from bench.peers.turns import Asked, Looped, Measured, write_bodies
 
 CONFIDENCE_TOLERANCE = 1e-4  # a batch's padding changes the order of sums
-MIN_AGREEMENT = 0.9  # of labels in a lower precision, on texts that random weights leave close calls
+MIN_AGREEMENT = 0.9  # of labels in a lower precision: with random weights many scores are close
 _CHECKED = 256
 
 
@@ -92,7 +92,7 @@ class Comparison:
         return Sides(self._asked(stack, own, self._own.server), self._asked(stack, endpoint, server), choice)
 
     def _asked(self, stack: contextlib.ExitStack, endpoint: Endpoint, server: Server) -> Side:
-        bodies = stack.enter_context(bodies_of(endpoint, self._texts))
+        bodies = stack.enter_context(write_bodies(endpoint, self._texts))
         return Side(Asked(endpoint, server.processes, bodies, self._beside), server.start_s)
 
     def _looped(self, stack: contextlib.ExitStack, loop: Loop) -> Side:

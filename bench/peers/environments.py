@@ -13,7 +13,7 @@ from bench.running import ROOT
 
 FOLDER = ROOT / "build" / "peers"
 PINS = ROOT / "requirements" / "peers"
-_MAX_LINES = 12  # of what pip says when it fails
+_MAX_LINES = 12  # of pip's output when it fails
 
 
 def environment(name: str, python: str | None = None) -> Path:
@@ -30,7 +30,7 @@ def environment(name: str, python: str | None = None) -> Path:
         _run(name, [python or sys.executable, "-m", "venv", "--clear", str(folder)])
         _run(name, [str(ROOT / "docker" / "install.sh"), "peer", str(folder), name])
         (packages,) = folder.glob("lib/python*/site-packages")
-        # They come after the peer's own. Written last, or pip would take what is there for installed.
+        # After the peer's own packages, and written last: pip would take them for installed packages.
         others = [str(ROOT)] if python else [str(ROOT), sysconfig.get_path("purelib")]
         (packages / "paddlewheel.pth").write_text("\n".join(others) + "\n", encoding="utf-8")
         installed.write_text(wanted, encoding="utf-8")

@@ -122,7 +122,7 @@ class Report(msgspec.Struct):
     choices: list[Choice] = []
     left_out: dict[str, str] = {}
 
-    def put(self, row: Row) -> None:
+    def add(self, row: Row) -> None:
         """Add a row. It replaces the row of the same subject and scenario."""
         same = (*row.scenario, row.key)
         self.rows = [old for old in self.rows if (*old.scenario, old.key) != same] + [row]
@@ -134,7 +134,7 @@ class Report(msgspec.Struct):
     def scenarios(self) -> list[tuple[str, str, int]]:
         return list(dict.fromkeys(row.scenario for row in self.rows))
 
-    def of(self, scenario: tuple[str, str, int]) -> list[Row]:
+    def get_rows(self, scenario: tuple[str, str, int]) -> list[Row]:
         """Return the rows of a scenario. The first row is our service, with all its turns there."""
         rows = [row for row in self.rows if row.scenario == scenario]
         own = tuple(Pair(pair.ours, pair.ours) for row in rows for pair in row.pairs)

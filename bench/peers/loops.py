@@ -25,7 +25,7 @@ from bench.running import ROOT
 from pipeline.process.environment import MODEL_PROCESS
 
 BATCHES = (1, 2, 4, 8, 16, 32)
-EVERYTHING = 0  # as the window: all texts are sorted at once
+EVERYTHING = 0  # as a window size: all texts are sorted together
 _TRIAL_S = 0.4
 
 
@@ -93,7 +93,7 @@ class LoopProcesses:
         for process in chosen:
             _pipe(process.stdin).write(f"{window} {seconds}\n")
             _pipe(process.stdin).flush()
-        return [Ran(*json.loads(said(process))) for process in chosen]
+        return [Ran(*json.loads(read_line(process))) for process in chosen]
 
 
 @contextlib.contextmanager
@@ -116,11 +116,11 @@ def loop_processes(
             stack.callback(process.kill)
             processes.append(process)
         for process in processes:
-            said(process)
+            read_line(process)
         yield LoopProcesses(processes, time.monotonic() - began)
 
 
-def said(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     """Return the next output line of a process.
 
     Raises CannotMeasure with its error output if it has ended.

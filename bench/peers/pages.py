@@ -13,7 +13,7 @@ from bench.peers.report import markdown
 from bench.running import ROOT
 
 DOCS = ROOT / "docs"
-LANGUAGES = {"en": "", "zh": "_zh"}  # what the names of the files end with
+LANGUAGES = {"en": "", "zh": "_zh"}  # suffixes of file names
 _BEGIN, _END = "<!-- python -m bench.peers --docs -->", "<!-- so far -->"
 
 

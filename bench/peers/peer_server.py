@@ -48,7 +48,7 @@ def peer_server(
     with contextlib.ExitStack() as stack:
         try:
             server = stack.enter_context(running(command, endpoint, env, texts[0]))
-        except CannotMeasure:  # once more: PyTriton's two processes miss each other now and then
+        except CannotMeasure:  # try again: PyTriton's two processes sometimes fail to connect
             server = stack.enter_context(running(command, endpoint, env, texts[0]))
         yield PeerServer(server, endpoint)
 

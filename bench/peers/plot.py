@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from bench.peers.figures import Report, Row
 from bench.peers.scenarios import BUSY, DEMO
-from bench.peers.wording import Words, title_of, words_in
+from bench.peers.wording import Words, get_title, words_in
 from pipeline.tuning.svg import FAINT, INK, LINE, MARK, page, text
 
-TOLD = 64  # connections: those of a panel, or the most below
+TOLD = 64  # connections of a panel; else the next lower number
 WIDTH, MARGIN, TOP = 960, 24, 84
 COLUMNS, GAP = 2, 36
-NAMES, FIGURES = 196, 84  # what names and figures take beside the bars
+NAMES, FIGURES = 196, 84  # widths beside the bars
 BAR, LINE_HEIGHT, HEADING = 13, 19, 34
 _OTHERS, _LIMIT = "#aab4be", "#e3e6ea"
 _LEFT_OUT = (
@@ -29,8 +29,8 @@ _LEFT_OUT = (
 def draw(report: Report, language: str) -> str:
     words = words_in(language)
     panels = [
-        sorted_rows(report.of((model, workload, connections)))
-        for model, workload, connections in told_scenarios(report)
+        sorted_rows(report.get_rows((model, workload, connections)))
+        for model, workload, connections in select_scenarios(report)
         if model != DEMO and workload != BUSY
     ]
     width = (WIDTH - 2 * MARGIN - (COLUMNS - 1) * GAP) / COLUMNS
@@ -48,7 +48,7 @@ def draw(report: Report, language: str) -> str:
     return page(WIDTH, y, parts)
 
 
-def told_scenarios(report: Report) -> list[tuple[str, str, int]]:
+def select_scenarios(report: Report) -> list[tuple[str, str, int]]:
     """Return the scenario to draw for each model and kind of texts."""
     found: dict[tuple[str, str], int] = {}
     for model, workload, connections in report.scenarios():
@@ -62,22 +62,22 @@ def sorted_rows(rows: Sequence[Row]) -> list[Row]:
 
     The tables have the other rows, too.
     """
-    told = [row for row in rows if row.key not in _LEFT_OUT]
-    return sorted(told, key=lambda row: (row.is_limit, -row.ratio()))
+    drawn = [row for row in rows if row.key not in _LEFT_OUT]
+    return sorted(drawn, key=lambda row: (row.is_limit, -row.ratio()))
 
 
 def _legend(words: Words) -> Iterator[str]:
     x = float(WIDTH - MARGIN)
-    for color, said in ((_LIMIT, words.limit), (_OTHERS, words.others), (LINE, words.ours)):
-        yield text(x, 34, said, FAINT, anchor="end")
-        x -= 7.5 * sum(2 if ord(letter) > 0x2E80 else 1 for letter in said) * 0.82 + 18
+    for color, label in ((_LIMIT, words.limit), (_OTHERS, words.others), (LINE, words.ours)):
+        yield text(x, 34, label, FAINT, anchor="end")
+        x -= 7.5 * sum(2 if ord(letter) > 0x2E80 else 1 for letter in label) * 0.82 + 18
         yield f'<rect x="{x:.1f}" y="24" width="12" height="12" fill="{color}"/>'
         x -= 16
 
 
 def _panel(rows: Sequence[Row], x: float, y: float, width: float, words: Words) -> Iterator[str]:
     model, workload, connections = rows[0].scenario
-    title = f"{title_of(model, workload, words)}, {words.connections.format(connections)}"
+    title = f"{get_title(model, workload, words)}, {words.connections.format(connections)}"
     yield text(x, y + 14, title, size=13)
     left, room = x + NAMES, width - NAMES - FIGURES
     scale = room / max(1.0, *(row.ratio() for row in rows))
@@ -85,8 +85,8 @@ def _panel(rows: Sequence[Row], x: float, y: float, width: float, words: Words) 
     for number, row in enumerate(rows):
         yield from _bar(row, left, y + number * LINE_HEIGHT, scale, words)
         per_s = row.theirs(lambda turn: turn.per_s)
-        told, ink = f"{row.ratio():.2f}  ({per_s:,.0f}/s)", INK if row.is_ours else FAINT
-        yield text(x + width, y + number * LINE_HEIGHT + BAR - 2, told, ink, size=11, anchor="end")
+        label, ink = f"{row.ratio():.2f}  ({per_s:,.0f}/s)", INK if row.is_ours else FAINT
+        yield text(x + width, y + number * LINE_HEIGHT + BAR - 2, label, ink, size=11, anchor="end")
     down = f"M{left + scale:.1f} {y - 3:.1f}V{y + len(rows) * LINE_HEIGHT:.1f}"
     yield f'<path d="{down}" stroke="{MARK}" stroke-dasharray="3 3"/>'
 

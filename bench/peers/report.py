@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.peers.figures import Report, Row, Turn
-from bench.peers.plot import told_scenarios
-from bench.peers.wording import Words, title_of, words_in
+from bench.peers.plot import select_scenarios
+from bench.peers.wording import Words, get_title, words_in
 
 
 def print_tables(console: Console, report: Report) -> None:
@@ -19,8 +19,8 @@ def print_tables(console: Console, report: Report) -> None:
     words = words_in("en")
     for scenario in report.scenarios():
         model, workload, connections = scenario
-        rows = report.of(scenario)
-        title = f"{title_of(model, workload, words)}, {connections} connections, {_machine(report, rows)}"
+        rows = report.get_rows(scenario)
+        title = f"{get_title(model, workload, words)}, {connections} connections, {_machine(report, rows)}"
         table = Table("", title=title, title_justify="left")
         for heading in (words.per_s, "to ours", *words.costs, *([words.short_texts] if _timed(rows) else [])):
             table.add_column(heading, justify="right")
@@ -34,17 +34,17 @@ def print_tables(console: Console, report: Report) -> None:
 def markdown(report: Report, language: str) -> str:
     """Return a Markdown table for each model and kind of texts."""
     words = words_in(language)
-    tables = [_markdown_table(report, scenario, words) for scenario in told_scenarios(report)]
+    tables = [_markdown_table(report, scenario, words) for scenario in select_scenarios(report)]
     return "\n\n".join([*tables, _facts(report, words)])
 
 
 def _markdown_table(report: Report, scenario: tuple[str, str, int], words: Words) -> str:
-    model, workload, told = scenario
+    model, workload, connections = scenario
     counts = sorted(count for key, kind, count in report.scenarios() if (key, kind) == (model, workload))
     ratios = {
-        count: {row.key: _ratio(row) for row in report.of((model, workload, count))} for count in counts
+        count: {row.key: _ratio(row) for row in report.get_rows((model, workload, count))} for count in counts
     }
-    rows = report.of(scenario)
+    rows = report.get_rows(scenario)
     timed = _timed(rows)
     headings = ["", *(f"@{count}" for count in counts), words.per_s, *words.costs]
     lines = [headings + ([words.short_texts] if timed else [])]
@@ -53,8 +53,8 @@ def _markdown_table(report: Report, scenario: tuple[str, str, int], words: Words
         beside = [ratios[count].get(row.key, "") for count in counts]
         lines.append([_name(row, words), *beside, _per_s(row), *_costs(row, timed=timed)])
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    title = f"{title_of(model, workload, words)}, {_machine(report, rows)}"
-    return f"**{title}{words.stop}** {words.told.format(told)}\n\n{table}"
+    title = f"{get_title(model, workload, words)}, {_machine(report, rows)}"
+    return f"**{title}{words.stop}** {words.note.format(connections)}\n\n{table}"
 
 
 def _machine(report: Report, rows: Sequence[Row]) -> str:

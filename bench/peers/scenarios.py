@@ -19,7 +19,7 @@ from pipeline.tuning.choice import CHOICES_FILE
 DEMO = "demo"
 MODELS = (*SIZES, DEMO)
 SHORT, MIXED, BUSY = "short", "mixed", "busy"
-SHORT_CHARACTERS = 40  # texts of a mix that have at most these are its short ones
+SHORT_CHARACTERS = 40  # maximum length of a mix's short texts
 
 
 class Workload(NamedTuple):
@@ -30,7 +30,7 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {SHORT: Workload(headlines), MIXED: Workload(mixed_lengths), BUSY: Workload(headlines, 2)}
-PLAN: dict[tuple[str, str], tuple[int, ...]] = {  # connections, where none are asked for
+PLAN: dict[tuple[str, str], tuple[int, ...]] = {  # default numbers of connections
     ("2x128", SHORT): (1, 20, 64, 256),
     ("2x128", MIXED): (20, 64),
     ("2x128", BUSY): (20, 64),
@@ -78,14 +78,14 @@ class Model(NamedTuple):
             (self.directory / SERVER_FOLDER / CHOICES_FILE).unlink(missing_ok=True)
 
 
-def model_of(key: str) -> Model:
+def get_model(key: str) -> Model:
     """Return a model, created below build/peers at the first use. Raises CannotMeasure."""
     if key == DEMO:
         if not (DEMO_MODEL / SERVER_FOLDER).is_dir():
             raise CannotMeasure("models/demo is not there; run `paddlewheel convert demo` first")
         return Model(key, DEMO_MODEL, DEMO_MODEL)
     folder = FOLDER / "models" / key
-    # In a process of its own: this one imports no Paddle, whose threads would stay.
+    # In a separate process: Paddle's threads would stay in this one.
     command = [sys.executable, "-m", "bench.bert_models", str(folder), key]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -95,7 +95,7 @@ def running(
         began = time.monotonic()
         process = subprocess.Popen(
             command, cwd=folder, env=dict(env), stdout=log, stderr=log, process_group=0
-        )  # a group of its own: Paddle Serving ends its own when it fails. Not a session: see `neighbours`
+        )  # a process group, which Paddle Serving kills when it fails; no session, see `neighbours`
         processes = Processes(process.pid)
         try:
             _wait_until_answered(process, lambda: endpoint.ask(text), log.fileno())

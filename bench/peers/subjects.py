@@ -32,7 +32,7 @@ class Ours(NamedTuple):
 class Setting(NamedTuple):
     """Settings of a peer that users tune by hand."""
 
-    batch: int  # most texts in a predictor batch
+    batch: int  # maximum number of texts in a predictor batch
     wait_ms: float = 0  # how long a partial batch waits for more texts
 
 
@@ -162,7 +162,7 @@ LEFT_OUT = {
 }
 
 
-def subjects_of(model: str, keys: Container[str]) -> list[Subject]:
+def select_subjects(model: str, keys: Container[str]) -> list[Subject]:
     """Return the subjects with these keys that are measured with the model."""
     return [
         subject

@@ -19,7 +19,7 @@ from bench.processes import busy_s
 
 _WARM_UP_S = 1
 _LOOK_S = 0.1
-_MAX_LEFT_S = 30.0  # of work that a subject still has when its clients are gone
+_MAX_LEFT_S = 30.0  # maximum wait for the end of a subject's work after its clients have left
 _RESTING = 0.1  # cores
 _MAX_TIMED = 64  # connections: a thread of the generator for each when short texts are timed
 
@@ -29,7 +29,7 @@ class Measured(Protocol):
 
     def turn(self, connections: int, seconds: float) -> Turn: ...
 
-    def settle(self) -> None: ...
+    def wait_until_idle(self) -> None: ...
 
 
 class Bodies(NamedTuple):
@@ -50,7 +50,7 @@ class Asked:
 
     def turn(self, connections: int, seconds: float) -> Turn:
         self.load(connections, _WARM_UP_S)
-        self.settle()
+        self.wait_until_idle()
         with watched(self._processes, self._beside) as spent:
             done = self.load(connections, seconds)
         if not done.requests:
@@ -62,7 +62,7 @@ class Asked:
             *(each.p99_ms for each in short),
         )  # fmt: skip
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until the server has finished the work of clients that have left.
 
         That work would slow the next turn.
@@ -119,7 +119,7 @@ class Looped:
             self._processes.resident_mb(), spent.others, spent.idle,
         )  # fmt: skip
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Do nothing: a loop leaves no work behind."""
 
 
@@ -160,12 +160,12 @@ def pair(ours: Measured, theirs: Measured, connections: int, seconds: float, *, 
     turns = {}
     for one in both:
         turns[id(one)] = one.turn(connections, seconds)
-        one.settle()
+        one.wait_until_idle()
     return Pair(turns[id(ours)], turns[id(theirs)])
 
 
 @contextlib.contextmanager
-def bodies_of(endpoint: Endpoint, texts: Sequence[str]) -> Iterator[Bodies]:
+def write_bodies(endpoint: Endpoint, texts: Sequence[str]) -> Iterator[Bodies]:
     """Write the texts to files, as request bodies of the endpoint."""
     short = [text for text in texts if len(text) <= SHORT_CHARACTERS]
     with contextlib.ExitStack() as stack:

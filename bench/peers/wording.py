@@ -17,7 +17,7 @@ class Words(NamedTuple):
     per_s: str
     costs: tuple[str, ...]
     short_texts: str
-    told: str
+    note: str
     stop: str  # ends a sentence
     setting: str  # name of a subject, with batch and wait
     between: str
@@ -43,7 +43,7 @@ _ENGLISH = Words(
     per_s="requests/s",
     costs=("p50 ms", "p99 ms", "CPU ms", "busy", "idle", "RSS MB", "start s", "errors"),
     short_texts="p99 of short texts, and alone",
-    told=(
+    note=(
         "@ is requests/s to ours at so many connections, with busy cores and CPU ms of a request; the other "
         "figures are those at {}."
     ),
@@ -84,7 +84,7 @@ _CHINESE = Words(
     per_s="请求/s",
     costs=("p50 ms", "p99 ms", "CPU ms", "占用核数", "空闲核数", "RSS MB", "启动 s", "错误"),
     short_texts="短文本的 p99，以及没有长文本时",
-    told="@ 为该连接数下与我们的请求/s 之比，括号内为占用核数和每个请求的 CPU ms；其余数字取自 {} 个连接。",
+    note="@ 为该连接数下与我们的请求/s 之比，括号内为占用核数和每个请求的 CPU ms；其余数字取自 {} 个连接。",
     stop="。",
     setting="{}（每批 {} 条，等 {:g} ms）",
     between=" 到 ",
@@ -104,5 +104,5 @@ def words_in(language: str) -> Words:
     return _LANGUAGES[language]
 
 
-def title_of(model: str, workload: str, words: Words) -> str:
+def get_title(model: str, workload: str, words: Words) -> str:
     return f"{words.models[model]}, {words.workloads[workload]}"

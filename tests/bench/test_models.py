@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from bench.models import pages
-from bench.models.__main__ import tried_apart
-from bench.models.subjects import SUBJECTS, subject_called, title_of
+from bench.models.__main__ import try_in_process
+from bench.models.subjects import SUBJECTS, find_subject, get_title
 from bench.models.trial import difference_at
 from bench.models.wording import LANGUAGES, words_in
 
-STRINGS = subject_called("ONNX: strings")
+STRINGS = find_subject("ONNX: strings")
 
 
 def test_a_model_that_takes_too_long_is_a_row() -> None:
-    finding = tried_apart(STRINGS, limit_s=0.01)
+    finding = try_in_process(STRINGS, limit_s=0.01)
     assert (finding.name, finding.right, finding.endpoints) == ("strings", False, {})
     assert finding.refusal == "it took more than 0.01 s"
 
@@ -43,14 +43,14 @@ def test_answers_that_differ_are_told(answered: Mapping[str, Any], told: object)
 
 
 def test_at_least_thirty_models_of_eight_families_are_tried_under_names_of_their_own() -> None:
-    titles = [title_of(subject) for subject in SUBJECTS]
+    titles = [get_title(subject) for subject in SUBJECTS]
     assert len(set(titles)) == len(titles) >= 30
     assert len({subject.family for subject in SUBJECTS}) >= 8
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_the_pages_show_what_was_found_last_and_every_model_ended_as_it_should(language: str) -> None:
-    findings = pages.read(pages.DOCS / "models.json")
+    findings = pages.read_findings(pages.DOCS / "models.json")
     assert [(one.family, one.name) for one in findings.models] == [(one.family, one.name) for one in SUBJECTS]
     assert [one for one in findings.models if not one.right] == []
     page = (pages.DOCS / f"models{LANGUAGES[language]}.md").read_text("utf-8")

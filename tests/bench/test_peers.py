@@ -27,8 +27,8 @@ from bench.peers.neighbours import neighbours
 from bench.peers.ours import OurService, our_service
 from bench.peers.pages import DOCS, LANGUAGES, with_tables, write
 from bench.peers.plot import draw
-from bench.peers.scenarios import MIXED, PLAN, SHORT, Scenario, model_of, scenarios
-from bench.peers.subjects import NO_SETTING, OURS, SUBJECTS, Peer, Setting, subjects_of
+from bench.peers.scenarios import MIXED, PLAN, SHORT, Scenario, get_model, scenarios
+from bench.peers.subjects import NO_SETTING, OURS, SUBJECTS, Peer, Setting, select_subjects
 from bench.peers.wording import words_in
 from bench.texts import headlines, mixed_lengths
 from tests.support.service_process import is_running
@@ -38,7 +38,7 @@ SCENARIO = ("2x128", SHORT, 64)
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[OurService]:
-    with our_service(OURS, model_of("demo"), headlines()[0]) as started:
+    with our_service(OURS, get_model("demo"), headlines()[0]) as started:
         yield started
 
 
@@ -119,7 +119,7 @@ def test_a_peer_is_pinned_and_its_lock_names_no_host(root: Path, environment: st
 def test_mixed_texts_are_as_long_as_the_pages_say() -> None:
     texts = mixed_lengths()
     assert {min(map(len, texts)), max(map(len, texts))} == {5, 400}
-    tokenizer = BertWordPieceTokenizer(str(model_of("demo").directory / "vocab.txt"), lowercase=True)
+    tokenizer = BertWordPieceTokenizer(str(get_model("demo").directory / "vocab.txt"), lowercase=True)
     tokens = [len(encoded.ids) for encoded in tokenizer.encode_batch(texts)]
     assert round(np.mean(tokens)) == 57
     assert round(np.percentile(tokens, 90)) == 112
@@ -142,7 +142,7 @@ def test_a_plan_is_narrowed_by_what_is_asked_for() -> None:
     assert only == ("2x128", MIXED, PLAN["2x128", MIXED])
     assert [each.connections for each in scenarios(["2x128"], [SHORT, MIXED], [7])] == [(7,), (7,)]
     large, small = (
-        [subject.key for subject in subjects_of(model, ("mosec", "ours-auto-precision"))]
+        [subject.key for subject in select_subjects(model, ("mosec", "ours-auto-precision"))]
         for model in ("12x768", "2x128")
     )
     assert large == ["ours-auto-precision", "mosec"]
@@ -150,7 +150,7 @@ def test_a_plan_is_narrowed_by_what_is_asked_for() -> None:
 
 
 def test_a_ratio_is_that_of_turns_side_by_side(report: Report) -> None:
-    ours, mosec, *_ = report.of(SCENARIO)
+    ours, mosec, *_ = report.get_rows(SCENARIO)
     assert mosec.ratios() == [0.5, 1.5, 0.5]
     assert mosec.ratio() == 0.5
     assert ours.ratio() == 1
@@ -178,8 +178,8 @@ def test_other_work_is_there_while_it_is_asked_for_and_then_gone() -> None:
 
 
 def test_what_is_measured_anew_takes_the_place_of_what_was(report: Report) -> None:
-    report.put(row("ray", [500], [1000]))
-    found = {each.key: each.ratio() for each in report.of(SCENARIO)}
+    report.add(row("ray", [500], [1000]))
+    found = {each.key: each.ratio() for each in report.get_rows(SCENARIO)}
     assert found == {"ours": 1, "mosec": 0.5, "ray": 0.5, "loop": 2}
 
 
@@ -240,7 +240,7 @@ class TrialRuns:
     def turn(self, connections: int, seconds: float) -> Turn:
         return turn(self._per_s[self._batch, connections])
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Nothing is left."""
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from bench.models.__main__ import tried_apart
+from bench.models.__main__ import try_in_process
 from bench.models.endpoints import ENDPOINTS
-from bench.models.subjects import subject_called
+from bench.models.subjects import find_subject
 
-STRINGS = subject_called("ONNX: strings")
+STRINGS = find_subject("ONNX: strings")
 
 
 def test_a_model_goes_from_its_file_to_the_right_answer_over_every_endpoint() -> None:
-    finding = tried_apart(STRINGS, limit_s=120)
+    finding = try_in_process(STRINGS, limit_s=120)
     assert finding.right, finding
     assert (
         finding.endpoints.keys() == ENDPOINTS.keys()

@@ -13,8 +13,8 @@ from bench.bare_predictor import BarePredictor
 CONFIG = Path(__file__).resolve().parents[3] / "config.yml"
 MODEL = Path(os.environ.get("PEER_MODEL", "models/demo"))
 INSTANCES = int(os.environ.get("PEER_INSTANCES", "2"))
-BATCH = int(os.environ.get("PEER_BATCH", "8"))  # most texts in a predictor batch
-WAIT_MS = float(os.environ.get("PEER_WAIT_MS", "0"))  # that a batch which is not full waits for more
+BATCH = int(os.environ.get("PEER_BATCH", "8"))  # maximum number of texts in a predictor batch
+WAIT_MS = float(os.environ.get("PEER_WAIT_MS", "0"))  # maximum wait of a partial batch
 
 
 class Classifier:

@@ -16,7 +16,7 @@ from tokenizers import BertWordPieceTokenizer
 from paddle_serving_server.pipeline import Op, PipelineServer, RequestOp, ResponseOp
 
 MODEL = Path(os.environ["PEER_MODEL"], "serving_server")
-LONGEST = int(os.environ["PEER_LONGEST"])  # tokens: it joins rows as they are, so all have one length
+LONGEST = int(os.environ["PEER_LONGEST"])  # tokens of each row: it concatenates rows without padding
 
 
 _Config = inference.Config

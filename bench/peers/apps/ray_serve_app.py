@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from bench.peers.apps.classifier import BATCH, INSTANCES, WAIT_MS, Classifier
 
-MAX_WAITING = 256  # in a replica: as many as the connections may have
+MAX_WAITING = 256  # per replica: the maximum number of connections
 
 
 @serve.deployment(num_replicas=INSTANCES, max_ongoing_requests=MAX_WAITING)

@@ -41,7 +41,7 @@ def write_backends(folder: Path) -> None:
     """Copy the backends of PyTriton's wheel, with the stub for this Python version."""
     shutil.copytree(SERVER / "backends", folder)
     stub = SERVER / "python_backend_stubs" / sysconfig.get_python_version() / "triton_python_backend_stub"
-    (folder / "python" / stub.name).symlink_to(stub)  # it finds its libraries from where it lies
+    (folder / "python" / stub.name).symlink_to(stub)  # it finds its libraries relative to its own path
 
 
 def main() -> None:
