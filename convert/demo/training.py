@@ -35,7 +35,10 @@ class NgramTeacher:
     """A linear TF-IDF classifier of token 1-grams and 2-grams, whose probabilities are training targets."""
 
     def __init__(self, rows: Sequence[Array], classes: Array, class_count: int) -> None:
-        """Fit on `rows`, token ids from [CLS] to [SEP], which are both left aside, and their classes."""
+        """Fit the classifier on rows of token ids and their classes.
+
+        rows: ids from [CLS] to [SEP]; both of these are ignored.
+        """
         documents: Counter[Gram] = Counter()
         for row in rows:
             documents.update(set(_grams(row)))

@@ -20,10 +20,10 @@ NAME = "pytorch"
 def add_torch_variant(
     model: Path, file: Path, shown_path: Path, options: ConversionOptions
 ) -> tuple[ParityReport, ...]:
-    """Copy a PyTorch model file beside the ONNX serving model in folder `model` that was made of it.
+    """Copy the PyTorch model file into the ONNX serving model that was converted from it.
 
-    Returns the comparison reports. shown_path: the folder's later name, for messages. Without PyTorch here no
-    copy is made. If the outputs differ, the reason is printed, no copy is left, and the result is empty.
+    Returns the reports that compare both. They are empty without PyTorch, and if the outputs differ: then the
+    reason is printed, and no copy is left. shown_path: the later name of folder `model`, for messages.
     """
     if missing_packages(["torch"]):
         return ()

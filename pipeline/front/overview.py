@@ -160,7 +160,7 @@ def _shorten(reason: str) -> str:
 
 
 def _list_numbers(distribution: Distribution) -> list[Any]:
-    """Return the counts by bucket, and the sum of the values."""
+    """Return a histogram as JSON: its counts by bucket, and the sum of the observed values."""
     return [distribution.counts, distribution.total]
 
 

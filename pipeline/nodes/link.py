@@ -74,7 +74,7 @@ class Packet(NamedTuple):
 
 
 class Offer(msgspec.Struct):
-    """First message of a proxy: describes the worker that the agent shall start."""
+    """First message of a proxy: describes the worker that the agent has to start."""
 
     nonce: bytes
     protocol: str  # see `frames.PROTOCOL_VERSION`

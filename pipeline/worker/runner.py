@@ -360,11 +360,13 @@ class Runner:
         return [StepsPart(steps, number) for number in range(len(batch))]
 
     def _own_process(self, batch: list[Slice], feed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Call the app's own `process`.
+        """Call the app's own `process` for a batch.
 
-        Returns its output, and the attributes it has set on `self` for several requests. It gets the first
-        request's log_id, and finds the attributes that preprocess has set for the last request. In Paddle
-        Serving that request's preprocess had run just before.
+        Return its output, and the attributes it has set on `self`.
+
+        Attributes are returned only if it ran for several requests. `process` gets the log_id of the first
+        request, and the attributes that preprocess has set for the last: in Paddle Serving, preprocess of
+        that request ran just before.
         """
         log_id = batch[0].call.request.log_id
         op = batch[-1].call.op

@@ -58,7 +58,7 @@ _ERROR: Schema = {
 
 
 class _Texts(msgspec.Struct):
-    """The body of /embed and /predict."""
+    """JSON body of a POST request to /embed or /predict."""
 
     inputs: msgspec.Raw = _ABSENT
     truncate: bool | None = None
@@ -71,7 +71,7 @@ class _Texts(msgspec.Struct):
 
 
 class _Tokenize(msgspec.Struct):
-    """The body of /tokenize."""
+    """JSON body of a POST request to /tokenize."""
 
     inputs: msgspec.Raw = _ABSENT
     add_special_tokens: bool = True
@@ -79,7 +79,7 @@ class _Tokenize(msgspec.Struct):
 
 
 class _Rerank(msgspec.Struct):
-    """The body of /rerank."""
+    """JSON body of a POST request to /rerank."""
 
     query: msgspec.Raw = _ABSENT
     texts: msgspec.Raw = _ABSENT
@@ -97,7 +97,7 @@ class _Sentences(msgspec.Struct, frozen=True):
 
 
 class _Similarity(msgspec.Struct):
-    """The body of /similarity."""
+    """JSON body of a POST request to /similarity."""
 
     inputs: _Sentences = _Sentences()
     parameters: Members | None = None

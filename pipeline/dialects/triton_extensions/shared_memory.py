@@ -56,7 +56,10 @@ class Region:
         self._users += 1
 
     def release(self) -> None:
-        """End the use by a request. Closes the file of an unregistered region after its last use."""
+        """Record that a request has stopped using the region.
+
+        The last use of an unregistered region closes its file.
+        """
         self._users -= 1
         self._close_unused()
 
