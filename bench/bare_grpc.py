@@ -26,9 +26,9 @@ SERVICE = "inference.GRPCInferenceService"
 
 async def infer(data: bytes, _: Any) -> bytes:
     """Return INPUT0 as OUTPUT0."""
-    asked = ModelInferRequest.FromString(data)
-    answer = ModelInferResponse(model_name=asked.model_name, model_version="1", id=asked.id)
-    for tensor, raw in zip(asked.inputs, asked.raw_input_contents, strict=True):
+    request = ModelInferRequest.FromString(data)
+    answer = ModelInferResponse(model_name=request.model_name, model_version="1", id=request.id)
+    for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True):
         answer.outputs.add(name="OUTPUT0", datatype=tensor.datatype, shape=tensor.shape)
         answer.raw_output_contents.append(raw)
     return answer.SerializeToString()

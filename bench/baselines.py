@@ -33,10 +33,10 @@ class BarePredictorProcess:
         line = self._process.stdout.readline()
         if not line:
             raise CannotMeasure(f"the bare predictor left with {self._process.wait()}")
-        got = json.loads(line)
+        figures = json.loads(line)
         return Figures(
-            got["per_s"], got["p50_ms"], got["p90_ms"], got["p99_ms"], 0, got["cpu_ms"],
-            inside_ms=got["cpu_ms"], texts_per_run=batch,
+            figures["per_s"], figures["p50_ms"], figures["p90_ms"], figures["p99_ms"], 0, figures["cpu_ms"],
+            inside_ms=figures["cpu_ms"], texts_per_run=batch,
         )  # fmt: skip
 
 
@@ -57,15 +57,15 @@ def bare_predictor() -> Iterator[BarePredictorProcess]:
 @contextlib.contextmanager
 def bare_asgi(answer_bytes: int) -> Iterator[tuple[str, int]]:
     """Start `bench.bare_asgi`, and yield its URL and process id."""
-    with _server("bench.bare_asgi", str(answer_bytes)) as found:
-        yield found
+    with _server("bench.bare_asgi", str(answer_bytes)) as server:
+        yield server
 
 
 @contextlib.contextmanager
 def bare_pipeline() -> Iterator[tuple[str, int]]:
     """Start `bench.bare_pipeline`, and yield its URL and process id. Its worker is its child."""
-    with _server("bench.bare_pipeline", str(DEMO_MODEL), str(ROOT / "config.yml")) as found:
-        yield found
+    with _server("bench.bare_pipeline", str(DEMO_MODEL), str(ROOT / "config.yml")) as server:
+        yield server
 
 
 @contextlib.contextmanager

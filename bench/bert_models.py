@@ -62,13 +62,13 @@ def _fit_classifier(model: Any, headlines: tuple[Headline, ...]) -> None:
     from convert.programs.engines import import_paddle
 
     paddle = import_paddle()
-    seen: list[Any] = []
-    hook = model.classifier.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].numpy()))
+    features: list[Any] = []
+    hook = model.classifier.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0].numpy()))
     with paddle.no_grad():
         for start in range(0, len(headlines), _BATCH):
             model(*map(paddle.to_tensor, _feeds(headlines[start : start + _BATCH]).values()))
     hook.remove()
-    pooled = np.concatenate(seen).astype("float64")
+    pooled = np.concatenate(features).astype("float64")
     mean = pooled.mean(axis=0)
     centred = pooled - mean
     targets = np.eye(len(LABELS))[class_ids(headlines)]
@@ -100,14 +100,14 @@ def _write(model: Any, folder: Path) -> None:
         convert_to_onnx(paddle, onnx, options=ConversionOptions(lengths=(16,)))
         feeds = [Variable(name, name, "int64", (-1, -1)) for name in NAMES]
         fetches = [Variable(fetch.name, "logits", fetch.dtype, fetch.shape) for fetch in program.fetches]
-        known: dict[str, Any] = {
+        settings: dict[str, Any] = {
             "padding": Padding({name: FeedPadding(axis=1, value=0) for name in NAMES}, {}),
             "labels": LABELS,
             "additions": {"max_lengths": {name: {"axis": 1, "length": LONGEST} for name in NAMES}},
             "extra_files": [words],
         }
-        write_serving_model(folder / PADDLE, program.program, program.params, feeds, fetches, **known)
-        write_serving_model(folder / ONNX, onnx / MODEL_FILE, None, feeds, fetches, **known)
+        write_serving_model(folder / PADDLE, program.program, program.params, feeds, fetches, **settings)
+        write_serving_model(folder / ONNX, onnx / MODEL_FILE, None, feeds, fetches, **settings)
 
 
 if __name__ == "__main__":

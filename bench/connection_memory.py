@@ -56,8 +56,8 @@ def main() -> int:
     table = Table("", "ready", "open", "closed", "later", title="resident memory of the front, MB")
     with running_service(ROOT / "web_service.py", default_config()) as service:
         ready = resident_mb(service.process.pid)
-        for number, one in enumerate(rounds(service, options.connections, options.rounds, options.pause)):
-            table.add_row(str(number + 1), f"{ready:.0f}", *(f"{mb:.0f}" for mb in one))
+        for number, sizes in enumerate(rounds(service, options.connections, options.rounds, options.pause)):
+            table.add_row(str(number + 1), f"{ready:.0f}", *(f"{mb:.0f}" for mb in sizes))
     Console().print(table)
     return 0
 

@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--mixed", action="store_true", help="texts of 5 to 400 characters, not headlines")
     options = parser.parse_args()
     texts = mixed_lengths() if options.mixed else headlines()
-    found: dict[tuple[str, int], list[tuple[float, float, float, float]]] = defaultdict(list)
+    results: dict[tuple[str, int], list[tuple[float, float, float, float]]] = defaultdict(list)
     with contextlib.ExitStack() as stack, Progress(console=Console(stderr=True)) as progress:
         bodies = stack.enter_context(bodies_file([http_body(text) for text in texts]))
         services = {
@@ -77,15 +77,15 @@ def main() -> None:
                 bodies=bodies,
             )
             cpu_ms = (sum(cpu.so_far_s()) - before) * 1e3 / load.requests
-            found[name, connections].append((load.per_s, load.p50_ms, load.p99_ms, cpu_ms))
+            results[name, connections].append((load.per_s, load.p50_ms, load.p99_ms, cpu_ms))
     table = Table("setting", "connections", "req/s", "of auto", "p50 ms", "p99 ms", "CPU ms", "of auto")
     for connections in options.connections:
-        ours = found[AUTO, connections]
+        auto = results[AUTO, connections]
         for name in SETTINGS:
-            rounds = found[name, connections]
+            rounds = results[name, connections]
             per_s, p50, p99, cpu = (statistics.median(column) for column in zip(*rounds, strict=True))
-            speed = statistics.median(a[0] / b[0] for a, b in zip(rounds, ours, strict=True))
-            cost = statistics.median(a[3] / b[3] for a, b in zip(rounds, ours, strict=True))
+            speed = statistics.median(a[0] / b[0] for a, b in zip(rounds, auto, strict=True))
+            cost = statistics.median(a[3] / b[3] for a, b in zip(rounds, auto, strict=True))
             table.add_row(
                 name, str(connections), f"{per_s:.0f}", f"{speed:.2f}", f"{p50:.2f}", f"{p99:.1f}",
                 f"{cpu:.3f}", f"{cost:.2f}",

@@ -130,21 +130,21 @@ def build_table(size: str, folder: Path, options: argparse.Namespace) -> Table:
         processes = {
             one: stack.enter_context(served(folder / one.form, one, options.threads)) for one in SUBJECTS
         }
-        found: dict[tuple[Subject, tuple[int, int]], list[Run]] = {}
+        runs_by_size: dict[tuple[Subject, tuple[int, int]], list[Run]] = {}
         for _ in range(options.rounds):
             for shape in SHAPES:
                 for one, process in processes.items():
                     run = asked(process, *shape, options.seconds)
                     if run is not None:
-                        found.setdefault((one, shape), []).append(run)
+                        runs_by_size.setdefault((one, shape), []).append(run)
     for one in SUBJECTS:
         cells, apart = [], 0.0
         for shape in SHAPES:
-            runs = found.get((one, shape), [])
+            runs = runs_by_size.get((one, shape), [])
             if runs:
                 rate, cpu = (statistics.median(values) for values in list(zip(*runs, strict=True))[:2])
                 cells.append(f"{rate:,.0f} ({cpu:.2f})")
-                difference = np.subtract(runs[0].logits, found[SUBJECTS[0], shape][0].logits)
+                difference = np.subtract(runs[0].logits, runs_by_size[SUBJECTS[0], shape][0].logits)
                 apart = float(np.maximum(apart, np.abs(difference).max()))  # nan stays
         table.add_row(one.title, *(cells or ["not here"]), f"{apart:.1e}" if cells else "")
     return table

@@ -94,12 +94,12 @@ def ask(address: str, model: str) -> list[dict[str, Any]]:
         metadata = client.get_model_metadata(model)
         answers = []
         for texts in (TEXTS, *((text,) for text in TEXTS)):
-            inputs = [v2.InferInput(one.name, [len(texts)], "BYTES") for one in metadata.inputs]
-            for one in inputs:
-                one.set_data_from_numpy(np.array([text.encode() for text in texts], object))
+            inputs = [v2.InferInput(tensor.name, [len(texts)], "BYTES") for tensor in metadata.inputs]
+            for tensor in inputs:
+                tensor.set_data_from_numpy(np.array([text.encode() for text in texts], object))
             try:
                 answer = client.infer(model, inputs)
-                answers.append({one.name: answer.as_numpy(one.name) for one in metadata.outputs})
+                answers.append({tensor.name: answer.as_numpy(tensor.name) for tensor in metadata.outputs})
             except v2.InferenceServerException as exc:
                 why = WHERE.split(exc.message())[-1]
                 answers.append({REFUSED: np.array([why], object)})

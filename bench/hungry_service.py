@@ -13,8 +13,8 @@ from pipeline.script import prepare_from_arguments
 class HungryOp(Op):
     def preprocess(self, input_dicts: Any, data_id: Any, log_id: Any) -> Any:
         (inputs,) = input_dicts.values()
-        taken = b"x" * (int(inputs.get("megabytes", 0)) * 1_000_000)
-        return {"taken": str(len(taken)), "pid": str(os.getpid())}
+        block = b"x" * (int(inputs.get("megabytes", 0)) * 1_000_000)
+        return {"taken": str(len(block)), "pid": str(os.getpid())}
 
 
 class HungryService(WebService):

@@ -32,12 +32,12 @@ def predictors() -> dict[str, Predictor]:
     """Return both predictors, warmed up."""
     conf = load_config(ROOT / "config.yml").op["bert"].local_service_conf
     assert conf is not None
-    made = {name: create_predictor(load_serving_model(DEMO_MODEL), conf) for name in (KEPT, GIVEN_BACK)}
-    example = input_examples(made[KEPT], rows=1, length=LENGTH)
-    made[KEPT].run(example)
+    both = {name: create_predictor(load_serving_model(DEMO_MODEL), conf) for name in (KEPT, GIVEN_BACK)}
+    example = input_examples(both[KEPT], rows=1, length=LENGTH)
+    both[KEPT].run(example)
     with mock.patch("pipeline.engines.paddle.session.KEPT_BYTES", 0):
-        made[GIVEN_BACK].run(example)
-    return made
+        both[GIVEN_BACK].run(example)
+    return both
 
 
 def measure(predictor: Predictor, feeds: Mapping[str, Any], runs: int) -> tuple[float, float, float]:
@@ -58,11 +58,11 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=100, help="of a batch in a round (default: %(default)s)")
     options = parser.parse_args()
     console = Console()
-    made = predictors()
+    both = predictors()
     got: dict[tuple[int, str], list[tuple[float, float, float]]] = {}
     for _ in track(range(options.rounds), "rounds", console=console, transient=True):
         for rows in BATCHES:
-            for name, predictor in made.items():
+            for name, predictor in both.items():
                 feeds = input_examples(predictor, rows=rows, length=LENGTH)
                 got.setdefault((rows, name), []).append(measure(predictor, feeds, options.runs))
     table = Table(
@@ -72,7 +72,7 @@ def main() -> int:
         ratios = [
             kept[0] / back[0] for kept, back in zip(got[rows, KEPT], got[rows, GIVEN_BACK], strict=True)
         ]
-        for name in made:
+        for name in both:
             figures = (f"{median(column):.2f}" for column in zip(*got[rows, name], strict=True))
             ratio = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if name == KEPT else ""
             table.add_row(str(rows), name, *figures, ratio)

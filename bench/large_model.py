@@ -23,6 +23,6 @@ class Large(torch.nn.Module):
         self.out = torch.nn.Linear(SIZE, 3)
 
     def forward(self, input_ids: Any, attention_mask: Any) -> dict[str, Any]:
-        kept = attention_mask.float().unsqueeze(-1)
+        mask = attention_mask.float().unsqueeze(-1)
         states = self.word(input_ids) + torch.tanh(self.context(input_ids))
-        return {"logits": self.out((states * kept).sum(1) / kept.sum(1))}
+        return {"logits": self.out((states * mask).sum(1) / mask.sum(1))}

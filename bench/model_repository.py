@@ -43,16 +43,16 @@ _MODEL = "ernie_seqcls_model"
 def texts(console: Console) -> None:
     """Compare answers to texts alone and in batches. Raises CannotMeasure if one differs."""
     chance = random.Random(7)
-    asked = ["".join(chance.choices(CHARACTERS, k=chance.randrange(1, LONGEST))) for _ in range(TEXTS)]
+    chosen = ["".join(chance.choices(CHARACTERS, k=chance.randrange(1, LONGEST))) for _ in range(TEXTS)]
     with (
         tempfile.TemporaryDirectory() as folder,
         RepositoryProcess(write_ernie(Path(folder))) as service,
         rpc.InferenceServerClient(service.rpc_address) as client,
         ThreadPoolExecutor(CLIENTS) as clients,
     ):
-        alone, alone_s = _timed(lambda: [_ask(client, text) for text in asked])
+        alone, alone_s = _timed(lambda: [_ask(client, text) for text in chosen])
         before = _batches(client)
-        together, together_s = _timed(lambda: list(clients.map(lambda text: _ask(client, text), asked)))
+        together, together_s = _timed(lambda: list(clients.map(lambda text: _ask(client, text), chosen)))
         after = _batches(client)
     for (label, confidence), (expected, expected_confidence) in zip(together, alone, strict=True):
         if label != expected or abs(confidence - expected_confidence) > 1e-4:
@@ -116,9 +116,9 @@ def recorded(console: Console) -> None:
 
 
 def _ask(client: rpc.InferenceServerClient, text: str) -> tuple[int, float]:
-    given = rpc.InferInput("INPUT", [1, 1], "BYTES")
-    given.set_data_from_numpy(np.array([[text.encode()]], object))
-    answer = client.infer("ernie_seqcls", [given])
+    tensor = rpc.InferInput("INPUT", [1, 1], "BYTES")
+    tensor.set_data_from_numpy(np.array([[text.encode()]], object))
+    answer = client.infer("ernie_seqcls", [tensor])
     return int(answer.as_numpy("label").item()), float(answer.as_numpy("confidence").item())
 
 

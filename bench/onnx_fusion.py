@@ -37,17 +37,17 @@ class Subject:
 
     def run(self, feeds: dict[str, Any]) -> tuple[list[Any], float]:
         """Run the model once. Return the outputs and the CPU ms."""
-        wanted = {feed.name: feeds[feed.name] for feed in self._session.get_inputs()}
+        inputs = {feed.name: feeds[feed.name] for feed in self._session.get_inputs()}
         began = time.thread_time()
-        outputs = self._session.run(None, wanted)
+        outputs = self._session.run(None, inputs)
         return outputs, (time.thread_time() - began) * 1e3
 
 
 def build_feeds(batch: int) -> dict[str, Any]:
     """Return input_ids, token_type_ids and attention_mask: int64 [batch, LENGTH]."""
     ids = np.random.default_rng(batch).integers(1, 1000, (batch, LENGTH))
-    ones = np.ones_like(ids)
-    return {"input_ids": ids, "token_type_ids": ids * 0, "attention_mask": ones}
+    mask = np.ones_like(ids)
+    return {"input_ids": ids, "token_type_ids": ids * 0, "attention_mask": mask}
 
 
 def main(arguments: list[str]) -> int:
@@ -59,10 +59,10 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="fusion-") as folder:
         fused = Path(folder) / "model.onnx"
-        made = optimize_model(str(options.model), model_type="bert", opt_level=0)
-        made.save_model_to_file(str(fused))
+        optimized = optimize_model(str(options.model), model_type="bert", opt_level=0)
+        optimized.save_model_to_file(str(fused))
         subjects = [Subject(options.model), Subject(fused)]
-    found = {name: count for name, count in made.get_fused_operator_statistics().items() if count}
+    found = {name: count for name, count in optimized.get_fused_operator_statistics().items() if count}
     table = Table("rows", "largest |diff|", "ms as it is", "ms fused", "of it", title=f"fused: {found}")
     for batch in BATCHES:
         feeds = build_feeds(batch)

@@ -35,13 +35,13 @@ def measure(group: Path, times: int) -> list[str]:
             (group / "cgroup.procs").write_text(str(pid))
         over = Event()
         with ThreadPoolExecutor(CALLERS) as pool:
-            others = [pool.submit(_ask_on, service, over) for _ in range(CALLERS)]
+            callers = [pool.submit(_ask_on, service, over) for _ in range(CALLERS)]
             try:
                 outcomes = Counter(_ask(service, megabytes) for _ in range(times))
                 service.wait_until_ready()
             finally:
                 over.set()
-            meanwhile = sum((other.result() for other in others), Counter[str]())
+            meanwhile = sum((other.result() for other in callers), Counter[str]())
         deaths = service.log.count(DEATH)
     _print(outcomes, "hungry")
     _print(meanwhile, "others")

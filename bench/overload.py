@@ -122,7 +122,7 @@ def main() -> int:
     parser.add_argument("--deadline-ms", type=int, default=500, help="of each request (default: %(default)s)")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 160)
-    kept = True
+    holds = True
     for name in SUBJECTS if options.subject == "all" else [options.subject]:
         try:
             subject = SUBJECTS[name]()
@@ -133,9 +133,9 @@ def main() -> int:
             return 1
         console.print(build_table(subject.title, levels, options.deadline_ms))
         if name != "demo":
-            kept = kept and all(level.goodput >= KEPT * level.peak for level in levels if level.factor > 1)
+            holds = holds and all(level.goodput >= KEPT * level.peak for level in levels if level.factor > 1)
     console.print("late: refused with 504, or answered after the deadline as the client sees it")
-    return 0 if kept else 1
+    return 0 if holds else 1
 
 
 if __name__ == "__main__":

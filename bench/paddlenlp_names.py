@@ -151,12 +151,12 @@ def differences(
     """
     ours = _answered_by(sys.executable, cases, texts, thorough)
     theirs = _answered_by(python, cases, texts, thorough)
-    found = []
+    misses = []
     for case, our_lines, their_lines in zip(cases, ours, theirs, strict=True):
         for (question, our), (_, their) in zip(our_lines, their_lines, strict=True):
             if our != their:
-                found.append(f"{case.tokenizer} {dict(case.arguments)} {question}: {our}, PaddleNLP {their}")
-    return sum(map(len, ours)), found
+                misses.append(f"{case.tokenizer} {dict(case.arguments)} {question}: {our}, PaddleNLP {their}")
+    return sum(map(len, ours)), misses
 
 
 def _answered_by(
@@ -228,11 +228,11 @@ def main() -> None:
         Path(folder, "vocab.txt").write_bytes(vocab.read_bytes())
         kinds = ("BertTokenizer", "ErnieTokenizer", "RobertaChineseTokenizer")
         cases = [Case(kind, folder, {"do_lower_case": lower}) for kind in kinds for lower in (True, False)]
-        count, found = differences(cases, texts, python, thorough=False)
-    for line in found[:20]:
+        count, misses = differences(cases, texts, python, thorough=False)
+    for line in misses[:20]:
         print(line)  # noqa: T201
-    print(f"{len(texts)} texts, {count} answers of {len(cases)} tokenizers: {len(found)} differ")  # noqa: T201
-    sys.exit(bool(found))
+    print(f"{len(texts)} texts, {count} answers of {len(cases)} tokenizers: {len(misses)} differ")  # noqa: T201
+    sys.exit(bool(misses))
 
 
 if __name__ == "__main__":

@@ -88,8 +88,8 @@ def levels_in(report: str) -> list[Level]:
         if found is not None:
             numbers = {name: float(value) for name, value in found.groupdict().items()}
             per_s = numbers.pop("per_s")
-            whole = {name: int(value) for name, value in numbers.items()}
-            levels.append(Level(concurrency=int(part.split()[0]), per_s=per_s, **whole))
+            counts = {name: int(value) for name, value in numbers.items()}
+            levels.append(Level(concurrency=int(part.split()[0]), per_s=per_s, **counts))
     return levels
 
 

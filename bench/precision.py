@@ -134,7 +134,7 @@ def cpu_ms(models: Mapping[str, Made], texts: Path, runs: int) -> dict[str, dict
                 if number >= 0:
                     times[name][count].append(time.process_time() - start)
     return {
-        name: {count: statistics.median(taken) * 1e3 for count, taken in by_rows.items()}
+        name: {count: statistics.median(seconds) * 1e3 for count, seconds in by_rows.items()}
         for name, by_rows in times.items()
     }
 

@@ -97,10 +97,10 @@ def killed(source: Path, rows: int) -> str:
     if second.returncode or "from an earlier run" not in second.stdout:
         return f"the second command did not go on: {second.stdout[-400:]} {second.stderr[-400:]}"
     with out.open(encoding="utf-8") as file:
-        found = [json.loads(line) for line in file]
-    if [row["id"] for row in found] != list(range(rows)):
-        return f"{len(found)} rows are there, or not in order"
-    unanswered = sum(not row["answer"]["label"] for row in found)
+        rows_written = [json.loads(line) for line in file]
+    if [row["id"] for row in rows_written] != list(range(rows)):
+        return f"{len(rows_written)} rows are there, or not in order"
+    unanswered = sum(not row["answer"]["label"] for row in rows_written)
     return f"{unanswered} rows have no answer" if unanswered else ""
 
 

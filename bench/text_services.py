@@ -59,8 +59,8 @@ def main() -> int:
     labels = list(load_serving_model(DEMO_MODEL).labels)
     labels[0] = "entailment"  # the demo is no NLI model, but has the cost of one of its size
     texts = headlines()
-    own = [{"labels": [TOPICS[(n + k) % len(TOPICS)] for k in range(LABELS)]} for n in range(CALLERS)]
-    single, several = bodies(texts, [{}] * len(texts)), bodies(texts, own)
+    parameters = [{"labels": [TOPICS[(n + k) % len(TOPICS)] for k in range(LABELS)]} for n in range(CALLERS)]
+    single, several = bodies(texts, [{}] * len(texts)), bodies(texts, parameters)
     of_loop, together = [], []
     zero_shot = ("--task", "zero-shot", "--labels", ",".join(labels), "--template", "这是关于{}的新闻")
     with (

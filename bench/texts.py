@@ -18,9 +18,9 @@ _MIXED = 512
 def headlines() -> list[str]:
     """Return the demo's headlines of about 30 characters, in file order. Short ones are joined in pairs."""
     texts = [headline.text for headline in read_headlines()]
-    own = [text for text in texts if len(text) in CHARACTERS]
+    singles = [text for text in texts if len(text) in CHARACTERS]
     pairs = (f"{a}，{b}" for a, b in zip(texts[::2], texts[1::2], strict=False))
-    return own + [text for text in pairs if len(text) in CHARACTERS]
+    return singles + [text for text in pairs if len(text) in CHARACTERS]
 
 
 def mixed_lengths() -> list[str]:

@@ -99,12 +99,12 @@ def _echo_forever(peer: Peer) -> None:
 
 def best_us(function: Callable[[], object], seconds: float) -> tuple[float, float]:
     """Return median and minimum time of a call, in us."""
-    taken: list[float] = []
+    times_us: list[float] = []
     until = time.perf_counter() + seconds
-    while (began := time.perf_counter()) < until or len(taken) < 3:
+    while (began := time.perf_counter()) < until or len(times_us) < 3:
         function()
-        taken.append((time.perf_counter() - began) * 1e6)
-    return float(np.median(taken)), min(taken)
+        times_us.append((time.perf_counter() - began) * 1e6)
+    return float(np.median(times_us)), min(times_us)
 
 
 def round_trips(console: Console, seconds: float) -> None:

@@ -56,10 +56,10 @@ def tuned(service: Path, sample: Path, options: list[str]) -> Chosen:
 def point(script: Script, choice: Chosen, sample: Path) -> Point:
     with script.started(choice.settings, time.monotonic() + START_S) as candidate:
         example = Example.of_openapi(json.loads(candidate.get("/openapi.json")[1]))
-        asked: list[SampleRequest] = build_requests(
+        requests: list[SampleRequest] = build_requests(
             read_sample_lines(sample), as_texts=sample.suffix == ".txt", example=example
         )
-        load = candidate.load(asked, choice.point.connections, ROUND_S, ROUND_S / 4)
+        load = candidate.load(requests, choice.point.connections, ROUND_S, ROUND_S / 4)
     (measured,) = Measured(choice.settings, (load,)).points()
     return measured
 

@@ -161,13 +161,13 @@ def measure(options: argparse.Namespace, console: Console) -> Rounds:
     with contextlib.ExitStack() as stack, Progress(console=console, transient=True) as progress:
         task = progress.add_task("starting the service and the bare servers", total=None)
         bench = Bench(options, stack)
-        asked = {size: subjects(SIZES[size]) for size in options.size or SIZES}
-        cells = [(size, name) for size, of_size in asked.items() for name in of_size]
+        subjects_by_size = {size: subjects(SIZES[size]) for size in options.size or SIZES}
+        cells = [(size, name) for size, of_size in subjects_by_size.items() for name in of_size]
         progress.update(task, total=options.rounds * len(cells))
         for number in range(options.rounds):
             for size, name in cells:
                 progress.update(task, description=f"round {number + 1} of {options.rounds}: {name}, {size}")
-                figure = bench.measure(name, asked[size][name], CONNECTIONS[size])
+                figure = bench.measure(name, subjects_by_size[size][name], CONNECTIONS[size])
                 rounds.setdefault((size, name), []).append(figure)
                 progress.advance(task)
                 time.sleep(options.pause)

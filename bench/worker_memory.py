@@ -95,9 +95,9 @@ def main() -> int:
     table = Table("MB after batches", "loaded", *parts, "CPU ms a batch: user", "system")
     try:
         for name, changed in SETTINGS.items():
-            got = _measured(changed, options.batches, options.seed, options.tokens)
-            cpu = (f"{got[key]:.0f}" for key in ("user_ms", "system_ms"))
-            table.add_row(name, f"{got['loaded']:.0f}", *(f"{mb:.0f}" for mb in got["mb"]), *cpu)
+            measured = _measured(changed, options.batches, options.seed, options.tokens)
+            cpu = (f"{measured[key]:.0f}" for key in ("user_ms", "system_ms"))
+            table.add_row(name, f"{measured['loaded']:.0f}", *(f"{mb:.0f}" for mb in measured["mb"]), *cpu)
     except CannotMeasure as exc:
         console.print(f"not measured: {exc}", style="red", markup=False)
         return 1

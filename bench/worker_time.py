@@ -206,11 +206,11 @@ def build_table(description: str, sizes: Sequence[int], found: Sequence[dict[str
     table.add_column("stage")
     for size in sizes:
         table.add_column(f"dispatch of {size}", justify="right")
-    own = [stage for _, _, stage in STAGES] + [REST]
-    for stage in own:
+    inner = [stage for _, _, stage in STAGES] + [REST]
+    for stage in inner:
         table.add_row(stage, *(f"{one.get(stage, 0.0):.1f}" for one in found))
     table.add_section()
-    table.add_row("its own time", *(f"{sum(one.get(stage, 0.0) for stage in own):.1f}" for one in found))
+    table.add_row("its own time", *(f"{sum(one.get(stage, 0.0) for stage in inner):.1f}" for one in found))
     for stage in (TOKENIZER, PREDICTOR):
         table.add_row(stage, *(f"{one[stage]:.1f}" for one in found))
     return table

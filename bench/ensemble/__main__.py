@@ -249,12 +249,12 @@ def _stages(processes: Processes, asked: Asked, kind: str, count: int, seconds: 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.ensemble", description=__doc__)
-    for option, known, usual in (
+    for option, choices, usual in (
         ("--subjects", (PYTRITON, TRITON, ONE_OP, SAME, APART), (PYTRITON, TRITON, ONE_OP)),
         ("--workloads", (SHORT, MIXED), (SHORT, MIXED)),
     ):
-        help_text = f"of {', '.join(known)} (default: {' '.join(usual)})"
-        parser.add_argument(option, nargs="+", choices=known, default=usual, metavar="NAME", help=help_text)
+        help_text = f"of {', '.join(choices)} (default: {' '.join(usual)})"
+        parser.add_argument(option, nargs="+", choices=choices, default=usual, metavar="NAME", help=help_text)
     parser.add_argument("--connections", type=int, nargs="+", default=CONNECTIONS, help="default: 20 64")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--seconds", type=float, default=2, help="of a turn (default: %(default)s)")

@@ -64,8 +64,8 @@ def _v2_http(service: ServiceProcess, given: Arrays, *, binary: bool) -> dict[st
             tensor = http.InferInput(name, list(array.shape), _datatype(metadata, name))
             inputs.append(tensor.set_data_from_numpy(array, binary_data=binary))
         names = [tensor["name"] for tensor in metadata["outputs"]]
-        wanted = [http.InferRequestedOutput(name, binary_data=binary) for name in names]
-        result = client.infer(service.name, inputs, outputs=wanted)
+        outputs = [http.InferRequestedOutput(name, binary_data=binary) for name in names]
+        result = client.infer(service.name, inputs, outputs=outputs)
         return {name: result.as_numpy(name) for name in names}
 
 
@@ -82,8 +82,8 @@ def _v2_grpc(service: ServiceProcess, given: Arrays) -> dict[str, Array]:
 
 
 def _datatype(metadata: Mapping[str, Any], name: str) -> str:
-    (found,) = (str(tensor["datatype"]) for tensor in metadata["inputs"] if tensor["name"] == name)
-    return found
+    (datatype,) = (str(tensor["datatype"]) for tensor in metadata["inputs"] if tensor["name"] == name)
+    return datatype
 
 
 def _as_declared(metadata: Mapping[str, Any], given: Arrays) -> dict[str, Array]:

@@ -28,17 +28,17 @@ def make(steps: Steps, folder: str, model: str, config: str, **settings: Any) ->
     import transformers
 
     torch.manual_seed(1)
-    made = getattr(transformers, config)(**{**_SIZES, **settings}, attn_implementation="eager")
-    network = getattr(transformers, model)(made).eval()
+    model_config = getattr(transformers, config)(**{**_SIZES, **settings}, attn_implementation="eager")
+    network = getattr(transformers, model)(model_config).eval()
     for weight in network.parameters():  # as far from the initial values as trained weights
         torch.nn.init.normal_(weight, std=0.2)
     source = Path(folder, SOURCE)
     network.save_pretrained(source)
-    given = _given(network, made)
+    inputs = _given(network, model_config)
     with torch.no_grad():
-        answer = network(**given)
+        answer = network(**inputs)
     expected = {name: value.numpy() for name, value in answer.items() if isinstance(value, torch.Tensor)}
-    keep(folder, {name: tensor.numpy() for name, tensor in given.items()}, expected)
+    keep(folder, {name: tensor.numpy() for name, tensor in inputs.items()}, expected)
     return str(source)
 
 
@@ -50,8 +50,8 @@ def _given(network: Any, config: Any) -> dict[str, Any]:
     if "pixel_values" in inspect.signature(network.forward).parameters:
         return {"pixel_values": torch.randn(ROWS, 3, config.image_size, config.image_size)}
     ids = torch.randint(3, WORDS, (ROWS, LENGTH))
-    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    return given | ({"token_type_ids": ids % 2} if getattr(config, "type_vocab_size", 0) > 1 else {})
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return inputs | ({"token_type_ids": ids % 2} if getattr(config, "type_vocab_size", 0) > 1 else {})
 
 
 def _text(name: str, family: str, head: str = "ForSequenceClassification", **settings: Any) -> Subject:

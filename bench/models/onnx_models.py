@@ -31,10 +31,10 @@ def make_sequence_input(steps: Steps, folder: str) -> str:
     import onnx
     from onnx import TensorProto, helper
 
-    given = helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, ["N", 4])
-    made = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])
+    inputs = helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, ["N", 4])
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])
     node = helper.make_node("ConcatFromSequence", ["parts"], ["y"], axis=0)
-    graph = helper.make_graph([node], "parts", [given], [made])
+    graph = helper.make_graph([node], "parts", [inputs], [output])
     source = Path(folder, _SOURCE)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), source)
     return str(source)
@@ -63,12 +63,12 @@ def make_of_opset(steps: Steps, folder: str, opset: int) -> str:
     return _keep_expected(folder, source, {"x": _numbers(ROWS, 6)})
 
 
-def _keep_expected(folder: str, source: Path, given: dict[str, Any]) -> str:
+def _keep_expected(folder: str, source: Path, inputs: dict[str, Any]) -> str:
     from onnx.reference import ReferenceEvaluator
 
     evaluator = ReferenceEvaluator(str(source))
-    answers = dict(zip(evaluator.output_names, evaluator.run(None, given), strict=True))
-    keep(folder, *({name: _storable(array) for name, array in many.items()} for many in (given, answers)))
+    answers = dict(zip(evaluator.output_names, evaluator.run(None, inputs), strict=True))
+    keep(folder, *({name: _storable(array) for name, array in many.items()} for many in (inputs, answers)))
     return str(source)
 
 

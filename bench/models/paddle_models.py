@@ -113,10 +113,10 @@ def transformer() -> Any:
             self.output = nn.Linear(16, 3)
 
         def forward(self, input_ids: Any, attention_mask: Any) -> Any:
-            kept = attention_mask.astype("float32")
-            hidden = self.layers(self.words(input_ids), ((kept - 1) * 1e4).unsqueeze([1, 2]))
-            kept = kept.unsqueeze(-1)
-            return self.output((hidden * kept).sum(1) / kept.sum(1))
+            mask = attention_mask.astype("float32")
+            hidden = self.layers(self.words(input_ids), ((mask - 1) * 1e4).unsqueeze([1, 2]))
+            mask = mask.unsqueeze(-1)
+            return self.output((hidden * mask).sum(1) / mask.sum(1))
 
     paddle.seed(1)
     return Encoder()
@@ -128,9 +128,9 @@ def make(steps: Steps, folder: str, factory: str, spec: str) -> str:
 
     layer: Any = _FACTORIES[factory]()
     layer.eval()
-    given = made_up(spec, WORDS)
-    output = layer(*map(paddle.to_tensor, given.values()))
-    keep(folder, given, {"logits": output.numpy()})
+    inputs = made_up(spec, WORDS)
+    output = layer(*map(paddle.to_tensor, inputs.values()))
+    keep(folder, inputs, {"logits": output.numpy()})
     return f"{__name__}:{factory}"
 
 
@@ -152,9 +152,9 @@ def make_paddlenlp(steps: Steps, folder: str, family: str, head: str, **sizes: A
     model.save_pretrained(str(source))
     ids = np.random.default_rng(3).integers(3, WORDS, (ROWS, LENGTH))
     types = {} if config.type_vocab_size < 2 else {"token_type_ids": ids % 2}
-    given = {"input_ids": ids, **types, "attention_mask": np.ones_like(ids)}
-    logits = model(**{name: paddle.to_tensor(array) for name, array in given.items()})
-    keep(folder, given, {"logits": logits.numpy()})
+    inputs = {"input_ids": ids, **types, "attention_mask": np.ones_like(ids)}
+    logits = model(**{name: paddle.to_tensor(array) for name, array in inputs.items()})
+    keep(folder, inputs, {"logits": logits.numpy()})
     return str(source)
 
 

@@ -37,9 +37,9 @@ class Subject:
     refused: str = ""
 
 
-def keep(folder: str, given: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def keep(folder: str, inputs: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     """Write a request and its expected answer to the folder, as arrays by the names of inputs and outputs."""
-    for file, arrays in ((GIVEN, given), (EXPECTED, expected)):
+    for file, arrays in ((GIVEN, inputs), (EXPECTED, expected)):
         named: dict[str, Any] = {name: np.asarray(array) for name, array in arrays.items()}
         np.savez(Path(folder, file), **named)
 

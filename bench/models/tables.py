@@ -27,14 +27,14 @@ def make(steps: Steps, folder: str, kind: str, file: str) -> str:
     source = str(Path(folder, file))
     _save(model, source)
     rows = features.head(ROWS)
-    given = {name: _column(rows[name]) for name in rows}
+    inputs = {name: _column(rows[name]) for name in rows}
     if "regression" in kind:
-        keep(folder, given, {"prediction": np.ravel(model.predict(rows)).astype(np.float32)})
+        keep(folder, inputs, {"prediction": np.ravel(model.predict(rows)).astype(np.float32)})
         return source
     expected = {"label": np.asarray(model.predict(rows)).astype(str)}
     if hasattr(model, "predict_proba"):
         expected["score"] = model.predict_proba(rows).max(1).astype(np.float32)
-    keep(folder, given, expected)
+    keep(folder, inputs, expected)
     return source
 
 

@@ -53,9 +53,9 @@ def try_model(subject: Subject, folder: Path) -> Finding:
     finding.form = "ONNX" if load_serving_model(model).format == "onnx" else "Paddle"
     with new_service(folder / "services", model, _NAME, *subject.new, measures=True) as new:
         finding.first_status = new.ask().status
-        given, expected = (dict(np.load(folder / file)) for file in (GIVEN, EXPECTED))
+        inputs, expected = (dict(np.load(folder / file)) for file in (GIVEN, EXPECTED))
         for endpoint, ask in ENDPOINTS.items():
-            finding.endpoints[endpoint] = difference_at(ask, new.service, given, expected)
+            finding.endpoints[endpoint] = difference_at(ask, new.service, inputs, expected)
     finding.right = (
         not subject.refused
         and finding.first_status == 200
@@ -64,10 +64,10 @@ def try_model(subject: Subject, folder: Path) -> Finding:
     return finding
 
 
-def difference_at(ask: Ask, service: ServiceProcess, given: Arrays, expected: Arrays) -> float | str:
+def difference_at(ask: Ask, service: ServiceProcess, inputs: Arrays, expected: Arrays) -> float | str:
     """Return the largest difference over an endpoint, as a share of the largest value; else a message."""
     try:
-        answered = ask(service, given)
+        answered = ask(service, inputs)
     except Exception as exc:  # each client has its own exceptions
         return " ".join(str(exc).split()) or type(exc).__name__
     if missing := expected.keys() - answered.keys():

@@ -22,20 +22,20 @@ class Dialect(NamedTuple):
 
 
 def _answer_in_pairs(content: bytes) -> Answer:
-    got = msgspec.json.decode(content)
-    values = {key: parse_value(value) for key, value in zip(got["key"], got["value"], strict=True)}
+    document = msgspec.json.decode(content)
+    values = {key: parse_value(value) for key, value in zip(document["key"], document["value"], strict=True)}
     (label,), (confidence,) = values["label"], values["confidence"]
     return Answer(str(label), float(confidence))
 
 
 def _answer_in_json(content: bytes) -> Answer:
-    got = msgspec.json.decode(content)
-    return Answer(got["label"], got["confidence"])
+    document = msgspec.json.decode(content)
+    return Answer(document["label"], document["confidence"])
 
 
 def _answer_in_list(content: bytes) -> Answer:
-    (got,) = msgspec.json.decode(content)
-    return Answer(got["label"], got["confidence"])
+    (document,) = msgspec.json.decode(content)
+    return Answer(document["label"], document["confidence"])
 
 
 def _best_class(content: bytes) -> Answer:

@@ -25,15 +25,15 @@ def environment(name: str, python: str | None = None) -> Path:
     """
     folder = FOLDER / name
     installed = folder / "installed.txt"
-    wanted = (PINS / f"{name}.txt").read_text(encoding="utf-8")
-    if not installed.is_file() or installed.read_text(encoding="utf-8") != wanted:
+    pins = (PINS / f"{name}.txt").read_text(encoding="utf-8")
+    if not installed.is_file() or installed.read_text(encoding="utf-8") != pins:
         _run(name, [python or sys.executable, "-m", "venv", "--clear", str(folder)])
         _run(name, [str(ROOT / "docker" / "install.sh"), "peer", str(folder), name])
         (packages,) = folder.glob("lib/python*/site-packages")
         # After the peer's own packages, and written last: pip would take them for installed packages.
-        others = [str(ROOT)] if python else [str(ROOT), sysconfig.get_path("purelib")]
-        (packages / "paddlewheel.pth").write_text("\n".join(others) + "\n", encoding="utf-8")
-        installed.write_text(wanted, encoding="utf-8")
+        paths = [str(ROOT)] if python else [str(ROOT), sysconfig.get_path("purelib")]
+        (packages / "paddlewheel.pth").write_text("\n".join(paths) + "\n", encoding="utf-8")
+        installed.write_text(pins, encoding="utf-8")
     return folder
 
 

@@ -35,7 +35,7 @@ def peer_server(
         venv, packages = environment(peer.environment, python39 if peer.python39 else None), {}
     (port,) = free_ports(1)
     program, *arguments = (part.format(port=port, instances=instances()) for part in peer.command)
-    asked = {
+    variables = {
         "PEER_MODEL": str(model.paddle if peer.python39 else model.directory),
         "PEER_INSTANCES": str(instances()),
         "PEER_BATCH": str(setting.batch),
@@ -44,7 +44,7 @@ def peer_server(
     }
     endpoint = Endpoint(port, peer.path, peer.dialect)
     command = [str(venv / "bin" / program), *arguments]
-    env = _activated(venv) | packages | peer.env | asked
+    env = _activated(venv) | packages | peer.env | variables
     with contextlib.ExitStack() as stack:
         try:
             server = stack.enter_context(running(command, endpoint, env, texts[0]))

@@ -50,11 +50,11 @@ def draw(report: Report, language: str) -> str:
 
 def select_scenarios(report: Report) -> list[tuple[str, str, int]]:
     """Return the scenario to draw for each model and kind of texts."""
-    found: dict[tuple[str, str], int] = {}
+    chosen: dict[tuple[str, str], int] = {}
     for model, workload, connections in report.scenarios():
         if connections <= TOLD:
-            found[model, workload] = max(connections, found.get((model, workload), 0))
-    return [(*kind, connections) for kind, connections in found.items()]
+            chosen[model, workload] = max(connections, chosen.get((model, workload), 0))
+    return [(*kind, connections) for kind, connections in chosen.items()]
 
 
 def sorted_rows(rows: Sequence[Row]) -> list[Row]:
@@ -79,21 +79,21 @@ def _panel(rows: Sequence[Row], x: float, y: float, width: float, words: Words) 
     model, workload, connections = rows[0].scenario
     title = f"{get_title(model, workload, words)}, {words.connections.format(connections)}"
     yield text(x, y + 14, title, size=13)
-    left, room = x + NAMES, width - NAMES - FIGURES
+    start, room = x + NAMES, width - NAMES - FIGURES
     scale = room / max(1.0, *(row.ratio() for row in rows))
     y += HEADING - 8
     for number, row in enumerate(rows):
-        yield from _bar(row, left, y + number * LINE_HEIGHT, scale, words)
+        yield from _bar(row, start, y + number * LINE_HEIGHT, scale, words)
         per_s = row.theirs(lambda turn: turn.per_s)
         label, ink = f"{row.ratio():.2f}  ({per_s:,.0f}/s)", INK if row.is_ours else FAINT
         yield text(x + width, y + number * LINE_HEIGHT + BAR - 2, label, ink, size=11, anchor="end")
-    down = f"M{left + scale:.1f} {y - 3:.1f}V{y + len(rows) * LINE_HEIGHT:.1f}"
+    down = f"M{start + scale:.1f} {y - 3:.1f}V{y + len(rows) * LINE_HEIGHT:.1f}"
     yield f'<path d="{down}" stroke="{MARK}" stroke-dasharray="3 3"/>'
 
 
-def _bar(row: Row, left: float, y: float, scale: float, words: Words) -> Iterator[str]:
+def _bar(row: Row, start: float, y: float, scale: float, words: Words) -> Iterator[str]:
     color = LINE if row.is_ours else _LIMIT if row.is_limit else _OTHERS
     name, ink = words.subjects.get(row.key, row.name), INK if row.is_ours else FAINT
-    yield text(left - 8, y + BAR - 2, name, ink, anchor="end")
+    yield text(start - 8, y + BAR - 2, name, ink, anchor="end")
     width = row.ratio() * scale
-    yield f'<rect x="{left:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BAR}" fill="{color}"/>'
+    yield f'<rect x="{start:.1f}" y="{y:.1f}" width="{width:.1f}" height="{BAR}" fill="{color}"/>'

@@ -64,11 +64,11 @@ class Processes:
         self._first = first
 
     def all(self) -> list[int]:
-        found = [*self._first]
-        for pid in found:
+        pids = [*self._first]
+        for pid in pids:
             with contextlib.suppress(OSError):
-                found += children(pid)
-        return found
+                pids += children(pid)
+        return pids
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of all processes so far."""
@@ -122,13 +122,13 @@ def _wait_until_answered(process: subprocess.Popen[bytes], ask: Callable[[], Ans
 
 def _stop(process: subprocess.Popen[bytes], processes: Processes) -> None:
     """Stop a server as its documentation says, then kill its remaining processes."""
-    known = processes.all()
+    descendants = processes.all()
     process.send_signal(signal.SIGTERM)
     until = time.monotonic() + _STOP_S
-    while time.monotonic() < until and any(map(_runs, known)):
+    while time.monotonic() < until and any(map(_runs, descendants)):
         process.poll()
         time.sleep(0.1)
-    for pid in known:
+    for pid in descendants:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
