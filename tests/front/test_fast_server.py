@@ -7,15 +7,17 @@ import importlib.metadata
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from tests.fuzz import http2
-from tests.support.service_process import APPS, PATIENCE_S, ROOT, ServiceProcess
+from tests.support.service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, wait_until
 
 IN_THE_FRONT = "import os, sys\nif 'pipeline.front' in ' '.join(sys.orig_argv):\n"
 PLAIN_GRPC = "FastServer does not support this version"
@@ -24,11 +26,13 @@ UNKNOWN_PATH = b"/\xff\xfe"
 
 
 @contextlib.contextmanager
-def changed_grpcio(folder: Path, *lines: str) -> Iterator[ServiceProcess]:
+def changed_grpcio(
+    folder: Path, *lines: str, config: Mapping[str, Any] | None = None
+) -> Iterator[ServiceProcess]:
     """Start a service whose front runs the lines first, as if another grpcio was installed."""
     (folder / "sitecustomize.py").write_text(IN_THE_FRONT + "".join(f"    {line}\n" for line in lines))
     search_path = os.pathsep.join((str(folder), str(ROOT)))
-    with ServiceProcess(APPS / "echo.py", env={"PYTHONPATH": search_path}) as service:
+    with ServiceProcess(APPS / "echo.py", config, env={"PYTHONPATH": search_path}) as service:
         yield service
 
 
@@ -110,6 +114,30 @@ def test_a_fault_in_grpcio_ends_the_service_with_the_reason(tmp_path: Path) -> N
             service.rpc({"number": "2"}, timeout_s=5)
         assert service.exit_code() == 1
         assert "the listener of rpc_port has ended" in service.log
+
+
+def test_a_call_that_grpcio_keeps_is_cancelled_soon_after_a_stop(tmp_path: Path) -> None:
+    """A call that arrives as a stop begins can stay in gRPC, which waits for it."""
+    kept = tmp_path / "kept"
+    lines = (
+        "import asyncio, pathlib",
+        "from grpc._cython import cygrpc",
+        "class Keeping(cygrpc.AioServer):",
+        "    async def _request_registered_call(self, name):",
+        "        call = await super()._request_registered_call(name)",
+        f"        pathlib.Path({str(kept)!r}).touch()",
+        "        await asyncio.Event().wait()",
+        "cygrpc.AioServer = Keeping",
+    )
+    config = {"dag": {"drain_timeout": 10 * PATIENCE_S}}
+    with changed_grpcio(tmp_path, *lines, config=config) as service, ThreadPoolExecutor(1) as pool:
+        call = pool.submit(service.rpc, {"number": "2"}, timeout_s=10 * PATIENCE_S)
+        wait_until(kept.exists, "gRPC has the call")
+        service.terminate()
+        assert service.exit_code() == 0
+        error = call.exception()
+        assert isinstance(error, grpc.RpcError)
+        assert error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 def test_fast_server_is_tested_with_the_version_that_is_installed_for_users() -> None:

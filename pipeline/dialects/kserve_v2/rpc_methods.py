@@ -631,7 +631,7 @@ class Stream:
         self._reader: asyncio.Task[None] | None = None  # the task that waits for a message
         self._stopping = False
         self._stopped = False  # whether no message is read because the server stops
-        context.on_stop = self._stop
+        context.call_on_stop(self._stop)
 
     def _stop(self) -> None:
         self._stopping = True

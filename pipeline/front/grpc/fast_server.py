@@ -182,7 +182,8 @@ class _UnaryContext(CallContext):
     responding = True  # until the handler has returned
 
     def __init__(self, call: Any, loop: asyncio.AbstractEventLoop, server: _FastAioServer) -> None:
-        super().__init__(_ServicerContext(call, None, None, loop), server.handlers.bounds)
+        handlers = server.handlers
+        super().__init__(_ServicerContext(call, None, None, loop), handlers.bounds, handlers.open_calls)
         self.task: asyncio.Task[Any] = asyncio.current_task(loop)  # type: ignore[assignment]
         self._call = call
         self._server = server

@@ -137,14 +137,21 @@ class RpcServer:
     async def stop(self, grace_s: float) -> None:
         """Stop the server gracefully: send GOAWAY, and wait for open calls.
 
-        grace_s: seconds after which calls that are still open are cancelled.
+        gRPC can leave a call unanswered that arrives as the stop begins: it neither hands the call over nor
+        rejects it. Such calls, and silent connections, are cancelled 1 s after the last known call.
+        grace_s: seconds after which all calls that are still open are cancelled.
         """
         self._stopping = True
-        for context in tuple(self._handlers.open_streams):
-            if context.on_stop is not None:
-                context.on_stop()
+        calls = self._handlers.open_calls
+        calls.begin_stop()
+        stopping = asyncio.ensure_future(self._server.stop(0 if self._has_failed else grace_s))
+        quiet = asyncio.ensure_future(calls.wait_until_quiet())
         with contextlib.suppress(asyncio.CancelledError):
-            await self._server.stop(0 if self._has_failed else grace_s)
+            await asyncio.wait((stopping, quiet), return_when=asyncio.FIRST_COMPLETED)
+            if not stopping.done():
+                await self._server.stop(None)
+            await stopping
+        quiet.cancel()
 
 
 def _create_server(handlers: MethodHandlers, options: Sequence[tuple[str, Any]]) -> grpc.aio.Server:

@@ -9,7 +9,6 @@ import time
 import urllib.parse
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import partial
 from typing import Any, ClassVar, Never
 
 import grpc
@@ -18,6 +17,7 @@ import grpc.aio
 from pipeline.api.restrictions import RestrictedApis
 from pipeline.errors import OUR_FAULT, Overloaded, RestrictedApi, ServingError, Unauthenticated, detach
 from pipeline.front.dag_run import Answer, DagRun, Request
+from pipeline.front.grpc.open_calls import OpenCalls
 from pipeline.front.grpc.outgoing import OutgoingMessages
 from pipeline.front.grpc.slow_clients import ClientBounds
 from pipeline.front.metrics.access_log import AccessLog
@@ -40,7 +40,6 @@ class CallContext:
     attributes are those of `grpc.aio.ServicerContext`.
     """
 
-    on_stop: Callable[[], None] | None = None  # called when the server stops; set by streams
     _slow = False  # a unary call that takes longer than 20 ms
     _finished = False
     _reader: asyncio.Task[Any] | None = None  # waits for the message of a unary call
@@ -50,9 +49,13 @@ class CallContext:
     _writing = False
     trace: RequestTrace | None = None  # of the call's request, whose response `finish` ends
 
-    def __init__(self, context: grpc.aio.ServicerContext[bytes, bytes], bounds: ClientBounds) -> None:
+    def __init__(
+        self, context: grpc.aio.ServicerContext[bytes, bytes], bounds: ClientBounds, open_calls: OpenCalls
+    ) -> None:
         self._context = context
         self._bounds = bounds
+        self._open_calls = open_calls
+        open_calls.add(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -63,6 +66,10 @@ class CallContext:
             if _bytes(key).lower() == TRACEPARENT:
                 return _bytes(value).decode("latin-1")
         return ""
+
+    def call_on_stop(self, callback: Callable[[], None]) -> None:
+        """Call `callback` when the server stops before the call has ended; at once if it stops already."""
+        self._open_calls.call_on_stop(self, callback)
 
     def peer(self) -> str:
         """Return the client's address as gRPC writes it, such as "ipv4:10.0.0.1:40000"."""
@@ -170,6 +177,7 @@ class CallContext:
     def finish(self) -> None:
         """Stop watching and counting the call, because it has ended."""
         self._finished = True
+        self._open_calls.remove(self)
         self._bounds.slow_calls.remove(self)
         self._bounds.responses.remove(self)
         if self.trace is not None:
@@ -246,12 +254,14 @@ class UnaryMethod:
         handler: Callable[[bytes, CallContext], Awaitable[bytes]],
         guard: RpcGuard | None,
         bounds: ClientBounds,
+        open_calls: OpenCalls,
     ) -> None:
         self._name = name
         self._handler = handler
         self._guard = guard
         self._receives = guard is None or guard.receives(name)  # else the handler gets an empty message
         self._bounds = bounds
+        self._open_calls = open_calls
 
     async def serve(self, _: Any, grpc_context: GrpcContext) -> bytes:
         """Serve a call from grpc.aio's own server. Return the encoded response.
@@ -259,7 +269,7 @@ class UnaryMethod:
         Registered as a stream-unary method: grpc.aio starts unary handlers only after the message has
         arrived.
         """
-        context = CallContext(grpc_context, self._bounds)
+        context = CallContext(grpc_context, self._bounds, self._open_calls)
         context.begin_unary()
         _call_when_sent(context.finish)
         try:
@@ -297,31 +307,25 @@ class StreamMethod:
         handler: Callable[[Any, CallContext], Awaitable[None]],
         guard: RpcGuard | None,
         bounds: ClientBounds,
-        open_streams: set[CallContext],
+        open_calls: OpenCalls,
     ) -> None:
         self._name = name
         self._handler = handler
         self._guard = guard
         self._bounds = bounds
-        self._open_streams = open_streams
+        self._open_calls = open_calls
 
     async def serve(self, requests: Any, grpc_context: GrpcContext) -> None:
         """Serve a call from grpc.aio until its stream has ended.
 
         requests: iterates over the request messages.
         """
-        context = CallContext(grpc_context, self._bounds)
-        _call_when_sent(partial(self._finish, context))
+        context = CallContext(grpc_context, self._bounds, self._open_calls)
+        _call_when_sent(context.finish)
         if self._guard is not None:
             await _check_guard(self._guard, self._name, context)
-        self._open_streams.add(context)
         await self._handler(requests, context)
         context.begin_status()
-
-    def _finish(self, context: CallContext) -> None:
-        self._open_streams.discard(context)
-        context.on_stop = None  # breaks the cycle of stream and context
-        context.finish()
 
 
 def _call_when_sent(callback: Callable[[], None]) -> None:
@@ -348,7 +352,7 @@ class MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not s
 
     def __init__(self, methods: Methods, guard: RpcGuard | None, bounds: ClientBounds) -> None:
         self.bounds = bounds
-        self.open_streams: set[CallContext] = set()
+        self.open_calls = OpenCalls()
         self.unary: dict[str, UnaryMethod] = {}
         self.streams: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
         self.by_name: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}
@@ -356,11 +360,11 @@ class MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not s
             handler: Any
             if method.request_streaming:
                 handler = method.stream_stream
-                stream = StreamMethod(name, handler, guard, bounds, self.open_streams)
+                stream = StreamMethod(name, handler, guard, bounds, self.open_calls)
                 self.streams[name] = self.by_name[name] = grpc.stream_stream_rpc_method_handler(stream.serve)
             else:
                 handler = method.unary_unary
-                unary = self.unary[name] = UnaryMethod(name, handler, guard, bounds)
+                unary = self.unary[name] = UnaryMethod(name, handler, guard, bounds, self.open_calls)
                 self.by_name[name] = grpc.stream_unary_rpc_method_handler(unary.serve)
 
     def service(
