@@ -49,7 +49,7 @@ class SpeechClient(AudioClient):
 
     def transcribe(self, chunk: Chunk, model: str = OFFLINE_MODEL) -> str:
         """Return the text of a whole recording. Raise a ClientError."""
-        return self._transcribe(_build_request(model, chunk))
+        return self._transcribe(build_speech_request(model, chunk))
 
     def transcribe_stream(self, chunks: Iterable[Chunk], model: str = STREAMING_MODEL) -> Iterator[str]:
         """Send the chunks of a stream as a sequence; yield the text so far after each chunk.
@@ -58,7 +58,7 @@ class SpeechClient(AudioClient):
         """
         sequence_id, is_first = uuid.uuid4().int >> 65, True  # WeNet's models expect a number
         for chunk in chunks:
-            request = _build_request(model, chunk)
+            request = build_speech_request(model, chunk)
             request.parameters["sequence_id"].int64_param = sequence_id
             request.parameters["sequence_start"].bool_param = is_first
             request.parameters["sequence_end"].bool_param = chunk.is_last
@@ -74,7 +74,8 @@ class SpeechClient(AudioClient):
         return content[4:].decode("utf-8", "replace")
 
 
-def _build_request(model: str, chunk: Chunk) -> ModelInferRequest:
+def build_speech_request(model: str, chunk: Chunk) -> ModelInferRequest:
+    """Return the request that sends a recording, or a chunk of a stream, to a model."""
     request = ModelInferRequest(
         model_name=model, raw_input_contents=[chunk.samples, struct.pack("<i", chunk.length)]
     )
