@@ -22,12 +22,12 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
-from bench.running import ROOT
 from client.endpoints import V2_METHOD_PATH
 from client.protos.kserve_v2_pb2 import ModelInferResponse
 from client.speech_recognition import build_speech_request, read_recording
 from client.wav_file import Chunk
 from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import ROOT, ServiceProcess
 
 EXAMPLES = """examples:
   python3 services/speech_recognition/train.py
@@ -119,7 +119,7 @@ async def send(
     return answers
 
 
-def count_rows(service: RepositoryProcess) -> tuple[float, float]:
+def count_rows(service: ServiceProcess) -> tuple[float, float]:
     """Return the rows and the batches of the encoder so far."""
     rows, batches = (
         service.metric(f"paddlewheel_op_batch_rows_{part}", op=ENCODER) for part in ("sum", "count")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,12 +30,12 @@ def test_streams_learn_of_a_stop_also_those_that_begin_later(calls: OpenCalls) -
     calls.add(call())
     for stream, name in ((early, "early"), (ended, "ended")):
         calls.add(stream)
-        calls.call_on_stop(stream, lambda name=name: told.append(name))
+        calls.call_on_stop(stream, partial(told.append, name))
     calls.remove(ended)
     calls.begin_stop()
     assert told == ["early"]
     calls.add(late)
-    calls.call_on_stop(late, lambda: told.append("late"))
+    calls.call_on_stop(late, partial(told.append, "late"))
     assert told == ["early", "late"]
 
 
