@@ -27,14 +27,14 @@ def call() -> Any:
 def test_streams_learn_of_a_stop_also_those_that_begin_later(calls: OpenCalls) -> None:
     told: list[str] = []
     early, late, ended = call(), call(), call()
-    calls.add(call())
+    calls.add_call(call())
     for stream, name in ((early, "early"), (ended, "ended")):
-        calls.add(stream)
+        calls.add_call(stream)
         calls.call_on_stop(stream, partial(told.append, name))
-    calls.remove(ended)
+    calls.remove_call(ended)
     calls.begin_stop()
     assert told == ["early"]
-    calls.add(late)
+    calls.add_call(late)
     calls.call_on_stop(late, partial(told.append, "late"))
     assert told == ["early", "late"]
 
@@ -47,16 +47,16 @@ async def until_asleep() -> None:
 def test_it_is_not_quiet_while_a_call_is_open(calls: OpenCalls) -> None:
     async def run() -> None:
         first, second = call(), call()
-        calls.add(first)
+        calls.add_call(first)
         quiet = asyncio.ensure_future(calls.wait_until_quiet())
         await until_asleep()
         assert not quiet.done()
-        calls.remove(first)
+        calls.remove_call(first)
         await asyncio.sleep(0)
-        calls.add(second)  # begins within the second
+        calls.add_call(second)  # begins within the second
         await until_asleep()
         assert not quiet.done()
-        calls.remove(second)
+        calls.remove_call(second)
         await quiet
 
     asyncio.run(run())

@@ -20,11 +20,11 @@ class OpenCalls:
         self._calls: dict[CallContext, Callable[[], None] | None] = {}  # with the callback of a stop
         self._stopping = False
 
-    def add(self, call: CallContext) -> None:
-        """Count a call until `remove`."""
+    def add_call(self, call: CallContext) -> None:
+        """Count a call until `remove_call`."""
         self._calls[call] = None
 
-    def remove(self, call: CallContext) -> None:
+    def remove_call(self, call: CallContext) -> None:
         """Stop counting a call, because it has ended."""
         self._calls.pop(call, None)
 

@@ -55,7 +55,7 @@ class CallContext:
         self._context = context
         self._bounds = bounds
         self._open_calls = open_calls
-        open_calls.add(self)
+        open_calls.add_call(self)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -177,7 +177,7 @@ class CallContext:
     def finish(self) -> None:
         """Stop watching and counting the call, because it has ended."""
         self._finished = True
-        self._open_calls.remove(self)
+        self._open_calls.remove_call(self)
         self._bounds.slow_calls.remove(self)
         self._bounds.responses.remove(self)
         if self.trace is not None:
