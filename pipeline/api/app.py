@@ -28,6 +28,7 @@ from pipeline.api.metrics_settings import (
     FIRST_RESPONSE_BUCKETS,
     MetricsSettings,
 )
+from pipeline.api.model_names import get_public_name
 from pipeline.api.queue_policy import ModelBatching, parse_dynamic_batching
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
 from pipeline.api.run_resources import ResourceLimits, RunNeeds, parse_run_needs
@@ -58,6 +59,16 @@ class ServedModel(NamedTuple):
     def key(self) -> str:
         """Unique key of the model and its version: `name:version`, or the name without a version."""
         return f"{self.name}:{self.version}" if self.version else self.name
+
+    @property
+    def public_name(self) -> str:
+        """The name in requests, which models of several repositories may share (`--model-namespacing`)."""
+        return self.name if self.config is None else get_public_name(self.name)
+
+    @property
+    def repository(self) -> str:
+        """The folder of the model's repository; empty for a model of a script."""
+        return str(Path(self.folder).parent) if self.folder else ""
 
     @property
     def op(self) -> str:
@@ -117,7 +128,7 @@ class ServedModel(NamedTuple):
     @property
     def load_hint(self) -> str:
         """A phrase for error messages that tells clients how to load the unloaded model."""
-        return f"POST /v2/repository/models/{self.name}/load loads it"
+        return f"POST /v2/repository/models/{self.public_name}/load loads it"
 
     def describe_step(self, node: str) -> str:
         """Return a phrase for error messages that names a step of the ensemble, with its model and version.
@@ -125,7 +136,7 @@ class ServedModel(NamedTuple):
         `node` is the name of the step.
         """
         model, _, version = self.graph.nodes[node].op.rpartition(":")
-        step = f"('{model}' version {version})" if model else f"('{version}')"
+        step = f"('{get_public_name(model)}' version {version})" if model else f"('{version}')"
         return f"in ensemble '{self.name}', step {node} {step}"
 
 
@@ -239,6 +250,7 @@ class RepositoryPlace(NamedTuple):
     load_retries: int = 0  # further tries of a load that fails
     resource_limits: ResourceLimits | None = None  # of the rate limiter; None: the server has none
     buckets: tuple[Bucket, ...] = ()  # that are copied to some of the folders
+    namespacing: bool = False  # several folders may hold models of one name
 
     @property
     def addresses(self) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pipeline.api.app import App, RepositoryPlace, ServedModel
+from pipeline.api.model_names import get_public_name
 from pipeline.config.config_file import OpConfig
 from pipeline.errors import ConfigError, NotReady, ServingError, StartFailed
 from pipeline.front.pool.plan import FileState, Plan, plan
@@ -303,6 +304,7 @@ class ModelLoader(Repository):
             backend_directory=place.backend_path,
             resource_limits=place.resource_limits,
             buckets=place.buckets,
+            namespacing=place.namespacing,
         )
 
     def names(self) -> list[str]:
@@ -342,7 +344,7 @@ class ModelLoader(Repository):
 
         The number is used to reserve open files for them.
         """
-        served = {model.name for model in self._scheduler.app.models}
+        served = {model.public_name for model in self._scheduler.app.models}
         return sum(map(self._source.count_workers, set(self.names()) - served))
 
     async def load_model(self, name: str, override: Override | None = None) -> None:
@@ -457,7 +459,7 @@ class ModelLoader(Repository):
         dependents: include the Ops of all versions of the models of an ensemble's steps.
         """
         all_models = self._scheduler.app.models
-        models = [model for model in all_models if model.name == name]
+        models = [model for model in all_models if model.public_name == name]
         ops = [op for model in models for op in model.graph.ops if model.op or dependents]
         names = {op.rpartition(":")[0] for op in ops}
         # As in Triton, a model is unloaded with all its versions, also those that no step runs.
@@ -477,7 +479,7 @@ class ModelLoader(Repository):
                 await self._poll_buckets(errors)
                 names_on_disk = self.names()
                 unique_names = [name for name in names_on_disk if not self._source.is_ambiguous(name)]
-                served = {model.name for model in self._scheduler.app.models}
+                served = {model.public_name for model in self._scheduler.app.models}
                 self._forget_all_but(names_on_disk)
                 slow = {name: task for name, task in slow.items() if not task.done()}
                 for name in (*names_on_disk, *served.difference(names_on_disk)):
@@ -531,14 +533,14 @@ class ModelLoader(Repository):
     async def _differs(self, name: str) -> bool:
         """Whether polling should load the model: it differs from the served model and the last failed try."""
         served = await asyncio.to_thread(self._source.read_models, [name])
-        if why := served.unavailable.get(name):
+        if why := find_error(name, served):
             last_reason = self._invalid.get(name, self._scheduler.app.unavailable.get(name))
             self._invalid[name] = (why.version, why.reason)
             return last_reason != self._invalid[name]
         self._invalid.pop(name, None)
         app = merged(self._scheduler.app, name, served)
-        keys = {model.key for model in self._scheduler.app.models if model.name == name}
-        if keys == {m.key for m in served.models if m.name == name} and not self._changed(app, served):
+        keys = {model.key for model in self._scheduler.app.models if model.public_name == name}
+        if keys == {m.key for m in served.models if m.public_name == name} and not self._changed(app, served):
             self._polled.pop(name, None)
             return False
         tried, self._polled[name] = self._polled.get(name), _on_disk(app, served)
@@ -575,7 +577,7 @@ class ModelLoader(Repository):
     def _serves(self, name: str) -> bool:
         """Whether a version of the model is loaded and accepts requests."""
         models = self._scheduler.app.models
-        return any(m.name == name and not self._scheduler.has_unloaded(m.key) for m in models)
+        return any(m.public_name == name and not self._scheduler.has_unloaded(m.key) for m in models)
 
     async def _serve(self, name: str, served: RepositoryContent) -> None:
         """Start workers for the models as read from disk, switch requests to them, and end the old workers.
@@ -631,7 +633,8 @@ class ModelLoader(Repository):
                 await batchers[op].pool.reload(batchers[op].pool.plan)
         except (StartFailed, ConfigError, OSError) as exc:
             await asyncio.gather(*(batcher.pool.unload() for batcher in batchers.values()))
-            version = op.rpartition(":")[2] if op.startswith(f"{name}:") else ""
+            model, _, version = op.rpartition(":")
+            version = version if get_public_name(model) == name else ""
             message = str(exc) if isinstance(exc, OSError) else exc.message
             _, _, why = message.partition(" did not start: ")
             raise LoadFailed(name, version, why or message) from exc
@@ -643,7 +646,7 @@ class ModelLoader(Repository):
     def _note_unavailable(self, name: str, exc: LoadFailed) -> None:
         """Record why a model could not be loaded, for the repository index and the readiness."""
         app = self._scheduler.app
-        unloaded = [part for m in app.models if m.name == name for part in (m.key, *m.graph.ops)]
+        unloaded = [part for m in app.models if m.public_name == name for part in (m.key, *m.graph.ops)]
         for part in self._standings.keys() & unloaded:
             self._standings[part] = Standing("UNAVAILABLE", exc.message)
             self._scheduler.start_failures[part] = exc.message
@@ -666,7 +669,7 @@ def log_configurations(models: Iterable[ServedModel]) -> None:
 
 def _names_in(name: str, served: RepositoryContent) -> set[str]:
     """Return the names of all models that are loaded together with a model, its own included."""
-    return {name, *(model.name for model in served.models)}
+    return {name, *(model.public_name for model in served.models)}
 
 
 def _models_in(name: str, ops: Iterable[str]) -> set[str]:
@@ -674,7 +677,7 @@ def _models_in(name: str, ops: Iterable[str]) -> set[str]:
 
     ops: unloaded Ops.
     """
-    return {name, *(op.rpartition(":")[0] for op in ops)}
+    return {name, *(get_public_name(op.rpartition(":")[0]) for op in ops)}
 
 
 def _has_other_files(app: App, op: str, pool: WorkerPool) -> bool:
@@ -706,27 +709,34 @@ def _on_disk(app: App, served: RepositoryContent) -> _OnDisk:
 
 def _check_available(name: str, served: RepositoryContent) -> None:
     """Raise LoadFailed or NotPolled if the model `name`, or a model of its steps, can't be served."""
-    why: UnavailableModel | None = served.unavailable.get(name)
+    why = find_error(name, served)
     if why is None:
         return
     kind = NotPolled if why.polled else LoadFailed if why.has_versions else NoVersions
     raise kind(name, why.version, why.reason)
 
 
+def find_error(name: str, served: RepositoryContent) -> UnavailableModel | None:
+    """Return why a model of this name can't be served; None if all can."""
+    return next((why for model, why in served.unavailable.items() if get_public_name(model) == name), None)
+
+
 def merged(app: App, name: str, served: RepositoryContent) -> App:
     """Return a copy of the service's description in which these models replace those of the same names.
 
     name: model that was loaded; its versions that `served` lacks are removed. served: models as read from
-    disk.
+    disk. Of models of one name in several repositories, those that can't be read now stay as they are.
     """
-    renewed = {model.name for model in served.models} | {name}
-    unchanged = [model for model in app.models if model.name not in renewed]
-    models = rebuild_ensembles([*unchanged, *served.models], name)
+    renewed = _names_in(name, served)
+    unchanged = [m for m in app.models if m.public_name not in renewed or m.name in served.unavailable]
+    models = rebuild_ensembles([*unchanged, *served.models], renewed)
     sections = {op: OpConfig.model_validate(keys, by_alias=True) for op, keys in served.sections.items()}
     needed = _op_names(models)
     ops = {op: section for op, section in {**app.config.op, **sections}.items() if op in needed}
     unavailable: Mapping[str, tuple[str, str]] = {
-        model: reason for model, reason in app.unavailable.items() if model not in renewed
+        model: reason
+        for model, reason in app.unavailable.items()
+        if get_public_name(model) not in renewed or model in served.unavailable
     }
     config = app.config.model_copy(update={"op": ops})
     choices = {op: choice for op, choice in {**app.choices, **served.choices}.items() if op in needed}

@@ -70,6 +70,7 @@ def serve_repository(options: ServeOptions) -> None:
             strict_devices=options.strict_devices,
             install_requirements=options.install_requirements,
             starts=max(0, options.model_load_thread_count),
+            namespacing=options.model_namespacing,
             load_retries=max(0, options.model_load_retry_count),
             resource_limits=parse_resource_limits(options.rate_limit, options.rate_limit_resource),
             defaults=defaults,

@@ -178,7 +178,11 @@ class ServeOptions:
     model_load_retry_count: int = _REPOSITORY.flag(
         "further tries to load a model whose load has failed", COUNT, default=0
     )
-    model_namespacing: bool | None = _REPOSITORY.ignored("a name is one model in all repositories", BOOL)
+    model_namespacing: bool = _REPOSITORY.flag(
+        "several repositories may hold models of one name; ensembles run those of their own repository",
+        BOOL,
+        default=False,
+    )
     install_requirements: bool = _REPOSITORY.flag(
         "pip installs the requirements.txt of Python models", BOOL, default=False
     )

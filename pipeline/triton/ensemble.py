@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from google.protobuf import json_format
@@ -342,16 +343,17 @@ def build_model_dag(op: str) -> Dag:
     return Dag((Node(op, op, (Edge(FEED),)),), op, source=FEED)
 
 
-def rebuild_ensembles(models: Sequence[ServedModel], changed: str) -> list[ServedModel]:
+def rebuild_ensembles(models: Sequence[ServedModel], changed: Collection[str]) -> list[ServedModel]:
     """Return all models, with the graph of each ensemble that uses `changed` rebuilt on the current versions.
 
-    changed: the name of a model that was loaded again. An ensemble whose tensors no longer fit its models
-    keeps its old graph, and so the old versions of its models.
+    changed: names of models that were loaded again. An ensemble whose tensors no longer fit its models keeps
+    its old graph, and so the old versions of its models.
     """
     rebuilt: dict[str, ServedModel] = {}
 
-    def find(name: str, version: int) -> ServedModel:
-        versions = [m for m in models if m.name == name and (version == -1 or m.version == str(version))]
+    def find(name: str, version: int, ensemble: ServedModel) -> ServedModel:
+        candidates = _select_step_models(models, name, ensemble.repository)
+        versions = [m for m in candidates if version == -1 or m.version == str(version)]
         if not versions:
             raise ConfigError(f"version {version} of model {name} is not served")
         return current(versions[-1])
@@ -360,19 +362,32 @@ def rebuild_ensembles(models: Sequence[ServedModel], changed: str) -> list[Serve
         if model.key not in rebuilt:
             rebuilt[model.key] = model
             config = None if model.op else _get_config(model)
-            if config is not None and _depends_on(config, changed, models):
+            if config is not None and any(_depends_on(config, name, models) for name in changed):
                 with contextlib.suppress(ConfigError):
-                    rebuilt[model.key] = model._replace(graph=build_ensemble_dag(config, find))
+                    graph = build_ensemble_dag(config, partial(find, ensemble=model))
+                    rebuilt[model.key] = model._replace(graph=graph)
         return rebuilt[model.key]
 
     return list(map(current, models))
+
+
+def _select_step_models(models: Sequence[ServedModel], name: str, repository: str) -> list[ServedModel]:
+    """Return the versions of the model that a step of an ensemble runs.
+
+    The model of the ensemble's own repository goes first. Empty if several other repositories have the name.
+    """
+    named = [model for model in models if model.public_name == name]
+    beside = [model for model in named if model.repository == repository]
+    return beside or (named if len({model.name for model in named}) == 1 else [])
 
 
 def _depends_on(config: ModelConfig, name: str, models: Sequence[ServedModel]) -> bool:
     """Return whether the ensemble runs the model `name`, directly or in a nested ensemble."""
     steps = list_step_models(config)
     inner = [
-        inner for model in models if model.name in steps and not model.op and (inner := _get_config(model))
+        inner
+        for model in models
+        if model.public_name in steps and not model.op and (inner := _get_config(model))
     ]
     return name in steps or any(_depends_on(inner_config, name, models) for inner_config in inner)
 

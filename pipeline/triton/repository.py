@@ -16,6 +16,7 @@ from client.protos.kserve_v2_pb2 import ModelConfig
 from pipeline.api.app import ServedModel
 from pipeline.api.buckets import Bucket
 from pipeline.api.dag import Dag
+from pipeline.api.model_names import build_identifier, get_public_name, split_identifier
 from pipeline.api.run_resources import ResourceLimits, find_resource_error, parse_run_needs
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import find_model_files
@@ -116,6 +117,7 @@ class ModelRepository:
     backend_directory: Path | None = None  # with a folder for each backend that is written in Python
     resource_limits: ResourceLimits | None = None  # of the rate limiter; None: the server has none
     buckets: Sequence[Bucket] = ()  # that are copied to some of the folders
+    namespacing: bool = False  # whether several folders may hold models of one name
     # By model name: folder and configuration in place of those on disk.
     overrides: Mapping[str, tuple[Path | None, ModelConfig | None]] = field(default_factory=dict)
 
@@ -142,24 +144,52 @@ class ModelRepository:
         return sorted(on_disk.union(self.overrides))
 
     def is_ambiguous(self, name: str) -> bool:
-        """Return whether several of the repository's folders hold a model of this name."""
-        return sum((folder / name).is_dir() for folder in self.folders) > 1
+        """Return whether several of the folders hold a model of this name, and may not."""
+        return not self.namespacing and sum((folder / name).is_dir() for folder in self.folders) > 1
+
+    def find_identifiers(self, name: str) -> list[str]:
+        """Return the identifier of each model of this name: the name, or `NAME#1`, `NAME#2`, ... for several.
+
+        The number is that of the repository folder. A model folder that replaces those on disk is the only
+        model of its name.
+        """
+        replaced = self.overrides.get(name, (None, None))[0] is not None
+        if not self.namespacing or replaced:
+            return [name]
+        places = [place for place, folder in enumerate(self.folders, 1) if (folder / name).is_dir()]
+        return [name] if len(places) < 2 else [build_identifier(name, place) for place in places]
+
+    def resolve(self, name: str, repository: Path) -> str:
+        """Return the identifier of the model that a model of a repository folder means by a name.
+
+        A model of the same folder goes first. The result is no model if several other folders have the name.
+        """
+        identifiers = self.find_identifiers(name)
+        if len(identifiers) == 1:
+            return identifiers[0]
+        beside = (
+            build_identifier(name, n) for n, folder in enumerate(self.folders, 1) if folder == repository
+        )
+        return next((identifier for identifier in beside if identifier in identifiers), name)
 
     def read_models(self, names: Sequence[str] | None = None) -> RepositoryContent:
         """Read and check the named models (None: all), and the models that their ensembles use.
 
         Does not raise for an invalid model; the result's `unavailable` has its error.
         """
-        return _RepositoryReader(self).read_all(self.names() if names is None else names)
+        names = self.names() if names is None else names
+        return _RepositoryReader(self).read_all(
+            [identifier for name in names for identifier in self.find_identifiers(name)]
+        )
 
-    def read_config(self, name: str) -> ModelConfig:
+    def read_config(self, identifier: str) -> ModelConfig:
         """Parse a model's config.pbtxt, or copy its override. Absent fields are not filled in.
 
         Raises ConfigError.
         """
-        _, override = self.overrides.get(name, (None, None))
+        _, override = self.overrides.get(get_public_name(identifier), (None, None))
         if override is None:
-            return read_config(self.find_folder(name))
+            return read_config(self.find_folder(identifier))
         config = ModelConfig()
         config.CopyFrom(override)
         return config
@@ -167,27 +197,39 @@ class ModelRepository:
     def count_workers(self, name: str) -> int:
         """Return how many workers a model has once it is loaded: instances times versions, 0 for an ensemble.
 
-        1 for a model that can't be read now.
+        The models of this name count together; 1 for a model that can't be read now.
         """
+        return sum(map(self._count_model_workers, self.find_identifiers(name)))
+
+    def _count_model_workers(self, identifier: str) -> int:
         try:
-            config = self.read_config(name)
+            config = self.read_config(identifier)
         except (ConfigError, OSError):
             return 1
-        versions = len(self.find_versions(name)) or 1
+        versions = len(self._select_versions(identifier)) or 1
         return 0 if get_backend(config) == "ensemble" else versions * _count_instances(config)
 
     def find_versions(self, name: str) -> list[str]:
-        """Return the versions of a model that its version_policy selects; empty for an unreadable model."""
+        """Return the versions that the version_policy of the models of this name selects.
+
+        Empty for an unreadable model.
+        """
+        return [version for each in self.find_identifiers(name) for version in self._select_versions(each)]
+
+    def _select_versions(self, identifier: str) -> list[str]:
         try:
-            return select_versions(self.find_folder(name), self.read_config(name))
+            return select_versions(self.find_folder(identifier), self.read_config(identifier))
         except (ConfigError, OSError):
             return []
 
-    def find_folder(self, name: str) -> Path:
+    def find_folder(self, identifier: str) -> Path:
         """Return the folder of a model. Raises ConfigError unless exactly one folder has this name."""
+        name, place = split_identifier(identifier)
         override, _ = self.overrides.get(name, (None, None))
         if override is not None:
             return override
+        if 0 < place <= len(self.folders):
+            return self.folders[place - 1] / name
         paths = [path for folder in self.folders for path in _list_model_folders(folder) if path.name == name]
         if len(paths) != 1:
             why = "there is no such folder" if not paths else f"it is in {' and in '.join(map(str, paths))}"
@@ -224,7 +266,10 @@ class _RepositoryReader:
         return self.served
 
     def _read_ahead(self, names: Sequence[str]) -> None:
-        """Start to read these models in the background, one thread per model, except for ensembles."""
+        """Start to read these models in the background, one thread per model, except for ensembles.
+
+        names: their identifiers.
+        """
         unread = [
             name
             for name in names
@@ -255,7 +300,7 @@ class _RepositoryReader:
         self._by_name |= other._by_name
 
     def read_with_dependencies(self, name: str) -> None:
-        """Read a model, and before it the models that its ensemble uses.
+        """Read a model, and before it the models that its ensemble uses. name: its identifier.
 
         Errors go to `served.unavailable`.
         """
@@ -279,10 +324,11 @@ class _RepositoryReader:
         finally:
             self._open_names.pop()
 
-    def _read_model(self, name: str) -> Iterator[ServedModel]:
+    def _read_model(self, identifier: str) -> Iterator[ServedModel]:
+        name = get_public_name(identifier)
         check_name(name)
-        folder = self._repository.find_folder(name)
-        config = self._repository.read_config(name)
+        folder = self._repository.find_folder(identifier)
+        config = self._repository.read_config(identifier)
         if config.name not in ("", name):
             raise ConfigError(f"{folder / FILE}: name is {config.name!r}, and the folder's is {name!r}")
         config.name = name
@@ -309,7 +355,7 @@ class _RepositoryReader:
         limits = self._repository.resource_limits
         if limits is not None and (error := find_resource_error(parse_run_needs(document), limits)):
             raise _ModelUnavailable(UnavailableModel(versions[-1], f"Invalid argument: {error}"))
-        yield from self._build_models(config, document, backend, folder, versions)
+        yield from self._build_models(identifier, config, document, backend, folder, versions)
 
     def _check_devices(self, config: ModelConfig, backend: str, version: str) -> None:
         if not requests_gpu(config) or not (why := find_cpu_reason(backend)):
@@ -400,6 +446,7 @@ class _RepositoryReader:
 
     def _build_models(
         self,
+        identifier: str,
         config: ModelConfig,
         document: Mapping[str, Any],
         backend: str,
@@ -410,7 +457,7 @@ class _RepositoryReader:
             signature = build_signature(config, folder)
         except ConfigError as exc:
             raise _ModelUnavailable(UnavailableModel(versions[-1], exc.message)) from exc
-        graph = None if backend != "ensemble" else self._build_graph(config)
+        graph = None if backend != "ensemble" else self._build_graph(config, folder.parent)
         if graph is not None and self._find_decoupled_steps(graph):
             document = {**document, "model_transaction_policy": {"decoupled": True}}
         self.served.notes.extend(describe_ineffective_accelerators(config, backend))
@@ -419,10 +466,10 @@ class _RepositoryReader:
             for path in find_requirements(folder, versions[-1]):
                 self.served.notes.append(f"Model {config.name}: {NOT_INSTALLED.format(path)}")
         for version in versions:
-            op = f"{config.name}:{version}"
+            op = f"{identifier}:{version}"
             dag = graph or ensemble.build_model_dag(op)
             joint_op = "" if graph is None else self._add_joint_op(config, f"{op}:steps", graph)
-            yield ServedModel(config.name, dag, signature, version, document, str(folder), joint_op)
+            yield ServedModel(identifier, dag, signature, version, document, str(folder), joint_op)
             if graph is None:
                 threads = self._repository.defaults.threads(backend)
                 section = build_section(config, backend, folder / version, threads)
@@ -479,26 +526,32 @@ class _RepositoryReader:
                 precision = section["local_service_conf"].get("precision", "fp32")
                 served.choices[op] = Choice((Timed(backend, precision, points=proof.points),))
 
-    def _build_graph(self, config: ModelConfig) -> Dag:
+    def _build_graph(self, config: ModelConfig, repository: Path) -> Dag:
+        """Return the graph of an ensemble in a repository folder, after reading the models of its steps.
+
+        As in Triton, all models with the name of a step are read. The step runs one of them.
+        """
         if errors := ensemble.check_ensemble(config):
             raise ConfigError("; ".join(errors))
-        missing = []
-        self._read_ahead(
-            [name for name in ensemble.list_step_models(config) if name in self._repository.names()]
-        )
-        for name in ensemble.list_step_models(config):
-            if name in self._open_names:
-                loop = " -> ".join([*self._open_names[self._open_names.index(name) :], name])
+        source, steps = self._repository, ensemble.list_step_models(config)
+        known = set(source.names())
+        identifiers = [each for name in steps if name in known for each in source.find_identifiers(name)]
+        self._read_ahead(identifiers)
+        resolved = {name: source.resolve(name, repository) for name in steps}
+        for identifier in identifiers:
+            if identifier in self._open_names and identifier in resolved.values():
+                loop = " -> ".join([*self._open_names[self._open_names.index(identifier) :], identifier])
                 raise ConfigError(f"circular dependency between ensembles: {loop}")
-            if name in self._repository.names():
-                self.read_with_dependencies(name)
-            if name not in self._by_name:
-                missing.append(name)
+            if identifier not in self._open_names:
+                self.read_with_dependencies(identifier)
+        missing = [name for name, identifier in resolved.items() if identifier not in self._by_name]
         if missing:
             message = f"ensemble {config.name} contains models that are not available or ambiguous: "
             raise _ModelUnavailable(UnavailableModel("", message + ", ".join(missing)))
         try:
-            graph = ensemble.build_ensemble_dag(config, self._find_model)
+            graph = ensemble.build_ensemble_dag(
+                config, lambda name, version: self._find_model(resolved[name], version)
+            )
             ensemble.check_decoupled_steps(config.name, graph, self._find_decoupled_steps(graph))
             return graph
         except ConfigError as exc:
@@ -512,14 +565,14 @@ class _RepositoryReader:
     def _models_by_op(self) -> dict[str, ServedModel]:
         return {model.op: model for models in self._by_name.values() for model in models if model.op}
 
-    def _find_model(self, name: str, version: int) -> ServedModel:
-        models = self._by_name[name]
+    def _find_model(self, identifier: str, version: int) -> ServedModel:
+        models = self._by_name[identifier]
         if version == -1:
             return models[-1]
         for model in models:
             if model.version == str(version):
                 return model
-        raise ConfigError(f"version {version} of model {name} is not served")
+        raise ConfigError(f"version {version} of model {get_public_name(identifier)} is not served")
 
 
 def _read_alone(repository: ModelRepository, name: str) -> _RepositoryReader:

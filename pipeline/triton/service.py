@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pipeline.api.app import App, RepositoryPlace, collect_models
+from pipeline.api.app import App, RepositoryPlace, ServedModel, collect_models
 from pipeline.api.buckets import Bucket
 from pipeline.api.cache_settings import CacheSettings
 from pipeline.api.examples import Examples
@@ -70,6 +71,7 @@ class Options:
     metrics: MetricsSettings = DEFAULT_METRICS
     load_retries: int = 0  # further tries of a load that fails
     resource_limits: ResourceLimits | None = None  # of the rate limiter; None: the server has none
+    namespacing: bool = False  # whether several repositories may hold models of one name
 
 
 class RepositoryService(Service):
@@ -92,9 +94,11 @@ class RepositoryService(Service):
                 return EnsembleOp(name, {op: self.create_op(app, op) for op in model.graph.ops})
             if model.op == name:
                 headers = [(restriction.header, restriction.value) for restriction in app.restrictions.grpc]
-                other_models = OtherModels(_find_grpc_address(app.config), headers)
                 # A trial of candidates has models of other sources, without Python and without a repository.
                 repository = app.repository
+                other_models = OtherModels(
+                    _find_grpc_address(app.config), headers, _build_resolver(repository, model)
+                )
                 return RepositoryOp(
                     name,
                     model,
@@ -166,6 +170,7 @@ class RepositoryService(Service):
                 options.load_retries,
                 options.resource_limits,
                 options.buckets,
+                options.namespacing,
             ),
             notes=(*options.notes, *served.lines),
             exit_on_error=options.exit_on_error is True,
@@ -218,6 +223,7 @@ def _open_repository(options: Options) -> ModelRepository:
         backend_directory=options.backend_directory,
         resource_limits=options.resource_limits,
         buckets=options.buckets,
+        namespacing=options.namespacing,
     )
 
 
@@ -245,6 +251,17 @@ def _find_grpc_address(config: ServiceConfig) -> str:
         return ""
     address = config.address("rpc_port") or "127.0.0.1"
     return f"[{address}]:{config.rpc_port}" if ":" in address else f"{address}:{config.rpc_port}"
+
+
+def _build_resolver(place: RepositoryPlace | None, model: ServedModel) -> Callable[[str], str] | None:
+    """Return a function that returns the identifier of the model that a Python model means by a name.
+
+    None without `--model-namespacing`: names are unique.
+    """
+    if place is None or not place.namespacing:
+        return None
+    source = ModelRepository(tuple(map(Path, place.folders)), namespacing=True)
+    return partial(source.resolve, repository=Path(model.repository))
 
 
 class _LoadedModels:

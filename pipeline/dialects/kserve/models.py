@@ -10,6 +10,7 @@ from typing import Any
 from pipeline.api.app import App
 from pipeline.api.dag import MESSAGE
 from pipeline.api.examples import build_row
+from pipeline.api.model_names import get_public_name
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.http.openapi import Schema
@@ -45,6 +46,7 @@ class KServeModel:
     key: str = ""  # key of the model in the scheduler
     config: Mapping[str, Any] | None = None  # Triton's ModelConfig; None outside of a repository
     is_decoupled: bool = False  # whether the model sends any number of responses to a request
+    namespace: str = ""  # the repository's folder, with --model-namespacing
 
     @property
     def is_ensemble(self) -> bool:
@@ -67,9 +69,10 @@ class KServeModel:
 
     @property
     def metric_labels(self) -> dict[str, str]:
-        """Labels of the model's metrics, from `metric_tags` in Triton's config: each name begins with "_"."""
+        """Labels of the model's metrics: its namespace, and `metric_tags` of config.pbtxt, each after "_"."""
         tags = {} if self.config is None else self.config.get("metric_tags", {})
-        return {f"_{name}": value for name, value in tags.items() if LABEL.fullmatch(name)}
+        labels = {"namespace": self.namespace} if self.namespace else {}
+        return labels | {f"_{name}": value for name, value in tags.items() if LABEL.fullmatch(name)}
 
     @property
     def platform(self) -> str:
@@ -98,12 +101,15 @@ class _AppModels:
     def __init__(self, scheduler: Scheduler) -> None:
         self.app = scheduler.app
         self.served = {model.key: model for model in self.app.models}
-        self.keys: dict[str, list[str]] = {}  # keys by name, the oldest version first
+        self.keys: dict[str, list[str]] = {}  # keys by name and identifier, the oldest version first
         for model in self.app.models:
-            self.keys.setdefault(model.name, []).append(model.key)
+            for name in {model.name, model.public_name}:
+                self.keys.setdefault(name, []).append(model.key)
+        place = self.app.repository
+        is_namespace = place is not None and place.namespacing
         self.declared = {  # models with known tensors
             model.key: KServeModel(
-                model.name,
+                model.public_name,
                 model.op,
                 model.signature,
                 scheduler.version(model.key),
@@ -111,6 +117,7 @@ class _AppModels:
                 model.key,
                 model.config,
                 model.is_decoupled,
+                model.repository if is_namespace else "",
             )
             for model in self.app.models
             if model.signature is not None
@@ -142,7 +149,7 @@ class KServeModels:
         return [model for model in self.all() if not self._scheduler.has_unloaded(model.key)]
 
     def unavailable(self) -> Mapping[str, tuple[str, str]]:
-        """Return version and reason of each model that can't be served, by name of the model."""
+        """Return version and reason of each model that can't be served, by the model's identifier."""
         return self._scheduler.app.unavailable
 
     def repository_names(self) -> list[str]:
@@ -161,18 +168,23 @@ class KServeModels:
     def find_model(self, name: str, version: str = "") -> KServeModel:
         """Return the loaded model that a request names. An empty version selects the newest.
 
-        Raises KServeRefusal for an unknown or unloaded model (HTTP 404), and for a version that is no number
-        (400). Raises UnknownVersion (404) for a version that is not loaded.
+        Raises KServeRefusal for an unknown or unloaded model (HTTP 404), for a name of models in several
+        repositories (400), and for a version that is no number (400). Raises UnknownVersion (404) for a
+        version that is not loaded.
         """
         number = parse_version(version) if version else None
-        models = [
-            model for key in self._app_models.keys.get(name, ()) if (model := self._current(key)) is not None
-        ]
-        if not models and name not in self.unavailable():
+        keys, served = self._app_models.keys.get(name, ()), self._app_models.served
+        models = [model for key in keys if (model := self._current(key)) is not None]
+        if not models and name not in map(get_public_name, self.unavailable()):
             raise KServeRefusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")
         loaded = [model for model in models if not self._scheduler.has_unloaded(model.key)]
         if not loaded:
             raise KServeRefusal(f"Request for unknown model: '{name}' has no available versions", "NOT_FOUND")
+        if (count := len({served[model.key].name for model in loaded})) > 1:
+            raise KServeRefusal(
+                f"There are {count} identifiers of model '{name}' in global map, model namespace must be "
+                "provided to resolve ambiguity."
+            )
         if number is None:
             return loaded[-1]
         for model in loaded:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.api.metrics_settings import DEFAULT_METRICS, FIRST_RESPONSE
+from pipeline.api.model_names import get_public_name
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.triton_extensions.server import statistics
 from pipeline.front.cache.local import LocalCache
@@ -243,7 +244,7 @@ class TritonMetrics:
         )
         yield from _family(*_FAILURES, "counter", failed)
         steps = (
-            (_labels(model, step=step, step_model=name, step_version=version), count)
+            (_labels(model, step=step, step_model=get_public_name(name), step_version=version), count)
             for model in models
             for (step, op), count in self._scheduler.failures(model.key).steps.items()
             for name, _, version in (op.rpartition(":"),)

@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
+from pipeline.api.model_names import get_public_name
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel, KServeModels
 from pipeline.dialects.kserve.refusals import KServeRefusal
@@ -22,7 +23,10 @@ def build_index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any
     ready_only: whether models in other states than READY are omitted.
     """
     rows = [row for model in models.all() for row in _list_entries(models, model)]
-    rows += [_row(name, version, "UNAVAILABLE", why) for name, (version, why) in models.unavailable().items()]
+    rows += [
+        _row(get_public_name(name), version, "UNAVAILABLE", why)
+        for name, (version, why) in models.unavailable().items()
+    ]
     names = {row["name"] for row in rows}
     rows += [{"name": name} for name in models.repository_names() if name not in names]
     for name in {row["name"] for row in rows}:

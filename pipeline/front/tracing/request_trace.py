@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from pipeline.api.model_names import get_public_name
 from pipeline.messages.messages import TracedTensor
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
@@ -190,7 +191,9 @@ class RequestTrace:
         if span is None:
             model, _, version = op.rpartition(":")
             queued = max(root.start, to_ns(queued_at))
-            span = self.steps[node] = Span(model or op, version if model else "", queued, root)
+            span = self.steps[node] = Span(
+                get_public_name(model) or op, version if model else "", queued, root
+            )
             span.queued = queued
             self.spans.append(span)
         return span

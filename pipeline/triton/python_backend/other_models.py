@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeline.errors import ServingError
@@ -20,12 +20,19 @@ class OtherModels:
     """gRPC client with which a Python model calls other models of its own server. Connects at the first call.
 
     address: of the server's gRPC port; empty if workers can't use it, and all calls fail. metadata: headers
-    that the server's restricted protocols require.
+    that the server's restricted protocols require. resolve: returns the identifier of the model that the
+    calling model means by a name (`--model-namespacing`); None: the name.
     """
 
-    def __init__(self, address: str = "", metadata: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        address: str = "",
+        metadata: Sequence[tuple[str, str]] = (),
+        resolve: Callable[[str], str] | None = None,
+    ) -> None:
         self._address = address
         self._metadata = tuple(metadata)
+        self._resolve = resolve or str
         self._channel: Any = None
 
     def infer(self, request: InferenceRequest, timeout_s: float | None) -> InferenceResponse:
@@ -38,7 +45,7 @@ class OtherModels:
         try:
             return _decode_response(
                 ModelInferResponse.FromString(
-                    self._call_server("ModelInfer", _encode_request(request), timeout_s, _get_trace(request))
+                    self._call_server("ModelInfer", self._encode(request), timeout_s, _get_trace(request))
                 )
             )
         except (CallFailed, ServingError, ValueError) as exc:
@@ -52,7 +59,7 @@ class OtherModels:
         from client.protos.kserve_v2_pb2 import ModelStreamInferResponse
 
         try:
-            message = _encode_request(request)
+            message = self._encode(request)
             method = self._connect().stream_stream(
                 f"{_SERVICE}ModelStreamInfer", bytes, ModelStreamInferResponse.FromString
             )
@@ -93,9 +100,12 @@ class OtherModels:
         """
         from client.protos.kserve_v2_pb2 import ModelReadyRequest, ModelReadyResponse
 
-        message = ModelReadyRequest(name=name, version=version)
+        message = ModelReadyRequest(name=self._resolve(name), version=version)
         answer = self._call_server("ModelReady", message.SerializeToString())
         return bool(ModelReadyResponse.FromString(answer).ready)
+
+    def _encode(self, request: InferenceRequest) -> bytes:
+        return _encode_request(request, self._resolve(request.get_target_model()[0]))
 
     def _call_server(
         self,
@@ -234,12 +244,12 @@ def _get_trace(request: InferenceRequest) -> list[tuple[str, str]]:
     return [("traceparent", traceparent)] if traceparent else []
 
 
-def _encode_request(request: InferenceRequest) -> bytes:
+def _encode_request(request: InferenceRequest, model: str) -> bytes:
     from client.protos.kserve_v2_pb2 import ModelInferRequest
     from pipeline.wire.v2_tensors import PARAMETERS, to_raw
 
-    name, version = request.get_target_model()
-    message = ModelInferRequest(model_name=name, model_version=version, id=request.request_id())
+    version = request.get_target_model()[1]
+    message = ModelInferRequest(model_name=model, model_version=version, id=request.request_id())
     for tensor in request.inputs():
         array = tensor.as_numpy()
         datatype = tensor.triton_dtype().removeprefix("TYPE_")
