@@ -152,6 +152,7 @@ class Request(msgspec.Struct, eq=False):
     timings: RequestTimings | None = None  # for the response; None without dag.use_profile
     model: str = ""  # name of the requested model; empty for the service's first
     rows: int = 1  # rows that statistics count
+    batch_key: tuple[Any, ...] | None = None  # equal for requests of a delayed batch; None: unknown
     version: str = ""  # requested version of the model; empty for the served one
     model_version: str = ""  # version of the worker that gets the request
     wish: Any = None  # options of the form; only the dialect knows their type, which msgpack can encode

@@ -602,6 +602,32 @@ def test_a_model_of_rows_fills_its_batch_by_rows(serve: Serve) -> None:
     assert service.begun == [[1, 2]]
 
 
+def test_a_request_of_another_shape_lets_a_delayed_batch_leave_and_waits_itself(serve: Serve) -> None:
+    service = serve({"a": {"batch_size": 8, "auto_batching_timeout": 500}}, batching={})
+    service.ask_several(2, model="a", batch_key=((3,),))
+    service.advance(0.1)
+    assert service.begun == []
+    service.ask(model="a", batch_key=((4,),))
+    service.advance(0.2)
+    assert service.begun == [[1, 2]]
+    service.ask(model="a", batch_key=((4,),))
+    service.advance(0.15)
+    assert service.begun == [[1, 2]]
+    service.advance(1.0)
+    assert service.begun == [[1, 2], [3, 4]]
+
+
+def test_requests_of_another_shape_are_no_part_of_a_preferred_batch(serve: Serve) -> None:
+    service = serve(
+        {"a": {"batch_size": 8, "auto_batching_timeout": 500}}, batching={"preferred_batch_size": [2]}
+    )
+    service.send(*(service.make(model="a", batch_key=((length,),)) for length in (3, 4)))
+    service.advance(0.1)
+    assert service.begun == [[1]]
+    service.advance(1.0)
+    assert service.begun == [[1], [2]]
+
+
 def test_a_full_queue_counts_the_requests_of_a_delayed_batch(serve: Serve) -> None:
     delayed = policy(max_queue_size=2)
     service = serve({"a": {"batch_size": 8, "auto_batching_timeout": 50}}, batching=delayed)

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.api.app import App
+from pipeline.api.app import App, ServedModel
 from pipeline.api.dag import MESSAGE
 from pipeline.api.examples import build_row
 from pipeline.api.model_names import get_public_name
+from pipeline.dialects.kserve.batch_rule import BatchRule, find_batch_rule
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import UnknownVersion
 from pipeline.front.http.openapi import Schema
@@ -47,6 +48,7 @@ class KServeModel:
     config: Mapping[str, Any] | None = None  # Triton's ModelConfig; None outside of a repository
     is_decoupled: bool = False  # whether the model sends any number of responses to a request
     namespace: str = ""  # the repository's folder, with --model-namespacing
+    batch_rule: BatchRule | None = None  # of delayed batches; None: any requests share one
 
     @property
     def is_ensemble(self) -> bool:
@@ -118,10 +120,18 @@ class _AppModels:
                 model.config,
                 model.is_decoupled,
                 model.repository if is_namespace else "",
+                _find_batch_rule(self.app, model),
             )
             for model in self.app.models
             if model.signature is not None
         }
+
+
+def _find_batch_rule(app: App, model: ServedModel) -> BatchRule | None:
+    if model.config is None or not model.op:
+        return None
+    padding = app.config.op[model.op].padding
+    return find_batch_rule(model.config, () if padding is None else padding.feeds)
 
 
 class KServeModels:

@@ -179,6 +179,8 @@ class InferRequest(msgspec.Struct, eq=False):
         if any(fields) or self.correlation_id or self.flags or outputs:
             request.options = RequestOptions(*fields, self.correlation_id, self.flags, outputs)
         request.rows = rows
+        if model.batch_rule is not None:
+            request.batch_key = model.batch_rule.build_key(self.inputs)
         # A request without priority has the highest, or the default of the model.
         request.priority = max(0, (self.priority or model.default_priority) - 1)
         if self.spans and self.outputs:

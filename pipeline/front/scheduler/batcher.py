@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
+from typing import Any
 
 from pipeline.api.queue_policy import QueuePolicies
 from pipeline.api.request_options import NO_OPTIONS
@@ -125,6 +126,20 @@ def prefer_batch(rows: Iterable[int], policy: BatchPolicy) -> tuple[int, bool]:
         if total in policy.preferred:
             best = tasks
     return best or tasks, best > 0
+
+
+def count_alike(keys: Iterable[tuple[Any, ...] | None]) -> int:
+    """Return how many of the next queued requests may share a delayed batch: until the key changes.
+
+    keys: `Request.batch_key` of each. An unknown key agrees with all.
+    """
+    count, first = 0, None
+    for key in keys:
+        if key is not None and first is not None and key != first:
+            break
+        first = first or key
+        count += 1
+    return count
 
 
 def ripe_in(may_grow: bool, oldest: float, policy: BatchPolicy, now: float) -> float:
@@ -550,7 +565,7 @@ class Batcher:
             free = self._free(first, now)
             if not free:
                 return
-            size = self._choose_size(self._queue, len(free))
+            size = self._choose_size(self._queue, len(free), now)
             if self._ahead:
                 size = min(size, self._ahead)
                 self._ahead -= size
@@ -568,21 +583,39 @@ class Batcher:
             assert isinstance(instance, Instance)
             if not self._may_get(instance, tasks, now):
                 continue
-            size = self._choose_size(tasks, 1)
+            size = self._choose_size(tasks, 1, now)
             chosen = tasks[:size]
             self._queue.pop_only(chosen)
             self._send(instance, chosen, now)
 
-    def _choose_size(self, tasks: TaskQueue | list[Task], free_instances: int) -> int:
+    def _choose_size(self, tasks: TaskQueue | list[Task], free_instances: int, now: float) -> int:
         """Return how many of these queued tasks to send to a worker instance together."""
+        alike = self._list_alike(tasks)
+        if len(alike) < len(tasks):
+            next_task = next(itertools.islice(tasks, len(alike), None))
+            if ripe_in(True, next_task.queued_at, self._policy, now) > 0:
+                tasks = alike  # the others still wait for a batch of their own
         if self._policy.preferred:
             return prefer_batch(map(_ROWS, tasks), self._policy)[0]
         pace = self.pace
         return dispatch_size(len(tasks), free_instances, self._policy, pace.usual_s, pace.most_tasks)
 
+    def _list_alike(self, tasks: TaskQueue | list[Task]) -> TaskQueue | list[Task]:
+        """Return the first of these tasks, up to one that can't share a delayed batch with them."""
+        if not self._policy.max_queue_delay_s:
+            return tasks
+        most = min(len(tasks), self._policy.full)  # a full batch need not wait for more
+        alike = count_alike(task.dag_run.request.batch_key for task in itertools.islice(tasks, most))
+        return tasks if alike == most else list(itertools.islice(tasks, alike))
+
     def _may_grow(self, tasks: TaskQueue | list[Task] | None = None) -> bool:
-        """Return whether queued tasks may wait for more, because they fill no batch. tasks: None for all."""
+        """Return whether queued tasks may wait for more, because they fill no batch. tasks: None for all.
+
+        As in Triton, the first task that can't join their batch lets the batch leave.
+        """
         policy, tasks = self._policy, self._queue if tasks is None else tasks
+        if self._list_alike(tasks) is not tasks:
+            return False
         if policy.preferred:
             return not prefer_batch(map(_ROWS, tasks), policy)[1]
         if len(tasks) >= policy.full:
