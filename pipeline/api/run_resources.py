@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.errors import ConfigError
@@ -91,18 +91,33 @@ def find_resource_error(needs: Iterable[RunNeeds], limits: ResourceLimits) -> st
     needs: of the instances of a model.
     """
     largest = get_largest_needs(needs)
+    if error := _find_kind_error(largest):
+        return error
     for resource, count in largest.items():
-        if resource.device is not None and Resource(resource.name) in largest:
-            return (
-                f'Resource "{resource.name}" is present as both global and device-specific resource in the '
-                "model configuration."
-            )
         available = limits.get_count(resource)
         if limits.limits and available < count:
             return (
                 f'Resource count for "{resource.name}" is limited to {available} which will prevent '
                 "scheduling of one or more model instances, the minimum required count is "
                 f"{count}. Raise --rate-limit-resource={resource.name}:{count}"
+            )
+    return ""
+
+
+def find_kind_error(needs: Iterable[RunNeeds]) -> str:
+    """Return Triton's error message for a resource that is global in one place, and of a device in another.
+
+    needs: of the instances of all models. Empty if each resource is of one kind.
+    """
+    return _find_kind_error(get_largest_needs(needs))
+
+
+def _find_kind_error(resources: Collection[Resource]) -> str:
+    for resource in resources:
+        if resource.device is not None and Resource(resource.name) in resources:
+            return (
+                f'Resource "{resource.name}" is present as both global and device-specific resource in the '
+                "model configuration."
             )
     return ""
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pipeline.api.app import App, RepositoryPlace, ServedModel
 from pipeline.api.model_names import get_public_name
+from pipeline.api.run_resources import find_kind_error
 from pipeline.config.config_file import OpConfig
 from pipeline.errors import ConfigError, NotReady, ServingError, StartFailed
 from pipeline.front.pool.plan import FileState, Plan, plan
@@ -586,6 +587,8 @@ class ModelLoader(Repository):
         """
         _check_available(name, served)
         app = merged(self._scheduler.app, name, served)
+        if error := self._find_resource_error(app, served):
+            raise LoadFailed(name, served.models[-1].version, f"Invalid argument: {error}")
         changed = self._changed(app, served)
         async with self._others_go_on(_names_in(name, served)):
             batchers = await self.unless_stopped(self._started(name, app, changed))
@@ -600,6 +603,16 @@ class ModelLoader(Repository):
         if former:
             async with self._others_go_on(_names_in(name, served)):
                 await self._scheduler.retire(former, app.config.dag.drain_timeout)
+
+    def _find_resource_error(self, app: App, served: RepositoryContent) -> str:
+        """Return the error of a resource that is global in one model, and of a device in another, else "".
+
+        app: the service with the models of `served`, as read from disk.
+        """
+        if self._source.resource_limits is None:
+            return ""
+        models = (m for m in app.models if m in served.models or not self._scheduler.has_unloaded(m.key))
+        return find_kind_error(needs for model in models for needs in model.run_needs)
 
     def _changed(self, app: App, served: RepositoryContent) -> list[str]:
         """Return the names of the Ops that need new workers because their files or configuration differ.

@@ -68,16 +68,21 @@ def get_backend(config: ModelConfig) -> str:
 PYTHON_RUNTIME = "model.py"  # `runtime` of models whose backend is written in Python
 
 
-def find_python_backend(directory: Path | None, backend: str) -> Path | None:
+def find_python_backend(
+    directory: Path | None, backend: str, folder: Path, versions: Iterable[str]
+) -> Path | None:
     """Return the model.py of a backend that is written in Python; None without one.
 
-    directory: `--backend-directory`, which has a folder for each backend. Backends of this server win.
+    As in Triton, the folder of a version goes first, then the model's folder, then that of the backend in
+    `directory` (`--backend-directory`). Backends of this server win. folder: of the model.
     """
     is_known = backend in (*_RUN_HERE, *find(ENGINES))
-    if directory is None or is_known or not backend or "/" in backend or backend.startswith("."):
+    if is_known or not backend or "/" in backend or backend.startswith("."):
         return None
-    program = directory / backend / PYTHON_RUNTIME
-    return program if program.is_file() else None
+    folders = [*(folder / version for version in versions), folder]
+    folders += [] if directory is None else [directory / backend]
+    programs = (place / PYTHON_RUNTIME for place in folders)
+    return next((program for program in programs if program.is_file()), None)
 
 
 def get_runner(config: Mapping[str, Any]) -> str:

@@ -17,7 +17,13 @@ from pipeline.api.app import ServedModel
 from pipeline.api.buckets import Bucket
 from pipeline.api.dag import Dag
 from pipeline.api.model_names import build_identifier, get_public_name, split_identifier
-from pipeline.api.run_resources import ResourceLimits, find_resource_error, parse_run_needs
+from pipeline.api.run_resources import (
+    ResourceLimits,
+    RunNeeds,
+    find_kind_error,
+    find_resource_error,
+    parse_run_needs,
+)
 from pipeline.errors import ConfigError
 from pipeline.models.serving_model import find_model_files
 from pipeline.plugins import ENGINES, find
@@ -69,6 +75,7 @@ MAX_READ_AT_ONCE = 8  # models whose code, engine or padding proof runs in a hel
 _RUN_HERE = ("python", "identity", "ensemble")
 PLACEMENT = "paddlewheel.placement"  # a parameter: process or thread, for the instances of an engine's model
 PADDING = "paddlewheel.padding"  # a parameter: off, or the inputs that may be padded, with the padding values
+NOT_AVAILABLE = "ensemble {} contains models that are not available or ambiguous: {}"
 _NAME = re.compile(r"[^\s/?#:.][^\s/?#:]*")
 
 
@@ -259,11 +266,39 @@ class _RepositoryReader:
                 self._read_ahead(names)
                 for name in names:
                     self.read_with_dependencies(name)
+                self._refuse_other_kinds()
             except KeyboardInterrupt:
                 self._threads.shutdown(wait=False, cancel_futures=True)
                 cancel_helpers()
                 raise
         return self.served
+
+    def _refuse_other_kinds(self) -> None:
+        """Refuse the models with a resource that is global there and of a device in an earlier model.
+
+        Also those the other way round.
+        """
+        if self._repository.resource_limits is None:
+            return
+        needs: list[RunNeeds] = []
+        for name, models in list(self._by_name.items()):
+            own = [each for model in models for each in model.run_needs]
+            if error := find_kind_error([*needs, *own]):
+                self._withdraw(name, UnavailableModel(models[-1].version, f"Invalid argument: {error}"))
+            else:
+                needs += own
+
+    def _withdraw(self, name: str, why: UnavailableModel) -> None:
+        """Remove a model that was read from the result, with the ensembles that run the model."""
+        served = self.served
+        ops = {model.op for model in self._by_name.pop(name, ()) if model.op}
+        served.unavailable[name] = why
+        served.models[:] = [model for model in served.models if model.name != name]
+        for op in ops:
+            for table in (served.sections, served.padding, served.choices):
+                table.pop(op, None)
+        for model in [model for model in served.models if ops.intersection(model.graph.ops)]:
+            self._withdraw(model.name, UnavailableModel("", NOT_AVAILABLE.format(model.name, name)))
 
     def _read_ahead(self, names: Sequence[str]) -> None:
         """Start to read these models in the background, one thread per model, except for ensembles.
@@ -335,12 +370,14 @@ class _RepositoryReader:
         backend = get_backend(config) or self._detect_backend(folder, config)
         if config.runtime == PYTHON_RUNTIME:
             config.runtime = ""
-        self._backend_program = find_python_backend(self._repository.backend_directory, backend)
+        versions = select_versions(folder, config)
+        self._backend_program = find_python_backend(
+            self._repository.backend_directory, backend, folder, versions[-1:]
+        )
         if self._backend_program is not None:
             config.runtime, backend = PYTHON_RUNTIME, "python"
         if errors := check_config(config, backend):
             raise ConfigError("; ".join(errors))
-        versions = select_versions(folder, config)
         if not versions:
             raise _ModelUnavailable(UnavailableModel("", NO_VERSION.format(name), has_versions=False))
         if error := find_agent_error(config, folder):  # before any file of the model is run
@@ -546,8 +583,8 @@ class _RepositoryReader:
                 self.read_with_dependencies(identifier)
         missing = [name for name, identifier in resolved.items() if identifier not in self._by_name]
         if missing:
-            message = f"ensemble {config.name} contains models that are not available or ambiguous: "
-            raise _ModelUnavailable(UnavailableModel("", message + ", ".join(missing)))
+            message = NOT_AVAILABLE.format(config.name, ", ".join(missing))
+            raise _ModelUnavailable(UnavailableModel("", message))
         try:
             graph = ensemble.build_ensemble_dag(
                 config, lambda name, version: self._find_model(resolved[name], version)

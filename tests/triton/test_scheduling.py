@@ -64,6 +64,11 @@ def server(tmp_path_factory: pytest.TempPathFactory, go: Path) -> Iterator[Repos
     write_model(folder, "waits", python + LIMITER.format(1, 1) + PARAMETER.format("go", go), WAITS)
     write_model(folder, "quick", f'backend: "identity"\n{X}' + LIMITER.format(1, 1))
     write_model(folder, "greedy", f'backend: "identity"\n{X}' + LIMITER.format(1, 9))
+    mixed = LIMITER.format(1, 1).replace('name: "R"', 'name: "R" global: true')
+    write_model(folder, "zone", f'backend: "identity"\n{X}' + mixed)
+    maps = 'input_map { key: "X" value: "X" } output_map { key: "Y" value: "Y" }'
+    ensemble = f'step {{ model_name: "zone" {maps} }}'
+    write_model(folder, "zoned", f'platform: "ensemble"\n{X} ensemble_scheduling {{ {ensemble} }}')
     write_model(folder, "slow", f'backend: "identity"\n{X}' + PARAMETER.format("execute_delay_ms", SLOW_MS))
     write_model(folder, "sloth", f'backend: "identity"\n{X}' + PARAMETER.format("execute_delay_ms", "long"))
     write_model(folder, "flaky", python + PARAMETER.format("tries", go.with_name("tries")), FLAKY)
@@ -107,6 +112,15 @@ def test_a_model_that_needs_more_than_there_is_is_refused_with_the_resource(
         'Invalid argument: Resource count for "R" is limited to 1 which will prevent scheduling of one or '
         "more model instances, the minimum required count is 9. Raise --rate-limit-resource=R:9"
     )
+
+
+def test_a_resource_that_other_models_have_per_device_may_not_be_global(server: RepositoryProcess) -> None:
+    reason = 'Resource "R" is present as both global and device-specific resource in the model configuration.'
+    assert get_reason(server, "zone") == f"Invalid argument: {reason}"
+    assert get_reason(server, "zoned").endswith("not available or ambiguous: zone")
+    refusal = server.http("/v2/repository/models/zone/load", b"")
+    assert refusal.status == 400 and reason in refusal.json["error"]
+    assert infer(server, "quick") == [5.0]
 
 
 def test_an_identity_model_takes_the_time_of_its_parameter(server: RepositoryProcess) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 
 class ShapedTensor(Protocol):
     """An input of a request."""
 
-    shape: tuple[int, ...]
+    @property
+    def shape(self) -> Sequence[int]: ...
 
 
 class BatchRule(NamedTuple):
@@ -20,7 +21,7 @@ class BatchRule(NamedTuple):
 
     def build_key(self, inputs: Mapping[str, ShapedTensor]) -> tuple[Any, ...]:
         """Return a key that is equal for requests of one batch. inputs: of a request."""
-        shapes = tuple(inputs[name].shape[1:] if name in inputs else None for name in self.inputs)
+        shapes = tuple(tuple(inputs[name].shape[1:]) if name in inputs else None for name in self.inputs)
         return (shapes, tuple(sorted(inputs))) if self.by_name else (shapes,)
 
 
