@@ -269,6 +269,11 @@ def check_tensors(config: ModelConfig, backend: str) -> list[str]:
 
 
 def _find_backend_errors(config: ModelConfig, backend: str) -> Iterator[str]:
+    platform = config.platform
+    if not config.backend and platform not in ("", "ensemble", *_PLATFORMS, *_RUN_HERE, *find(ENGINES)):
+        yield f"unexpected platform type '{platform}' for {config.name}"
+    if config.backend in _PLATFORMS.values() and platform and _PLATFORMS.get(platform) != config.backend:
+        yield f"unexpected 'platform' and 'backend' pair, got:{platform}, {config.backend}"
     if backend in _NOT_HERE:
         yield f"backend {backend!r}: {_NOT_HERE[backend]}"
     yield from find_ragged_errors(config)
@@ -331,6 +336,11 @@ def _find_instance_errors(config: ModelConfig) -> Iterator[str]:
         yield f"all instance groups of model {config.name} are passive, and no instance would run requests"
     for number, group in enumerate(config.instance_group):
         about = f"instance group {group.name or f'{config.name}_{number}'} of model {config.name}"
+        if group.profile:
+            yield (
+                f"{about} and platform {config.platform}specifies profile field which is only supported for "
+                "TensorRT models"
+            )
         if group.kind in (ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_MODEL):
             if group.gpus:
                 kind = ModelInstanceGroup.Kind.Name(group.kind)
@@ -384,6 +394,20 @@ def _find_tensor_errors(
             yield f"model {kind} '{tensor.name}' dimension {_DIMENSIONS} for {config.name}"
         if tensor.HasField("reshape") and (error := _find_reshape_error(tensor.dims, tensor.reshape.shape)):
             yield f"model {kind} '{tensor.name}' {error} for {config.name}"
+        yield from _find_format_errors(config.name, tensor)
+
+
+def _find_format_errors(model: str, tensor: ModelInput | ModelOutput) -> Iterator[str]:
+    """Yield an error for a tensor format that does not fit the dims, or that TensorRT alone has."""
+    if isinstance(tensor, ModelInput) and tensor.format and len(tensor.dims) != _IMAGE_AXES:
+        yield f"model input NHWC/NCHW require 3 dims for {model}"
+    if tensor.is_shape_tensor:
+        yield f"shape tensors are only supported for TensorRT platform for {model}"
+    if tensor.is_non_linear_format_io:
+        yield f"Non-linear IO format is only supported for the TensorRT platform for {model}"
+
+
+_IMAGE_AXES = 3  # of FORMAT_NHWC and FORMAT_NCHW
 
 
 _DIMENSIONS = "must be integer >= 1, or -1 to indicate a variable-size dimension"

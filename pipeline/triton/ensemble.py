@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -153,45 +153,71 @@ class TensorSource(NamedTuple):
 
 
 def check_ensemble(config: ModelConfig) -> list[str]:
-    """Return an error message for each mistake in the steps of an ensemble's config.pbtxt.
+    """Return an error message, in Triton's words, for each mistake in an ensemble's config.pbtxt.
 
     The step models are not read; `build_ensemble_dag` checks their tensors.
     """
-    name, steps = config.name, config.ensemble_scheduling.step
-    if not steps:
-        return [f"must specify 'step' in ensemble_scheduling for ensemble model '{name}'"]
-    errors = []
-    inputs = [tensor.name for tensor in config.input]
-    produced = list(inputs)
-    used: set[str] = set()
-    for number, step in enumerate(steps, 1):
-        if not step.model_name:
-            errors.append(f"must specify 'model_name' in step {number} of ensemble '{name}'")
-        if not step.input_map or not step.output_map:
-            which = "input_map" if not step.input_map else "output_map"
-            errors.append(f"must specify '{which}' in step {number} of ensemble '{name}'")
-        produced += step.output_map.values()
-        used.update(step.input_map.values())
-    errors += [
-        f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{name}'"
-        for tensor in dict.fromkeys(produced)
-        if produced.count(tensor) > 1
-    ]
-    errors += [
-        f"ensemble input '{tensor}' for ensemble '{name}' is not used"
-        for tensor in inputs
-        if tensor not in used
-    ]
-    errors += [
-        f"ensemble output '{tensor.name}' for ensemble '{name}' is made by no step"
-        for tensor in config.output
-        if tensor.name not in produced
-    ]
-    errors += [
-        f"ensemble tensor '{tensor}' for ensemble '{name}' is made by no step"
-        for tensor in sorted(used - {*produced})
-    ]
-    return errors
+    errors = [*_find_setting_errors(config)] or [*_find_step_errors(config)]
+    return errors or [*_find_flow_errors(config)]
+
+
+def _find_setting_errors(config: ModelConfig) -> Iterator[str]:
+    name = config.name
+    if not config.HasField("ensemble_scheduling"):
+        yield f"ensemble scheduling must be set for ensemble {name} whose platform is ensemble"
+    elif config.platform != "ensemble" and (config.platform or config.backend):
+        yield f"ensemble scheduling cannot be set for model '{name}' whose platform is not ensemble"
+    elif config.backend:
+        yield f"Ensemble model '{name}' must have platform type 'ensemble' and empty backend type"
+    if config.instance_group:
+        yield f"instance group should not be specified for ensemble '{name}'"
+    if config.HasField("optimization"):
+        yield f"optimization should not be specified for ensemble '{name}'"
+    if config.model_warmup:
+        yield f"model_warmup can not be specified for ensemble '{name}'"
+    if config.HasField("ensemble_scheduling") and not config.ensemble_scheduling.step:
+        yield f"must specify 'step' for ensemble '{name}'"
+
+
+def _find_step_errors(config: ModelConfig) -> Iterator[str]:
+    produced: set[str] = set()
+    for number, step in enumerate(config.ensemble_scheduling.step):
+        for field in ("model_name", "input_map", "output_map"):
+            if not getattr(step, field):
+                yield f"must specify '{field}' in step {number} of ensemble '{config.name}'"
+        for tensor in step.output_map.values():
+            if tensor in produced:
+                yield (
+                    f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble "
+                    f"'{config.name}' step {number}"
+                )
+            produced.add(tensor)
+
+
+def _find_flow_errors(config: ModelConfig) -> Iterator[str]:
+    """Yield an error for each tensor of an ensemble that nothing produces, or nothing uses."""
+    steps, name = config.ensemble_scheduling.step, config.name
+    used = {tensor for step in steps for tensor in step.input_map.values()}
+    sources = {tensor: step.input_map.values() for step in steps for tensor in step.output_map.values()}
+    ready = {tensor.name for tensor in config.input}
+    for _ in steps:
+        ready |= {tensor for tensor, inputs in sources.items() if ready.issuperset(inputs)}
+    for tensor in config.input:
+        if tensor.name not in used:
+            yield f"ensemble input '{tensor.name}' for ensemble '{name}' is not used"
+        if tensor.name in sources:
+            yield f"ensemble input '{tensor.name}' for ensemble '{name}' is the output of a step, too"
+    outputs = [tensor.name for tensor in config.output]
+    for output in outputs:
+        if output not in used.union(sources, ready):
+            yield f"ensemble output '{output}' for ensemble '{name}' is not used"
+        elif output not in ready:
+            missing = next((tensor for tensor in sorted(used - ready) if tensor != output), "")
+            reason = f": at least one of its depending tensors, '{missing}', is not connected"
+            yield f"output '{output}' for ensemble '{name}' is not written{reason if missing else ''}"
+    for inner in sorted(used.union(sources).difference(outputs)):
+        if inner not in ready or inner not in used:
+            yield f"ensemble tensor '{inner}' is unused in ensemble '{name}'"
 
 
 def check_decoupled_steps(ensemble: str, graph: Dag, decoupled: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ end, and `batch_output` cuts an output by the shapes of the requests.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
@@ -32,20 +33,24 @@ def find_ragged_errors(config: ModelConfig) -> Iterator[str]:
         for entry in entries:
             kind = kinds.Name(entry.kind)
             if len(entry.source_input) != 1:
-                yield f"batch {field} kind '{kind}' expects 1 source input, got {len(entry.source_input)}"
+                count = len(entry.source_input)
+                yield f"batch {field} kind '{kind}' expects 1 source input, got {count} for {config.name}"
             if not entry.target_name:
                 yield f"batch_{field} of {config.name}: {kind} has no target_name"
             for name in entry.source_input:
                 if name not in inputs:
-                    yield f"unknown source input name '{name}' of batch_{field} for {config.name}"
+                    yield f"unknown source input name '{name}' for {config.name}"
     for entry in config.batch_input:
         if (name := _DATA_TYPES.values_by_number[entry.data_type].name) not in _BATCH_INPUT_TYPES:
             types = " or ".join(_BATCH_INPUT_TYPES)
-            yield f"batch_input of {config.name} has the data_type {name}: write {types}"
+            yield f"batch input data type must be {types} for {config.name}, and is {name}"
     outputs = {tensor.name for tensor in config.output}
-    for name in (name for entry in config.batch_output for name in entry.target_name):
-        if name not in outputs:
-            yield f"unknown target name '{name}' of batch_output for {config.name}"
+    for entry in config.batch_output:
+        for name, count in Counter(entry.target_name).items():
+            if name not in outputs:
+                yield f"unknown target output name '{name}' for {config.name}"
+            if count > 1:
+                yield f"target output name '{name}' can only be specified once for {config.name}"
 
 
 def is_ragged(config: ModelConfig) -> bool:

@@ -376,7 +376,8 @@ class _RepositoryReader:
         )
         if self._backend_program is not None:
             config.runtime, backend = PYTHON_RUNTIME, "python"
-        if errors := check_config(config, backend):
+        errors = [*check_config(config, backend), *_find_ensemble_errors(config, backend)]
+        if errors:
             raise ConfigError("; ".join(errors))
         if not versions:
             raise _ModelUnavailable(UnavailableModel("", NO_VERSION.format(name), has_versions=False))
@@ -477,8 +478,13 @@ class _RepositoryReader:
         for version in select_versions(folder, config):
             if backend := detect_backend(folder / version):
                 return backend
+        _, dot, backend = folder.name.partition(".")
+        if dot:  # as in Triton, the model `model.NAME` has the backend NAME
+            return backend
         raise ConfigError(
-            f"{folder / FILE} names no backend, and no version holds a file that tells: model.onnx, model.py"
+            f"Invalid model name: Could not determine backend for model '{folder.name}' with no backend in "
+            "model configuration. Expected model name of the form 'model.<backend_name>'. No version holds a "
+            "model.onnx or model.py either"
         )
 
     def _build_models(
@@ -568,8 +574,6 @@ class _RepositoryReader:
 
         As in Triton, all models with the name of a step are read. The step runs one of them.
         """
-        if errors := ensemble.check_ensemble(config):
-            raise ConfigError("; ".join(errors))
         source, steps = self._repository, ensemble.list_step_models(config)
         known = set(source.names())
         identifiers = [each for name in steps if name in known for each in source.find_identifiers(name)]
@@ -610,6 +614,10 @@ class _RepositoryReader:
             if model.version == str(version):
                 return model
         raise ConfigError(f"version {version} of model {get_public_name(identifier)} is not served")
+
+
+def _find_ensemble_errors(config: ModelConfig, backend: str) -> list[str]:
+    return ensemble.check_ensemble(config) if backend == "ensemble" else []
 
 
 def _read_alone(repository: ModelRepository, name: str) -> _RepositoryReader:

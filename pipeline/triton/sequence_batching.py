@@ -55,7 +55,7 @@ def find_sequence_errors(config: ModelConfig) -> Iterator[str]:
     if batching.oldest.max_candidate_sequences < 0:
         yield f"sequence batching max_candidate_sequences must be positive for {config.name}"
     if not 0 <= batching.direct.minimum_slot_utilization <= 1:
-        yield f"sequence batching minimum_slot_utilization must be in range [0.0, 1.0] for {config.name}"
+        yield f"sequence batching minimum slot utilization must be in range (0.0, 1.0] for {config.name}"
 
 
 def _find_control_errors(config: ModelConfig) -> Iterator[str]:
@@ -81,16 +81,19 @@ def _find_value_errors(name: str, control: ModelSequenceBatching.Control, kind: 
     fields = [field for field in _VALUES if getattr(control, field)]
     if control.kind == _CORRID:
         if fields:
-            yield f"sequence batching must not specify {' or '.join(map(repr, fields))} for {kind} for {name}"
+            yield (
+                "sequence batching must not specify either 'int32_false_true', 'fp32_false_true' or "
+                f"'bool_false_true' for {kind} for {name}"
+            )
         if _DATA_TYPES.values_by_number[control.data_type].name not in _ID_TYPES:
             yield (
                 f"unexpected data type for control {kind} for {name}. Allowed data types are "
-                f"{', '.join(_ID_TYPES)}"
+                f"{', '.join(_ID_TYPES[:-1])} and {_ID_TYPES[-1]}"
             )
     elif len(fields) != 1:
-        options = "'int32_false_true', 'fp32_false_true' and 'bool_false_true'"
-        number = "more than one from" if fields else "none of"
-        yield f"sequence batching specifies {number} {options} for {kind} for {name}"
+        number, last = ("specifies more than one from", "and") if fields else ("must specify either", "or")
+        options = f"'int32_false_true', 'fp32_false_true' {last} 'bool_false_true'"
+        yield f"sequence batching {number} {options} for {kind} for {name}"
     elif len(getattr(control, fields[0])) != 2:
         yield f"sequence batching control '{fields[0]}' must have exactly 2 entries for {kind} for {name}"
 

@@ -18,7 +18,7 @@ def control(values: str, kind: str = "START") -> str:
     ("strategy", "initial", "message"),
     [
         ("oldest { preferred_batch_size: [ 9 ] }", ZEROS, "preferred batch size must be <= max batch size"),
-        ("direct { minimum_slot_utilization: 2 }", ZEROS, "must be in range [0.0, 1.0]"),
+        ("direct { minimum_slot_utilization: 2 }", ZEROS, "minimum slot utilization must be in range (0.0, 1.0]"),
         ("iterative_sequence: true", ZEROS, "remove iterative_sequence, which Python models alone can use"),
         (
             "iterative_sequence: true",
@@ -26,7 +26,7 @@ def control(values: str, kind: str = "START") -> str:
             "the model itself keeps the state of its sequences: remove state",
         ),
         (control("int32_false_true: [ 0 ]"), ZEROS, "must have exactly 2 entries for CONTROL_SEQUENCE_START"),
-        (control(""), ZEROS, "specifies none of 'int32_false_true'"),
+        (control(""), ZEROS, "must specify either 'int32_false_true', 'fp32_false_true' or"),
         (control("int32_false_true: [ 0, 1 ] fp32_false_true: [ 0, 1 ]"), ZEROS, "more than one from"),
         (control("data_type: TYPE_FP32", "CORRID"), ZEROS, "Allowed data types are TYPE_UINT64, TYPE_INT64"),
         (control("int32_false_true: [ 0, 1 ]"), ZEROS, "has the input 'C', which is not in the model"),

@@ -53,11 +53,11 @@ def test_mistakes_in_batch_inputs_and_outputs_are_named() -> None:
     config.batch_input.add(kind=BatchInput.BATCH_ITEM_SHAPE)
     config.batch_output.add(target_name=["y"], source_input=["x"])
     assert list(find_ragged_errors(config)) == [
-        "batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0",
+        "batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0 for model",
         "batch_input of model: BATCH_ITEM_SHAPE has no target_name",
-        "unknown source input name 'x' of batch_output for model",
-        "batch_input of model has the data_type TYPE_INVALID: write TYPE_INT32 or TYPE_FP32",
-        "unknown target name 'y' of batch_output for model",
+        "unknown source input name 'x' for model",
+        "batch input data type must be TYPE_INT32 or TYPE_FP32 for model, and is TYPE_INVALID",
+        "unknown target output name 'y' for model",
     ]
 
 
