@@ -297,7 +297,10 @@ def check_depth(body: bytes, limit: int) -> None:
         body = body.translate(None, _NEITHER_BRACKET_NOR_QUOTE)
     _, depth = nesting(body)
     if depth.size and depth.max() > limit:
-        raise TooLarge(f"the body nests {depth.max()} levels deep; limits.json_depth is {limit}")
+        raise TooLarge(
+            f"JSON nesting depth exceeds maximum allowed limit ({limit}): the body nests {depth.max()} levels "
+            f"deep; limits.json_depth is {limit}"
+        )
 
 
 def check_objects(body: bytes, limit: int) -> None:

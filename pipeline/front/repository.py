@@ -78,6 +78,10 @@ class Repository:
         """
         return []
 
+    def is_ambiguous(self, name: str) -> bool:
+        """Return whether several repository folders hold a model of this name, and may not."""
+        return False
+
     def loading_versions(self, name: str) -> list[str]:
         """Return the versions of a model that is being loaded and not served yet; "" for an unknown version.
 
@@ -318,6 +322,9 @@ class ModelLoader(Repository):
         except ConfigError as exc:
             log.error("%s", exc.message)
             return []
+
+    def is_ambiguous(self, name: str) -> bool:
+        return self._source.is_ambiguous(name)
 
     def register(self, name: str, folder: Path) -> None:
         """Let later loads of a model read this folder, whatever name its config.pbtxt has.

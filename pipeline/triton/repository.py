@@ -75,6 +75,7 @@ MAX_READ_AT_ONCE = 8  # models whose code, engine or padding proof runs in a hel
 _RUN_HERE = ("python", "identity", "ensemble")
 PLACEMENT = "paddlewheel.placement"  # a parameter: process or thread, for the instances of an engine's model
 PADDING = "paddlewheel.padding"  # a parameter: off, or the inputs that may be padded, with the padding values
+DUPLICATE = "model appears in two or more repositories"
 NOT_AVAILABLE = "ensemble {} contains models that are not available or ambiguous: {}"
 _NAME = re.compile(r"[^\s/?#:.][^\s/?#:]*")
 
@@ -239,7 +240,7 @@ class ModelRepository:
             return self.folders[place - 1] / name
         paths = [path for folder in self.folders for path in _list_model_folders(folder) if path.name == name]
         if len(paths) != 1:
-            why = "there is no such folder" if not paths else f"it is in {' and in '.join(map(str, paths))}"
+            why = f"{DUPLICATE}: {' and '.join(map(str, paths))}" if paths else "there is no such folder"
             raise ConfigError(f"{name}: {why}")
         return paths[0]
 

@@ -18,7 +18,11 @@ def control(values: str, kind: str = "START") -> str:
     ("strategy", "initial", "message"),
     [
         ("oldest { preferred_batch_size: [ 9 ] }", ZEROS, "preferred batch size must be <= max batch size"),
-        ("direct { minimum_slot_utilization: 2 }", ZEROS, "minimum slot utilization must be in range (0.0, 1.0]"),
+        (
+            "direct { minimum_slot_utilization: 2 }",
+            ZEROS,
+            "minimum slot utilization must be in range (0.0, 1.0]",
+        ),
         ("iterative_sequence: true", ZEROS, "remove iterative_sequence, which Python models alone can use"),
         (
             "iterative_sequence: true",

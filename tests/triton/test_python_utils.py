@@ -118,6 +118,14 @@ class TritonPythonModel:
             self.raised(make, parameters={"a": 0.5}),
         ]
 
+    def wrong_values(self):
+        make, logger = pb_utils.Tensor.from_dlpack, pb_utils.Logger
+        return [
+            *(self.raised(make, *arguments)[:20] for arguments in (("x", None), ("", np.zeros(1)))),
+            *(self.raised(log, None)[:9] for log in (logger.log, logger.log_info, logger.log_verbose)),
+            self.raised(logger.log, "text", 1)[:9],
+        ]
+
     def folder(self):
         return os.path.basename(os.path.dirname(pb_utils.get_model_dir()))
 
@@ -210,6 +218,7 @@ def ask(service: RepositoryProcess, what: str, model: str = "tries") -> HttpAnsw
             '"TritonModelException: Expect parameters values to have type bool/int/str, found type <class '
             "'float'>\"]",
         ),
+        ("wrong_values", str(2 * ["TritonModelException"] + 4 * ["TypeError"])),
         ("load", "(False, True, True)"),
         ("unload", "False"),
         ("lost", "failed to load 'nobody', failed to poll from model repository"),

@@ -320,7 +320,8 @@ def test_a_model_of_two_repositories_is_not_served_and_the_others_are(tmp_path: 
     told = paddlewheel("explain", tmp_path / "one", tmp_path / "two")
     assert told.returncode == 1
     assert "other version 1: identity" in told.stdout
-    assert f"same: it is in {tmp_path / 'one' / 'same'} and in {tmp_path / 'two' / 'same'}" in told.stdout
+    both = f"{tmp_path / 'one' / 'same'} and {tmp_path / 'two' / 'same'}"
+    assert f"same: model appears in two or more repositories: {both}" in told.stdout
 
 
 def test_a_service_that_is_given_a_repository_names_the_command_that_serves_it(tmp_path: Path) -> None:

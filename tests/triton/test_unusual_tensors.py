@@ -120,6 +120,29 @@ def test_json_nests_up_to_100_levels(details: RepositoryProcess) -> None:
     assert nested(101).status in (400, 413)
 
 
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ([1 << 4, (1 << 60) + 2], "causes total element count to exceed maximum size of"),
+        ([1 << 2, (1 << 60) + 2], "byte size overflow for input 'X'"),
+    ],
+)
+def test_a_shape_with_more_elements_than_a_number_holds_is_refused(
+    details: RepositoryProcess, shape: list[int], message: str
+) -> None:
+    x = {"name": "X", "shape": shape, "datatype": "FP32", "data": [1]}
+    answer = infer(details, "settings", inputs=[x])
+    assert (answer.status, message in answer.json["error"]) == (400, True), answer
+
+
+def test_the_number_of_missing_inputs_has_two_bounds_with_optional_inputs(details: RepositoryProcess) -> None:
+    x = {"name": "pair", "shape": [2], "datatype": "FP32", "data": [1, 2]}
+    assert (
+        "expected number of inputs between 4 and 5 but got 1 inputs for model 'mixed'. Got input(s) ['pair'], "
+        "but missing required input(s) ['rows','texts','number']."
+    ) in infer(details, "mixed", inputs=[x]).json["error"]
+
+
 def test_a_byte_order_mark_before_the_json_is_ignored(details: RepositoryProcess) -> None:
     x = {"name": "X", "shape": [2], "datatype": "FP32", "data": [1, 2]}
     body = b"\xef\xbb\xbf" + json.dumps({"inputs": [x]}).encode()

@@ -166,6 +166,10 @@ class KServeModels:
         """Return the names of all models in the repository, loaded or not; empty without a repository."""
         return self._repository.names()
 
+    def is_ambiguous(self, name: str) -> bool:
+        """Return whether several repository folders hold a model of this name, so that none is served."""
+        return self._repository.is_ambiguous(name)
+
     def loading_versions(self, name: str) -> list[str]:
         """Return the versions of a model that is being loaded and not served yet."""
         return self._repository.loading_versions(name)

@@ -311,12 +311,13 @@ def _check_names(
     names = {tensor.name for tensor in inputs}
     needed = sum(not spec.optional for spec in expected.values())
     if not needed <= len(inputs) <= len(expected):
-        expected_count = f"{needed}" if needed == len(expected) else f"between {needed} and {len(expected)}"
+        is_exact = needed == len(expected)
+        bounds = f"{needed} inputs" if is_exact else f"number of inputs between {needed} and {len(expected)}"
         missing = ",".join(f"'{n}'" for n, spec in expected.items() if n not in names and not spec.optional)
         names_sent = ",".join(f"'{tensor.name}'" for tensor in inputs)
         raise request_refusal(
             request_id,
-            f"expected {expected_count} inputs but got {len(inputs)} inputs for model '{model.name}'. Got "
+            f"expected {bounds} but got {len(inputs)} inputs for model '{model.name}'. Got "
             f"input(s) [{names_sent}], but missing required input(s) [{missing}]. Please provide all "
             "required input(s).",
         )
@@ -611,6 +612,16 @@ def _check_source(tensor: _Input) -> None:
         )
     if tensor.datatype not in BY_DATATYPE:
         raise KServeRefusal(f"invalid datatype for input {tensor.name}")
+    count = math.prod(tensor.shape)
+    if count > _MAX_LENGTH:
+        raise KServeRefusal(
+            f"shape {_format_shape(tensor.shape)} of input '{tensor.name}' causes total element count to "
+            f"exceed maximum size of {_MAX_LENGTH}"
+        )
+    if count * BY_DATATYPE[tensor.datatype].numpy.itemsize > _MAX_LENGTH:
+        raise KServeRefusal(
+            f"byte size overflow for input '{tensor.name}' of shape {_format_shape(tensor.shape)}"
+        )
 
 
 def _binary_size(tensor: _Input) -> int | None:

@@ -15,6 +15,7 @@ from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.errors import ConfigError, get_error_text
 from pipeline.front.repository import LoadFailed, ModelLoader, NotPolled, Repository
 from pipeline.triton.override import FILE, find_model_folder, parse_override
+from pipeline.triton.repository import DUPLICATE
 
 
 def build_index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any]]:
@@ -28,7 +29,12 @@ def build_index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any
         for name, (version, why) in models.unavailable().items()
     ]
     names = {row["name"] for row in rows}
-    rows += [{"name": name} for name in models.repository_names() if name not in names]
+    for name in models.repository_names():
+        if models.is_ambiguous(name) and not models.versions(name):
+            rows = [row for row in rows if row["name"] != name]
+            rows.append({"name": name, "state": "UNAVAILABLE", "reason": DUPLICATE})
+        elif name not in names:
+            rows.append({"name": name})
     for name in {row["name"] for row in rows}:
         if versions := models.loading_versions(name):
             rows = [row for row in rows if row["name"] != name]

@@ -268,9 +268,18 @@ class Tensor:
 
     @staticmethod
     def from_dlpack(name: str, tensor: Any) -> Tensor:
-        """Copy another framework's CPU tensor, or a DLPack capsule, into a new tensor."""
-        source = tensor if hasattr(tensor, "__dlpack__") else _Capsule(tensor)
-        return Tensor(name, np.from_dlpack(source).copy())
+        """Copy another framework's CPU tensor, or a DLPack capsule, into a new tensor.
+
+        Raises TritonModelException for an empty name, and for an object of another type.
+        """
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        is_capsule = type(tensor).__name__ == "PyCapsule"
+        if not is_capsule and not hasattr(tensor, "__dlpack__"):
+            raise TritonModelException(
+                f"DLPack tensor is not valid: a {type(tensor).__name__} has no __dlpack__, and is no capsule."
+            )
+        return Tensor(name, np.from_dlpack(_Capsule(tensor) if is_capsule else tensor).copy())
 
 
 class _Capsule:
@@ -663,26 +672,26 @@ class Logger:
 
     @classmethod
     def log(cls, message: str, level: LogLevel = LogLevel.INFO) -> None:
-        """Write a log line of this level. Raises TypeError for another level than those of `LogLevel`."""
-        _check_types("Logger.log", level=(level, cls.LogLevel))
+        """Write a log line of this level. Raises TypeError for arguments of other types."""
+        _check_types("Logger.log", message=(message, str), level=(level, cls.LogLevel))
         levels = {cls.WARNING: logging.WARNING, cls.ERROR: logging.ERROR, cls.VERBOSE: logging.DEBUG}
         cls._log.log(levels.get(level, logging.INFO), "%s", message)
 
     @classmethod
     def log_info(cls, message: str) -> None:
-        cls._log.info("%s", message)
+        cls.log(message, cls.INFO)
 
     @classmethod
     def log_warn(cls, message: str) -> None:
-        cls._log.warning("%s", message)
+        cls.log(message, cls.WARNING)
 
     @classmethod
     def log_error(cls, message: str) -> None:
-        cls._log.error("%s", message)
+        cls.log(message, cls.ERROR)
 
     @classmethod
     def log_verbose(cls, message: str) -> None:
-        cls._log.debug("%s", message)
+        cls.log(message, cls.VERBOSE)
 
 
 class ModelConfig:
