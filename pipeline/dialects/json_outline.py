@@ -298,8 +298,8 @@ def check_depth(body: bytes, limit: int) -> None:
     _, depth = nesting(body)
     if depth.size and depth.max() > limit:
         raise TooLarge(
-            f"JSON nesting depth exceeds maximum allowed limit ({limit}): the body nests {depth.max()} levels "
-            f"deep; limits.json_depth is {limit}"
+            f"JSON nesting depth exceeds maximum allowed limit ({limit}): the body nests {depth.max()} "
+            f"levels deep; limits.json_depth is {limit}"
         )
 
 

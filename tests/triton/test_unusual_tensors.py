@@ -137,10 +137,9 @@ def test_a_shape_with_more_elements_than_a_number_holds_is_refused(
 
 def test_the_number_of_missing_inputs_has_two_bounds_with_optional_inputs(details: RepositoryProcess) -> None:
     x = {"name": "pair", "shape": [2], "datatype": "FP32", "data": [1, 2]}
-    assert (
-        "expected number of inputs between 4 and 5 but got 1 inputs for model 'mixed'. Got input(s) ['pair'], "
-        "but missing required input(s) ['rows','texts','number']."
-    ) in infer(details, "mixed", inputs=[x]).json["error"]
+    message = infer(details, "mixed", inputs=[x]).json["error"]
+    assert "expected number of inputs between 4 and 5 but got 1 inputs for model 'mixed'." in message
+    assert "missing required input(s) ['rows','texts','number']." in message
 
 
 def test_a_byte_order_mark_before_the_json_is_ignored(details: RepositoryProcess) -> None:
