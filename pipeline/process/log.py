@@ -331,6 +331,13 @@ def set_up_logging(
         logging.captureWarnings(True)
 
 
+def change_level(level: str) -> None:
+    """Change the least severe level that this process logs. level: name, such as "DEBUG"."""
+    for handler in _handlers:
+        handler.setLevel(level)
+    logging.getLogger(NAME).setLevel(level)
+
+
 def _create_formatter(config: LoggingConfig, service: str, process: str) -> logging.Formatter:
     """Return the formatter of `logging.format`."""
     if config.format == "json":

@@ -18,7 +18,7 @@ import msgpack
 
 from client.protos.model_files_pb2 import GeneralModelConfig
 from pipeline.api.app import ServedModel
-from pipeline.config.config_file import Limits
+from pipeline.config.config_file import Limits, LoggingConfig
 from pipeline.config.trace_section import TraceConfig
 from pipeline.dialects.key_value import front as key_value
 from pipeline.dialects.kserve import json_fields
@@ -146,7 +146,7 @@ def _set_traces(document: Any) -> None:
 
 
 def _set_logs(document: Any) -> None:
-    settings = LogSettings()
+    settings = LogSettings(LoggingConfig(), None)
     settings.update(parse_log_settings(document, settings.kinds()))
 
 

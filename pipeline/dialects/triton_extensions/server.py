@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline import __version__
-from pipeline.config.config_file import OpConfig, ServiceConfig
+from pipeline.config.config_file import LoggingConfig, OpConfig, ServiceConfig
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.models import KServeModel, KServeModels, parse_version
 from pipeline.dialects.kserve.refusals import KServeRefusal
@@ -17,11 +17,13 @@ from pipeline.dialects.triton_extensions.repository_api import ModelControl
 from pipeline.dialects.triton_extensions.shared_memory import SharedMemory
 from pipeline.dialects.triton_extensions.trace_settings import TraceSettings
 from pipeline.errors import UnknownVersion
+from pipeline.front.metrics.access_log import AccessLog
 from pipeline.front.metrics.metrics import CacheFigures, OpFigures, RunFigures
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.front.upgrades.upgrades import Upgrades
 from pipeline.models.tensor_spec import TensorSpec
+from pipeline.process.log import change_level
 
 _CHANNELS = (1, 3)  # grey and colour images
 _INT32_MAX = (1 << 31) - 1
@@ -246,16 +248,18 @@ def _cache_durations(cache: CacheFigures) -> dict[str, Any]:
 
 
 class LogSettings:
-    """Triton's log settings. The server stores them, and its log ignores them."""
+    """Triton's log settings. The server stores them; the level of a model repository's log follows them."""
 
-    def __init__(self) -> None:
+    def __init__(self, logging: LoggingConfig, access_log: AccessLog | None) -> None:
+        """logging: settings at the start. access_log: follows the level; None: the log ignores changes."""
+        self._access_log = access_log
         self._settings: dict[str, bool | int | str] = {
             "log_file": "",
-            "log_info": True,
-            "log_warning": True,
+            "log_info": logging.level in ("DEBUG", "INFO"),
+            "log_warning": logging.level != "ERROR",
             "log_error": True,
-            "log_verbose_level": 0,
-            "log_format": "default",
+            "log_verbose_level": int(logging.level == "DEBUG"),
+            "log_format": "ISO8601" if logging.format == "triton_iso8601" else "default",
         }
 
     def get_settings(self) -> dict[str, bool | int | str]:
@@ -282,6 +286,16 @@ class LogSettings:
         if not 0 <= int(level) <= _INT32_MAX:
             raise KServeRefusal(f"log_verbose_level is {level}, and {_INT32_MAX} at most")
         self._settings.update({name: value for name, value in settings.items() if name in self._settings})
+        if self._access_log is not None:
+            change_level(self._find_level())
+            self._access_log.follow_level()
+
+    def _find_level(self) -> str:
+        """Return the least severe level that the settings let through."""
+        if self._settings["log_verbose_level"]:
+            return "DEBUG"
+        levels = {"INFO": self._settings["log_info"], "WARNING": self._settings["log_warning"]}
+        return next((level for level, is_on in levels.items() if is_on), "ERROR")
 
 
 def parse_log_settings(document: Any, kinds: Mapping[str, type]) -> dict[str, bool | int | str]:
@@ -320,7 +334,8 @@ class V2Server:
         else:
             self.memory = SharedMemory(config.v2.shared_memory, _NO_SHARED_MEMORY)
         self.trace = TraceSettings(scheduler.traces)
-        self.logging = LogSettings()
+        access_log = None if scheduler.app.repository is None else scheduler.access_log
+        self.logging = LogSettings(config.logging, access_log)
 
     def metadata(self) -> dict[str, Any]:
         """Return the server metadata of KServe v2 as JSON: name, version and extensions."""

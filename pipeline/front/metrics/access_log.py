@@ -54,6 +54,10 @@ class AccessLog:
     def __init__(self, metrics: Metrics) -> None:
         self._outcomes = metrics.outcomes
         self._sums: dict[Kind, Sum] = {}  # of the kinds that were logged in the last ten seconds
+        self.follow_level()
+
+    def follow_level(self) -> None:
+        """Log each request from now on, or no longer, as the level of the log says."""
         self.logs_requests = log.isEnabledFor(logging.DEBUG)
 
     @isolated(None)
