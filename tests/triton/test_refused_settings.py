@@ -136,7 +136,10 @@ ENSEMBLES = {
         "output 'Y' for ensemble '{}' is not written: at least one of its depending tensors, 'Z', is not "
         "connected",
     ),
-    "unused": (ensemble(step(outputs="Y t")), "ensemble tensor 't' is unused in ensemble '{}'"),
+    "unused": (
+        ensemble(step(), step(inputs="Z", outputs="t")),
+        "ensemble tensor 'Z' is unused in ensemble '{}'",
+    ),
     "unmapped": (
         ensemble(step()),
         "in ensemble {}, ensemble tensor X is mapping to non-existing input X0 in model echo",
