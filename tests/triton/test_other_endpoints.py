@@ -88,7 +88,7 @@ def test_each_model_has_a_page_with_examples_that_are_answered_as_they_stand(
 
 def test_the_level_of_the_log_follows_the_log_settings(service: RepositoryProcess) -> None:
     line = "POST /v2/models/same/infer: ok in"
-    body = json.dumps({"inputs": [{"name": "I", "shape": [1], "datatype": "BYTES", "data": ["a"]}]})
+    body = json.dumps({"inputs": [{"name": "I", "shape": [1, 1], "datatype": "BYTES", "data": ["a"]}]})
     assert service.http("/v2/models/same/infer", body).status == 200
     assert line not in service.log
     changed = service.http("/v2/logging", json.dumps({"log_verbose_level": 1}))
