@@ -68,19 +68,16 @@ def get_backend(config: ModelConfig) -> str:
 PYTHON_RUNTIME = "model.py"  # `runtime` of models whose backend is written in Python
 
 
-def find_python_backend(
-    directory: Path | None, backend: str, folder: Path, versions: Iterable[str]
-) -> Path | None:
+def find_python_backend(directory: Path | None, backend: str, folder: Path) -> Path | None:
     """Return the model.py of a backend that is written in Python; None without one.
 
-    As in Triton, the folder of a version goes first, then the model's folder, then that of the backend in
-    `directory` (`--backend-directory`). Backends of this server win. folder: of the model.
+    The model's folder goes before that of the backend in `directory` (`--backend-directory`). As in Triton, a
+    model.py in the folder of a version makes no backend. Backends of this server win. folder: of the model.
     """
     is_known = backend in (*_RUN_HERE, *find(ENGINES))
     if is_known or not backend or "/" in backend or backend.startswith("."):
         return None
-    folders = [*(folder / version for version in versions), folder]
-    folders += [] if directory is None else [directory / backend]
+    folders = [folder] if directory is None else [folder, directory / backend]
     programs = (place / PYTHON_RUNTIME for place in folders)
     return next((program for program in programs if program.is_file()), None)
 

@@ -371,15 +371,13 @@ class _RepositoryReader:
         backend = get_backend(config) or self._detect_backend(folder, config)
         if config.runtime == PYTHON_RUNTIME:
             config.runtime = ""
-        versions = select_versions(folder, config)
-        self._backend_program = find_python_backend(
-            self._repository.backend_directory, backend, folder, versions[-1:]
-        )
+        self._backend_program = find_python_backend(self._repository.backend_directory, backend, folder)
         if self._backend_program is not None:
             config.runtime, backend = PYTHON_RUNTIME, "python"
         errors = [*check_config(config, backend), *_find_ensemble_errors(config, backend)]
         if errors:
             raise ConfigError("; ".join(errors))
+        versions = select_versions(folder, config)
         if not versions:
             raise _ModelUnavailable(UnavailableModel("", NO_VERSION.format(name), has_versions=False))
         if error := find_agent_error(config, folder):  # before any file of the model is run

@@ -171,9 +171,7 @@ class RepositoryOp(Op):
                 self._other_models,
                 self.sequence_tensors,
                 install_requirements=self._install_requirements,
-                program=find_python_backend(
-                    self._backend_directory, served.config["backend"], folder, [served.version]
-                ),
+                program=find_python_backend(self._backend_directory, served.config["backend"], folder),
             )
         elif has_ragged_tensors(served.config):
             from pipeline.triton.ragged_batch import RaggedModel

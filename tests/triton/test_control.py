@@ -333,7 +333,7 @@ def test_files_of_clients_go_with_their_model_and_those_of_a_killed_server_at_th
             assert load(factor) == 200
             assert data(ask(service, "given")) == [factor, 2 * factor]
             assert [f"* {factor}" in text for text in files()] == [True]
-        assert load(7, config='{"backend": "python", "max_batch_size": -1}') != 200
+        assert load(7, config='{"backend": "none"}') != 200
         assert [("* 5" in text) for text in files()] == [True]
         assert order(service, "given", "unload").status == 200
         assert files() == []
