@@ -103,27 +103,29 @@ class Client:
         count = rng.randint(1, MAX_REQUESTS)
         is_abandoned = rng.random() < ABANDONED
         states: list[State] = []  # states that the server may have; empty: the sequence starts anew
+        history: list[str] = []  # for the report of a wrong answer
         for at in range(count):
             row = np.array([[rng.uniform(-1, 1) for _ in range(WIDTH)]], np.float32)
             starts = not states
             ends = at == count - 1 and not is_abandoned
             following = [self._reference.run(row, state) for state in states or [zeros]]
             answer = await self._send(number, row, starts=starts, ends=ends)
+            history.append(("START " if starts else "") + ("no answer" if answer is None else "answered"))
             if answer is not None:
-                states = self._find_state(number, answer, following)
+                states = self._find_state(f"{number} ({', '.join(history)})", answer, following)
             elif starts:
                 states = []  # START again: the server may not know the sequence
             else:
                 states += following
         self._outcome.abandoned += is_abandoned
 
-    def _find_state(self, number: int, answer: State, candidates: Sequence[State]) -> list[State]:
+    def _find_state(self, name: str, answer: State, candidates: Sequence[State]) -> list[State]:
         differences = [float(np.abs(answer - candidate).max()) for candidate in candidates]
         difference = min(differences)
         self._outcome.answers += 1
         self._outcome.difference = max(self._outcome.difference, difference)
         if difference > TOLERANCE:
-            self._outcome.errors.append(f"sequence {number}: an answer differs by {difference:.2e}")
+            self._outcome.errors.append(f"sequence {name}: an answer differs by {difference:.2e}")
         return [candidates[differences.index(difference)]]
 
     async def _send(self, number: int, row: State, *, starts: bool, ends: bool) -> State | None:
