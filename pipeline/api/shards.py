@@ -38,6 +38,8 @@ def find_obstacles(app: App) -> Iterator[str]:
     section = config.op[op]
     choice = app.choices.get(op)
     placement_is_chosen = choice is not None and "placement" in choice.left_open
+    if config.nodes is not None:
+        yield "nodes is set: the workers run on other machines"
     if section.placement == "process" and not placement_is_chosen:
         yield f"op.{op}.placement is process"
     if section.placement == "auto" and not config.dag.is_thread_op:

@@ -50,7 +50,7 @@ class Overview:
             "service": scheduler.app.name,
             "at": time.time(),
             "ready": scheduler.ready,
-            "pending": scheduler.pending,
+            "pending": scheduler.pending + (0 if scheduler.shards is None else scheduler.shards.pending),
             "bounds": SECONDS,
             "requests": _sum_up(metrics.request_s.values()),
             "outcomes": [[endpoint, err_no, count] for (endpoint, err_no), count in outcomes],
@@ -81,6 +81,7 @@ class Overview:
     def _describe_op(self, batcher: Batcher) -> dict[str, Any]:
         """Return state and figures of an Op. Times are in seconds."""
         figures, pool = self._scheduler.metrics.of_ops[batcher.op], batcher.pool
+        shards = self._scheduler.shards
         shares = figures.shares
         return {
             "version": pool.plan.version,
@@ -89,7 +90,7 @@ class Overview:
             "instances": pool.size,
             "restarts": pool.restarts,
             "memory": sum(resident_bytes(process.pid) for process in pool.processes),
-            "waiting": batcher.waiting,
+            "waiting": batcher.waiting + (0 if shards is None else shards.waiting),
             "queue": _list_numbers(figures.queue_s),
             "run": _list_numbers(figures.predictor_s),
             # Sums over requests: each request counts the whole time of its batch.

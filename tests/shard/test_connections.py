@@ -26,6 +26,7 @@ from tests.support.service_process import (
 )
 
 CONNECTIONS = "paddlewheel_shard_connections"
+PENDING = "paddlewheel_pending_requests"
 BROKEN = """
 import os
 from pathlib import Path
@@ -123,6 +124,7 @@ def test_a_request_that_arrives_during_another_stays_in_the_shard(
         head = b"POST /test/prediction HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
         client.sendall(head + body)
         wait_until(Path(f"{gate}.waiting").exists, "the hook runs")
+        wait_until(lambda: shards.metric(PENDING) == 1, "the front has the report of the shard")
         client.sendall(post(2))
         gate.touch()
         assert read_numbers(client, 2) == ["1", "2"]

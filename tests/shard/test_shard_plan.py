@@ -18,6 +18,8 @@ from pipeline.front.pool.plan import placement, shares_process
 from pipeline.front.pool.shard_plan import divide_limits, plan_shards
 from tests.support import onnx_models
 
+NODES = {"agents": ["10.0.0.2:7071"], "token_file": "token"}
+
 
 def app_with(config: dict[str, Any], *ops: str, **app: Any) -> App:
     models = tuple(
@@ -108,9 +110,10 @@ def test_without_shards_nothing_is_said() -> None:
         ({"op": {"a": {"concurrency": 9}}}, 4),
         ({"op": {"a": {"concurrency": 1}}}, 1),
         ({"op": {"a": {"concurrency": 2}}, "tls": {"cert": "cert.pem", "key": "key.pem"}}, 1),
+        ({"op": {"a": {"concurrency": 2}}, "nodes": NODES}, 1),
         ({"op": {"a": {"concurrency": 2}}, "shards": 2}, 1),
     ],
-    ids=["an instance each", "a core each", "one instance", "an obstacle", "a number"],
+    ids=["an instance each", "a core each", "one instance", "an obstacle", "other machines", "a number"],
 )
 def test_auto_compares_a_shard_for_each_core(
     config: dict[str, Any], count: int, monkeypatch: pytest.MonkeyPatch

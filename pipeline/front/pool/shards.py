@@ -67,6 +67,8 @@ class ShardLink:
         self.duplicates: dict[int, Duplicate] = {}  # by slot in the journal
         self.is_open = False  # whether it gets connections
         self.answered = 0  # requests, since its start
+        self.pending = 0  # requests now, as last reported
+        self.waiting = 0  # requests of `pending` in its queue
         self._shards = shards
         self._name = name
         self._kill = kill
@@ -147,7 +149,7 @@ class ShardLink:
 
     @isolated(None)
     def _take_metrics(self, data: bytes) -> None:
-        self.answered, totals, self._causes = msgspec.msgpack.decode(data)
+        self.answered, self.pending, self.waiting, totals, self._causes = msgspec.msgpack.decode(data)
         before, self._totals = self._totals, totals
         self._shards.add_growth(totals, before)
 
@@ -199,6 +201,16 @@ class Shards:
     def connections(self) -> int:
         """Number of connections that shards serve now."""
         return sum(len(link.duplicates) for link in self._links)
+
+    @property
+    def pending(self) -> int:
+        """Number of requests that shards have admitted and not yet answered, as last reported."""
+        return sum(link.pending for link in self._links)
+
+    @property
+    def waiting(self) -> int:
+        """Number of requests in the queues of shards, as last reported."""
+        return sum(link.waiting for link in self._links)
 
     def list_causes(self) -> list[ErrorCause]:
         """Return the recent errors of all shards, the latest last."""

@@ -71,14 +71,25 @@ def register_gauges(
     pending: Callable[[], int],
     keys: KeyRing | None,
     config: ServiceConfig,
+    shards: Shards | None,
 ) -> None:
     """Register the Prometheus gauges of a service: versions, queues, instances, memory and API keys.
 
-    batchers: by the name of the Op. pending: returns the number of pending requests.
+    batchers: by the name of the Op. pending: returns the number of requests that are pending in the front.
+    shards: have further requests of the only Op; None without any.
     """
 
     def per_op(read: Callable[[Batcher], int]) -> Rows:
         return [({"op": name}, float(read(batcher))) for name, batcher in batchers.items()]
+
+    def in_shards(read: Callable[[Shards], int]) -> int:
+        return 0 if shards is None else read(shards)
+
+    def pending_requests() -> Rows:
+        yield {}, float(pending() + in_shards(lambda s: s.pending))
+
+    def queue_lengths() -> Rows:
+        return per_op(lambda b: b.waiting + in_shards(lambda s: s.waiting))
 
     def memory() -> Rows:
         yield {"process": "front"}, resident_bytes()
@@ -94,8 +105,8 @@ def register_gauges(
     watch = metrics.watch
     watch("paddlewheel_build_info", "The version that serves.", lambda: [({"version": __version__}, 1.0)])
     watch("paddlewheel_model_info", "The version of an Op's model, and what runs it.", models)
-    watch("paddlewheel_pending_requests", "Admitted, not yet answered.", lambda: [({}, float(pending()))])
-    watch("paddlewheel_op_queue_length", "Requests queued before an Op.", lambda: per_op(lambda b: b.waiting))
+    watch("paddlewheel_pending_requests", "Admitted, not yet answered.", pending_requests)
+    watch("paddlewheel_op_queue_length", "Requests queued before an Op.", queue_lengths)
     watch(
         "paddlewheel_op_ready_instances",
         "Instances that take requests.",

@@ -267,7 +267,7 @@ class Scheduler:
         security = app.config.security
         self.peers = Peers()
         self.keys = None if security.api_keys is None else KeyRing(security)
-        register_gauges(metrics, self._batchers, lambda: self._pending, self.keys, app.config)
+        register_gauges(metrics, self._batchers, lambda: self._pending, self.keys, app.config, self.shards)
         if self.shards is not None:
             watch_shards(metrics, self.shards)
         if self.traces.is_possible:

@@ -195,9 +195,12 @@ class Shard:
 
     def _send_report(self, *, is_sign_of_life: bool = True) -> None:
         """Send metrics and recent errors. is_sign_of_life: also without a change."""
-        totals = get_metrics_totals(self._metrics, self._scheduler.request_figures())
-        causes = self._scheduler.recent_errors.list_causes()
-        report = msgspec.msgpack.encode((sum(self._metrics.outcomes.values()), totals, causes))
+        scheduler = self._scheduler
+        totals = get_metrics_totals(self._metrics, scheduler.request_figures())
+        causes = scheduler.recent_errors.list_causes()
+        answered = sum(self._metrics.outcomes.values())
+        waiting = sum(batcher.waiting for batcher in scheduler.batchers.values())
+        report = msgspec.msgpack.encode((answered, scheduler.pending, waiting, totals, causes))
         if (is_sign_of_life or report != self._reported) and self._channel.send_metrics(report):
             self._reported = report
 
