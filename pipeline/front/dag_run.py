@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
@@ -305,6 +305,8 @@ class DagRun(msgspec.Struct, eq=False):
     turns: dict[str, SequenceTurn] = {}  # by Op, its places in sequences
     flights: dict[str, OutputWatcher] = {}  # by node; with an empty name, of the whole request
     is_cached: bool = False  # whether the response comes from the response cache
+    # Called with a failed node and its error. Returns whether the request goes on with another try.
+    repeat: Callable[[str, ServingError], bool] | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -366,12 +368,21 @@ class DagRun(msgspec.Struct, eq=False):
             return
         dag = self.entry.dag
         for target in dag.nodes[node].jumps:
-            for stale in dag.descendants(target):
-                self.outputs.pop(stale, None)
-                self.awaited.pop(stale, None)
-                self._failed.discard(stale)
+            self._forget(dag.descendants(target))
         for target in dag.nodes[node].jumps:
             self.deliver(target, node, parts)
+
+    def _forget(self, nodes: Iterable[str]) -> None:
+        """Forget outputs and errors of these nodes, which will run again."""
+        for name in nodes:
+            self.outputs.pop(name, None)
+            self.awaited.pop(name, None)
+            self._failed.discard(name)
+
+    def run_anew(self, node: str, inputs: Inputs) -> Inputs:
+        """Forget the outputs of a node and of all nodes behind it. Return the inputs of its next try."""
+        self._forget((node, *self.entry.dag.descendants(node)))
+        return self.start_anew(node, inputs)
 
     def unpack(self, parts: list[Part]) -> None:
         """Start the DAG with the inputs that the app's own RequestOp has unpacked from the request message.
@@ -412,7 +423,10 @@ class DagRun(msgspec.Struct, eq=False):
         """Count the error of a node's Op, and end the request with it unless another node can still respond.
 
         An app with its own ResponseOp builds the error response: the ResponseOp gets the error as its input.
+        An error that `repeat` answers with another try is not counted.
         """
+        if self.repeat is not None and self.repeat(node, error):
+            return
         queues, step = self.entry.queues, error.step or node
         queues[step].record_error(error)
         describe_step, op = self.entry.describe_step, self.entry.step_ops.get(step)

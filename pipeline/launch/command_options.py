@@ -66,6 +66,13 @@ def _parse_share(text: str) -> float:
     return number
 
 
+def _parse_percents(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part.strip().removesuffix("%")) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} has no percents like 1,10,50,100%") from None
+
+
 def _parse_positive(text: str) -> int:
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 up")
@@ -481,6 +488,25 @@ class UpgradeOptions(ConnectionOptions):
         default=10.0, metavar="SECONDS", help="after which the new version hangs (%(default)g)"
     )
     share_cpu: bool = switch(help="compare without idle CPU time, too, which slows live requests")
+    canary: tuple[float, ...] = option(
+        default=(),
+        type=_parse_percents,
+        metavar="1,10,50,100%",
+        help="after that, shift live requests to the new version in these steps",
+    )
+    step_requests: int = option(
+        default=100, type=_parse_positive, metavar="N", help="of the new version in each step (%(default)s)"
+    )
+    error_limit: float = option(
+        default=0.01,
+        metavar="SHARE",
+        help="of the requests that only the new version may fail, or it gets none (%(default)g)",
+    )
+    latency_limit: float = option(
+        default=2.0,
+        metavar="FACTOR",
+        help="times the served version's 95th percentile, above which a request is late (%(default)g)",
+    )
     report: Path | None = option(metavar="PATH", help="write PATH.json and PATH.html")
 
     @property
@@ -495,6 +521,10 @@ class UpgradeOptions(ConnectionOptions):
             "tensor_tolerance": self.tensor_tolerance,
             "timeout_s": self.timeout,
             "share_cpu": self.share_cpu,
+            "canary": self.canary,
+            "step_requests": self.step_requests,
+            "error_limit": self.error_limit,
+            "latency_limit": self.latency_limit,
         }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -53,6 +53,8 @@ def upgrade_model(options: UpgradeOptions) -> bool:
         servers.close()
     console = Console(markup=False, highlight=False)
     console.print(_build_table(report))
+    if steps := _list_steps(report):
+        console.print(_fill_table("live requests of the new version", _STEP_HEAD, steps))
     console.print(f"{report['result']}: {report['reason']}", soft_wrap=True)
     if options.report is not None:
         for written in write_report(report, options.report):
@@ -93,25 +95,42 @@ def _parse_report(reply: HttpReply) -> Report:
     return document
 
 
+def _list_percentiles(kind: str, latency_ms: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield the percentiles of both versions as rows. kind: of the requests."""
+    for name in ("p50", "p99"):
+        old, new = (f"{latency_ms[version].get(name, 0):.1f} ms" for version in ("old", "new"))
+        yield f"{name} of a {kind} request", old, new
+
+
 def _list_rows(report: Report) -> list[tuple[str, str, str]]:
     """Return the figures of both versions, as rows with a name."""
-    compared, latency, memory = report["requests"]["compared"], report["latency_ms"], report["memory_bytes"]
+    compared, memory = report["requests"]["compared"], report["memory_bytes"]
     rows = [
         ("changed answers", f"{report['noise']} of {compared}", f"{report['changed']} of {compared}"),
-        *(
-            (f"{name} of a copied request", *(f"{latency[v].get(name, 0):.1f} ms" for v in ("old", "new")))
-            for name in ("p50", "p99")
-        ),
+        *_list_percentiles("copied", report["latency_ms"]),
+        *(_list_percentiles("live", report["canary"]["latency_ms"]) if report["canary"] else ()),
         ("memory of a worker", *(f"{memory[version] / 1e6:.0f} MB" for version in ("old", "new"))),
     ]
     return [(name, old, new) for name, old, new in rows]
 
 
+_STEP_HEAD = ("share", "requests", "failed", "late")
+
+
+def _list_steps(report: Report) -> list[tuple[str, ...]]:
+    """Return the steps of the canary as rows with `_STEP_HEAD`; none without a canary."""
+    steps = report["canary"]["steps"] if report["canary"] else []
+    return [(f"{s['share']:g} %", *(str(s[name]) for name in _STEP_HEAD[1:])) for s in steps]
+
+
 def _build_table(report: Report) -> Table:
-    table = Table(title=f"model {report['model']}")
-    for name in ("", f"version {report['old_version']}", f"version {report['new_version']}"):
-        table.add_column(name)
-    for row in _list_rows(report):
+    head = ("", f"version {report['old_version']}", f"version {report['new_version']}")
+    return _fill_table(f"model {report['model']}", head, _list_rows(report))
+
+
+def _fill_table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(*head, title=title)
+    for row in rows:
         table.add_row(*row)
     return table
 
@@ -153,7 +172,8 @@ def render_html(report: Report) -> str:
         f"<h1>{escape(title)}</h1>"
         f"<p><strong>{escape(report['result'])}</strong>: {escape(report['reason'])}</p>{confidence}"
         f"{_render_table(('', old, new), _list_rows(report))}"
-        f"<h2>Changed answers</h2>{_render_table(('output', 'kind', old, new), examples)}</html>\n"
+        f"<h2>Changed answers</h2>{_render_table(('output', 'kind', old, new), examples)}"
+        f"<h2>Live requests of {escape(new)}</h2>{_render_table(_STEP_HEAD, _list_steps(report))}</html>\n"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from pipeline.dialects.kserve import json_fields
 from pipeline.dialects.kserve.refusals import KServeRefusal
 from pipeline.front.upgrades.answers import Tolerances
+from pipeline.front.upgrades.shift import CanarySettings
 from pipeline.front.upgrades.upgrade import UpgradeSettings
 
 MAX_REQUESTS = 10_000_000
@@ -19,8 +20,14 @@ _LIMITS = {  # of numbers in a request, lowest and highest
     "score_tolerance": (0, 1),
     "tensor_tolerance": (0, 1e6),
     "timeout_s": (0.1, 3600),
+    "step_requests": (1, MAX_REQUESTS),
+    "error_limit": (0, 0.99),
+    "latency_limit": (1, 1000),
 }
-_MEMBERS = ("version", "share_cpu", *_LIMITS)
+_WHOLE = ("requests", "step_requests")
+_MEMBERS = ("version", "share_cpu", "canary", *_LIMITS)
+MAX_STEPS = 20
+MIN_SHARE = 0.01  # percent
 
 
 class UpgradeRequest(NamedTuple):
@@ -62,8 +69,29 @@ def parse_upgrade(body: bytes) -> UpgradeRequest:
             tolerances,
             numbers.get("timeout_s", UpgradeSettings.timeout_s),
             share_cpu,
+            CanarySettings(
+                _parse_shares(document.get("canary", [])),
+                int(numbers.get("step_requests", CanarySettings.requests)),
+                numbers.get("error_limit", CanarySettings.error_limit),
+                numbers.get("latency_limit", CanarySettings.latency_limit),
+            ),
         ),
     )
+
+
+def _parse_shares(value: Any) -> tuple[float, ...]:
+    """Return the steps of a canary, in percent. Raises KServeRefusal."""
+    shares = value if isinstance(value, list) else [None]
+    is_valid = len(shares) <= MAX_STEPS and all(
+        isinstance(share, int | float) and not isinstance(share, bool) and MIN_SHARE <= share <= 100
+        for share in shares
+    )
+    if not is_valid or shares != sorted(set(shares)):
+        raise KServeRefusal(
+            f"canary is {str(value)[:100]!r}: write at most {MAX_STEPS} rising shares in percent, from "
+            f"{MIN_SHARE:g} to 100, such as [1, 10, 50, 100]"
+        )
+    return tuple(map(float, shares))
 
 
 def _check_number(name: str, value: Any) -> float:
@@ -72,6 +100,6 @@ def _check_number(name: str, value: Any) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not lowest <= value <= highest:
         raise KServeRefusal(f"{name} is {str(value)[:100]!r}: write a number from {lowest:g} to {highest:g}")
-    if name == "requests" and value != int(value):
-        raise KServeRefusal(f"requests is {value!r}: write a whole number")
+    if name in _WHOLE and value != int(value):
+        raise KServeRefusal(f"{name} is {value!r}: write a whole number")
     return float(value)

@@ -111,7 +111,7 @@ TICKS_PER_S = 100  # resolution of `Deadlines`: buckets cost less than a timer f
 
 
 class Tap(Protocol):
-    """Copies requests for an Op to the workers of another version."""
+    """Copies requests for an Op to the workers of another version, or sends requests there."""
 
     def pass_on(
         self, enqueue: Callable[[DagRun, str, Inputs], None], dag_run: DagRun, node: str, inputs: Inputs
@@ -307,16 +307,21 @@ class Scheduler:
             self._limiter,
         )
 
-    def create_mirror(self, op: str, plan: Plan) -> Batcher:
-        """Create a batcher, with its worker pool, that runs copies of live requests.
+    def create_batcher_beside(self, op: str, plan: Plan, live_op: str = "") -> Batcher:
+        """Create a batcher, with its worker pool, for another version of a model beside the served one.
 
-        The copies count in no metric, and a failure of the workers has no effect on the service.
+        A failure of the workers has no effect on the service.
+
+        live_op: the Op whose requests run here, and whose metrics and clients count them. Empty for copies of
+        requests, which count in no metric.
         """
         services = self._services._replace(pool_ready=lambda: None, start_failed=lambda op, reason: None)
-        return Batcher(op, plan.app.config, plan, OpFigures(), FairQueue(), lambda: None, services)
+        figures = self.metrics.of_ops[live_op] if live_op else OpFigures()
+        fair_queue = self._admission.fair_queue if live_op else FairQueue()
+        return Batcher(op, plan.app.config, plan, figures, fair_queue, lambda: None, services)
 
     def mirror(self, op: str, tap: Tap | None) -> None:
-        """Pass the requests for a pipeline step (Op) through `tap`, which may copy them; None: no longer."""
+        """Pass the requests for a pipeline step (Op) through `tap`; None: no longer."""
         if tap is None:
             self._taps.pop(op, None)
         else:

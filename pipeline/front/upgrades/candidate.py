@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,7 +41,13 @@ class Candidate:
     new: str
     old_plan: Plan
     new_op: str  # of `new_plan`; the same as `op` in a service script
-    new_plan: Plan
+    new_plan: Plan  # its workers answer requests of the old version, too
+    key: str  # of the old version's model
+
+    @property
+    def shifted(self) -> frozenset[str]:
+        """Keys of the models whose requests both versions answer."""
+        return frozenset(m.key for m in self.new_plan.app.models if self.new_op in m.graph.ops)
 
 
 async def find_candidate(scheduler: Scheduler, repository: Repository, name: str, version: str) -> Candidate:
@@ -83,9 +89,13 @@ async def _find_in_repository(
         raise UpgradeRefused(f"version {version} of model {old.name!r} sends any number of responses")
     _check_interface(old.name, version, _describe_signature(old), _describe_signature(new))
     app = merged(scheduler.app, old.name, content)
+    models = tuple(model for model in app.models if model.key != old.key)
+    # The folder of a version counts as its files.
+    alias = new._replace(version=old.version, folder="")
+    app = replace(app, models=(*models, alias))
     new_plan = await asyncio.to_thread(_plan, app, new.op)
     old_plan = scheduler.pools[old.op].plan
-    return Candidate(old.name, old.op, old.version, version, old_plan, new.op, new_plan)
+    return Candidate(old.name, old.op, old.version, version, old_plan, new.op, new_plan, old.key)
 
 
 async def _find_in_script(scheduler: Scheduler, model: ServedModel, version: str) -> Candidate:
@@ -101,7 +111,7 @@ async def _find_in_script(scheduler: Scheduler, model: ServedModel, version: str
     _check_version(model.name, old_plan.version, version, [new_plan.version])
     old, new = await asyncio.to_thread(lambda: [_describe_files(each, op) for each in (old_plan, new_plan)])
     _check_interface(model.name, version, old, new)
-    return Candidate(model.name, op, old_plan.version, version, old_plan, op, new_plan)
+    return Candidate(model.name, op, old_plan.version, version, old_plan, op, new_plan, model.key)
 
 
 def _plan(app: Any, op: str) -> Plan:
@@ -137,6 +147,23 @@ def _check_comparable(scheduler: Scheduler, model: ServedModel) -> None:
     if scheduler.keeps_sequences(model.key):
         raise UpgradeRefused(
             f"model {model.name!r} keeps sequences, whose requests can't be repeated: load the new version"
+        )
+
+
+def check_canary(scheduler: Scheduler, candidate: Candidate) -> None:
+    """Raise UpgradeRefused for a model whose live requests can't be answered by either of two versions."""
+    app, name = scheduler.app, candidate.name
+    if not app.config.op[candidate.op].crash_retry:
+        raise UpgradeRefused(
+            f"model {name!r} has crash_retry: false, so that no request may run twice: leave out canary"
+        )
+    if scheduler.is_cached(candidate.key):
+        raise UpgradeRefused(
+            f"model {name!r} has a response cache, which is of one version: leave out canary"
+        )
+    if app.get_batching(candidate.op).in_order:
+        raise UpgradeRefused(
+            f"model {name!r} has preserve_ordering, which two versions do not share: leave out canary"
         )
 
 

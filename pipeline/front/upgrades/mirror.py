@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from pipeline.api.dag import Dag, Edge, Node
-from pipeline.errors import ServingError
+from pipeline.errors import ServingError, StartFailed
 from pipeline.front.dag_run import Answer, DagRun, Entry, Inputs, OpQueue, Request
 from pipeline.front.metrics.metrics import Failures, resident_bytes
 from pipeline.front.pool.plan import Plan
@@ -28,6 +28,7 @@ from pipeline.process.isolation import run_isolated
 MAX_WAITING = 4  # copies of requests that wait for idle capacity
 MAX_BYTES = 4 << 20  # of the inputs of a copied request
 _STOP_S = 2.0  # for the end of a worker that does not hang
+_READY_CHECK_S = 0.05
 _SINK = "@compared"  # the node that receives the output of a copy
 
 Enqueue = Callable[[DagRun, str, Inputs], None]
@@ -41,17 +42,30 @@ class Sample(NamedTuple):
     inputs: Inputs
 
 
+class Router(Protocol):
+    """Queues a task for the served version, or for another one."""
+
+    def pass_on(self, enqueue: Enqueue, dag_run: DagRun, node: str, inputs: Inputs) -> None:
+        """Queue a task. enqueue: queues it for the served version."""
+        ...
+
+
 class Tap:
     """Copies requests on their way to the queue of an Op, as long as few copies wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, router: Router | None = None) -> None:
+        """router: queues the requests themselves; None: all go to the served version."""
         self.seen = 0  # requests of the Op
+        self._router = router
         self._samples: deque[Sample] = deque()
         self._arrived = asyncio.Event()
 
     def pass_on(self, enqueue: Enqueue, dag_run: DagRun, node: str, inputs: Inputs) -> None:
-        """Queue a task by the Op's own `enqueue`, and copy the task."""
-        enqueue(dag_run, node, inputs)
+        """Queue a task by the Op's own `enqueue` or by the router, and copy the task."""
+        if self._router is None:
+            enqueue(dag_run, node, inputs)
+        else:
+            self._router.pass_on(enqueue, dag_run, node, inputs)
         run_isolated(self._copy, dag_run, node, inputs)
 
     async def get_sample(self) -> Sample:
@@ -104,28 +118,27 @@ class MirroredRun:
         self.dag_run.leave()
 
 
-class MirrorWorkers:
-    """Workers of one version of a model that run copies of live requests.
+class VersionWorkers:
+    """Workers of one version of a model beside the workers that serve, with a queue of their own."""
 
-    Unless they share the CPU with live requests, they run on idle CPU time only: the kernel's scheduling
-    policy SCHED_IDLE lets each other process of the machine run first. The metrics of the service do not
-    count the copies.
-    """
-
-    def __init__(self, scheduler: Scheduler, op: str, plan: Plan, share_cpu: bool) -> None:
-        """op: the Op in `plan`, whose first worker process is enough."""
-        self._share_cpu = share_cpu
-        self._op = op
-        self._batcher = scheduler.create_mirror(op, replace(plan, places=plan.places[:1], older=()))
+    def __init__(self, scheduler: Scheduler, op: str, plan: Plan, live_op: str = "") -> None:
+        """op: the Op in `plan`. live_op: see `create_batcher_beside`."""
+        self._batcher = scheduler.create_batcher_beside(op, replace(plan, older=()), live_op)
         self._pool = self._batcher.pool
-        self._yielding: set[int] = set()  # processes with the lowest priority
 
     async def start(self) -> None:
-        """Start the worker process, and wait until it is ready. Raises StartFailed."""
-        await self._pool.reload(self._pool.plan)
+        """Start the worker processes, and wait until all are ready. Raises StartFailed."""
+        pool = self._pool
+        await pool.reload(pool.plan)
+        while pool.ready < pool.size:
+            if pool.given_up or pool.restarts:
+                raise StartFailed(
+                    f"a worker of Op {pool.op} died while others started; the log has the reason"
+                )
+            await asyncio.sleep(_READY_CHECK_S)
 
     async def stop(self) -> None:
-        """End the worker process. A process that hangs is killed: nobody waits for its requests."""
+        """End the worker processes. A process that hangs is killed: nobody waits for its requests."""
         await self._pool.stop(_STOP_S)
 
     @property
@@ -135,8 +148,28 @@ class MirrorWorkers:
 
     @property
     def memory_bytes(self) -> float:
-        """Resident memory of the worker process."""
+        """Resident memory of the worker processes."""
         return sum(resident_bytes(process.pid) for process in self._pool.processes)
+
+    def enqueue(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
+        """Queue a task of a request for the workers."""
+        self._batcher.enqueue(dag_run, node, inputs)
+
+
+class MirrorWorkers(VersionWorkers):
+    """Workers of one version of a model that run copies of live requests.
+
+    Unless they share the CPU with live requests, they run on idle CPU time only: the kernel's scheduling
+    policy SCHED_IDLE lets each other process of the machine run first. The metrics of the service do not
+    count the copies.
+    """
+
+    def __init__(self, scheduler: Scheduler, op: str, plan: Plan, share_cpu: bool) -> None:
+        """op: the Op in `plan`, whose first worker process is enough."""
+        super().__init__(scheduler, op, replace(plan, places=plan.places[:1]))
+        self._op = op
+        self._share_cpu = share_cpu
+        self._yielding: set[int] = set()  # processes with the lowest priority
 
     def begin_copy(self, sample: Sample) -> MirroredRun:
         """Queue a copied request for the workers."""
@@ -148,7 +181,7 @@ class MirrorWorkers:
         run = MirroredRun(answer, dag_run, now)
         answer.add_done_callback(lambda _: _record_time(run))
         inputs = dag_run.awaited[sample.node.name] = list(sample.inputs)
-        self._batcher.enqueue(dag_run, sample.node.name, inputs)
+        self.enqueue(dag_run, sample.node.name, inputs)
         return run
 
     def _create_entry(self, node: Node, answer: asyncio.Future[Answer]) -> Entry:
@@ -167,7 +200,7 @@ class MirrorWorkers:
 
         dag = Dag((Node(node.name, self._op, node.inputs), Node(_SINK, _SINK, (Edge(node.name),))), _SINK)
         queues = {
-            node.name: OpQueue(self._batcher.enqueue, _ignore),
+            node.name: OpQueue(self.enqueue, _ignore),
             _SINK: OpQueue(keep_output, _ignore),
         }
         return Entry(

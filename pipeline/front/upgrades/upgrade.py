@@ -1,4 +1,4 @@
-"""One upgrade of a model: loads the new version beside the old, compares answers, and switches or refuses."""
+"""One upgrade of a model: compares the answers of both versions, shifts requests, and switches or refuses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -17,9 +17,11 @@ from pipeline.errors import NotReady, StartFailed
 from pipeline.front.repository import LoadFailed, ModelLoader, Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.front.upgrades.answers import Difference, Tolerances
+from pipeline.front.upgrades.canary import Canary
 from pipeline.front.upgrades.candidate import Candidate
 from pipeline.front.upgrades.mirror import MirroredRun, MirrorWorkers, Sample, Tap, compare_answers
 from pipeline.front.upgrades.sequential_test import SequentialTest, Verdict
+from pipeline.front.upgrades.shift import CanarySettings, summarise
 
 MIN_REQUESTS = 100  # compared before the end of `minutes` accepts a version
 MAX_EXAMPLES = 10  # differences in a report
@@ -55,6 +57,7 @@ class UpgradeSettings:
     tolerances: Tolerances = field(default_factory=Tolerances)  # between numbers
     timeout_s: float = 10.0  # after which the new version hangs, unless the old version is slow
     share_cpu: bool = False  # copies compete with live requests for the CPU
+    canary: CanarySettings = field(default_factory=CanarySettings)
 
 
 class _Refused(Exception):
@@ -70,6 +73,9 @@ class Upgrade:
 
     Live requests go to the old version, in workers of their own. A worker of each version runs the copies,
     so that neither a crash nor a hang of the new version can fail or delay a live request.
+
+    With a canary, a growing share of the live requests goes to the new version after that. The comparison
+    of copies continues.
     """
 
     def __init__(
@@ -82,7 +88,12 @@ class Upgrade:
         self._scheduler = scheduler
         self._repository = repository
         self._test = SequentialTest(settings.tolerance, settings.requests or float("inf"))
-        self._tap = Tap()
+        self._canary = (
+            Canary(scheduler, candidate, settings.canary, settings.timeout_s)
+            if settings.canary.shares
+            else None
+        )
+        self._tap = Tap(self._canary)
         self._old = MirrorWorkers(scheduler, candidate.op, candidate.old_plan, settings.share_cpu)
         self._new = MirrorWorkers(scheduler, candidate.new_op, candidate.new_plan, settings.share_cpu)
         self._live_files = candidate.old_plan.files
@@ -121,7 +132,8 @@ class Upgrade:
             return Result.INCONCLUSIVE, "a fault of the server; its log has the traceback"
 
     async def _stop_workers(self) -> None:
-        await asyncio.gather(self._old.stop(), self._new.stop())
+        canary = [] if self._canary is None else [self._canary.stop()]
+        await asyncio.gather(self._old.stop(), self._new.stop(), *canary)
 
     def end(self, result: Result, reason: str) -> None:
         """Set the final result, and log it."""
@@ -131,24 +143,66 @@ class Upgrade:
         log.log(level, "Upgrade of model %s from version %s to %s: %s: %s", name, old, new, result, reason)
 
     async def _carry_out(self) -> str:
-        """Compare the versions and switch to the new one. Return a description of the comparison."""
+        """Compare the versions, shift requests to the new one, and switch to it.
+
+        Return a description of the comparison.
+        """
         await self._start_workers()
         self.reason = "answers are compared"
         if self._settings.minutes:
             self._deadline = time.monotonic() + 60.0 * self._settings.minutes
         self._scheduler.mirror(self.candidate.op, self._tap)
-        while self._test.verdict is Verdict.CONTINUE:
+        await self._compare_copies({Verdict.ACCEPT, Verdict.REFUSE})
+        if self._canary is not None:
+            await self._shift_requests(self._canary)
+        self._scheduler.mirror(self.candidate.op, None)
+        self.reason = "the new version takes over"
+        await self._stop_workers()
+        await self._switch()
+        return self._describe_comparison()
+
+    async def _compare_copies(self, verdicts: Collection[Verdict]) -> None:
+        """Compare copies of requests up to one of these verdicts, or for the configured minutes."""
+        while self._test.verdict not in verdicts:
             sample = await self._get_sample()
             if sample is None:
                 break
             await self._compare_versions(sample)
             self._check_memory()
-        self._scheduler.mirror(self.candidate.op, None)
         self._check_verdict()
-        self.reason = "the new version takes over"
-        await self._stop_workers()
-        await self._switch()
-        return self._describe_comparison()
+
+    async def _shift_requests(self, canary: Canary) -> None:
+        """Send a growing share of the live requests to the new version, and go on to compare copies."""
+        self.reason = "workers of the new version start"
+        self._deadline = float("inf")
+        try:
+            await canary.start()
+        except StartFailed as exc:
+            raise _Refused(f"version {self.candidate.new} does not start: {exc.message}") from exc
+        comparing = asyncio.create_task(self._compare_copies({Verdict.REFUSE}))
+        watching = asyncio.create_task(self._watch_canary(canary))
+        tasks = {comparing, watching}
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch_canary(self, canary: Canary) -> None:
+        """Wait for the end of the canary's last step. Raises _Refused and _Inconclusive."""
+        version, shift = self.candidate.new, canary.shift
+        while not shift.is_over:
+            self.reason = f"version {version} gets {shift.share:g} % of the requests"
+            await canary.wait_for_progress(_DEATH_CHECK_S)
+            self._check_live_version()
+            if canary.has_crashed:
+                raise _Refused(f"version {version} crashes: its worker died with a live request")
+        if shift.fault:
+            raise _Refused(f"version {version} is taken back at {shift.steps[-1].share:g} %: {shift.fault}")
+        await canary.finish()
 
     async def _start_workers(self) -> None:
         """Start a worker of each version. Raises _Refused and _Inconclusive."""
@@ -166,13 +220,17 @@ class Upgrade:
         try:
             async with asyncio.timeout_at(self._to_loop_time(self._deadline)):
                 sample = await self._tap.get_sample()
-                while not self._scheduler.is_idle(self.candidate.op):
+                while not self._is_idle():
                     self._check_live_version()
                     await asyncio.sleep(_IDLE_CHECK_S)
                 self._check_live_version()
                 return sample
         except TimeoutError:
             return None
+
+    def _is_idle(self) -> bool:
+        """Return whether no live request waits for either version."""
+        return self._scheduler.is_idle(self.candidate.op) and (self._canary is None or self._canary.is_idle)
 
     @staticmethod
     def _to_loop_time(deadline: float) -> float:
@@ -298,16 +356,7 @@ class Upgrade:
             "evidence": test.evidence,
             "kinds": dict(self._kinds),
             "examples": [difference._asdict() for difference in self._examples],
-            "latency_ms": dict(zip(("old", "new"), map(_summarise, self._times), strict=True)),
+            "latency_ms": dict(zip(("old", "new"), map(summarise, self._times), strict=True)),
             "memory_bytes": dict(zip(("old", "new"), map(int, self._memory), strict=True)),
+            "canary": None if self._canary is None else self._canary.build_report(),
         }
-
-
-def _summarise(times_s: Sequence[float]) -> dict[str, float]:
-    """Return percentiles of seconds, in milliseconds; empty without any."""
-    ordered = sorted(times_s)
-    if not ordered:
-        return {}
-    return {
-        f"p{p}": round(1000 * ordered[min(len(ordered) - 1, len(ordered) * p // 100)], 3) for p in (50, 99)
-    }

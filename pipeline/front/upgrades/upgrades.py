@@ -8,7 +8,7 @@ from functools import partial
 from pipeline.errors import UnknownService
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
-from pipeline.front.upgrades.candidate import UpgradeRefused, find_candidate
+from pipeline.front.upgrades.candidate import UpgradeRefused, check_canary, find_candidate
 from pipeline.front.upgrades.upgrade import CANCELLED, Result, Upgrade, UpgradeSettings
 
 
@@ -32,6 +32,8 @@ class Upgrades:
         self._running = name, None
         try:
             candidate = await find_candidate(self._scheduler, self._repository, name, version)
+            if settings.canary.shares:
+                check_canary(self._scheduler, candidate)
             upgrade = Upgrade(self._scheduler, self._repository, candidate, settings)
         except BaseException:
             self._running = None
