@@ -24,6 +24,7 @@ MAX_MODELS = 200
 MAX_OPS = 200
 MAX_OUTCOMES = 50  # the most frequent; an app's own class of error may have any number
 _MAX_CHARS = 300  # of a reason
+_OF_UPGRADE = ("model", "old_version", "new_version", "result", "phase", "requests", "changed", "noise")
 _NS_PER_S = 1e9
 
 
@@ -58,11 +59,23 @@ class Overview:
             "ops": {batcher.op: self._describe_op(batcher) for batcher in batchers[:MAX_OPS]},
             "models": models[:MAX_MODELS],
             "errors": self._list_errors(),
+            "upgrade": self._describe_upgrade(),
             "left_out": {
                 "models": max(0, len(models) - MAX_MODELS),
                 "ops": max(0, len(batchers) - MAX_OPS),
                 "outcomes": max(0, len(metrics.outcomes) - MAX_OUTCOMES),
             },
+        }
+
+    def _describe_upgrade(self) -> dict[str, Any] | None:
+        """Return the state of the latest upgrade, without data of requests; None if there was none."""
+        if self._repository.upgrade is None:
+            return None
+        report = self._repository.upgrade.build_report()
+        canary = report["canary"]
+        return {name: report[name] for name in _OF_UPGRADE} | {
+            "reason": _shorten(report["reason"]),
+            "canary": canary and {name: canary[name] for name in ("share", "shares", "steps")},
         }
 
     def _list_errors(self) -> list[ErrorCause]:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pipeline.api.app import App, RepositoryPlace, ServedModel
 from pipeline.api.model_names import get_public_name
@@ -55,6 +55,14 @@ class Standing(NamedTuple):
     reason: str = ""  # of UNAVAILABLE
 
 
+class ReportedUpgrade(Protocol):
+    """An upgrade of a model, for the live view."""
+
+    def build_report(self) -> Mapping[str, Any]:
+        """Return the state of the upgrade as JSON values."""
+        ...
+
+
 class Repository:
     """Loads, reloads and unloads the Ops (steps) of a running service. Changes of one Op run one at a time.
 
@@ -64,6 +72,7 @@ class Repository:
     def __init__(self, scheduler: Scheduler) -> None:
         self.failures: dict[str, LoadFailed] = {}  # error of the last load, by Op
         self.loading: list[tuple[str, list[str]]] = []  # loads of models in progress: name, versions
+        self.upgrade: ReportedUpgrade | None = None  # the latest
         self._scheduler = scheduler
         self._changing = asyncio.Lock()  # one load at a time, so that there is one process more than usual
         self._busy: set[str] = set()  # Ops and models of the orders that wait without the lock

@@ -41,9 +41,12 @@ def test_versions_of_a_script_are_compared_and_take_over(tmp_path: Path) -> None
             document = wait_for_end(service)
             assert (document["result"], "changes answers" in document["reason"]) == ("refused", True)
             (versions / "2" / "model.onnx").write_bytes(program)
-            assert begin(service, requests=20, timeout_s=PATIENCE_S).status == 202
+            canary = {"canary": [50, 100], "step_requests": 5, "latency_limit": 1000}
+            assert begin(service, requests=20, timeout_s=PATIENCE_S, **canary).status == 202
             document = wait_for_end(service)
             assert document["result"] == "accepted", document
+            steps = [(step["share"], step["requests"]) for step in document["canary"]["steps"]]
+            assert steps == [(50, 5), (100, 5)]
         finally:
             ended.set()
             thread.join()

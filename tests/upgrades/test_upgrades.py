@@ -142,6 +142,17 @@ def test_a_worse_version_is_refused_and_no_caller_notices(
     assert (list(traffic.answers), traffic.wrong) == ([(200, "1")], [])
     assert (report(service, "/refused").status, report(service, "/accepted").status) == (200, 403)
     if change == CHANGES:
+        of_model = {"model": "model", "version": "2"}
+        states = {
+            state: service.metric("paddlewheel_upgrade_state", **of_model, state=state)
+            for state in ("running", "refused")
+        }
+        assert states == {"running": 0, "refused": 1}
+        figures = [
+            service.metric(f"paddlewheel_upgrade_{name}", **of_model)
+            for name in ("compared_requests", "changed_answers", "share")
+        ]
+        assert figures == [document["requests"]["compared"], document["changed"], 0]
         assert document["kinds"] == {"classes": document["changed"]}
         assert document["examples"][0]["output"] == "CLASS"
         assert document["noise"] == 0

@@ -233,6 +233,7 @@ _SCRIPTS = (
     "figures",
     "graph",
     "errors",
+    "upgrade",
     "live",
     "page",
 )

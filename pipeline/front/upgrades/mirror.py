@@ -56,6 +56,7 @@ class Tap:
     def __init__(self, router: Router | None = None) -> None:
         """router: queues the requests themselves; None: all go to the served version."""
         self.seen = 0  # requests of the Op
+        self.copied = 0
         self._router = router
         self._samples: deque[Sample] = deque()
         self._arrived = asyncio.Event()
@@ -84,6 +85,7 @@ class Tap:
         # The client may change its shared memory once it has its response.
         copies: Inputs = [(source, [bytes(part) for part in parts]) for source, parts in inputs]
         self._samples.append(Sample(_copy_request(dag_run.request), node, copies))
+        self.copied += 1
         self._arrived.set()
 
 

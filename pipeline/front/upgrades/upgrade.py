@@ -47,6 +47,15 @@ class Result(StrEnum):
     INCONCLUSIVE = "inconclusive"  # ended without a verdict; the old version is served
 
 
+class Phase(StrEnum):
+    """The step of an upgrade that runs, or has ended it."""
+
+    LOADING = "loading"
+    COMPARING = "comparing"
+    CANARY = "canary"
+    SWITCHING = "switching"
+
+
 @dataclass(frozen=True)
 class UpgradeSettings:
     """Settings of an upgrade, as a client requests them."""
@@ -83,7 +92,7 @@ class Upgrade:
     ) -> None:
         self.candidate = candidate
         self.result = Result.RUNNING
-        self.reason = "the new version is loaded"
+        self.phase, self.reason = Phase.LOADING, "the new version is loaded"
         self._settings = settings
         self._scheduler = scheduler
         self._repository = repository
@@ -148,7 +157,7 @@ class Upgrade:
         Return a description of the comparison.
         """
         await self._start_workers()
-        self.reason = "answers are compared"
+        self.phase, self.reason = Phase.COMPARING, "answers are compared"
         if self._settings.minutes:
             self._deadline = time.monotonic() + 60.0 * self._settings.minutes
         self._scheduler.mirror(self.candidate.op, self._tap)
@@ -156,7 +165,7 @@ class Upgrade:
         if self._canary is not None:
             await self._shift_requests(self._canary)
         self._scheduler.mirror(self.candidate.op, None)
-        self.reason = "the new version takes over"
+        self.phase, self.reason = Phase.SWITCHING, "the new version takes over"
         await self._stop_workers()
         await self._switch()
         return self._describe_comparison()
@@ -173,7 +182,7 @@ class Upgrade:
 
     async def _shift_requests(self, canary: Canary) -> None:
         """Send a growing share of the live requests to the new version, and go on to compare copies."""
-        self.reason = "workers of the new version start"
+        self.phase, self.reason = Phase.CANARY, "workers of the new version start"
         self._deadline = float("inf")
         try:
             await canary.start()
@@ -336,6 +345,21 @@ class Upgrade:
         if pool is None or pool.plan.files != self.candidate.new_plan.files:
             raise _Inconclusive("the answers agree, but the files on disk have changed since, and are served")
 
+    @property
+    def compared(self) -> int:
+        """Number of the requests whose answers were compared."""
+        return self._test.requests
+
+    @property
+    def changed(self) -> int:
+        """Number of the compared requests that the new version answers differently."""
+        return self._test.changed
+
+    @property
+    def share(self) -> float:
+        """Percent of the live requests that the new version gets in a canary."""
+        return 0.0 if self._canary is None else self._canary.shift.share
+
     def build_report(self) -> dict[str, Any]:
         """Return the state of the upgrade as JSON values."""
         test, candidate = self._test, self.candidate
@@ -345,10 +369,16 @@ class Upgrade:
             "old_version": candidate.old,
             "new_version": candidate.new,
             "result": self.result,
+            "phase": self.phase,
             "reason": self.reason,
             "began_at": round(self._began_at, 3),
             "settings": msgspec.to_builtins(self._settings),
-            "requests": {"seen": self._tap.seen, "compared": test.requests, "goal": self._settings.requests},
+            "requests": {
+                "seen": self._tap.seen,
+                "copied": self._tap.copied,
+                "compared": test.requests,
+                "goal": self._settings.requests,
+            },
             "changed": test.changed,
             "noise": test.noise,
             "excess": test.excess,

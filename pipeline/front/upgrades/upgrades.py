@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from pipeline.errors import UnknownService
+from pipeline.front.metrics.metrics import Metrics, Rows
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.front.upgrades.candidate import UpgradeRefused, check_canary, find_candidate
@@ -20,6 +22,35 @@ class Upgrades:
         self._repository = repository
         self._upgrades: dict[str, Upgrade] = {}
         self._running: tuple[str, asyncio.Task[None] | None] | None = None  # model, and the task once it runs
+        self._watch(scheduler.metrics)
+
+    def _watch(self, metrics: Metrics) -> None:
+        """Register the metrics of the last upgrade of each model."""
+
+        def per_model(read: Callable[[Upgrade], float]) -> Callable[[], Rows]:
+            return lambda: [(_label(upgrade), float(read(upgrade))) for upgrade in self._upgrades.values()]
+
+        def states() -> Rows:
+            for upgrade in self._upgrades.values():
+                yield from (({**_label(upgrade), "state": r}, float(upgrade.result is r)) for r in Result)
+
+        watch = metrics.watch
+        watch("paddlewheel_upgrade_state", "1 for the state of a model's last upgrade.", states)
+        watch(
+            "paddlewheel_upgrade_compared_requests",
+            "Requests of the last upgrade whose answers were compared.",
+            per_model(lambda upgrade: upgrade.compared),
+        )
+        watch(
+            "paddlewheel_upgrade_changed_answers",
+            "Compared requests that the new version answers differently.",
+            per_model(lambda upgrade: upgrade.changed),
+        )
+        watch(
+            "paddlewheel_upgrade_share",
+            "Percent of the live requests that the new version gets in a canary.",
+            per_model(lambda upgrade: upgrade.share),
+        )
 
     async def begin_upgrade(self, name: str, version: str, settings: UpgradeSettings) -> Upgrade:
         """Begin to upgrade a model to a version that is on disk, and return the upgrade.
@@ -38,7 +69,7 @@ class Upgrades:
         except BaseException:
             self._running = None
             raise
-        self._upgrades[name] = upgrade
+        self._upgrades[name] = self._repository.upgrade = upgrade
         task = asyncio.create_task(upgrade.run())
         self._running = name, task
         task.add_done_callback(partial(self._release, upgrade))
@@ -71,3 +102,7 @@ class Upgrades:
         if self._running is not None and self._running[0] == name and self._running[1] is not None:
             self._running[1].cancel()
         return upgrade
+
+
+def _label(upgrade: Upgrade) -> dict[str, str]:
+    return {"model": upgrade.candidate.name, "version": upgrade.candidate.new}

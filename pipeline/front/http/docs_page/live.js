@@ -56,6 +56,7 @@ function liveElement() {
     finds: make("div", { className: "row finds" }),
     message: make("p", { className: "bad", role: "status", hidden: true }),
     graphs: make("div", { className: "graphs" }),
+    upgrade: make("section", { className: "upgrade card", hidden: true }),
     details: make("section", { className: "details card", hidden: true }),
     errors: make("div"), models: make("div"),
   };
@@ -74,7 +75,7 @@ function liveElement() {
   live.parts = parts;
   new ResizeObserver(() => updateLive()).observe(parts.graphs);
   const part = (name, heading, body) => make("section", { className: name }, make("h2", { textContent: heading }), body);
-  return [overview, parts.details, part("errors", told.errors, parts.errors), part("models", told.models, parts.models)];
+  return [overview, parts.details, parts.upgrade, part("errors", told.errors, parts.errors), part("models", told.models, parts.models)];
 }
 
 function updateLive() {
@@ -87,6 +88,8 @@ function updateLive() {
   showGraphs(range.totals, figures, slowest);
   showDetails(range.totals, figures);
   refill(parts.errors, [range.totals.errors, range.totals.outcomes, language], () => errorElements(range.totals));
+  parts.upgrade.hidden = !range.totals.upgrade;
+  refill(parts.upgrade, [range.totals.upgrade, language], () => (range.totals.upgrade ? upgradeElements(range.totals.upgrade) : []));
   refill(parts.models, [range.totals.models, modelEngines(range.totals), language], () => [modelTable(range.totals)]);
 }
 

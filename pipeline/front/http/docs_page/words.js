@@ -27,6 +27,11 @@ const WORDS = {
       errors: "Recent errors", models: "Models and versions", times: "{0} times, last at {1}", raised: "Raised at", message: "Message",
       meaning: "Meaning", answered: "Answered", endpoint: "Endpoint", requests: "Requests", count: "Count", outcomes: "All errors by number",
       request: "request {0}, {1}", request_with_id: "request {0}, {1}, client's id {2}", unread: "overview.json can't be read: ",
+      upgrade_of: "Upgrade of {0}", verdict: "Verdict", because: "Because", step: "Step", copied: "Copied / compared requests",
+      agreement: "Equal answers", own_agreement: "Of the served version, run twice", upgrade_share: "Share of the new version", share: "Share", late: "Late",
+      upgrade_step: "{0} of {1}: {2} % of the requests",
+      upgrade_phases: { loading: "the new version is loaded", comparing: "answers are compared", canary: "workers of the new version start", switching: "the new version takes over" },
+      upgrade_results: { running: "running", accepted: "accepted", refused: "refused", inconclusive: "no verdict" },
       clients_mistake: "The client's mistake: the answer says what to send instead.",
       servers_mistake: "A fault of the service: the log has the reason under the request's number.",
       meanings: {
@@ -98,6 +103,11 @@ const WORDS = {
       errors: "最近的错误", models: "模型与版本", times: "{0} 次，最近 {1}", raised: "抛出位置", message: "消息",
       meaning: "含义", answered: "应答", endpoint: "接口", requests: "请求", count: "次数", outcomes: "按错误号统计",
       request: "请求 {0}，{1}", request_with_id: "请求 {0}，{1}，客户端编号 {2}", unread: "无法读取 overview.json：",
+      upgrade_of: "{0} 的升级", verdict: "结论", because: "原因", step: "步骤", copied: "已复制 / 已比较的请求",
+      agreement: "相同的响应", own_agreement: "当前版本自身两次推理", upgrade_share: "新版本的流量比例", share: "比例", late: "过慢",
+      upgrade_step: "{0}/{1}：{2} % 的请求",
+      upgrade_phases: { loading: "正在加载新版本", comparing: "正在比较响应", canary: "正在启动新版本的工作进程", switching: "新版本正在接替" },
+      upgrade_results: { running: "进行中", accepted: "已接受", refused: "已拒绝", inconclusive: "没有结论" },
       clients_mistake: "调用方的错误：应答说明了应该发送什么。",
       servers_mistake: "服务的故障：日志中该请求编号处有原因。",
       meanings: {
