@@ -221,6 +221,14 @@ def test_the_page_at_docs_is_open_and_what_it_shows_is_not(service: ServiceProce
     assert (scheme["scheme"], len(document["security"])) == ("bearer", 1)
 
 
+@pytest.mark.parametrize("gate", ["", "/accepted", "/refused"])
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_upgrades_need_a_key(service: Guarded, method: str, gate: str) -> None:
+    path = f"/v2/repository/models/echo/upgrade{gate}"
+    assert ServiceProcess.http(service, path, method=method).status == 401
+    assert service.http(path, method=method).status != 401
+
+
 def test_what_is_open_is_configured(keys: Path) -> None:
     security = {"api_keys": str(keys), "open_health": False, "open_metrics": True}
     with Guarded(APPS / "echo.py", {"security": security}) as service:

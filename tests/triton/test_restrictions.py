@@ -129,6 +129,8 @@ def test_no_other_protocol_or_spelling_of_a_path_leads_around_a_restriction(
         ("POST", "http://host/v2/models/same/infer"), ("POST", "/v2/repository/models/same/%75nload"),
         ("POST", "/v2/repository/any/index"), ("GET", "/openapi.json"), ("GET", "/docs"), ("GET", "/metrics"),
         ("GET", "/v2/models/same/versions/1/stats"), ("POST", "/v2/models/same/trace/setting"),
+        ("POST", "/v2/repository/models/same/upgrade"), ("DELETE", "/v2/repository/models/same/upgrade"),
+        ("GET", "/v2/repository/models/same/upgrade"), ("GET", "/v2/repository/models/same/upgrade/accepted"),
     ):  # fmt: skip
         connection = service.connection()
         with contextlib.closing(connection):
