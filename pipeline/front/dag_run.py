@@ -368,11 +368,11 @@ class DagRun(msgspec.Struct, eq=False):
             return
         dag = self.entry.dag
         for target in dag.nodes[node].jumps:
-            self._forget(dag.descendants(target))
+            self._discard_outputs(dag.descendants(target))
         for target in dag.nodes[node].jumps:
             self.deliver(target, node, parts)
 
-    def _forget(self, nodes: Iterable[str]) -> None:
+    def _discard_outputs(self, nodes: Iterable[str]) -> None:
         """Forget outputs and errors of these nodes, which will run again."""
         for name in nodes:
             self.outputs.pop(name, None)
@@ -381,7 +381,7 @@ class DagRun(msgspec.Struct, eq=False):
 
     def run_anew(self, node: str, inputs: Inputs) -> Inputs:
         """Forget the outputs of a node and of all nodes behind it. Return the inputs of its next try."""
-        self._forget((node, *self.entry.dag.descendants(node)))
+        self._discard_outputs((node, *self.entry.dag.descendants(node)))
         return self.start_anew(node, inputs)
 
     def unpack(self, parts: list[Part]) -> None:

@@ -89,7 +89,7 @@ class Canary:
         """Whether the new version has no live request to answer."""
         return not self._open
 
-    def pass_on(self, enqueue: Enqueue, dag_run: DagRun, node: str, inputs: Inputs) -> None:
+    def route(self, enqueue: Enqueue, dag_run: DagRun, node: str, inputs: Inputs) -> None:
         """Queue a task of a live request for either version. enqueue: queues it for the served version."""
         if not self._is_repeatable(dag_run, node):
             enqueue(dag_run, node, inputs)
@@ -174,4 +174,4 @@ class Canary:
     def build_report(self) -> dict[str, Any]:
         """Return the state of the canary as JSON values."""
         waiting = sum(request.timer is not None for request in self._open.values())
-        return {**self.shift.build_report(), "waiting": waiting, "last_error": self.last_error[:300]}
+        return {**self.shift.build_steps_report(), "waiting": waiting, "last_error": self.last_error[:300]}

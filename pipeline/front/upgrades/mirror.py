@@ -45,7 +45,7 @@ class Sample(NamedTuple):
 class Router(Protocol):
     """Queues a task for the served version, or for another one."""
 
-    def pass_on(self, enqueue: Enqueue, dag_run: DagRun, node: str, inputs: Inputs) -> None:
+    def route(self, enqueue: Enqueue, dag_run: DagRun, node: str, inputs: Inputs) -> None:
         """Queue a task. enqueue: queues it for the served version."""
         ...
 
@@ -66,7 +66,7 @@ class Tap:
         if self._router is None:
             enqueue(dag_run, node, inputs)
         else:
-            self._router.pass_on(enqueue, dag_run, node, inputs)
+            self._router.route(enqueue, dag_run, node, inputs)
         run_isolated(self._copy, dag_run, node, inputs)
 
     async def get_sample(self) -> Sample:

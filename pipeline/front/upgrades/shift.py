@@ -148,7 +148,7 @@ class Shift:
             )
         return ""
 
-    def build_report(self) -> dict[str, Any]:
+    def build_steps_report(self) -> dict[str, Any]:
         """Return the state of the canary as JSON values."""
         return {
             "share": self.share,

@@ -22,9 +22,9 @@ class Upgrades:
         self._repository = repository
         self._upgrades: dict[str, Upgrade] = {}
         self._running: tuple[str, asyncio.Task[None] | None] | None = None  # model, and the task once it runs
-        self._watch(scheduler.metrics)
+        self._register_metrics(scheduler.metrics)
 
-    def _watch(self, metrics: Metrics) -> None:
+    def _register_metrics(self, metrics: Metrics) -> None:
         """Register the metrics of the last upgrade of each model."""
 
         def per_model(read: Callable[[Upgrade], float]) -> Callable[[], Rows]:
