@@ -17,10 +17,13 @@ TORCH_VENV := .venv-torch
 TORCH_SERVING := $(TORCH_VENV)/.torch-installed
 # Tests mostly wait for services to start: more processes than cores.
 TEST_PROCESSES ?= 3
-GRPC_TESTS = $(wildcard tests/dialects/test_v2_*.py) $(addprefix tests/front/test_, \
+# The files and cases without http in their names call the gRPC port, but for these files.
+HTTP_ALONE = $(addprefix tests/dialects/test_v2_, generate.py replay_control.py replay_large.py replay_queue.py tensors.py)
+GRPC_TESTS = $(filter-out $(HTTP_ALONE), $(wildcard tests/dialects/test_v2_*.py)) $(addprefix tests/front/test_, \
 	api_keys.py connections.py endpoints.py rpc_endpoint.py tls.py tls_renewal.py tls_strangers.py) \
-	$(addprefix tests/promises/test_, abandoned_calls.py admission.py arriving_messages.py bounds.py few_files.py \
+	$(addprefix tests/promises/test_, admission.py arriving_messages.py bounds.py few_files.py \
 	hangup.py hostile_errors.py untaken_answers.py)
+GRPC_CASES = not http or http_2 or rpc_port
 # Of `make simulate`; about 40 of them take a second of a core.
 SEEDS ?= 10000
 # Of `make mutants`; 5 runs every fifth mutant of each function.
@@ -55,7 +58,7 @@ test-page: $(PAGE)  ## Tests of the page /docs in a headless Chromium, installed
 
 test-plain-grpc: $(DEV)  ## Tests of the gRPC ports on grpc.aio alone, as after an upgrade of grpcio
 	$(PY) -m convert demo
-	PYTHONPATH=$(CURDIR)/tests/support/plain_grpc $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile $(GRPC_TESTS)
+	PYTHONPATH=$(CURDIR)/tests/support/plain_grpc $(PY) -m pytest -n $(TEST_PROCESSES) --dist loadfile -k "$(GRPC_CASES)" $(GRPC_TESTS)
 
 test-torch: $(TORCH_SERVING)  ## Tests of the PyTorch engine, in .venv-torch (TORCH_INDEX=... names where PyTorch comes from)
 	$(TORCH_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/torch
