@@ -9,6 +9,7 @@ from typing import Any
 
 from convert.from_paddle.export import Recipe, export_as, layer_parity
 from convert.from_paddle.weights import load_params, set_weights
+from convert.from_paddlenlp.paddlenlp_import import import_models
 from convert.from_paddlenlp.paddlenlp_source import FAMILIES, HEADS
 from convert.programs.engines import import_paddle
 from convert.programs.program_feeds import ProgramTensor, parse_input_spec
@@ -74,8 +75,7 @@ def exported_layer(source: dict[str, Any], task: str, labels: int) -> Any:
 def _build(source: dict[str, Any], task: str, labels: int) -> tuple[Any, Any]:
     """Return the configuration and the model, which has random weights."""
     paddle = import_paddle()
-    from paddlenlp import transformers
-
+    transformers = import_models()
     paddle.seed(_SEED)
     config = _configuration(transformers, source, labels)
     return config, _model_class(transformers, config, task)(config)

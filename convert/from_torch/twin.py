@@ -12,6 +12,7 @@ from typing import Any
 import paddle
 from paddle.nn import functional
 
+from convert.from_paddlenlp.paddlenlp_import import import_models
 from convert.from_torch.torch_source import twin_name
 from convert.programs.program_feeds import Array
 from pipeline.errors import ConversionError
@@ -158,9 +159,7 @@ def _check_config(config: Any) -> None:
 
 
 def _create(name: str, config: Any) -> Any:
-    from paddlenlp import transformers as paddlenlp_transformers
-
-    create = getattr(paddlenlp_transformers, name, None)
+    create = getattr(import_models(), name, None)
     if create is None:
         raise ConversionError(f"PaddleNLP {metadata.version('paddlenlp')} has no {name}")
     carried = _CARRIED + (_CARRIED_BY_ERNIE if name.startswith("Ernie") else ())

@@ -8,6 +8,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
+from convert.from_paddlenlp.paddlenlp_import import import_models
 from convert.steps.progress import Steps
 
 
@@ -60,8 +61,8 @@ def paddlenlp_checkpoint(
     """Save a small PaddleNLP model to `folder`, and its logits for the arrays of `feeds` as logits.npy."""
     import numpy as np
     import paddle
-    from paddlenlp import transformers
 
+    transformers = import_models()
     paddle.seed(3)
     config = getattr(transformers, f"{family}Config")(**sizes)
     model = getattr(transformers, f"{family}For{head}Classification")(config)
@@ -212,6 +213,13 @@ def imported_for_tables(steps: Steps) -> list[str]:
     return sorted({name.partition(".")[0] for name in sys.modules})
 
 
+def imported_for_paddlenlp(steps: Steps) -> list[str]:
+    """Return the packages and the parts of PaddleNLP that its models import."""
+    models = import_models()
+    assert models.ErnieForSequenceClassification is not None
+    return sorted({".".join(name.split(".")[:2]) for name in sys.modules})
+
+
 def table_model(steps: Steps, kind: str, file: str) -> dict[str, Any]:
     """Train a small model of this kind and save it to `file`.
 
@@ -324,9 +332,7 @@ def tokenizer_ids(
 ) -> dict[str, list[list[int]]]:
     """The ids of each text, and of it with the next one as a pair, by a tokenizer of transformers or
     PaddleNLP."""
-    module = importlib.import_module(
-        "transformers" if library == "transformers" else "paddlenlp.transformers"
-    )
+    module = importlib.import_module(library) if library == "transformers" else import_models()
     tokenizer = getattr(module, name)(file)
 
     def ids(*given: str) -> list[int]:

@@ -79,6 +79,13 @@ def test_the_constraints_for_paddlenlp_are_what_it_runs_with_there_on_numpy_2() 
     assert told["tokenizer"] == "paddlenlp.transformers.bert.tokenizer"
 
 
+def test_the_models_of_paddlenlp_are_imported_without_its_trainer_and_data_sets() -> None:
+    needs = ("paddlenlp",)
+    imported = run_isolated("environment_steps:imported_for_paddlenlp", {}, converter="imports", needs=needs)
+    assert "paddlenlp.transformers" in imported
+    assert not {"paddlenlp.taskflow", "paddlenlp.trainer", "datasets", "pandas", "pyarrow"} & set(imported)
+
+
 def test_the_serving_environment_holds_no_converter_that_would_conflict() -> None:
     assert sys.prefix != str(FOLDER)
     locked = lock("serving") | lock("to-onnx")
