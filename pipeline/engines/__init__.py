@@ -12,7 +12,7 @@ from pipeline.engines.base import Engine, Predictor, PredictorConf, find_engine,
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, check_feeds, check_forms, input_examples
 from pipeline.engines.fetches import select_fetches
-from pipeline.engines.remote import RemoteConf, RemotePredictor
+from pipeline.engines.remote_model import RemoteConf, RemotePredictor
 from pipeline.models.serving_model import ServingModel, require_library
 
 if TYPE_CHECKING:

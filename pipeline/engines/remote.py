@@ -6,10 +6,8 @@ import itertools
 import logging
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 import numpy as np
@@ -26,6 +24,7 @@ from pipeline.config.config_file import Limits
 from pipeline.config.op_section import Metadata, RemoteKey
 from pipeline.engines.feeds import Array, check_promised
 from pipeline.engines.fetches import select_fetches
+from pipeline.engines.remote_model import RemoteConf, RemotePredictor
 from pipeline.errors import (
     BadPackage,
     ConfigError,
@@ -43,49 +42,6 @@ from pipeline.models.tensor_spec import BY_DATATYPE, BY_NAME
 from pipeline.wire.paddle_tensors import STRING, add_tensors, to_message
 from pipeline.wire.v2_tensors import from_contents, from_raw, to_raw
 from pipeline.wire.value_texts import format_value
-
-
-@dataclass(frozen=True)
-class RemoteConf:
-    """Servers, timeout and tries of an Op (a step of the service) whose model runs on other servers."""
-
-    op: str
-    endpoints: tuple[str, ...]
-    timeout_s: float  # of one try
-    tries: int  # in all
-    first: int = 0  # index of the first endpoint, so that instances begin with different endpoints
-    key_file: str = ""  # see `RemoteKey`
-
-
-class RemotePredictor(ABC):
-    """Interface of a client whose `run` calls a model on another server.
-
-    Several threads may run it at once.
-    """
-
-    merges: ClassVar[bool]  # whether feeds are arrays that may hold rows of several requests
-
-    @property
-    @abstractmethod
-    def feeds(self) -> tuple[Variable, ...]: ...
-
-    @property
-    @abstractmethod
-    def fetches(self) -> tuple[Variable, ...]: ...
-
-    @abstractmethod
-    def run(
-        self, feeds: Mapping[str, Any], *, deadline: float = math.inf, traceparent: str = ""
-    ) -> dict[str, Any]:
-        """Send inputs to a server, and return the outputs by name, before `deadline` (by time.monotonic).
-
-        traceparent: the W3C header of a traced request, which the server continues; empty without a trace.
-        Raises DeadlineExceeded, RemoteUnreachable, Overloaded, InvalidInput, ModelFailed, or RemoteRefused.
-        """
-
-    @abstractmethod
-    def close(self) -> None: ...
-
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -33,7 +33,6 @@ from pipeline.process.isolation import isolated, log_fault
 from pipeline.process.log import keep_our_loggers, one_line
 from pipeline.worker.call import Call, picked
 from pipeline.worker.error_log import ERRORS
-from pipeline.worker.generated_answers import GeneratedAnswers
 from pipeline.worker.hooks import Hooks, call_init_op, format_cause, get_hooks
 from pipeline.worker.model import Model
 from pipeline.worker.plan import Slice
@@ -41,6 +40,9 @@ from pipeline.worker.runner import Run, Runner
 from pipeline.worker.sequence_state import SequenceState
 from pipeline.worker.sequence_values import SequenceValues
 from pipeline.worker.traced_tensors import describe_tensors
+
+if TYPE_CHECKING:
+    from pipeline.worker.generated_answers import GeneratedAnswers
 
 _MAX_LOGGED = 1000  # characters of a message
 # Predictor batches that end within so long are answered one after the other: what a run has thrown out of the
@@ -92,7 +94,11 @@ class Executor:
         self._hooks = hooks
         self._runner = runner
         self._outputs = outputs
-        self._generated = GeneratedAnswers(hooks) if hooks.streams else None
+        self._generated: GeneratedAnswers | None = None
+        if hooks.streams:
+            from pipeline.worker.generated_answers import GeneratedAnswers  # imports asyncio
+
+            self._generated = GeneratedAnswers(hooks)
         self._sequence_state = sequence_state  # None for an Op whose model has no state
         self._sequence_values = sequence_values  # None for an Op without `sequence = True`
 

@@ -15,7 +15,7 @@ from pipeline.engines.base import Predictor, load_engine, takes_any_shape
 from pipeline.engines.device import configured_shapes
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, input_examples
-from pipeline.engines.remote import RemotePredictor
+from pipeline.engines.remote_model import RemotePredictor
 from pipeline.engines.reshaped import Reshaped
 from pipeline.engines.stateful import Stateful
 from pipeline.errors import ConfigError, InvalidInput, ModelFailed, get_error_text

@@ -16,7 +16,7 @@ import numpy as np
 from pipeline.engines.base import FeedsChecked, Predictor
 from pipeline.engines.feeds import LOD_SUFFIX, is_texts, other_shape
 from pipeline.engines.refusals import FeedsRefused
-from pipeline.engines.remote import RemotePredictor
+from pipeline.engines.remote_model import RemotePredictor
 from pipeline.errors import (
     DeadlineExceeded,
     ForgottenFeed,

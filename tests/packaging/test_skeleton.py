@@ -391,6 +391,9 @@ class TestImports:
     def test_the_front_process_imports_no_framework(self) -> None:
         assert imported_by("pipeline.front.lifecycle") & FRAMEWORKS == set()
 
+    def test_a_worker_imports_grpc_and_asyncio_where_its_op_needs_them(self) -> None:
+        assert imported_by("pipeline.worker.main") & (FRAMEWORKS | {"grpc", "asyncio"}) == set()
+
     def test_the_clients_import_nothing_of_the_server(self) -> None:
         assert (
             imported_by("client.http_client, client.rpc_client") & (FRAMEWORKS | {"pipeline", "convert"})
