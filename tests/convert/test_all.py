@@ -11,10 +11,10 @@ import pytest
 
 from convert.cli import main
 from convert.steps.conversion_environment import CONVERT_PYTHON
-from convert.steps.isolation import run_isolated
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import load_serving_model
 from tests.support import models
+from tests.support.conversion_steps import Call, run_steps
 from tests.support.service_process import APPS, ServiceProcess
 
 HERE = Path(__file__).parent
@@ -29,6 +29,13 @@ SIZES = {
 }
 PADS = {"Roberta": 1, "XLMRoberta": 1}  # the id that pads, of those without types of tokens
 LABELS = ("contradiction", "neutral", "entailment")
+MODELS = [
+    ("Bert", "ForSequenceClassification", "sequence-classification"),
+    ("Ernie", "ForTokenClassification", "token-classification"),
+    ("Ernie", "ForSequenceClassification", "sequence-classification"),
+    ("Roberta", "ForSequenceClassification", "sequence-classification"),
+    ("XLMRoberta", "ForSequenceClassification", "sequence-classification"),
+]
 ROUTES = {
     "paddle": ["dynamic to static", "serving model"],
     "torch": ["weights into PaddleNLP's model", "serving model"],
@@ -71,17 +78,28 @@ def feeds(family: str) -> dict[str, Any]:
     return given if family in PADS else {**given, "token_type_ids": ids % 2 * mask}
 
 
-def in_three_forms(family: str, head: str, folder: Path) -> np.ndarray[Any, Any]:
-    """The model in three folders, each with its tokenizer and labels, and what PyTorch answers to `feeds`."""
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a folder for each of MODELS, named by family and head, that holds its three forms."""
+    folder = tmp_path_factory.mktemp("sources")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(CONVERT_PYTHON, raising=False)
+        calls = [three_forms(family, head, folder / (family + head)) for family, head, _ in MODELS]
+        run_steps(*calls, needs=("torch", "transformers", "paddlenlp"))
+    return folder
+
+
+def three_forms(family: str, head: str, folder: Path) -> Call:
+    """The call that writes a model in three forms, and what PyTorch answers to `feeds`."""
+    folder.mkdir()
     np.savez(folder / "feeds.npz", **feeds(family))
     sizes = {**SIZES, "type_vocab_size": 1} if family in PADS else SIZES
     arguments = {"family": family, "head": head, "sizes": sizes, "std": 0.3, "folder": str(folder)}
-    run_isolated(
-        "bench.convert_sources:three_forms",
-        {**arguments, "feeds": str(folder / "feeds.npz")},
-        converter="PyTorch",
-        needs=("torch", "transformers", "paddlenlp"),
-    )
+    return "bench.convert_sources:three_forms", {**arguments, "feeds": str(folder / "feeds.npz")}
+
+
+def describe_forms(folder: Path) -> np.ndarray[Any, Any]:
+    """Give each of a model's forms its tokenizer and labels; what PyTorch answers to `feeds`."""
     config = json.loads((folder / "torch/config.json").read_text("utf-8"))
     (folder / "onnx/config.json").write_text(json.dumps(config), "utf-8")
     for form in ROUTES:
@@ -122,22 +140,14 @@ def test_a_layer_that_onednn_can_not_run_is_served_by_paddle_without_it(
     np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("family", "head", "task"),
-    [
-        ("Bert", "ForSequenceClassification", "sequence-classification"),
-        ("Ernie", "ForTokenClassification", "token-classification"),
-        ("Ernie", "ForSequenceClassification", "sequence-classification"),
-        ("Roberta", "ForSequenceClassification", "sequence-classification"),
-        ("XLMRoberta", "ForSequenceClassification", "sequence-classification"),
-    ],
-)
+@pytest.mark.parametrize(("family", "head", "task"), MODELS)
 def test_one_model_from_paddle_pytorch_and_onnx_is_served_with_the_same_answers(
-    family: str, head: str, task: str, work: Path
+    family: str, head: str, task: str, sources: Path
 ) -> None:
-    expected = in_three_forms(family, head, work)
+    source = sources / (family + head)
+    expected = describe_forms(source)
     for form, steps in ROUTES.items():
-        assert main(["all", form, f"served_{form}", "--lengths", "5,9"]) == 0
+        assert main(["all", str(source / form), f"served_{form}", "--lengths", "5,9"]) == 0
         stamp = json.loads(Path(f"served_{form}/convert.json").read_text("utf-8"))
         assert stamp["route"] == steps
         model = load_serving_model(f"served_{form}")

@@ -18,6 +18,7 @@ from convert.steps.isolation import run_isolated
 from pipeline.engines import create_predictor
 from pipeline.models.serving_model import FeedPadding, load_serving_model
 from tests.support import models
+from tests.support.conversion_steps import run_steps
 
 HERE = Path(__file__).parent
 BERT, ERNIE, ALBERT, GPT2 = "BertModel", "ErnieForSequenceClassification", "AlbertModel", "GPT2Model"
@@ -61,10 +62,14 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(HERE))
-        step("save", folder=str(folder / BERT), family="Bert", head="Model")
-        step("save", folder=str(folder / ERNIE), family="Ernie", head="ForSequenceClassification", safe=False)
-        step("save", folder=str(folder / ALBERT), family="Albert", head="Model")
-        step("save", folder=str(folder / GPT2), family="GPT2", head="Model")
+        saved = {
+            BERT: {"family": "Bert", "head": "Model"},
+            ERNIE: {"family": "Ernie", "head": "ForSequenceClassification", "safe": False},
+            ALBERT: {"family": "Albert", "head": "Model"},
+            GPT2: {"family": "GPT2", "head": "Model"},
+        }
+        named = {name: {"folder": str(folder / name), **model} for name, model in saved.items()}
+        run_steps(*(("torch_models:save", arguments) for arguments in named.values()))
     config = folder / ERNIE / "config.json"
     named = {"id2label": dict(enumerate(NLI)), "label2id": {name: i for i, name in enumerate(NLI)}}
     config.write_text(json.dumps({**json.loads(config.read_text("utf-8")), **named}), "utf-8")
