@@ -21,7 +21,7 @@ def import_models() -> ModuleType:
         if spec is None:
             raise ConversionError("PaddleNLP can't be imported; install it with `make convert-env`.")
         package = importlib.util.module_from_spec(spec)
-        package.__version__ = metadata.version("paddlenlp")  # type: ignore[attr-defined]
+        vars(package)["__version__"] = metadata.version("paddlenlp")
         sys.modules["paddlenlp"] = package
         importlib.import_module("paddlenlp.data")  # first: either imports the other
     return importlib.import_module("paddlenlp.transformers")
