@@ -9,9 +9,9 @@ from typing import Any
 
 from convert.from_paddle.export import Recipe, export_as, layer_parity
 from convert.from_paddle.weights import load_params, set_weights
-from convert.from_paddlenlp.paddlenlp_import import import_models
 from convert.from_paddlenlp.paddlenlp_source import FAMILIES, HEADS
 from convert.programs.engines import import_paddle
+from convert.programs.paddlenlp_import import import_models
 from convert.programs.program_feeds import ProgramTensor, parse_input_spec
 from convert.proof.proof_inputs import Inputs
 from convert.proof.target import create_specs_target

@@ -12,8 +12,8 @@ from typing import Any
 import paddle
 from paddle.nn import functional
 
-from convert.from_paddlenlp.paddlenlp_import import import_models
 from convert.from_torch.torch_source import twin_name
+from convert.programs.paddlenlp_import import import_models
 from convert.programs.program_feeds import Array
 from pipeline.errors import ConversionError
 

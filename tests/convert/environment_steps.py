@@ -8,7 +8,7 @@ import sys
 from importlib import metadata
 from typing import Any
 
-from convert.from_paddlenlp.paddlenlp_import import import_models
+from convert.programs.paddlenlp_import import import_models
 from convert.steps.progress import Steps
 
 
