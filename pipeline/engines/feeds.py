@@ -85,19 +85,26 @@ def _form(
     if variable.alias not in feeds:
         raise MissingFeed(_missing(variable, declared, feeds), variable.alias)
     array = feeds[variable.alias]
-    if is_texts(array):
-        array = np.array(array, object)
-    if isinstance(array, np.generic):  # a number of NumPy, for a feed without axes
-        array = np.asarray(array)
     if not isinstance(array, np.ndarray):
-        raise NoArray(f"feed {variable.alias!r} is of type {type(array).__name__}, expected an ndarray")
+        array = _to_array(variable, array)
     if array.size == 0 and not allow_empty and not _declares_no_element(variable, array):
         raise UnusableFeed(f"feed {variable.alias!r} has shape {array.shape} and so no element")
     if not any_shape and not _has_shape(variable, array):
         raise UnusableFeed(_other_shape(variable, array))
-    _check_length(variable, array)
-    _check_dtype(variable, array.dtype)
+    if variable.longest:
+        _check_length(variable, array, *variable.longest)
+    if array.dtype != variable.numpy_dtype:
+        _check_dtype(variable, array.dtype)
     return array
+
+
+def _to_array(variable: Variable, value: object) -> Array:
+    """Convert a list of texts, or a number of NumPy for a feed without axes. Raises NoArray."""
+    if is_texts(value):
+        return np.array(value, object)
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    raise NoArray(f"feed {variable.alias!r} is of type {type(value).__name__}, expected an ndarray")
 
 
 def _declares_no_element(variable: Variable, array: Array) -> bool:
@@ -192,16 +199,19 @@ def _other_shape(variable: Variable, array: Array) -> str:
 
 
 def _has_shape(variable: Variable, array: Array, *, sides: bool = False) -> bool:
+    if variable.is_lod:
+        return True
+    if array.ndim != len(variable.shape):
+        return False
     # The engine checks the sides of an image: detectors are exported at 608 x 608 and fed 640 x 640.
     bound = 2 if len(variable.shape) >= IMAGE_RANK and not sides else None
-    return variable.is_lod or (
-        array.ndim == len(variable.shape)
-        and all(dim in (-1, size) for dim, size in zip(variable.shape[:bound], array.shape, strict=False))
-    )
+    for dim, size in zip(variable.shape[:bound], array.shape, strict=False):  # noqa: SIM110  (all() is slower)
+        if dim not in (-1, size):
+            return False
+    return True
 
 
-def _check_length(variable: Variable, array: Array) -> None:
-    axis, longest = variable.longest or (0, 0)
+def _check_length(variable: Variable, array: Array, axis: int, longest: int) -> None:
     if longest and axis < array.ndim and array.shape[axis] > longest:
         raise InvalidInput(
             f"feed {variable.alias!r} has length {array.shape[axis]} on axis {axis}, and the model takes "
@@ -229,9 +239,9 @@ def _offsets(lod: Any, name: str, rows: int) -> Array:
 
 
 def _check_dtype(variable: Variable, dtype: np.dtype[Any]) -> None:
-    """Raise InvalidInput or UnusableFeed for a dtype that can't be cast to the declared one."""
+    """Raise InvalidInput or UnusableFeed for another dtype that can't be cast to the declared one."""
     target = variable.numpy_dtype
-    if dtype == target or (target.kind == "O" and dtype.kind in "US"):
+    if target.kind == "O" and dtype.kind in "US":
         return
     if target.kind not in "iubf" or dtype.kind not in "iubfOUS":
         expected = "objects of str or bytes" if variable.dtype == "string" else target

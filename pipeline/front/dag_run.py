@@ -254,8 +254,8 @@ class Entry(msgspec.Struct, eq=False):
     max_branches: int = 0  # of a request at a time, see `pipeline.front.branches`; 0: the default
     load_hint: str = ""  # tells clients how to load the model again, in the error of an unloaded model
     sequences: tuple[JoinedSequences, ...] = ()  # of the Ops whose requests form sequences
-    begin: Callable[[DagRun], None] = lambda dag_run: dag_run.begin()  # starts a request
-    is_cached: bool = False  # whether `begin` looks requests up in the response cache
+    # Looks a request up in the response cache, and starts it if it is not there; None without the cache.
+    begin_cached: Callable[[DagRun], None] | None = None
     joint: Entry | None = (
         None  # used while a worker runs all steps of the ensemble; None without an Op for it
     )
@@ -538,6 +538,7 @@ class Task(msgspec.Struct, eq=False):
     number: int  # order among the tasks of one turn
     queued_at: float
     tries_left: int = 1  # within the Op's timeout, this one included
+    rows: int = 1  # of the request, as an estimate of its cost
     unseen_deaths: int = 0  # workers that died before they began the task
     lone_deaths: int = 0  # workers that died while they ran only this task
     suspect: bool = False  # a worker died after it had begun the task
@@ -597,11 +598,6 @@ class Task(msgspec.Struct, eq=False):
     def input_bytes(self) -> int:
         """Size of the encoded inputs in bytes."""
         return sum(len(part) for _, parts in self.inputs for part in parts)
-
-    @property
-    def rows(self) -> int:
-        """Number of rows (batch entries) of the request, as an estimate of its cost."""
-        return self.dag_run.request.rows
 
     @property
     def is_response(self) -> bool:
@@ -897,7 +893,8 @@ class TaskQueue:
 
     def _record_departure(self, task: Task) -> None:
         self.rows -= task.rows
-        task.cancel_wait_limit()
+        if task.wait_limit is not None:
+            task.cancel_wait_limit()
 
     def _sweep(self) -> None:
         """Remove empty slots and cancelled tasks from the queue.

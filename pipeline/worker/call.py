@@ -12,7 +12,7 @@ from pipeline.api.dag import FEED, Names
 from pipeline.api.op import REQUEST_OP, Op, OpRequest
 from pipeline.api.request_options import NO_OPTIONS, RequestInputs, RequestOptions
 from pipeline.errors import HookFailed, InvalidInput, ModelFailed, ServingError, get_error_text
-from pipeline.messages.frames import Tail, decode
+from pipeline.messages.frames import Part, Tail, decode
 from pipeline.messages.messages import CallMessage, DispatchMessage
 from pipeline.models.tensor_spec import BatchAxis, adapt_array
 
@@ -58,7 +58,8 @@ class Call(CallMessage):
                 self.error = exc
             except BaseException as exc:  # an object that leaves as it is loaded ends no worker either
                 self.error = _as_hook_failed(f"input {name!r} can't be rebuilt", exc)
-        self._decode_state(tail)
+        if self.state is not None:
+            self._decode_state(tail.unstow(self.state))
         client_inputs: Mapping[str, Any] | None = inputs.get(FEED)
         if type(request_inputs := inputs.get(REQUEST_OP)) is dict:
             client_inputs = inputs[REQUEST_OP] = RequestInputs(request_inputs)
@@ -76,10 +77,7 @@ class Call(CallMessage):
         if FEED in inputs:
             self.direct, self.feeds, self.carried = True, [inputs[FEED]], carried
 
-    def _decode_state(self, tail: Tail) -> None:
-        if self.state is None:
-            return
-        parts = tail.unstow(self.state)
+    def _decode_state(self, parts: Sequence[Part]) -> None:
         try:
             self.sequence_state = decode(parts, allow_pickle=True)  # a worker has encoded it
         except BaseException as exc:

@@ -251,7 +251,7 @@ class Executor:
         ran, since_ns = list[Run](), time.perf_counter_ns()
         for number, run in enumerate(self._runner.run(batches), 1):
             ran.append(run)
-            over = time.perf_counter_ns() - since_ns >= patience_ns
+            over = time.perf_counter_ns() - since_ns >= patience_ns or number == len(batches)
             if over or self._runner.expected_ns(batches[number : number + 1]) >= patience_ns:
                 yield from ran
                 ran, since_ns = [], time.perf_counter_ns()
@@ -336,7 +336,8 @@ class Executor:
         The latter are postprocessed here.
         """
         early = [call for call in calls if call.error is not None or call.feeds is None]
-        self._postprocess([call for call in early if call.error is None])
+        if early:
+            self._postprocess([call for call in early if call.error is None])
         return early
 
     def _finish(self, run: Run) -> tuple[list[Call], Timings]:
@@ -495,12 +496,14 @@ class Outputs:
         if call.error is None:
             try:
                 outcome, parts = self._outcome(call)
+                settled = Settled(call.index, outcome)
                 state = [] if call.next_state is None else encode(call.next_state, allow_pickle=True)
-                traced = call.trace is not None and call.trace.with_tensors
-                tensors = describe_tensors(call) if traced else ()
-                return Settled(
-                    call.index, outcome, stow(parts, tail), state=stow(state, tail), tensors=tensors
-                )
+                if call.trace is not None and call.trace.with_tensors:
+                    settled.tensors = describe_tensors(call)
+                settled.parts = stow(parts, tail)
+                if state:
+                    settled.state = stow(state, tail)
+                return settled
             except ServingError as exc:
                 call.error = exc
             except BaseException as exc:  # an answer's own __repr__, say: it must not take the batch along

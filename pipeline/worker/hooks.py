@@ -378,7 +378,7 @@ class Hooks:
                 for result in self._by_halves(hook, function, requests[part], fetches and fetches[part])
             ]
         return [
-            self._result_or_error(result, hook, request)
+            result if type(result) is dict else self._result_or_error(result, hook, request)
             for result, request in zip(results, requests, strict=True)
         ]
 

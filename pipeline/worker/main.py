@@ -171,7 +171,8 @@ class Front:
         self._sending = threading.Lock()
         self._telling_metrics = threading.Lock()
         self._streams: dict[tuple[int, int], AnswerStream] = {}  # by dispatch and index of the request
-        self.own_metrics: Callable[[], list[Any] | None] = lambda: None  # what its model counts itself
+        # Returns the metrics that the model counts itself, if they have changed; None without any.
+        self.own_metrics: Callable[[], list[Any] | None] | None = None
         self.service_stops = False  # the process shall call the script's handler of SIGTERM at its end
 
     def receive(self) -> Frame | None:
@@ -255,8 +256,10 @@ class Front:
 
     def tell_own_metrics(self) -> None:
         """Send the front the metrics that the model counts itself, if they have changed."""
+        if self.own_metrics is None:
+            return
         with self._telling_metrics:  # an older state must not follow a newer one
-            self._write(self._own_metrics_frame())
+            self._write(self._own_metrics_frame(self.own_metrics))
 
     def tell_metrics_in_background(self, changed: threading.Event) -> None:
         """Send the front changed metrics while the model runs. changed: see `ModelCode.metrics_changed`."""
@@ -270,8 +273,8 @@ class Front:
         threading.Thread(target=send_changes, name="metrics", daemon=True).start()
 
     @isolated(())
-    def _own_metrics_frame(self) -> list[Part]:
-        families = self.own_metrics()
+    def _own_metrics_frame(self, own_metrics: Callable[[], list[Any] | None]) -> list[Part]:
+        families = own_metrics()
         return [] if families is None else frame(OwnFamilies(families))
 
     def send_streamed(self, answer: StreamedAnswer, tail: Sequence[Part]) -> None:

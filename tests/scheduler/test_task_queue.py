@@ -20,6 +20,7 @@ class Waiting:
         self.place = (priority, turn, number)
         self.left = self.late = False
         self.in_line = True
+        self.wait_limit = object()
 
     def cancel_wait_limit(self) -> None:
         assert self.in_line, "a task leaves the line once"

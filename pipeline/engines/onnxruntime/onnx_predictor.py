@@ -270,7 +270,8 @@ class OnnxPredictor:
             else:
                 checked[alias] = as_texts(alias, checked[alias])
         named = {name: checked[alias] for alias, name in self._names.items()}
-        named |= check_feeds([variable for variable in self._optional if variable.alias in feeds], feeds)
+        if self._optional:
+            named |= check_feeds([variable for variable in self._optional if variable.alias in feeds], feeds)
         session = _session_for(sessions, {name: array.shape for name, array in named.items()})
         try:
             fetched = self._run_session(session, named)

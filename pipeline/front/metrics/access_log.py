@@ -60,7 +60,6 @@ class AccessLog:
         """Log each request from now on, or no longer, as the level of the log says."""
         self.logs_requests = log.isEnabledFor(logging.DEBUG)
 
-    @isolated(None)
     def answered(self, endpoint: str) -> None:
         """Count a request that was answered. endpoint: name of its protocol."""
         self._outcomes[endpoint, 0] += 1

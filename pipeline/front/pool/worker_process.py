@@ -467,7 +467,8 @@ class Instance:
                 run_isolated(task.fail, get_error(settled))
                 continue
             parts = tail.unstow(settled.parts)
-            run_isolated(task.complete, settled.outcome, parts, tail.unstow(settled.state))
+            state = tail.unstow(settled.state) if settled.state else ()
+            run_isolated(task.complete, settled.outcome, parts, state)
             if has_large and sum(map(len, parts)) > LARGE_BYTES:
                 yield
         if reply.last:
@@ -479,7 +480,8 @@ class Instance:
                 dispatch.abandoned = True
                 run_isolated(self._callbacks.declined, unanswered)
             self.process.reserved = False  # only this dispatch can have reserved it
-            self._end_abandonment()
+            if self.hangs or self.abandoned is not None:
+                self._end_abandonment()
         run_isolated(self._callbacks.replied, self, dispatch, reply)
         if not reply.last:
             dispatch.run_began = time.monotonic()

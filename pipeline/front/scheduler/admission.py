@@ -108,9 +108,11 @@ class Admission:
 
         A batcher calls this after each measured model run.
         """
-        paces = [queue.pace for queue in self._queues.values()]
-        self._per_row_s = MARGIN * sum(pace.per_row_s for pace in paces)
-        self._runs_s = MARGIN * sum(pace.run_s for pace in paces)
+        per_row_s = runs_s = 0.0
+        for queue in self._queues.values():
+            per_row_s += queue.pace.per_row_s
+            runs_s += queue.pace.run_s
+        self._per_row_s, self._runs_s = MARGIN * per_row_s, MARGIN * runs_s
 
     def _compare(self, request: Request, dag: Dag, client: Client, pending: int, remaining_s: float) -> None:
         """Raise Overloaded or DeadlineExceeded if the request can't be answered before its deadline.

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 
@@ -100,7 +100,7 @@ class BatchPolicy:
     least: int = 0  # requests that leave at once; 0: a full batch
     max_rows: int = 0  # rows of a full batch; 0: any number, only requests count
 
-    @property
+    @cached_property
     def full(self) -> int:
         """Number of queued requests that are sent at once, without a wait for further requests."""
         return self.least or self.batch_size
@@ -476,6 +476,7 @@ class Batcher:
             next(_numbers),
             time.monotonic(),
             self._tries,
+            dag_run.request.rows,
             in_order=self._in_order,
             turn=turn,
         )
@@ -839,7 +840,8 @@ class Batcher:
         instance.answered = 0 if dispatch.abandoned else len(dispatch.tasks)
         if not dispatch.abandoned:
             self._note_pace(instance.idle_since - dispatch.began, dispatch)
-            self._learn_batch_limit(dispatch, instance.idle_since)
+            if self._learned is not None:
+                self._learn_batch_limit(self._learned, dispatch, instance.idle_since)
 
     def _record_steps(self, timings: Timings, of_steps: Mapping[str, OpFigures]) -> None:
         """Add the batches of an ensemble's steps, which one worker has run, to the metrics of each step's Op.
@@ -944,11 +946,8 @@ class Batcher:
         self._update_paces()
 
     @isolated(None)
-    def _learn_batch_limit(self, dispatch: Dispatch, now: float) -> None:
+    def _learn_batch_limit(self, learned: BatchLimit, dispatch: Dispatch, now: float) -> None:
         """Add a dispatch to the search of `batch_size: auto`, and apply and log a new limit."""
-        learned = self._learned
-        if learned is None:
-            return
         before = learned.limit
         if learned.record(dispatch.queued_at, dispatch.began, now, len(dispatch.tasks)):
             self.limit_batches(learned.used)

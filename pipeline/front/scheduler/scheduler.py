@@ -393,8 +393,7 @@ class Scheduler:
         if self._cache is not None and model.uses_cache:
             figures = self.metrics.of_ops[model.op].cache if requests is None else requests.cache
             domain = self._get_cache_domain(model, self._cache)
-            entry.begin = partial(self._cache.begin, domain=domain, figures=figures)
-            entry.is_cached = True
+            entry.begin_cached = partial(self._cache.begin, domain=domain, figures=figures)
         if model.joint_op:
             queues = {**entry.queues, JOINT: self._queue(model.joint_op)}
             entry.joint = msgspec.structs.replace(entry, dag=build_joint_dag(model.joint_op), queues=queues)
@@ -428,7 +427,7 @@ class Scheduler:
 
     def is_cached(self, model: str) -> bool:
         """Return whether the response cache answers requests of a model. model: its key."""
-        return self._entries[model].is_cached
+        return self._entries[model].begin_cached is not None
 
     def keeps_sequences(self, model: str) -> bool:
         """Return whether the requests of a model belong to sequences. model: its key."""
@@ -589,7 +588,10 @@ class Scheduler:
         if request.deadline < math.inf:
             dag_run.due_key = self._deadlines.expire_at(dag_run, request.deadline)
         try:
-            entry.begin(dag_run)
+            if entry.begin_cached is None:
+                dag_run.begin()
+            else:
+                entry.begin_cached(dag_run)
         except Exception:
             dag_run.leave()
             raise

@@ -163,7 +163,7 @@ class HungRuns:
             len(instance.in_flight) > 1 and not instance.in_flight[1].recalled
         ):
             looks.append(began + late_after_s(self._get_times().usual_s))
-        return min(at for at in looks if at > now)
+        return min([at for at in looks if at > now])
 
     def _look(self) -> None:
         self._timer = None
