@@ -374,7 +374,7 @@ STATE_CHANGES = (
         ({"Sec-Fetch-Site": "same-site"}, 403),
         ({"Content-Type": "text/plain; charset=utf-8"}, 415),
         ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
-        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded", "User-Agent": "Mozilla/5.0 (X11)"}, 415),
     ],
 )
 def test_a_page_of_another_site_changes_nothing(
@@ -384,6 +384,15 @@ def test_a_page_of_another_site_changes_nothing(
     assert answer.status == status
     assert "error" in answer.json
     assert service.http("/v2/models/test/ready").status == 200
+
+
+def test_curl_and_the_clients_in_cpp_may_change_settings_with_their_content_type(
+    service: ServiceProcess,
+) -> None:
+    headers = {"Content-Type": "application/x-www-form-urlencoded", "User-Agent": "curl/8.5.0"}
+    assert service.http("/v2/logging", b"{}", headers=headers).status == 200
+    del headers["User-Agent"]
+    assert service.http("/v2/logging", b"{}", headers=headers).status == 200
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -541,7 +541,11 @@ def _sniff_media_type(body: bytes) -> tuple[str, str] | None:
 
 
 _SAME_SITE = ("", "same-origin", "none")  # "none": the user entered the address
-_SIMPLE_MEDIA_TYPES = ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
+_FORM = (
+    "application/x-www-form-urlencoded"  # what curl and Triton's C++ client send where nobody names a type
+)
+_SIMPLE_MEDIA_TYPES = ("text/plain", "multipart/form-data", _FORM)
+_BROWSER = "mozilla"  # in the User-Agent of every browser, which no page can change
 _PORTS = {"http": "80", "https": "443"}
 
 
@@ -551,7 +555,8 @@ def refuse_cross_site(request: HttpRequest) -> None:
     For endpoints that change the server: a web page must not change a server that only its visitor can reach.
     Browsers send requests with the content type of a form or text/plain to any server, without a preflight
     request. They name the page's origin in `Origin`, and its relation to the server in `Sec-Fetch-Site`.
-    Requests without a content type are allowed: Triton's clients send none, and a browser adds an Origin.
+    Requests without a content type are allowed: Triton's clients send none, and a browser adds an Origin. The
+    content type of a form is allowed from a program that is no browser.
     """
     site = header(request, b"sec-fetch-site").strip().lower()
     if site not in _SAME_SITE:
@@ -560,7 +565,8 @@ def refuse_cross_site(request: HttpRequest) -> None:
     if b"origin" in request.headers and not _is_same_origin(origin, header(request, b"host")):
         raise CrossSite(f"{request.path} changes the server: a page of {origin[:100]!r} may not ask it")
     media = header(request, b"content-type").partition(";")[0].strip().lower()
-    if media in _SIMPLE_MEDIA_TYPES:
+    is_program = media == _FORM and _BROWSER not in header(request, b"user-agent").lower()
+    if media in _SIMPLE_MEDIA_TYPES and not is_program:
         error = CrossSite(f"{request.path} takes application/json, not {media}, which any page may send")
         error.http_status = 415
         raise error
