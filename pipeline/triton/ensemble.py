@@ -403,8 +403,8 @@ def _select_step_models(models: Sequence[ServedModel], name: str, repository: st
     The model of the ensemble's own repository goes first. Empty if several other repositories have the name.
     """
     named = [model for model in models if model.public_name == name]
-    beside = [model for model in named if model.repository == repository]
-    return beside or (named if len({model.name for model in named}) == 1 else [])
+    same_folder = [model for model in named if model.repository == repository]
+    return same_folder or (named if len({model.name for model in named}) == 1 else [])
 
 
 def _depends_on(config: ModelConfig, name: str, models: Sequence[ServedModel]) -> bool:

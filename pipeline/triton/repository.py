@@ -175,10 +175,10 @@ class ModelRepository:
         identifiers = self.find_identifiers(name)
         if len(identifiers) == 1:
             return identifiers[0]
-        beside = (
+        candidates = (
             build_identifier(name, n) for n, folder in enumerate(self.folders, 1) if folder == repository
         )
-        return next((identifier for identifier in beside if identifier in identifiers), name)
+        return next((identifier for identifier in candidates if identifier in identifiers), name)
 
     def read_models(self, names: Sequence[str] | None = None) -> RepositoryContent:
         """Read and check the named models (None: all), and the models that their ensembles use.
@@ -283,11 +283,11 @@ class _RepositoryReader:
             return
         needs: list[RunNeeds] = []
         for name, models in list(self._by_name.items()):
-            own = [each for model in models for each in model.run_needs]
-            if error := find_kind_error([*needs, *own]):
+            model_needs = [each for model in models for each in model.run_needs]
+            if error := find_kind_error([*needs, *model_needs]):
                 self._withdraw(name, UnavailableModel(models[-1].version, f"Invalid argument: {error}"))
             else:
-                needs += own
+                needs += model_needs
 
     def _withdraw(self, name: str, why: UnavailableModel) -> None:
         """Remove a model that was read from the result, with the ensembles that run the model."""
@@ -574,8 +574,8 @@ class _RepositoryReader:
         As in Triton, all models with the name of a step are read. The step runs one of them.
         """
         source, steps = self._repository, ensemble.list_step_models(config)
-        known = set(source.names())
-        identifiers = [each for name in steps if name in known for each in source.find_identifiers(name)]
+        names = set(source.names())
+        identifiers = [each for name in steps if name in names for each in source.find_identifiers(name)]
         self._read_ahead(identifiers)
         resolved = {name: source.resolve(name, repository) for name in steps}
         for identifier in identifiers:

@@ -1,4 +1,4 @@
-"""Which requests may share a delayed batch: equal shapes and inputs, as in Triton's dynamic batcher."""
+"""The rule for delayed batches: requests of a batch have equal shapes and inputs, as in Triton."""
 
 from __future__ import annotations
 

@@ -605,9 +605,9 @@ class Batcher:
         """Return the first of these tasks, up to one that can't share a delayed batch with them."""
         if not self._policy.max_queue_delay_s:
             return tasks
-        most = min(len(tasks), self._policy.full)  # a full batch need not wait for more
-        alike = count_alike(task.dag_run.request.batch_key for task in itertools.islice(tasks, most))
-        return tasks if alike == most else list(itertools.islice(tasks, alike))
+        limit = min(len(tasks), self._policy.full)  # a full batch need not wait for more
+        alike = count_alike(task.dag_run.request.batch_key for task in itertools.islice(tasks, limit))
+        return tasks if alike == limit else list(itertools.islice(tasks, alike))
 
     def _may_grow(self, tasks: TaskQueue | list[Task] | None = None) -> bool:
         """Return whether queued tasks may wait for more, because they fill no batch. tasks: None for all.

@@ -45,7 +45,9 @@ class OtherModels:
         try:
             return _decode_response(
                 ModelInferResponse.FromString(
-                    self._call_server("ModelInfer", self._encode(request), timeout_s, _get_trace(request))
+                    self._call_server(
+                        "ModelInfer", self._encode_resolved(request), timeout_s, _get_trace(request)
+                    )
                 )
             )
         except (CallFailed, ServingError, ValueError) as exc:
@@ -59,7 +61,7 @@ class OtherModels:
         from client.protos.kserve_v2_pb2 import ModelStreamInferResponse
 
         try:
-            message = self._encode(request)
+            message = self._encode_resolved(request)
             method = self._connect().stream_stream(
                 f"{_SERVICE}ModelStreamInfer", bytes, ModelStreamInferResponse.FromString
             )
@@ -104,7 +106,7 @@ class OtherModels:
         answer = self._call_server("ModelReady", message.SerializeToString())
         return bool(ModelReadyResponse.FromString(answer).ready)
 
-    def _encode(self, request: InferenceRequest) -> bytes:
+    def _encode_resolved(self, request: InferenceRequest) -> bytes:
         return _encode_request(request, self._resolve(request.get_target_model()[0]))
 
     def _call_server(
