@@ -86,7 +86,7 @@ def _form(
         raise MissingFeed(_missing(variable, declared, feeds), variable.alias)
     array = feeds[variable.alias]
     if not isinstance(array, np.ndarray):
-        array = _to_array(variable, array)
+        array = _build_feed_array(variable, array)
     if array.size == 0 and not allow_empty and not _declares_no_element(variable, array):
         raise UnusableFeed(f"feed {variable.alias!r} has shape {array.shape} and so no element")
     if not any_shape and not _has_shape(variable, array):
@@ -98,7 +98,7 @@ def _form(
     return array
 
 
-def _to_array(variable: Variable, value: object) -> Array:
+def _build_feed_array(variable: Variable, value: object) -> Array:
     """Convert a list of texts, or a number of NumPy for a feed without axes. Raises NoArray."""
     if is_texts(value):
         return np.array(value, object)
