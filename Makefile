@@ -6,6 +6,7 @@ PY := $(VENV)/bin/python
 SERVING := $(VENV)/.serving-installed
 DEV := $(VENV)/.dev-installed
 PAGE := $(VENV)/.page-installed
+RAY := $(VENV)/.ray-installed
 SYSTEM := $(VENV)/.system-installed
 MUTANTS := $(VENV)/.mutants-installed
 CONVERT_VENV := .venv-convert
@@ -37,7 +38,7 @@ BASE_ARGUMENT = $(if $(BASE),--build-arg BASE=$(BASE))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-plain-grpc test-page test-torch test-system coverage check convert-env pdmodel-env test-convert fuzz simulate mutants chaos bench bench-sequences docker docker-onnx protos lock sbom clean
+.PHONY: help setup serve test test-plain-grpc test-page test-torch test-ray test-system coverage check convert-env pdmodel-env test-convert fuzz simulate mutants chaos bench bench-sequences docker docker-onnx protos lock sbom clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -62,6 +63,9 @@ test-plain-grpc: $(DEV)  ## Tests of the gRPC ports on grpc.aio alone, as after 
 
 test-torch: $(TORCH_SERVING)  ## Tests of the PyTorch engine, in .venv-torch (TORCH_INDEX=... names where PyTorch comes from)
 	$(TORCH_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/torch
+
+test-ray: $(RAY)  ## Tests of `paddlewheel ray up` on a Ray cluster of several nodes on this machine
+	$(PY) -m pytest tests/ray
 
 test-system: $(SYSTEM)  ## Generated requests for every operation; nginx, HAProxy, Prometheus, Redis; models in S3; spoken digits; manifests
 	$(PY) -m convert demo
@@ -156,6 +160,10 @@ $(PAGE): requirements/page.txt $(DEV)
 
 $(SYSTEM): requirements/system.txt requirements/kubernetes.txt $(DEV)
 	@docker/install.sh system $(VENV)
+	@touch $@
+
+$(RAY): requirements/ray.txt $(DEV)
+	@docker/install.sh ray $(VENV)
 	@touch $@
 
 $(MUTANTS): requirements/mutants.txt $(DEV)

@@ -13,6 +13,7 @@
 #                                          generator
 #   docker/install.sh page DIR             what drives a browser in the tests of /docs, beside it
 #   docker/install.sh system DIR           what `make test-system` needs, beside it
+#   docker/install.sh ray DIR              Ray, for `make test-ray`, beside it
 #   docker/install.sh mutants DIR          mutmut, for `make mutants`, beside it
 #   docker/install.sh browser              prints where Chromium is, installed first where it is not (Debian; as root)
 #   docker/install.sh nginx                prints where nginx is, installed first where it is not (Debian; as root)
@@ -155,6 +156,9 @@ page | mutants)
 system)
     install_locked "$2" requirements/system.txt --quiet
     pip_install "$2" --no-deps --quiet --upgrade --target "$2/kubernetes" --requirement requirements/kubernetes.txt
+    ;;
+ray)
+    install_locked "$2" requirements/ray.txt --quiet
     ;;
 browser)
     install_browser >&2

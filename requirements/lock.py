@@ -19,14 +19,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# Each index has other builds of PyTorch. Few services need S3 or Redis; the group `system` has them.
-UNLOCKED_EXTRAS = ("torch", "s3", "redis")
+# Each index has other builds of PyTorch. Few services need S3, Redis or Ray: the groups `system` and `ray` do.
+UNLOCKED_EXTRAS = ("torch", "ray", "s3", "redis")
 SOURCES = "jieba,seqeval"  # published without wheels; paddlenlp asks for them
 HERE = Path(__file__).resolve().parent
 HEADER = "# Written by `make lock` from pyproject.toml, for Linux x86-64 and Python 3.11-3.13. Do not edit.\n"
 PYTHONS = ("3.11", "3.12", "3.13")
 HASHED = {  # locks with hashes, and the versions of Python that install them
-    **dict.fromkeys(("serving.txt", "onnx.txt", "dev.txt", "page.txt", "system.txt", "mutants.txt"), PYTHONS),
+    **dict.fromkeys(
+        ("serving.txt", "onnx.txt", "dev.txt", "page.txt", "ray.txt", "system.txt", "mutants.txt"), PYTHONS
+    ),
     "to-onnx.txt": ("3.11",),
 }
 PLATFORM = "x86_64-manylinux_2_40"  # also takes the wheels for older glibc
@@ -131,7 +133,7 @@ def main() -> None:
     both = resolve(asked + tested, constraints=serving)
     dev = {name: version for name, version in both.items() if name not in serving}
     write(HERE / "dev.txt", dev, "-r serving.txt\n")
-    for group in ("page", "system", "mutants"):
+    for group in ("page", "ray", "system", "mutants"):
         more = resolve(asked + tested + project["dependency-groups"][group], constraints=serving)
         pins = {name: version for name, version in more.items() if name not in both}
         write(HERE / f"{group}.txt", pins, "-r dev.txt\n")

@@ -80,6 +80,9 @@ DEFAULT_NAME = "default_service"
 serve_instead: Callable[[Service], None] | None = None
 """Replacement for `Service.serve`, set before a worker or `pipeline run` runs the script."""
 
+replaced_sections: Mapping[str, Any] = {}
+"""Sections in place of the sections of config.yml, set before `pipeline ray up` runs the script."""
+
 
 class Service:
     """Base class of WebService and PipelineServer: a DAG of steps (Ops) with a name and a configuration."""
@@ -132,6 +135,7 @@ class Service:
         config = load_config(
             self._config_source,
             op_overrides={op.name: op.given_options for op in ops.values()},
+            replaced_sections=replaced_sections,
             before_warnings=lambda loaded: log_first_lines(loaded.logging, self.name),
         )
         config = self._resolve_files(self._drop_unused_sections(config, ops))

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -419,13 +420,14 @@ def load_config(
     source: str | Path | Mapping[str, Any],
     *,
     op_overrides: Mapping[str, Mapping[str, Any]] | None = None,
+    replaced_sections: Mapping[str, Any] = MappingProxyType({}),
     before_warnings: Callable[[ServiceConfig], None] = lambda config: None,
 ) -> ServiceConfig:
     """Load and validate config.yml, from a path or from its content as a mapping.
 
     `op_overrides` are the arguments of the script's steps (Ops) by name. They win over the file; None counts
-    as absent. Logs a warning for each key that Paddle Serving ignored, after `before_warnings`. Raises one
-    ConfigError with every mistake, one per line.
+    as absent. `replaced_sections` are sections in place of the file's. Logs a warning for each key that
+    Paddle Serving ignored, after `before_warnings`. Raises one ConfigError with every mistake, one per line.
     """
     notes: list[str] = []
     if isinstance(source, Mapping):
@@ -436,7 +438,7 @@ def load_config(
         op: {key: value for key, value in options.items() if value is not None}
         for op, options in (op_overrides or {}).items()
     }
-    data = _merge_overrides(data, overrides)
+    data = {**_merge_overrides(data, overrides), **replaced_sections}
     try:
         try:
             config = _validate(data)

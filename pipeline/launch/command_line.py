@@ -22,6 +22,7 @@ from pipeline.launch.command_options import (
     ExportTritonOptions,
     KillOptions,
     NewOptions,
+    RayUpOptions,
     RunOptions,
     ScoreOptions,
     StopOptions,
@@ -241,6 +242,14 @@ def _agent(options: AgentOptions) -> None:
     run_agent(settings)
 
 
+def _ray_up(options: RayUpOptions) -> None:
+    end_plainly()
+    survive_hangups()
+    with left_at_once():
+        from pipeline.launch.ray_command import ray_up
+    ray_up(options)
+
+
 def _stop(options: StopOptions) -> None:
     from pipeline.launch.stop_command import choose_services, stop
 
@@ -261,26 +270,37 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"paddlewheel {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    exports: Commands | None = None
+    groups: dict[str, Commands] = {}
     for command in _COMMANDS:
-        if command.name.startswith("export "):
-            if exports is None:
+        group, _, subcommand = command.name.partition(" ")
+        if subcommand and group not in groups:
+            if group == "export":
                 add_conversion(commands)
-                exports = _add_exports(commands)
-            command.add_to(exports)
-        else:
-            command.add_to(commands)
+            groups[group] = _add_group(commands, group)
+        command.add_to(groups[group] if subcommand else commands)
     return parser
 
 
-def _add_exports(commands: Commands) -> Commands:
-    """Add the command `export`, and return the place for its own commands, one for each format."""
-    parser = commands.add_parser(
-        "export",
-        help="write a service for Triton, Kubernetes or KServe",
-        epilog="Example: paddlewheel export kubernetes myservice --output kubernetes",
-    )
-    return parser.add_subparsers(required=True, metavar="FORMAT")
+def _add_group(commands: Commands, name: str) -> Commands:
+    """Add a command that has commands of its own, and return the place for these."""
+    help_text, example, metavar = _GROUPS[name]
+    parser = commands.add_parser(name, help=help_text, epilog=f"Example: {example}")
+    return parser.add_subparsers(required=True, metavar=metavar)
+
+
+_GROUPS = {
+    "export": (
+        "write a service for Triton, Kubernetes or KServe",
+        "paddlewheel export kubernetes myservice --output kubernetes",
+        "FORMAT",
+    ),
+    "ray": (
+        "run a service whose workers are on a Ray cluster",
+        "paddlewheel ray up myservice --address 10.0.0.2:6379",
+        "COMMAND",
+    ),
+}
+"""Help text, example and metavar of each command that has commands of its own."""
 
 
 class _Command(NamedTuple):
@@ -409,6 +429,13 @@ _COMMANDS = (
         AgentOptions,
         "run workers on this machine for services whose front is on another",
         "paddlewheel agent --address 0.0.0.0:7071 --token-file token",
+    ),
+    _Command(
+        "ray up",
+        _ray_up,
+        RayUpOptions,
+        "run a service whose workers Ray places on the nodes of its cluster",
+        "paddlewheel ray up myservice --address 10.0.0.2:6379 --resources ocr=CPU:2,GPU:1",
     ),
     _Command(
         "stop",

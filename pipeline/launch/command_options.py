@@ -544,6 +544,20 @@ class AgentOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RayUpOptions:
+    """The options of `paddlewheel ray up`, which runs a service on a Ray cluster."""
+
+    service: Path = argument(metavar="SERVICE", help="folder of a service, or its script")
+    address: str = option(
+        default="auto", metavar="HOST:PORT", help="of the Ray cluster (the cluster of this machine)"
+    )
+    config: Path | None = option(metavar="PATH", help="in place of config.yml by the script")
+    resources: tuple[str, ...] = option(
+        default=(), metavar="OP=NAME:COUNT,...", help="of a worker, e.g. ocr=CPU:2,GPU:1 (CPU:1)"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class KillOptions:
     """The options of `paddlewheel kill`, which select the running services to end.
 

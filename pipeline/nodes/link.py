@@ -2,7 +2,8 @@
 
 Proxy and agent prove to each other that they know the token (HMAC-SHA256 over a nonce of the other side), and
 compare their versions. Then packets carry complete frames of `pipeline.messages.frames` in both directions,
-counts of begun and recalled requests, and the exit status of the worker.
+counts of begun and recalled requests, and the exit status of the worker. A placer answers a proxy in place of
+an agent, with the address of the agent that it has started.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import platform
 import ssl
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, SupportsIndex
 
@@ -63,6 +64,8 @@ class PacketKind(IntEnum):
     COUNTS = 6  # agent: begun requests and activity of an instance; proxy: recalled requests
     PING = 7
     ENDED = 8  # agent: the exit status of the worker
+    WAITING = 9  # placer: no agent yet, with the reason in UTF-8
+    MOVED = 10  # placer: a MAC, and the address of the agent for the worker
 
 
 class Packet(NamedTuple):
@@ -81,6 +84,7 @@ class Offer(msgspec.Struct):
     version: str  # of the package
     python: str
     name: str  # of the worker, for log lines
+    op: str
     instances: int
     now: float  # time.monotonic() of the front's machine
     timeout_s: float  # see `nodes.timeout`
@@ -114,6 +118,7 @@ class Link:
         self._reader = reader
         self._writer = writer
         self._is_reading = False
+        self._placer_link: Link | None = None
 
     @property
     def peer_address(self) -> str:
@@ -184,6 +189,10 @@ class Link:
                 while True:
                     await self.receive_packet()
 
+    def keep_open(self, placer_link: Link) -> None:
+        """Keep the connection to the placer open as long as this connection to the agent."""
+        self._placer_link = placer_link
+
     def abort(self) -> None:
         """Close the connection without sending what is buffered."""
         self._writer.transport.abort()
@@ -209,24 +218,45 @@ def create_server_protocol(connected: object) -> asyncio.StreamReaderProtocol:
     return asyncio.StreamReaderProtocol(_CountingReader(_BUFFER_BYTES, loop), connected, loop)  # type: ignore[arg-type]
 
 
-async def offer_worker(link: Link, token: bytes, name: str, instances: int, timeout_s: float) -> None:
-    """Authenticate at an agent, and ask for a worker. Raises AgentRefused and LinkLost."""
+class WorkerRequest(NamedTuple):
+    """A proxy's request for a worker."""
+
+    token: bytes
+    name: str  # of the worker
+    op: str
+    instances: int
+    timeout_s: float  # see `nodes.timeout`
+
+
+async def offer_worker(link: Link, request: WorkerRequest, log_reason: Callable[[str], None]) -> str:
+    """Authenticate at an agent, and ask for a worker. Return an empty text when the agent starts the worker.
+
+    A placer starts an agent first. Then return the address of the agent, which runs until the connection to
+    the placer is closed. log_reason: called with the reason while the placer has no agent. Raises
+    AgentRefused and LinkLost.
+    """
+    token = request.token
     challenge = await link.read_handshake(PacketKind.CHALLENGE)
     nonce = os.urandom(_NONCE_BYTES)
-    offer = Offer(nonce, PROTOCOL_VERSION, __version__, PYTHON, name, instances, time.monotonic(), timeout_s)
-    data = msgspec.json.encode(offer)
+    versions = PROTOCOL_VERSION, __version__, PYTHON
+    worker = request.name, request.op, request.instances
+    data = msgspec.json.encode(Offer(nonce, *versions, *worker, time.monotonic(), request.timeout_s))
     await link.send(PacketKind.OFFER, _mac(token, b"proxy", challenge.data, data) + data)
-    answer = await link.read_handshake(PacketKind.ACCEPTED, PacketKind.REFUSED)
+    last_kinds = PacketKind.ACCEPTED, PacketKind.REFUSED, PacketKind.MOVED
+    while (answer := await link.read_handshake(*last_kinds, PacketKind.WAITING)).kind == PacketKind.WAITING:
+        log_reason(answer.data.decode("utf-8", "replace"))
     if answer.kind == PacketKind.REFUSED:
         refused = msgspec.json.decode(answer.data, type=Refused)
         error = AgentRefused(f"the agent {link.peer_address} refuses: {refused.reason}")
         error.is_final = refused.is_final
         raise error
-    if not hmac.compare_digest(answer.data, _mac(token, b"agent", nonce, b"")):
+    mac, address = answer.data[:_MAC_BYTES], answer.data[_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(token, b"agent", nonce, address)):
         error = AgentRefused(f"{link.peer_address} does not know the token of nodes.token_file")
         error.is_final = True
         raise error
-    link.timeout_s = timeout_s
+    link.timeout_s = request.timeout_s
+    return address.decode("utf-8")
 
 
 async def read_offer(link: Link, token: bytes) -> Offer:
@@ -260,6 +290,12 @@ async def read_offer(link: Link, token: bytes) -> Offer:
 async def accept(link: Link, token: bytes, offer: Offer) -> None:
     """Tell a proxy that its worker is starting, and prove that this agent knows the token."""
     await link.send(PacketKind.ACCEPTED, _mac(token, b"agent", offer.nonce, b""))
+
+
+async def move(link: Link, token: bytes, offer: Offer, address: str) -> None:
+    """Tell a proxy the address of the agent that starts its worker."""
+    data = address.encode()
+    await link.send(PacketKind.MOVED, _mac(token, b"agent", offer.nonce, data) + data)
 
 
 async def refuse(link: Link, reason: str, *, is_final: bool) -> AgentRefused:

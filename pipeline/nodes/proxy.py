@@ -16,8 +16,7 @@ import resource
 import signal
 import ssl
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -43,6 +42,7 @@ from pipeline.nodes.link import (
     Link,
     LinkLost,
     PacketKind,
+    WorkerRequest,
     cancel_tasks,
     offer_worker,
     open_link,
@@ -144,7 +144,26 @@ class Proxy:
                 local.arena.note_begin(dispatch_id)
 
 
-async def find_agent(nodes: NodesConfig, start: Start, instances: int) -> tuple[Link, str]:
+class ReasonLog:
+    """Logs why a worker waits for a node, once for each reason."""
+
+    def __init__(self, worker: str, start_timeout_s: float) -> None:
+        self._worker = worker
+        self._start_timeout_s = start_timeout_s
+        self._logged = ""
+
+    def log(self, reason: str) -> None:
+        if reason != self._logged:
+            log.warning(
+                "Worker %s waits for a node, for %g s at most (start_timeout): %s",
+                self._worker, self._start_timeout_s, reason,
+            )  # fmt: skip
+            self._logged = reason
+
+
+async def find_agent(
+    nodes: NodesConfig, start: Start, instances: int, log_reason: Callable[[str], None]
+) -> tuple[Link, str]:
     """Return the connection to an agent that starts the worker, and the address of the agent.
 
     Workers begin at different agents, by the number of their first instance. Tries go on while an agent may
@@ -153,15 +172,14 @@ async def find_agent(nodes: NodesConfig, start: Start, instances: int) -> tuple[
     """
     token = read_token(Path(nodes.token_file))
     context = None if nodes.ca_file is None else ssl.create_default_context(cafile=nodes.ca_file)
-    ask = partial(_ask_agent, context, token, start.name, instances, nodes.timeout)
+    request = WorkerRequest(token, start.name, start.op, instances, nodes.timeout)
     first = start.first_instance // instances % len(nodes.agents)
     agents = [*nodes.agents[first:], *nodes.agents[:first]]
-    logged = ""
     while True:
         reasons, is_final = [], True
         for address in agents:
             try:
-                return await ask(address), address
+                return await _ask_agent(address, context, request, log_reason)
             except AgentRefused as exc:
                 reasons.append(exc.message)
                 is_final = is_final and exc.is_final
@@ -171,22 +189,36 @@ async def find_agent(nodes: NodesConfig, start: Start, instances: int) -> tuple[
         reason = "; ".join(reasons)
         if is_final:
             raise AgentRefused(reason)
-        if reason != logged:
-            log.warning("Worker %s waits for an agent: %s", start.name, reason)
-            logged = reason
+        log_reason(reason)
         await asyncio.sleep(RETRY_S)
 
 
 async def _ask_agent(
-    context: ssl.SSLContext | None, token: bytes, name: str, instances: int, timeout_s: float, address: str
-) -> Link:
+    address: str, context: ssl.SSLContext | None, request: WorkerRequest, log_reason: Callable[[str], None]
+) -> tuple[Link, str]:
+    """Return the connection to the agent at an address, or to the agent that a placer there has started."""
     link = await open_link(address, context)
     try:
-        await offer_worker(link, token, name, instances, timeout_s)
+        placed_at = await offer_worker(link, request, log_reason)
+        if not placed_at:
+            return link, address
+        placed, _ = await _ask_placed_agent(placed_at, context, request, log_reason)
+        placed.keep_open(link)
+        return placed, placed_at
     except BaseException:
         link.abort()
         raise
-    return link
+
+
+async def _ask_placed_agent(
+    address: str, context: ssl.SSLContext | None, request: WorkerRequest, log_reason: Callable[[str], None]
+) -> tuple[Link, str]:
+    """Ask an agent that a placer has started. Its refusal is not final: the next try has another node."""
+    try:
+        return await _ask_agent(address, context, request, log_reason)
+    except AgentRefused as exc:
+        exc.is_final = False
+        raise
 
 
 async def run_proxy(fds: Sequence[int], log_fd: int) -> int:
@@ -204,7 +236,8 @@ async def run_proxy(fds: Sequence[int], log_fd: int) -> int:
     set_up_logging(app.config.logging, app.name, start.name, beside_app=True, log_fd=log_fd)
     assert app.config.nodes is not None
     try:
-        link, address = await find_agent(app.config.nodes, start, len(sockets))
+        reasons = ReasonLog(start.name, app.config.op[start.op].start_timeout)
+        link, address = await find_agent(app.config.nodes, start, len(sockets), reasons.log)
     except ServingError as exc:
         await sockets[0].write(b"".join(frame(Failed(exc.message, final=True))))
         return 1

@@ -155,7 +155,7 @@ def test_an_agent_that_is_stopped_lets_its_requests_end(tmp_path: Path) -> None:
         assert asked.result()["err_no"] == 0
         assert agent.process.wait(PATIENCE_S) == 0
         wait_until(lambda: service.http("/health/ready").status == 503, "the service is not ready")
-        service.wait_for_log("waits for an agent")
+        service.wait_for_log("waits for a node")
         agent.start()
         service.wait_until_ready()
         assert service.predict({"number": "2"})["doubled"] == "4"

@@ -78,6 +78,7 @@ class TestLocks:
             ("to-onnx.txt", 3),
             ("dev.txt", 10),
             ("page.txt", 1),
+            ("ray.txt", 1),
             ("system.txt", 1),
             ("mutants.txt", 1),
             ("convert.txt", 10),
@@ -96,7 +97,11 @@ class TestLocks:
         ] == []
 
     @pytest.mark.parametrize(
-        "name", ["onnx.txt", "serving.txt", "to-onnx.txt", "dev.txt", "page.txt", "system.txt", "mutants.txt"]
+        "name",
+        [
+            *("onnx.txt", "serving.txt", "to-onnx.txt", "dev.txt", "page.txt", "ray.txt", "system.txt"),
+            "mutants.txt",
+        ],
     )
     def test_what_serves_and_what_is_beside_it_is_locked_by_hashes(self, root: Path, name: str) -> None:
         lines = (root / "requirements" / name).read_text(encoding="utf-8").splitlines()
@@ -134,7 +139,7 @@ class TestLocks:
         options = project["project"]["optional-dependencies"]
         extras = [
             line for name, extra in options.items() for line in extra
-            if name not in ("torch", "s3", "redis") and not line.startswith("paddlewheel[")
+            if name not in ("torch", "ray", "s3", "redis") and not line.startswith("paddlewheel[")
         ]  # fmt: skip
         for asked, lock in (
             (compat["optional-dependencies"]["vision"], "dev.txt"),
@@ -146,6 +151,7 @@ class TestLocks:
             (project["dependency-groups"]["dev"], "dev.txt"),
             (project["dependency-groups"]["page"], "page.txt"),
             (project["dependency-groups"]["system"] + options["s3"] + options["redis"], "system.txt"),
+            (project["dependency-groups"]["ray"] + options["ray"], "ray.txt"),
             (project["dependency-groups"]["mutants"], "mutants.txt"),
             (project["dependency-groups"]["torch"], "torch.txt"),
             (
@@ -165,10 +171,10 @@ class TestLocks:
         named = {normalised(name) for name in pins(root / "requirements/convert.txt")}
         assert {name for name in named if name.startswith(("torch", "triton", "nvidia", "cuda"))} == set()
 
-    def test_all_extras_but_pytorch_s3_and_redis_are_the_others_together(self, root: Path) -> None:
+    def test_all_extras_but_pytorch_ray_s3_and_redis_are_the_others_together(self, root: Path) -> None:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         *others, last = (
-            name for name in project["optional-dependencies"] if name not in ("torch", "s3", "redis")
+            name for name in project["optional-dependencies"] if name not in ("torch", "ray", "s3", "redis")
         )
         assert (last, project["optional-dependencies"][last]) == ("all", [f"paddlewheel[{','.join(others)}]"])
 
