@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-# Each index has other builds of PyTorch. Few services need S3, Redis or Ray: the groups `system` and `ray` do.
+# Each index has other builds of PyTorch. Few services need S3, Redis or Ray; groups below have them.
 UNLOCKED_EXTRAS = ("torch", "ray", "s3", "redis")
 SOURCES = "jieba,seqeval"  # published without wheels; paddlenlp asks for them
 HERE = Path(__file__).resolve().parent
