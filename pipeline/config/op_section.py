@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from pipeline.config.value_types import (
     ClientType,
@@ -225,6 +225,14 @@ class OpConfig(Section):
     """`op.<name>`: settings of one Op."""
 
     concurrency: PositiveInt = Field(default=1, description="Instances of this Op.")
+    max_concurrency: PositiveInt | None = Field(
+        default=None,
+        description="Most instances of this Op: further worker processes start while requests wait longer "
+        "than `scale_wait`, and end a minute after they were needed last. Absent: `concurrency`, always.",
+    )
+    scale_wait: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        default=0.1, description="Expected seconds in the queue above which `max_concurrency` adds instances."
+    )
     placement: Placement = Field(
         default="auto",
         description="Instances as a process each, or as threads of one process. `auto`: as dag.is_thread_op; "
@@ -333,6 +341,13 @@ class OpConfig(Section):
     def has_model(self) -> bool:
         """Whether a model is configured, in the Op's workers or on remote servers."""
         return bool(self.server_endpoints) or self.local_model is not None
+
+    @field_validator("max_concurrency")
+    @classmethod
+    def _at_least_concurrency(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if value is not None and value < info.data.get("concurrency", 1):
+            raise ValueError("max_concurrency is below concurrency")
+        return value
 
     @field_validator("length_buckets")
     @classmethod

@@ -95,6 +95,11 @@ _MEANINGS = {  # by section, then by key
     },
     "op.<name>": {
         "concurrency": "这个 Op 的实例数。",
+        "max_concurrency": (
+            "这个 Op 的最大实例数：请求等待超过 `scale_wait` 时启动更多工作进程，一分钟不再需要后结束。"
+            "不写：始终为 `concurrency`。"
+        ),
+        "scale_wait": "预计排队超过这么多秒时，`max_concurrency` 增加实例。",
         "placement": (
             "process：每个实例一个进程；thread：各实例是同一进程里的线程；`auto`：按 dag.is_thread_op；"
             "没有写它、而该 Op 另有 `auto` 时，按本机实测选择。"

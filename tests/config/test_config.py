@@ -176,6 +176,10 @@ http_port: 18084
             for v in ("automatic", 0, -1, ["auto"])
         ),
         (
+            {"op": {"a": {"concurrency": 3, "max_concurrency": 2}}},
+            "op.a.max_concurrency: 2 given; max_concurrency is below concurrency",
+        ),
+        (
             {"op": {"a": {"length_buckets": [64, 32]}}},
             "op.a.length_buckets: [64, 32] given; lengths must ascend",
         ),

@@ -60,6 +60,7 @@ def test_an_onnx_model_may_have_shards(tmp_path: Path) -> None:
         ({"op": {"a": {"placement": "process"}}}, "op.a.placement is process"),
         ({"op": {"a": {"timeout": 500}}}, "op.a.timeout is set"),
         ({"op": {"a": {"crash_retry": False}}}, "op.a.crash_retry is false"),
+        ({"op": {"a": {"max_concurrency": 2}}}, "op.a.max_concurrency is set"),
         ({"security": {"api_keys": "keys"}}, "security.api_keys"),
         ({"tls": {"cert": "cert.pem", "key": "key.pem"}}, "tls is set"),
     ],

@@ -90,7 +90,9 @@ class Scaling:
         grows = rule.grows(wait_s, now)
         shrinks = rule.shrinks(wait_s, busy, pool.size - step, now)
         if grows and pool.size + step <= self._max and pool.ready == pool.size:
-            log.info("Op %s: requests wait %.2f s; %d instances from now on", pool.op, wait_s, pool.size + step)
+            log.info(
+                "Op %s: requests wait %.2f s; %d instances from now on", pool.op, wait_s, pool.size + step
+            )
             pool.grow()
             rule.note_change(now)
         elif shrinks and pool.size - step >= self._min:

@@ -382,6 +382,20 @@ class WorkerPool:
             if not alive:
                 raise StartFailed(f"the new workers of Op {self.op} died before they were given any work")
 
+    def grow(self) -> None:
+        """Start another worker process, with as many instances as the last process."""
+        last = self.plan.places[-1]
+        added = range(last.stop, last.stop + len(last))
+        self.plan = replace(self.plan, places=[*self.plan.places, added])
+        self._spawn(added)
+
+    async def shrink(self) -> None:
+        """End the last worker process after its current requests."""
+        async with self._changing:
+            *kept, last = self.plan.places
+            self.plan = replace(self.plan, places=kept)
+            await self._retire([process for process in self.processes if process.numbers == last])
+
     async def unload(self) -> None:
         """End all worker processes after their current requests. `reload` starts new ones."""
         async with self._changing:

@@ -441,6 +441,10 @@ class Batcher:
         working = sum(i.state is _READY and not i.hangs for i in self.pool.instances)
         return rows * self.pace.per_row_s / max(1, working) + self._overdue_s()
 
+    def expect_wait_s(self) -> float:
+        """Return the expected seconds that a new request will be in the queue."""
+        return self.wait_s(self.rows_ahead(None))
+
     def _overdue_s(self) -> float:
         """Return by how many seconds the least overdue worker is late; 0 if a worker is on time."""
         now, run_s = time.monotonic(), self.pace.run_s

@@ -48,6 +48,7 @@ from pipeline.front.metrics.metrics import (
 from pipeline.front.metrics.recent_errors import RecentErrors
 from pipeline.front.pool.outputs import Outputs
 from pipeline.front.pool.plan import Plan, plan
+from pipeline.front.pool.scaling import Scaling
 from pipeline.front.pool.shards import Shards
 from pipeline.front.pool.upkeep import AbandonedCalls, Upkeep
 from pipeline.front.pool.worker_pool import PoolServices, Starts, WorkerPool
@@ -771,10 +772,15 @@ class Scheduler:
             await asyncio.gather(*(pool.stop(grace_s) for pool in self._pools.values()))
 
     async def _start_upkeep(self, pool: WorkerPool) -> None:
-        """Start the background checks of a worker pool: probes, replacement of large and of hung workers."""
+        """Start the background checks of a worker pool: probes, replacement, scaling."""
         stack = self._keepers[pool] = contextlib.AsyncExitStack()
-        await stack.enter_async_context(Upkeep(pool, self.app.config.op[pool.op]).check_in_background())
+        section = self.app.config.op[pool.op]
+        await stack.enter_async_context(Upkeep(pool, section).check_in_background())
         await stack.enter_async_context(AbandonedCalls(pool).replace_in_background())
+        if section.max_concurrency is not None:
+            get_wait_s = self._batchers[pool.op].expect_wait_s
+            scaling = Scaling(pool, section.max_concurrency, section.scale_wait, get_wait_s)
+            await stack.enter_async_context(scaling.scale_in_background())
 
     async def _stop_upkeep(self, *pools: WorkerPool) -> None:
         """Stop the background checks of these worker pools; of all pools without arguments."""
