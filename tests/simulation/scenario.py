@@ -101,6 +101,8 @@ def _draw(seed: int, shapes: set[str], *, may_batch: bool) -> Scenario:
     shape = shape if shape in shapes else min(shapes)
     batching = _draw_batching(rng) if may_batch and shape == "single" and rng.random() < 0.4 else {}
     ops = {name: _draw_op(rng) for name in SHAPES[shape]}
+    if may_batch:
+        _draw_scaling(random.Random(f"scaling {seed}"), ops)
     dag = _draw_dag(rng)
     if batching:
         dag["retry"] = 1  # requests for a model of a repository are never begun anew
@@ -162,6 +164,14 @@ def _draw_op(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.2:
         section["max_requests_per_worker"] = rng.choice((5, 20))
     return section
+
+
+def _draw_scaling(rng: random.Random, ops: dict[str, dict[str, Any]]) -> None:
+    """Let some Ops have more instances while requests wait."""
+    for section in ops.values():
+        if rng.random() < 0.2:
+            section["max_concurrency"] = section["concurrency"] + rng.choice((1, 3))
+            section["scale_wait"] = rng.choice((0.01, 0.1))
 
 
 def _draw_batching(rng: random.Random) -> dict[str, Any]:

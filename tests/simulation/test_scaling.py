@@ -1,4 +1,4 @@
-"""Instances between `concurrency` and `max_concurrency`: the rule, and an Op that is scaled in virtual time."""
+"""Instances between `concurrency` and `max_concurrency`: the rule, and an Op scaled in virtual time."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def test_an_op_grows_when_requests_wait_long_enough() -> None:
 
 def test_an_op_shrinks_when_fewer_instances_were_enough_long_enough() -> None:
     rule = ScaleRule(0.1, now=0.0)
-    assert not rule.shrinks(0.0, 3, kept=2, now=30.0)
-    assert not rule.shrinks(0.0, 2, kept=2, now=SHRINK_AFTER_S)
-    assert rule.shrinks(0.0, 2, kept=2, now=30.0 + SHRINK_AFTER_S)
-    assert not rule.shrinks(0.2, 0, kept=2, now=31.0 + SHRINK_AFTER_S)
+    assert not rule.shrinks(0.0, 3, remaining=2, now=30.0)
+    assert not rule.shrinks(0.0, 2, remaining=2, now=SHRINK_AFTER_S)
+    assert rule.shrinks(0.0, 2, remaining=2, now=30.0 + SHRINK_AFTER_S)
+    assert not rule.shrinks(0.2, 0, remaining=2, now=31.0 + SHRINK_AFTER_S)
 
 
 class ScaledRun(Run):

@@ -36,12 +36,12 @@ class ScaleRule:
             self._waits_since = now
         return now - self._waits_since >= GROW_AFTER_S
 
-    def shrinks(self, wait_s: float, busy: int, kept: int, now: float) -> bool:
+    def shrinks(self, wait_s: float, busy: int, remaining: int, now: float) -> bool:
         """Return whether fewer instances were enough for `SHRINK_AFTER_S`. Call it regularly.
 
-        busy: instances with work. kept: instances without the last process.
+        busy: instances with work. remaining: instances without the last process.
         """
-        if wait_s > self._max_wait_s or busy > kept:
+        if wait_s > self._max_wait_s or busy > remaining:
             self._needed_at = now
         return now - self._needed_at >= SHRINK_AFTER_S
 

@@ -392,8 +392,8 @@ class WorkerPool:
     async def shrink(self) -> None:
         """End the last worker process after its current requests."""
         async with self._changing:
-            *kept, last = self.plan.places
-            self.plan = replace(self.plan, places=kept)
+            *remaining, last = self.plan.places
+            self.plan = replace(self.plan, places=remaining)
             await self._retire([process for process in self.processes if process.numbers == last])
 
     async def unload(self) -> None:
