@@ -125,7 +125,7 @@ def test_a_placer_that_dies_is_started_again_and_places_all_workers(cluster: Clu
         service.wait_until_ready(START_S)
         first = service.predict({"number": "1"})["pid"]
         os.kill(find_process("pipeline.nodes.on_ray", " once"), signal.SIGKILL)  # as with Ray's head node
-        wait_until(lambda: service.log.count("Placer is ready") == 2, "a placer starts again", START_S)
+        wait_until(lambda: service.log.count("is placed at") == 2, "the worker is placed again", START_S)
         service.wait_until_ready(START_S)
         answer = service.predict({"number": "2"})
         assert answer["doubled"] == "4" and answer["pid"] != first
