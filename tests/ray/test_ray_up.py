@@ -23,7 +23,12 @@ from tests.support.service_process import APPS, ROOT, ServiceProcess, wait_until
 
 START_S = 300  # for an actor; several processes of Ray may share a core
 ENOUGH = 30  # answers in a row that show that a service goes on
-NODE: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+NODE: dict[str, Any] = {
+    "num_cpus": 1,
+    "object_store_memory": 80 << 20,
+    "include_dashboard": False,
+    "wait": False,  # Ray would wait 30 s at most
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,9 @@ def cluster() -> Iterator[Cluster]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SERVICE_CONFIG", "of the front alone")  # the script reads it in each worker
         patch.setenv("RAY_health_check_failure_threshold", "20")  # a busy machine is no lost node
-        started = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "port": free_port()})
+        started = Cluster(
+            initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "gcs_server_port": free_port()}
+        )
         try:
             yield started
         finally:
