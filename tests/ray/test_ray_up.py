@@ -21,7 +21,8 @@ from pipeline.nodes.on_ray.node_agent import NodeAgent
 from tests.support.free_ports import free_port
 from tests.support.service_process import APPS, ROOT, ServiceProcess, wait_until
 
-START_S = 300  # for an actor; several processes of Ray may share a core
+START_S = 240  # for an actor; several processes of Ray may share a core
+pytestmark = pytest.mark.timeout(900)
 ENOUGH = 30  # answers in a row that show that a service goes on
 NODE: dict[str, Any] = {
     "num_cpus": 1,
