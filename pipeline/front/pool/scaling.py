@@ -77,11 +77,11 @@ class Scaling:
         while True:
             await asyncio.sleep(CHECK_EVERY_S)
             try:
-                await self._check()
+                await self._scale_once()
             except Exception:
-                log_fault(self._check)
+                log_fault(self._scale_once)
 
-    async def _check(self) -> None:
+    async def _scale_once(self) -> None:
         pool, rule, now, wait_s = self._pool, self._rule, time.monotonic(), self._get_wait_s()
         if not pool.size:  # unloaded
             return

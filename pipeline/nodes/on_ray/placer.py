@@ -137,11 +137,13 @@ async def describe_wait(op: str, resources: Mapping[str, float]) -> str:
     )
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     fits = any(all(node.get(name, 0) >= count for name, count in resources.items()) for node in alive)
-    state = f"free in the cluster: {describe(free)}" if fits else "no node of the cluster has as much"
-    return f"Op {op} needs {describe(resources)}; {state}"
+    state = (
+        f"free in the cluster: {describe_resources(free)}" if fits else "no node of the cluster has as much"
+    )
+    return f"Op {op} needs {describe_resources(resources)}; {state}"
 
 
-def describe(resources: Mapping[str, float]) -> str:
+def describe_resources(resources: Mapping[str, float]) -> str:
     """Return resources in words, without memory and the names of nodes."""
     named = sorted(
         (name, count)
@@ -159,13 +161,13 @@ def run_placer(settings: PlacerSettings) -> None:
     except Exception as exc:  # Ray raises ConnectionError, RuntimeError and more
         error = f"the Ray cluster at {settings.ray_address} can't be used: {' '.join(str(exc).split())}"
         log.error("%s", error)
-        report(settings, error)
+        report_state(settings, error)
         sys.exit(1)
-    report(settings, "")
+    report_state(settings, "")
     asyncio.run(Placer(settings).serve())
 
 
-def report(settings: PlacerSettings, error: str) -> None:
+def report_state(settings: PlacerSettings, error: str) -> None:
     """Tell `paddlewheel ray up` that the placer is ready, or why the cluster can't be used."""
     with contextlib.suppress(OSError):  # only the first placer is waited for
         os.write(settings.ready_fd, f"{error}\n".encode())
