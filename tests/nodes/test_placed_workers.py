@@ -6,16 +6,17 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.launch.ray_command import parse_resources
-from pipeline.nodes.link import Link, LinkLost, PacketKind, create_server_protocol, move, read_offer
+from pipeline.nodes.link import Link, PacketKind, create_server_protocol, move, read_offer
 from tests.support.agent_process import TOKEN, AgentProcess
 from tests.support.free_ports import free_port
-from tests.support.service_process import APPS, ServiceProcess, wait_until
+from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess, wait_until
 
 
 class Placer:
@@ -26,35 +27,42 @@ class Placer:
         self.agent = ""
         self.open_links: list[str] = []  # names of the workers whose proxies are connected
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_listening = threading.Event()
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever)
+        thread = threading.Thread(target=lambda: asyncio.run(self._listen()))
         thread.start()
-        listening = loop.create_server(lambda: create_server_protocol(self._accept), "127.0.0.1", self.port)
-        asyncio.run_coroutine_threadsafe(listening, loop).result()
+        self._is_listening.wait()
         try:
             yield
         finally:
-            loop.call_soon_threadsafe(loop.stop)
+            self._loop.call_soon_threadsafe(self._stop.set)
             thread.join()
+
+    async def _listen(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        create_protocol = partial(create_server_protocol, self._accept)
+        server = await self._loop.create_server(create_protocol, "127.0.0.1", self.port)
+        self._is_listening.set()
+        await self._stop.wait()
+        server.close()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._tasks.add(asyncio.get_running_loop().create_task(self._serve(Link(reader, writer))))
 
     async def _serve(self, link: Link) -> None:
-        offer = await read_offer(link, TOKEN.encode())
-        while not self.agent:
-            await link.send(PacketKind.WAITING, f"Op {offer.op} needs 1 GPU".encode())
-            await asyncio.sleep(0.05)
-        await move(link, TOKEN.encode(), offer, self.agent)
-        self.open_links.append(offer.name)
         try:
-            while True:
-                await link.receive_packet()
-        except LinkLost:
+            offer = await read_offer(link, TOKEN.encode())
+            while not self.agent:
+                await link.send(PacketKind.WAITING, f"Op {offer.op} needs 1 GPU".encode())
+                await asyncio.sleep(0.05)
+            await move(link, TOKEN.encode(), offer, self.agent)
+            self.open_links.append(offer.name)
+            await link.await_close(2 * PATIENCE_S)
             self.open_links.remove(offer.name)
+        finally:
+            link.abort()
 
 
 @contextmanager
