@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -124,31 +122,6 @@ def test_a_killed_node_fails_no_request_and_an_added_node_takes_its_share(cluste
         assert service.exit_code() == 0
     for node in (kept, added):
         cluster.remove_node(node)
-
-
-def test_a_placer_that_dies_is_started_again_and_places_all_workers(cluster: Cluster) -> None:
-    node = cluster.add_node(**NODE)
-    config = {"op": {"echo": {"start_timeout": START_S}}}
-    with RayService(cluster, config, wait=False) as service:
-        service.wait_until_ready(START_S)
-        first = service.predict({"number": "1"})["pid"]
-        os.kill(find_process("pipeline.nodes.on_ray", " once"), signal.SIGKILL)  # as with Ray's head node
-        wait_until(lambda: service.log.count("is placed at") == 2, "the worker is placed again", START_S)
-        service.wait_until_ready(START_S)
-        answer = service.predict({"number": "2"})
-        assert answer["doubled"] == "4" and answer["pid"] != first
-    wait_until(lambda: not find_process("pipeline.nodes.on_ray", ""), "the placer ends with the front")
-    cluster.remove_node(node)
-
-
-def find_process(*words: str) -> int:
-    """Return the PID of a process with these words in its command line; 0 without one."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):
-            command = path.read_text("utf-8", "replace").replace("\0", " ")
-            if all(word in command for word in words):
-                return int(path.parent.name)
-    return 0
 
 
 def test_a_folder_that_a_node_lacks_is_named(tmp_path: Path) -> None:
