@@ -52,8 +52,6 @@ def find_obstacles(app: App) -> Iterator[str]:
         yield "trace is set: one process writes the traces"
     if app.get_sequence_rules(op) is not None:
         yield f"the requests of Op {op} form sequences"
-    if config.nodes is not None:
-        yield "nodes is set"
     if section.max_concurrency is not None:
         yield f"op.{op}.max_concurrency is set"
     if section.timeout > 0:
