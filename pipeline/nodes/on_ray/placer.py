@@ -41,6 +41,7 @@ from pipeline.process.log import set_up_logging
 log = logging.getLogger(__name__)
 
 WAITING_EVERY_S = 3.0  # while there is no agent; below the time limit of a handshake
+CONNECT_S = 10.0  # for the head node of the cluster to accept a connection
 NAMESPACE = "paddlewheel"
 DEFAULT_RESOURCES = {"CPU": 1.0}
 
@@ -157,6 +158,7 @@ def run_placer(settings: PlacerSettings) -> None:
     """Run a placer until the process is killed. Exits with 1 if the Ray cluster can't be used."""
     set_up_logging(LoggingConfig(), "ray", "placer", beside_app=False)
     try:
+        check_address(settings.ray_address)
         ray.init(address=settings.ray_address, namespace=NAMESPACE, configure_logging=False)
     except Exception as exc:  # Ray raises ConnectionError, RuntimeError and more
         error = f"the Ray cluster at {settings.ray_address} can't be used: {' '.join(str(exc).split())}"
@@ -165,6 +167,13 @@ def run_placer(settings: PlacerSettings) -> None:
         sys.exit(1)
     report_state(settings, "")
     asyncio.run(Placer(settings).serve())
+
+
+def check_address(address: str) -> None:
+    """Connect to the head node once, because Ray retries for minutes. Raises OSError if nothing listens."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.removeprefix("ray://").strip("[]"), int(port)), CONNECT_S).close()
 
 
 def report_state(settings: PlacerSettings, error: str) -> None:
