@@ -452,6 +452,9 @@ class Instance:
         tasks = dispatch.tasks
         has_large = tail.size > LARGE_BYTES
         for settled in reply.settled:
+            # Also for a task that is not open any more: the parts lie one behind the other.
+            parts = tail.unstow(settled.parts)
+            state = tail.unstow(settled.state) if settled.state else ()
             task = tasks[settled.index]
             tasks[settled.index] = None
             if task is None:
@@ -466,8 +469,6 @@ class Instance:
             if settled.outcome is _ERROR:
                 run_isolated(task.fail, get_error(settled))
                 continue
-            parts = tail.unstow(settled.parts)
-            state = tail.unstow(settled.state) if settled.state else ()
             run_isolated(task.complete, settled.outcome, parts, state)
             if has_large and sum(map(len, parts)) > LARGE_BYTES:
                 yield
