@@ -32,7 +32,7 @@ from tests.support.repository_process import RepositoryProcess
 from tests.support.triton_explicit import write_explicit
 from tests.support.triton_recordings import RECORDED
 from tests.support.triton_repository import write_recorded
-from tests.support.triton_repository_recordings import DIFFERENCES, LEFT, LEFT_ALONE
+from tests.support.triton_repository_recordings import DIFFERENCES, LEFT
 from tests.triton import test_replay, test_replay_explicit
 
 TEXTS, CLIENTS, LONGEST = 1000, 20, 120
@@ -108,9 +108,8 @@ def recorded(console: Console) -> None:
     console.print(table)
     for case in sorted(unlike):
         console.print(f"{case}: {known.get(case, 'unknown')}", markup=False)
-    left = LEFT | LEFT_ALONE
-    for why in dict.fromkeys(left.values()):
-        console.print(f"not sent, {why}: {', '.join(key for key in left if left[key] == why)}", markup=False)
+    for why in dict.fromkeys(LEFT.values()):
+        console.print(f"not sent, {why}: {', '.join(key for key in LEFT if LEFT[key] == why)}", markup=False)
     if unlike != set(known):
         raise CannotMeasure(f"other cases differ than are known: {', '.join(sorted(unlike ^ set(known)))}")
 

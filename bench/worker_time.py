@@ -28,7 +28,7 @@ from pipeline.api.examples import collect_examples
 from pipeline.api.op import REQUEST_OP
 from pipeline.dialects.key_value.answers import JSON
 from pipeline.messages.frames import Part, create_arena_fd, encode, frame, stow
-from pipeline.messages.messages import CallMessage, DispatchMessage
+from pipeline.messages.messages import CallMessage, DispatchMessage, Start
 from pipeline.plugins import DIALECTS, find
 from pipeline.process.environment import set_variables, settle_memory
 from pipeline.process.log import set_up_logging
@@ -136,7 +136,8 @@ class Demo:
         self._ours, theirs = socket.socketpair()
         self.front = main.Front(theirs.detach(), create_arena_fd())
         self.op: Any = ops["bert"]
-        (self.executor,), _ = main.Worker([self.front], app, "bert", 0, shares=False).executors(self.op)
+        start = Start(app="", op="bert", name="bert.0", first_instance=0, shares=False, version="")
+        (self.executor,), _ = main.Worker([self.front], app, start, ()).executors(self.op)
         local = resolved.op["bert"].local_service_conf
         assert local is not None
         self.description = f"{local.engine} {local.precision}, batch_size {section['batch_size']}"
