@@ -39,7 +39,8 @@ def create_server(fast: bool, port: int) -> grpc.aio.Server:
     method = grpc.unary_unary_rpc_method_handler(infer)
     if fast:
         bounds = ClientBounds(Limits(), [port], AccessLog(Metrics("bare")))
-        return FastServer(MethodHandlers({f"/{SERVICE}/ModelInfer": method}, None, bounds), options)
+        handlers = MethodHandlers({f"/{SERVICE}/ModelInfer": method}, None, bounds, lambda: False)
+        return FastServer(handlers, options)
     server = grpc.aio.server(options=options)
     handler = grpc.method_handlers_generic_handler(SERVICE, {"ModelInfer": method})
     server.add_generic_rpc_handlers([handler])

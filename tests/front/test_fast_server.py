@@ -14,9 +14,12 @@ from typing import Any
 
 import grpc
 import pytest
+import tritonclient.grpc as v2_grpc
 
 from client.protos.kserve_v2_pb2 import ModelInferRequest
 from tests.fuzz import http2
+from tests.support.repository_process import RepositoryProcess
+from tests.support.sequence_models import build_inputs, first, write_sum
 from tests.support.service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, wait_until
 
 IN_THE_FRONT = "import os, sys\nif 'pipeline.front' in ' '.join(sys.orig_argv):\n"
@@ -30,10 +33,14 @@ def changed_grpcio(
     folder: Path, *lines: str, config: Mapping[str, Any] | None = None
 ) -> Iterator[ServiceProcess]:
     """Start a service whose front runs the lines first, as if another grpcio was installed."""
-    (folder / "sitecustomize.py").write_text(IN_THE_FRONT + "".join(f"    {line}\n" for line in lines))
-    search_path = os.pathsep.join((str(folder), str(ROOT)))
-    with ServiceProcess(APPS / "echo.py", config, env={"PYTHONPATH": search_path}) as service:
+    with ServiceProcess(APPS / "echo.py", config, env=change_front(folder, *lines)) as service:
         yield service
+
+
+def change_front(folder: Path, *lines: str) -> dict[str, str]:
+    """Write a module that runs the lines in the front. Return the environment variables that load it."""
+    (folder / "sitecustomize.py").write_text(IN_THE_FRONT + "".join(f"    {line}\n" for line in lines))
+    return {"PYTHONPATH": os.pathsep.join((str(folder), str(ROOT)))}
 
 
 def infer_in_stream(service: ServiceProcess) -> list[bytes]:
@@ -143,3 +150,40 @@ def test_a_call_that_grpcio_keeps_is_cancelled_soon_after_a_stop(tmp_path: Path)
 def test_fast_server_is_tested_with_the_version_that_is_installed_for_users() -> None:
     version = importlib.metadata.version("grpcio")
     assert f"grpcio=={version}" in (ROOT / "requirements" / "serving.txt").read_text().split()
+
+
+def test_a_cancelled_call_that_grpcio_hands_over_late_changes_no_state(tmp_path: Path) -> None:
+    """grpcio can hand over a call after a later call of the same connection, under load."""
+    kept = tmp_path / "kept"
+    lines = (
+        "import pathlib",
+        "from grpc._cython import cygrpc",
+        "class Overtaken(cygrpc.AioServer):",
+        "    calls = []",
+        "    async def _request_registered_call(self, name):",
+        "        if self.calls:",
+        "            return self.calls.pop()",
+        "        call = await super()._request_registered_call(name)",
+        f"        kept = pathlib.Path({str(kept)!r})",
+        "        if name.endswith(b'/ModelInfer') and not kept.exists():",
+        "            self.calls.append(call)",
+        "            kept.touch()",
+        "            call = await super()._request_registered_call(name)",
+        "        return call",
+        "cygrpc.AioServer = Overtaken",
+    )
+    write_sum(tmp_path / "models")
+    with (
+        RepositoryProcess(tmp_path / "models", env=change_front(tmp_path, *lines)) as service,
+        v2_grpc.InferenceServerClient(f"127.0.0.1:{service.rpc_port}") as client,
+    ):
+        call = client.async_infer(
+            "sum", build_inputs(1), lambda **_: None, sequence_id=1, sequence_start=True
+        )
+        wait_until(kept.exists, "grpcio has the first call")
+        call.cancel()
+        sums = [
+            first(client.infer("sum", build_inputs(value), sequence_id=1, sequence_start=value == 10))
+            for value in (10, 100, 1000)
+        ]
+        assert sums == [10, 110, 1110]

@@ -145,11 +145,16 @@ def write_ensemble(repository: Path, first: str, second: str) -> None:
 Infer = Callable[..., Any]
 
 
-def _infer(kind: Any, client: Any, model: str, value: Any, datatype: str = "FP32", **options: Any) -> Any:
+def build_inputs(value: Any, datatype: str = "FP32", kind: Any = v2_grpc) -> list[Any]:
+    """The tensor INPUT for a client. kind: tritonclient's module of the protocol."""
     array = np.asarray(value, v2_http.triton_to_np_dtype(datatype)).reshape(-1, 1)
     tensor = kind.InferInput("INPUT", list(array.shape), datatype)
     tensor.set_data_from_numpy(array)
-    return client.infer(model, [tensor], **options)
+    return [tensor]
+
+
+def _infer(kind: Any, client: Any, model: str, value: Any, datatype: str = "FP32", **options: Any) -> Any:
+    return client.infer(model, build_inputs(value, datatype, kind), **options)
 
 
 @contextlib.contextmanager

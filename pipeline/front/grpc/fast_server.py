@@ -139,6 +139,8 @@ class _Acceptor:
         loop = asyncio.get_running_loop()
         context = _UnaryContext(call, loop, self._server)
         context.begin_unary()
+        if self._server.handlers.serves_sequences():
+            await context.watch_before_read()
         try:
             operations = await self._respond_while_connected(context)
             if not context.watched:
@@ -190,6 +192,19 @@ class _UnaryContext(CallContext):
 
     def become_slow(self) -> None:
         super().become_slow()
+        if not self.watched:
+            self._watch()
+
+    async def watch_before_read(self) -> None:
+        """Watch the call from its begin, so that gRPC drops the message of a call that is already cancelled.
+
+        gRPC may hand over a cancelled call after a later call of the same client. In a sequence, the state of
+        the cancelled request would replace the state of the later one (docs/decisions/grpc-server.md).
+        """
+        self._watch()
+        await asyncio.sleep(0)  # until the new task has begun to watch
+
+    def _watch(self) -> None:
         self.watched = True
         self._server.start_task(self._wait_for_client(), "rpc-watch")
 

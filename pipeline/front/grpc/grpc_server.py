@@ -70,7 +70,7 @@ class RpcServer:
             guard = RpcGuard(keys, restricted, self._apis, self._scheduler.access_log, open_methods)
         ports = [port for _, port in self._ports.values()]
         bounds = ClientBounds(limits, ports, self._scheduler.access_log)
-        self._handlers = MethodHandlers(self._methods, guard, bounds)
+        self._handlers = MethodHandlers(self._methods, guard, bounds, self._scheduler.serves_sequences)
         self._server = _create_server(
             self._handlers,
             [

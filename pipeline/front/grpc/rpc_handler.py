@@ -350,8 +350,16 @@ class MethodHandlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not s
     As a generic handler it serves grpc.aio's own server; FastServer uses its tables.
     """
 
-    def __init__(self, methods: Methods, guard: RpcGuard | None, bounds: ClientBounds) -> None:
+    def __init__(
+        self,
+        methods: Methods,
+        guard: RpcGuard | None,
+        bounds: ClientBounds,
+        serves_sequences: Callable[[], bool],
+    ) -> None:
+        """serves_sequences: returns whether the order of a client's calls matters."""
         self.bounds = bounds
+        self.serves_sequences = serves_sequences
         self.open_calls = OpenCalls()
         self.unary: dict[str, UnaryMethod] = {}
         self.streams: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {}

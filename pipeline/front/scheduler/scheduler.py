@@ -434,6 +434,10 @@ class Scheduler:
         """Return whether the requests of a model belong to sequences. model: its key."""
         return bool(self._entries[model].sequences)
 
+    def serves_sequences(self) -> bool:
+        """Return whether the requests of any model belong to sequences."""
+        return self._serves_sequences
+
     @property
     def batchers(self) -> Mapping[str, Batcher]:
         """The queue of each pipeline step (Op), by the Op's name."""
@@ -816,6 +820,7 @@ class Scheduler:
         self._entries = {model.key: self._renewed(model) for model in self.app.models}
         if self.app.default is not None:
             self._entries[""] = self._entries[self.app.default.key]
+        self._serves_sequences = any(entry.sequences for entry in self._entries.values())
 
     def _renewed(self, model: ServedModel) -> Entry:
         """Return the new state of a model, with the request totals of its former state."""
