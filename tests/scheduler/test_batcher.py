@@ -750,6 +750,25 @@ def test_the_pace_counts_a_timeout_as_long_as_the_timeout(serve: Serve) -> None:
     assert service.gauge("paddlewheel_op_abandoned_total", op="a") == 2
 
 
+def test_a_request_is_admitted_behind_a_stream_of_any_length(serve: Serve) -> None:
+    """The length of earlier streams says nothing about the next one, and each answer is progress."""
+    service = serve({"a": {}})
+    service.ask()
+    service.advance(1.0)
+    for answers in (40, 30):
+        stream = service.make("stream", size=answers)
+        stream.request.stream = lambda answer, acknowledge: acknowledge()
+        service.send(stream)
+        service.advance(20.0)
+        assert service.scheduler.op_ready("a")
+        call = service.ask(timeout_s=25.0)
+        service.advance(30.0)
+        assert call.body
+    pace = service.scheduler._batchers["a"].pace
+    assert pace.first_s == pytest.approx(RUN_S, rel=0.1)
+    assert pace.run_s > 10 * RUN_S
+
+
 @pytest.mark.parametrize(("run_s", "dispatches"), [(0.004, 2), (0.1, 1)], ids=["fast", "slow"])
 def test_a_fast_model_gets_its_next_dispatch_while_it_runs(
     serve: Serve, run_s: float, dispatches: int

@@ -40,6 +40,7 @@ from pipeline.messages.messages import (
     Reply,
     Settled,
     Start,
+    StreamedAnswer,
     Timings,
 )
 from pipeline.process.processes import Activity
@@ -47,6 +48,7 @@ from tests.simulation.kernel import Process, Socket
 
 RECEIVE_BYTES = 256 * 1024
 NEVER_S = 1e6
+ANSWER_S = 1.0  # between two answers of a stream
 REFUSAL = "the simulated Op refuses this request"
 
 
@@ -319,12 +321,14 @@ class InstanceThread:
             self.hung = True
             return
         took_s = speed.draw_run_s(rng, len(batch))
-        for _, values in batch:
+        for call, values in batch:
             request = first_value(values)
             if request["node"] not in ("", self.worker.op):
                 continue
             if request["do"] == "slow":
                 took_s += request["s"]
+            elif request["do"] == "stream":
+                took_s = self._stream(call, took_s, answers=request["size"])
             elif request["do"] == "poison":
                 self._later(took_s * rng.random(), partial(self.worker.die, "request", request["code"]))
                 return
@@ -334,6 +338,15 @@ class InstanceThread:
                 hung.spins = rng.random() < 0.3
                 return
         self._later(took_s, partial(self._answer, batch))
+
+    def _stream(self, call: CallMessage, first_s: float, answers: int) -> float:
+        """Send the answers of a request one by one. Return the seconds until the end of the run."""
+        assert self.run is not None
+        answer = Settled(call.index, Outcome.ANSWER, [b"1"])
+        for number in range(answers):
+            message = StreamedAnswer(self.run.id, call.index, number == answers - 1, answer)
+            self._later(first_s + number * ANSWER_S, partial(self.send, message))
+        return first_s + (answers - 1) * ANSWER_S + 0.001
 
     def _answer(self, batch: list[tuple[CallMessage, dict[str, Any]]]) -> None:
         assert self.run is not None

@@ -114,6 +114,7 @@ class Dispatch(msgspec.Struct, eq=False):
     runs: int = 0  # runs of the model in the replies so far
     queued_at: float = 0.0  # when its first task was queued
     is_lone: bool = False  # its only request has so many input bytes that no other is to wait for it
+    streamed_s: float = 0.0  # from the first answers of its requests to their latest answers
 
     def open_tasks(self) -> list[Task]:
         """Return the tasks that have neither a result nor an error yet."""
@@ -431,11 +432,14 @@ class Instance:
     def _take_answer(self, message: StreamedAnswer, tail: Tail) -> None:
         """Pass on one of several answers to a request, and let the run that sends them have more time."""
         dispatch = next((each for each in self.in_flight if each.id == message.dispatch), None)
+        task = None if dispatch is None else dispatch.tasks[message.index]
         if dispatch is not None:
             now = time.monotonic()
-            dispatch.deadline += now - dispatch.run_began
+            passed_s = now - dispatch.run_began
+            dispatch.deadline += passed_s
+            if task is not None and task.streaming:
+                dispatch.streamed_s += passed_s
             dispatch.run_began = now
-        task = None if dispatch is None else dispatch.tasks[message.index]
         if dispatch is not None and message.last:
             dispatch.tasks[message.index] = None
         self.streams.take(message, tail, task, self.send)

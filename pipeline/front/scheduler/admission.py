@@ -111,7 +111,7 @@ class Admission:
         per_row_s = runs_s = 0.0
         for queue in self._queues.values():
             per_row_s += queue.pace.per_row_s
-            runs_s += queue.pace.run_s
+            runs_s += queue.pace.first_s
         self._per_row_s, self._runs_s = MARGIN * per_row_s, MARGIN * runs_s
 
     def _compare(self, request: Request, dag: Dag, client: Client, pending: int, remaining_s: float) -> None:
@@ -198,7 +198,7 @@ class Admission:
             inputs = [name for name in dag.inputs[node] if name in ahead]
             upstream = max((ahead[name] for name in inputs), default=0)
             ahead[node] = min(pending_rows, queue.rows_ahead(place) + upstream)
-            runs_s[node] = queue.pace.run_s + max((runs_s[name] for name in inputs), default=0.0)
+            runs_s[node] = queue.pace.first_s + max((runs_s[name] for name in inputs), default=0.0)
             wait_s = max(wait_s, queue.wait_s(ahead[node]))
         return wait_s + max(runs_s.values())
 

@@ -229,8 +229,11 @@ class Pace:
     """Statistics of a pipeline step's speed: seconds of its recent dispatches to workers; 0 without history.
 
     A dispatch is a group of tasks that a worker gets together. usual_s: time of a dispatch, which follows the
-    latest ones closely; None before the first. run_s: mean time of a dispatch. per_task_s, per_row_s: mean
-    time of an instance for one task, and for one row.
+    latest ones closely; None before the first. run_s: mean time of a dispatch. per_task_s: mean time of an
+    instance for one task.
+
+    first_s: mean time of a dispatch until its requests have their first answers, and per_row_s for one row.
+    The length of a stream says nothing about the next request, so admission does not expect it.
 
     The means stay true where short and long runs alternate. They cover few tasks: a flood slows runs within a
     tenth of a second, because its refusals take CPU. Older times would admit too many requests.
@@ -238,10 +241,10 @@ class Pace:
 
     def __init__(self) -> None:
         self.usual_s: float | None = None
-        self.run_s = 0.0
+        self.run_s = self.first_s = 0.0
         self.per_task_s = 0.0
         self.per_row_s = 0.0
-        self._took_s = self._dispatches = self._tasks = self._rows = 0.0
+        self._took_s = self._streamed_s = self._dispatches = self._tasks = self._rows = 0.0
         self._tasks_a_run = math.inf
 
     @property
@@ -255,11 +258,13 @@ class Pace:
             return math.inf
         return max(MIN_RUNS * self._tasks_a_run, SLOW_DISPATCH_S / self.per_task_s)
 
-    def record(self, took_s: float, tasks: int, runs: int = 0, rows: int = 0) -> None:
+    def record(
+        self, took_s: float, tasks: int, runs: int = 0, rows: int = 0, streamed_s: float = 0.0
+    ) -> None:
         """Record the time of a dispatch (group of tasks in a worker) that has ended. took_s: in seconds.
 
         tasks: number of its requests. runs: sequential executions of the model; 0 if unknown. rows: rows of
-        its requests, at least one for each.
+        its requests, at least one for each. streamed_s: part of the time, from first to latest answers.
         """
         if runs > 1:
             is_known = self._tasks_a_run < math.inf
@@ -271,12 +276,14 @@ class Pace:
         self.usual_s = took_s if usual_s is None else usual_s + _SMOOTHING * (took_s - usual_s)
         memory = max(_MIN_MEMORY, _MEMORY**tasks)
         self._took_s = self._took_s * memory + took_s
+        self._streamed_s = self._streamed_s * memory + streamed_s
         self._dispatches = self._dispatches * memory + 1
         self._tasks = self._tasks * memory + tasks
         self.run_s = self._took_s / self._dispatches
+        self.first_s = (self._took_s - self._streamed_s) / self._dispatches
         self.per_task_s = self._took_s / self._tasks
         self._rows = self._rows * memory + max(tasks, rows)
-        self.per_row_s = self._took_s / self._rows
+        self.per_row_s = (self._took_s - self._streamed_s) / self._rows
 
 
 class Batcher:
@@ -415,7 +422,7 @@ class Batcher:
         return sum(
             instance.state is _READY
             and not instance.hangs
-            and (not instance.in_flight or not run_s or instance.in_flight[0].began > busy_since)
+            and (not instance.in_flight or not run_s or instance.in_flight[0].run_began > busy_since)
             for instance in self.pool.instances
         )
 
@@ -447,13 +454,13 @@ class Batcher:
 
     def _overdue_s(self) -> float:
         """Return by how many seconds the least overdue worker is late; 0 if a worker is on time."""
-        now, run_s = time.monotonic(), self.pace.run_s
+        now, first_s = time.monotonic(), self.pace.first_s
         began = [
-            instance.in_flight[0].began if instance.in_flight else now
+            instance.in_flight[0].began + instance.in_flight[0].streamed_s if instance.in_flight else now
             for instance in self.pool.instances
             if instance.state is _READY
         ]
-        return max(0.0, now - max(began) - run_s) if began and run_s else 0.0
+        return max(0.0, now - max(began) - first_s) if began and first_s else 0.0
 
     def last(self) -> Task | None:
         """Return the queued task that would run last, without removing it; None if the queue is empty."""
@@ -946,7 +953,7 @@ class Batcher:
     def _note_pace(self, took_s: float, dispatch: Dispatch) -> None:
         """Add the time of a worker's tasks to the statistics of speed, and update admission control."""
         runs = dispatch.runs if self._runs_in_turn else 0
-        self.pace.record(took_s, len(dispatch.tasks), runs, dispatch.rows)
+        self.pace.record(took_s, len(dispatch.tasks), runs, dispatch.rows, dispatch.streamed_s)
         self._update_paces()
 
     @isolated(None)
