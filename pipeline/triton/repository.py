@@ -546,10 +546,7 @@ class _RepositoryReader:
         """
         served, section = self.served, self.served.sections[op]
         setting = config.parameters[PADDING].string_value if PADDING in config.parameters else ""
-        reshaped = any(
-            tensor.HasField("reshape") for side in (config.input, config.output) for tensor in side
-        )
-        if backend in _RUN_HERE or section["batch_size"] == 1 or reshaped or keeps_sequences(config):
+        if backend in _RUN_HERE or section["batch_size"] == 1 or keeps_sequences(config):
             return
         if is_ragged(config):
             return
@@ -557,6 +554,9 @@ class _RepositoryReader:
             served.padding[op] = f"equal lengths only, as parameter {PADDING} says"
             return
         declared = _parse_padding(setting, [tensor.name for tensor in config.input]) if setting else {}
+        tensors = [tensor for side in (config.input, config.output) for tensor in side]
+        if any(tensor.HasField("reshape") for tensor in tensors if not setting or tensor.name in declared):
+            return
         if not setting and not any(-1 in tensor.dims for tensor in config.input):
             return
         proof = load_padding_proof(find_program(folder, config.default_model_filename), backend)

@@ -173,6 +173,9 @@ class RepositoryOp(Op):
                 install_requirements=self._install_requirements,
                 program=find_python_backend(self._backend_directory, served.config["backend"], folder),
             )
+            self.ragged_inputs = [
+                tensor["name"] for tensor in served.config["input"] if tensor["allow_ragged_batch"]
+            ]
         elif has_ragged_tensors(served.config):
             from pipeline.triton.ragged_batch import RaggedModel
 

@@ -14,6 +14,7 @@ from client.protos.kserve_v2_pb2 import BatchInput, ModelConfig
 from pipeline.triton.ragged_batch import find_ragged_errors, make_batch_input
 from tests.support.repository_process import RepositoryProcess
 from tests.support.triton_details import write_onnx
+from tests.support.triton_repository import write_model
 
 # Two requests of a row leave together.
 CONFIG = """
@@ -28,6 +29,24 @@ batch_output { target_name: "y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_inpu
 dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 600000000 }
 """
 SHAPES = [(1, 3), (2, 4)]
+PYTHON_CONFIG = """
+backend: "python"
+max_batch_size: 4
+input { name: "x" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }
+output { name: "length" data_type: TYPE_INT32 dims: 1 }
+output { name: "requests" data_type: TYPE_INT32 dims: 1 }
+dynamic_batching { preferred_batch_size: 2 max_queue_delay_microseconds: 600000000 }
+"""
+PYTHON_MODEL = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.count(request, len(requests)) for request in requests]
+
+    def count(self, request, requests):
+        counts = {"length": request.inputs()[0].as_numpy().shape[1], "requests": requests}
+        tensors = [pb_utils.Tensor(name, np.array([[count]], np.int32)) for name, count in counts.items()]
+        return pb_utils.InferenceResponse(tensors)
+"""
 
 
 @pytest.mark.parametrize(
@@ -74,18 +93,30 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RepositoryProce
     ]
     axis = helper.make_tensor("axis", TensorProto.INT64, [1], [1])
     write_onnx(folder, "ragged", CONFIG, nodes, [x, ends], [y, end], [axis])
+    write_model(folder, "lengths", PYTHON_CONFIG, PYTHON_MODEL)
     with RepositoryProcess(folder) as process:
         yield process
 
 
-def test_requests_of_unequal_shapes_share_a_run(server: RepositoryProcess) -> None:
+def infer_together(server: RepositoryProcess, model: str) -> list[dict[str, Any]]:
+    """Send requests of lengths 2 and 3 at once. Return the shape and data of each output by name."""
+
     def infer(length: int) -> dict[str, Any]:
         x = {"name": "x", "shape": [1, length], "datatype": "FP32", "data": list(range(length))}
-        answer = server.http("/v2/models/ragged/infer", json.dumps({"inputs": [x]})).json
+        answer = server.http(f"/v2/models/{model}/infer", json.dumps({"inputs": [x]})).json
         return {output["name"]: (output["shape"], output["data"]) for output in answer["outputs"]}
 
     with ThreadPoolExecutor(2) as threads:
-        answers = list(threads.map(infer, (2, 3)))
+        return list(threads.map(infer, (2, 3)))
+
+
+def test_a_python_model_gets_requests_of_unequal_shapes_together(server: RepositoryProcess) -> None:
+    answers = infer_together(server, "lengths")
+    assert [(answer["length"][1], answer["requests"][1]) for answer in answers] == [([2], [2]), ([3], [2])]
+
+
+def test_requests_of_unequal_shapes_share_a_run(server: RepositoryProcess) -> None:
+    answers = infer_together(server, "ragged")
     assert [answer["y"] for answer in answers] == [
         ([1, length], [2.0 * number for number in range(length)]) for length in (2, 3)
     ]

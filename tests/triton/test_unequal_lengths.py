@@ -115,6 +115,9 @@ def test_texts_of_mixed_length_from_many_clients_are_answered_as_alone(service: 
 
 
 PARAMETER = 'parameters {{ key: "{}" value {{ string_value: "{}" }} }}\n'
+RESHAPED = """
+output { name: "logits" data_type: TYPE_FP32 dims: [ 3, 1 ] reshape { shape: [ 3 ] } }
+"""
 BY_ITSELF = """
 parameters { key: "intra_op_thread_count" value { string_value: "3" } }
 parameters { key: "execution_mode" value { string_value: "1" } }
@@ -135,6 +138,7 @@ def test_explain_tells_what_may_be_padded_and_how_the_model_is_run(
     for name, more in {
         "proven": BY_ITSELF,
         "declared": padding("input_ids=0, token_type_ids=0, attention_mask=0"),
+        "reshaped": padding("input_ids=0, token_type_ids=0, attention_mask=0") + RESHAPED,
         "equal": padding("off"),
         "wrong": padding("input_ids"),
         "unknown": padding("ids=0"),
@@ -159,6 +163,7 @@ def test_explain_tells_what_may_be_padded_and_how_the_model_is_run(
         "Model proven: its execution accelerator 'openvino' has no effect",
     ):
         assert line in told.stdout, line
+    assert told.stdout.count("padded, as parameter paddlewheel.padding says") == 2
     drawn = re.findall(r"<text[^>]*>([^<]*)</text>", (tmp_path / "drawn.svg").read_text("utf-8"))
     assert "padded rows answer" in " ".join(drawn)
 
