@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.launch.upgrade_command import render_html
 from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import ServiceProcess, wait_until
 from tests.support.triton_repository import write_model
@@ -35,8 +36,9 @@ ensemble_scheduling { step [
     input_map { key: "X" value: "found" } output_map { key: "CLASS" value: "CLASS" } } ] }
 """
 ORDERED = TENSORS + "dynamic_batching { preserve_ordering: true }"
+CACHED = TENSORS + "response_cache { enable: true }"
 FAILS_FROM_99 = "if (x >= 99).any(): raise ValueError('no class')"
-ARGUMENTS = ["--model-control-mode=explicit", "--load-model=*"]
+ARGUMENTS = ["--model-control-mode=explicit", "--load-model=*", "--cache-config=local,size=1048576"]
 ENDLESS = 10**6  # requests of a step
 
 
@@ -46,6 +48,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("model", "equal"):
         write_model(folder, name, TENSORS, classifies())
     write_model(folder, "ordered", ORDERED, classifies())
+    write_model(folder, "cached", CACHED, classifies())
     write_model(folder, "checks", TENSORS, classifies(FAILS_FROM_99))
     write_model(folder, "both", ENSEMBLE)
     return folder
@@ -93,6 +96,9 @@ def test_the_share_grows_up_to_the_new_version(service: RepositoryProcess, repos
     assert steps == [(20, 6), (50, 6), (100, 6)]
     assert (traffic.answers.keys(), traffic.wrong) == ({(200, "1"), (200, "2")}, [])
     assert document["canary"]["share"] == 0
+    page = render_html(document)
+    for share, requests in steps:
+        assert f"<td>{share:g} %</td><td>{requests}</td>" in page
 
 
 @pytest.mark.parametrize(
@@ -155,9 +161,12 @@ def test_requests_that_name_a_version_stay_with_it_and_a_cancelled_canary_ends(
 
 
 def test_a_canary_that_does_not_fit_is_refused(service: RepositoryProcess, repository: Path) -> None:
-    write_model(repository, "ordered", ORDERED, classifies(), version="2")
-    answer = begin(service, "2", "ordered", canary=[50])
-    assert (answer.status, "preserve_ordering" in answer.json["error"]) == (400, True), answer
+    for model, config, reason in (
+        ("ordered", ORDERED, "preserve_ordering"), ("cached", CACHED, "a response cache"),
+    ):  # fmt: skip
+        write_model(repository, model, config, classifies(), version="2")
+        answer = begin(service, "2", model, canary=[50])
+        assert (answer.status, reason in answer.json["error"]) == (400, True), answer
     for shares in ([0], [101], [50, 10], [10, 10], [True], "1,10", {}, [1] * 30):
         answer = begin(service, "2", canary=shares)
         assert (answer.status, "rising shares" in answer.json["error"]) == (400, True), (shares, answer)

@@ -56,3 +56,15 @@ def test_versions_of_a_script_are_compared_and_take_over(tmp_path: Path) -> None
         answer = begin(service, "3")
         assert (answer.status, "has no input 'x'" in answer.json.get("error", "")) == (400, True), answer
         assert report(service, "/accepted").status == 200
+
+
+def test_a_canary_of_an_op_whose_requests_run_once_is_refused(tmp_path: Path) -> None:
+    versions = tmp_path / "versions"
+    versions.mkdir()
+    onnx_models.bare(tmp_path, "mixes_rows").rename(versions / "1")
+    conf = {"model_config": str(versions), "device_type": 0, "engine": "onnxruntime"}
+    op = {"concurrency": 1, "crash_retry": False, "local_service_conf": conf}
+    with ServiceProcess(APPS / "model.py", {"op": {"model": op}}) as service:
+        shutil.copytree(versions / "1", versions / "2")
+        answer = begin(service, canary=[50])
+        assert (answer.status, "crash_retry: false" in answer.json.get("error", "")) == (400, True), answer
