@@ -31,11 +31,13 @@ from tests.support.service_process import wait_until
 EXAMPLES = """examples:
   python -m bench.upgrades --upgrades 100
   python -m bench.upgrades --upgrades 20 --canary 10 50 100
+  python -m bench.upgrades --upgrades 0 --rounds 20      the cost of the comparison alone
 """
 CONFIG = 'backend: "onnxruntime"\nmax_batch_size: 16\ndynamic_batching { }\n'
 UPGRADE = "/v2/repository/models/bert/upgrade"
 INFER = "/v2/models/bert/infer"
 BODIES, CONNECTIONS, DELAY_MS = 2000, 4, 20
+LATE_S = 1  # an answer after that is an error
 LOAD_S = 5.0  # of a run of the load generator beside the upgrades
 PATIENCE_S = 600.0
 GOAL_P99, GOAL_REFUSED = 1.1, 1
@@ -49,21 +51,26 @@ class Outcome(NamedTuple):
 
 
 class Model:
-    """A model of a repository with numbered versions, which are all the same."""
+    """A model of a repository with numbered versions, which are all the same.
+
+    served: the version that the service answers with.
+    """
 
     def __init__(self, repository: Path) -> None:
         self._folder = repository / "bert"
         self._folder.mkdir()
         (self._folder / "config.pbtxt").write_text(CONFIG)
-        self.version = 0
+        self.version, self.served = 0, 1
         self.add_version()
 
     def add_version(self) -> None:
-        """Add the next version, and remove versions that are not served any more."""
+        """Add the next version, and remove versions that are not served."""
+        for version in range(1, self.version + 1):
+            if version != self.served:
+                shutil.rmtree(self._folder / str(version), ignore_errors=True)
         self.version += 1
         (self._folder / str(self.version)).mkdir()
         shutil.copy(PROGRAM, self._folder / str(self.version))
-        shutil.rmtree(self._folder / str(self.version - 3), ignore_errors=True)
 
 
 class Callers:
@@ -78,8 +85,9 @@ class Callers:
     def send(self, seconds: float) -> Load:
         """Send requests for some seconds."""
         return wrk(
-            self._url, INFER, connections=CONNECTIONS, seconds=seconds, bodies=self._bodies, delay_ms=DELAY_MS
-        )
+            self._url, INFER, connections=CONNECTIONS, seconds=seconds, bodies=self._bodies,
+            timeout_s=LATE_S, delay_ms=DELAY_MS,
+        )  # fmt: skip
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
@@ -141,7 +149,27 @@ def upgrade_often(
             began = time.monotonic()
             begin(service, model.version, **settings)
             report = wait_for(service, "result", "accepted", "refused", "inconclusive")
+            if report["result"] == "accepted":
+                model.served = model.version
             yield Outcome(report, time.monotonic() - began)
+
+
+def print_upgrades(console: Console, outcomes: list[Outcome], loads: list[Load]) -> bool:
+    """Print the results of the upgrades and of the live requests. Return whether the goals are met."""
+    results = Counter(outcome.report["result"] for outcome in outcomes)
+    seconds = median(outcome.seconds for outcome in outcomes)
+    compared = sum(outcome.report["requests"]["compared"] for outcome in outcomes)
+    sent, errors = (sum(getattr(load, name) for load in loads) for name in ("requests", "errors"))
+    p50_ms, p99_ms = (median(getattr(load, name) for load in loads) for name in ("p50_ms", "p99_ms"))
+    console.print(
+        f"{len(outcomes)} upgrades: {dict(results)} (goal: at most {GOAL_REFUSED} of 100 refused); "
+        f"{seconds:.1f} s each in the median, {compared:,} answers compared"
+    )
+    console.print(
+        f"{errors} of {sent:,} live requests failed or took over {LATE_S} s (goal 0); with upgrades p50 "
+        f"{p50_ms:.2f} and p99 {p99_ms:.2f} ms, medians of {len(loads)} windows of {LOAD_S:g} s"
+    )
+    return not errors and results["refused"] <= GOAL_REFUSED
 
 
 def print_windows(console: Console, windows: list[tuple[Load, Load]]) -> None:
@@ -168,10 +196,11 @@ def main() -> int:
     parser.add_argument(
         "--canary", type=float, nargs="*", default=[], metavar="PERCENT", help="steps of each"
     )
+    parser.add_argument("--share-cpu", action="store_true", help="compare without idle CPU time, too")
     parser.add_argument("--rounds", type=int, default=5, help="of two windows each (%(default)s)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each window (%(default)s)")
     options, console = parser.parse_args(), Console()
-    settings = {"requests": options.requests, "canary": options.canary}
+    settings = {"requests": options.requests, "canary": options.canary, "share_cpu": options.share_cpu}
     outcomes: list[Outcome] = []
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -190,20 +219,12 @@ def main() -> int:
                     outcomes.append(outcome)
                     if outcome.report["result"] != "accepted":
                         console.print(f"{outcome.report['result']}: {outcome.report['reason']}")
+                    if len(outcomes) % 10 == 0:
+                        console.print(f"{len(outcomes)} upgrades have ended")
             except CannotMeasure as exc:
                 console.print(f"[red]{exc}[/red]")
                 return 1
-    if not outcomes:
-        return 0
-    results = Counter(outcome.report["result"] for outcome in outcomes)
-    sent, errors = (sum(getattr(load, name) for load in callers.loads) for name in ("requests", "errors"))
-    console.print(
-        f"{len(outcomes)} upgrades: {dict(results)} (goal: at most {GOAL_REFUSED} of 100 refused); "
-        f"{median(outcome.seconds for outcome in outcomes):.1f} s each, "
-        f"{sum(outcome.report['requests']['compared'] for outcome in outcomes):,} answers compared"
-    )
-    console.print(f"{errors} of {sent:,} live requests failed (goal 0)")
-    return int(bool(errors) or results["refused"] > GOAL_REFUSED)
+    return int(bool(outcomes) and not print_upgrades(console, outcomes, callers.loads))
 
 
 if __name__ == "__main__":
