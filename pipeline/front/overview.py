@@ -14,11 +14,12 @@ import msgspec
 
 from pipeline.api.app import ServedModel
 from pipeline.front.http.openapi import accepts_requests
-from pipeline.front.metrics.metrics import SECONDS, Distribution, resident_bytes
+from pipeline.front.metrics.metrics import SECONDS, Distribution
 from pipeline.front.metrics.recent_errors import ErrorCause, merge_causes
 from pipeline.front.repository import Repository, Standing
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Scheduler
+from pipeline.process.processes import resident_bytes
 
 MAX_MODELS = 200
 MAX_OPS = 200
@@ -102,7 +103,7 @@ class Overview:
             "ready": batcher.sound,
             "instances": pool.size,
             "restarts": pool.restarts,
-            "memory": sum(resident_bytes(process.pid) for process in pool.processes),
+            "memory": sum(process.resident_bytes for process in pool.processes),
             "waiting": batcher.waiting + (0 if shards is None else shards.waiting),
             "queue": _list_numbers(figures.queue_s),
             "run": _list_numbers(figures.predictor_s),

@@ -260,7 +260,8 @@ _BEGUN_AT, _TAKEN_BACK_AT = ARENA_BYTES, ARENA_BYTES + _COUNT.size
 _THREAD_AT = _TAKEN_BACK_AT + _COUNT.size
 _ACTIVITY = struct.Struct("<dc")  # CPU time and state of a worker on another node; the state is 0 before
 _ACTIVITY_AT = _THREAD_AT + _COUNT.size
-_MAPPED_BYTES = _ACTIVITY_AT + _ACTIVITY.size
+_RESIDENT_AT = _ACTIVITY_AT + _ACTIVITY.size  # memory of a worker on another node
+_MAPPED_BYTES = _RESIDENT_AT + _COUNT.size
 HEADER = struct.Struct("<BxxxIIi")  # kind, message bytes, tail bytes, arena offset or -1
 _encode = msgspec.msgpack.Encoder().encode
 Decoders = Mapping[int, Callable[[Part], Message]]
@@ -379,6 +380,16 @@ class Arena:
     @activity.setter
     def activity(self, activity: Activity) -> None:
         _ACTIVITY.pack_into(self._map, _ACTIVITY_AT, activity.cpu_s, activity.state.encode("ascii"))
+
+    @property
+    def resident_bytes(self) -> int:
+        """Resident memory of a worker on another node, as its agent last read it; 0 before."""
+        size: int = _COUNT.unpack_from(self._map, _RESIDENT_AT)[0]
+        return size
+
+    @resident_bytes.setter
+    def resident_bytes(self, size: int) -> None:
+        _COUNT.pack_into(self._map, _RESIDENT_AT, size)
 
     def close(self) -> None:
         self.view.release()

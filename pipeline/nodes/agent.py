@@ -41,13 +41,14 @@ from pipeline.nodes.link import (
 from pipeline.nodes.local_frames import LocalSocket, WholeFrame
 from pipeline.process.environment import MODEL_PROCESS
 from pipeline.process.isolation import run_isolated
-from pipeline.process.processes import WORKER, kill_groups, python_module, read_activity
+from pipeline.process.processes import WORKER, kill_groups, python_module, read_activity, resident_bytes
 
 log = logging.getLogger(__name__)
 
 MAX_INSTANCES = 255
 MAX_HANDSHAKES = 64  # connections that are not authenticated yet
 LAST_FRAMES_S = 5.0  # for the last replies of a worker that has ended, and for the proxy to read them
+IDLE_CHECK_S = 0.5
 STOP_S = 30.0  # for the dispatches of all workers when the agent stops
 _decode_dispatch = msgspec.msgpack.Decoder(DispatchMessage).decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -139,13 +140,19 @@ class RemoteWorker:
             elif packet.kind == PacketKind.END:
                 local.shut_down()
             elif packet.kind == PacketKind.COUNTS:
-                local.arena.taken_back_count, _, _ = COUNTS.unpack(packet.data)
+                local.arena.taken_back_count, *_ = COUNTS.unpack(packet.data)
 
     async def _forward_replies(self, index: int) -> None:
-        """Send the frames of an instance to the front, until the worker ends."""
+        """Send the frames of an instance to the front, until the worker ends.
+
+        Counts go before the first frame, so that the front knows the memory of a worker that is ready.
+        """
         local = self._sockets[index]
-        while (received := await local.receive_frame()) is not None:
+        received = await local.receive_frame()
+        self._link.write(PacketKind.COUNTS, self._read_counts(index), index)
+        while received is not None:
             await self._link.send(PacketKind.FRAME, received.pack(), index)
+            received = await local.receive_frame()
 
     async def _report_counts(self) -> None:
         """Send the front changed counts of begun requests and the activity of busy instances, forever."""
@@ -159,11 +166,11 @@ class RemoteWorker:
                     self._link.write(PacketKind.COUNTS, counts, index)
 
     def _read_counts(self, index: int) -> bytes:
-        """Return begun requests, CPU time and state of an instance, as a packet's data."""
+        """Return begun requests, CPU time, state and memory of an instance, as a packet's data."""
         arena = self._sockets[index].arena
         activity = read_activity(self.pid, arena.thread_id if self._count > 1 else 0)
         cpu_s, state = (0.0, b"Z") if activity is None else (activity.cpu_s, activity.state.encode("ascii"))
-        return COUNTS.pack(arena.begun_count, cpu_s, state)
+        return COUNTS.pack(arena.begun_count, cpu_s, state, int(resident_bytes(self.pid)))
 
     async def _report_end(self, status: int) -> None:
         """Send the last counts and the exit status, and wait until the proxy has read them."""
@@ -190,12 +197,13 @@ def shift_deadlines(data: bytes, offset_s: float) -> bytes:
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """Settings of an agent: its address, its secret, its TLS context and its limit of workers."""
+    """Settings of an agent: its address, its secret, its TLS context and its limits."""
 
     address: str
     token: bytes
     context: ssl.SSLContext | None
     max_workers: int  # 0: no limit
+    idle_timeout_s: int  # after which it ends without a connection; 0: never
 
 
 class Agent:
@@ -223,7 +231,9 @@ class Agent:
             raise StartFailed(f"{self._settings.address} can't be opened: {exc.strerror or exc}") from exc
         host, port = server.sockets[0].getsockname()[:2]
         log.info("Agent is ready at %s", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        watching = [loop.create_task(self._stop_when_idle(stop))] if self._settings.idle_timeout_s else []
         await stop.wait()
+        await cancel_tasks(watching)
         server.close()
         self._stopping = True
         log.info("Agent stops: %d workers end after their requests", len(self._workers))
@@ -234,6 +244,17 @@ class Agent:
         for worker in list(self._workers):
             await worker.end()
         log.info("Agent has stopped")
+
+    async def _stop_when_idle(self, stop: asyncio.Event) -> None:
+        """Set the event once there was no connection for `idle_timeout_s`."""
+        limit_s = self._settings.idle_timeout_s
+        connected_at = time.monotonic()
+        while time.monotonic() - connected_at < limit_s:
+            await asyncio.sleep(IDLE_CHECK_S)
+            if self._connections:
+                connected_at = time.monotonic()
+        log.info("No connection for %d s (--idle-timeout)", limit_s)
+        stop.set()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve_link(Link(reader, writer)))
@@ -283,7 +304,7 @@ class Agent:
 
 
 def create_settings(
-    address: str, token_file: Path, cert: Path | None, key: Path | None, max_workers: int
+    address: str, token_file: Path, cert: Path | None, key: Path | None, max_workers: int, idle_timeout_s: int
 ) -> AgentSettings:
     """Return the settings of an agent. Raises ConfigError for an address or a file that can't be used."""
     try:
@@ -299,7 +320,7 @@ def create_settings(
             context.load_cert_chain(cert, key, password=_refuse_passphrase)
         except OSError as exc:  # ssl.SSLError is one
             raise ConfigError(f"--cert {cert} or --key {key} can't be used ({exc.strerror or exc})") from exc
-    return AgentSettings(address, read_token(token_file), context, max_workers)
+    return AgentSettings(address, read_token(token_file), context, max_workers, idle_timeout_s)
 
 
 def _refuse_passphrase() -> str:

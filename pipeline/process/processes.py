@@ -23,6 +23,7 @@ HOME = (
 _PR_SET_PDEATHSIG = 1
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _KILL_PASSES = 3
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def python_module(module: str, python: str = sys.executable, *, parent: int = 0) -> list[str]:
@@ -169,6 +170,15 @@ def proportional_bytes(pid: int) -> int:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) << 10
     return 0
+
+
+def resident_bytes(pid: int | str = "self") -> float:
+    """Return the resident memory of a process in bytes; 0 if the process has ended."""
+    try:
+        with open(f"/proc/{pid}/statm") as statm:  # noqa: PTH123 - a few microseconds, on each scrape
+            return float(statm.read().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return 0.0
 
 
 @dataclass(frozen=True)

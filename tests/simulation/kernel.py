@@ -17,7 +17,7 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 from unittest import mock
 
-from pipeline.front.pool import upkeep, worker_process
+from pipeline.front.pool import worker_process
 from pipeline.front.scheduler import scheduler
 from pipeline.messages.frames import Arena
 from pipeline.process import isolation
@@ -361,7 +361,7 @@ class Kernel:
             (worker_process, "os", system), (worker_process, "socket", sockets),
             (worker_process, "subprocess", spawning), (worker_process, "resident_bytes", lambda pid: 1e8),
             (worker_process, "oom_kills", lambda: 0), (worker_process, "read_activity", self.read_activity),
-            (worker_process, "kill_groups", lambda groups: None), (upkeep, "resident_bytes", lambda pid: 1e8),
+            (worker_process, "kill_groups", lambda groups: None),
             (scheduler, "usable_cores", lambda: self.cores),
             (isolation, "time", self.clock), (isolation, "_logged_at", {}),
         ]  # fmt: skip

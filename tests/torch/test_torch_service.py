@@ -12,8 +12,8 @@ import pytest
 import torch
 import tritonclient.http as http
 
-from pipeline.front.metrics.metrics import resident_bytes
 from pipeline.models.signature import Variable, signature_text
+from pipeline.process.processes import resident_bytes
 from tests.support.repository_process import RepositoryProcess
 from tests.support.service_process import APPS, ServiceProcess
 from tests.support.triton_repository import write_model

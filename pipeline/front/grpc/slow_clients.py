@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.config.config_file import Limits
 from pipeline.front.metrics.access_log import UNREAD, AccessLog
-from pipeline.front.metrics.metrics import resident_bytes
+from pipeline.process.processes import resident_bytes
 
 if TYPE_CHECKING:
     from pipeline.front.grpc.rpc_handler import CallContext

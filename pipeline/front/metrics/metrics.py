@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import resource
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -388,15 +387,6 @@ class _Watched(Collector):
         for labels, value in rows:
             family.add_metric(list(labels.values()), value)
         return [family]
-
-
-def resident_bytes(pid: int | str = "self") -> float:
-    """Return the resident memory of a process in bytes; 0 if the process has ended."""
-    try:
-        with open(f"/proc/{pid}/statm") as statm:  # noqa: PTH123 - a few microseconds, on each scrape
-            return float(statm.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return 0.0
 
 
 _COUNTERS: dict[str, tuple[str, Callable[[Metrics], float]]] = {

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 
 from pipeline.config.config_file import OpConfig
 from pipeline.errors import StartFailed
-from pipeline.front.metrics.metrics import resident_bytes
 from pipeline.front.pool.worker_pool import WorkerPool
 from pipeline.front.pool.worker_process import Instance, WorkerProcess
 from pipeline.process.isolation import log_fault, run_isolated
@@ -102,7 +101,7 @@ class Upkeep:
             return f"it has answered {process.served} requests (max_requests_per_worker {self._max_requests})"
         if not self._max_mb:
             return ""
-        resident_mb = resident_bytes(process.pid) / _MB
+        resident_mb = process.resident_bytes / _MB
         if resident_mb <= self._max_mb:
             return ""
         if process.ready_bytes / _MB > self._max_mb:

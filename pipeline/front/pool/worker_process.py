@@ -23,7 +23,6 @@ import msgspec
 from pipeline.api.app import App
 from pipeline.config.config_file import OpConfig
 from pipeline.front.dag_run import Task
-from pipeline.front.metrics.metrics import resident_bytes
 from pipeline.front.pool.answer_streams import AnswerStreams, get_error
 from pipeline.front.pool.outputs import Output, Outputs
 from pipeline.front.pool.plan import shares_process
@@ -71,6 +70,7 @@ from pipeline.process.processes import (
     kill_groups,
     python_module,
     read_activity,
+    resident_bytes,
     signal_name,
 )
 
@@ -246,6 +246,11 @@ class Instance:
     def is_running(self) -> bool:
         """Whether the worker has begun a request of its oldest dispatch."""
         return self._arena.begun_requests(self.in_flight[0].id) > 0
+
+    @property
+    def remote_bytes(self) -> int:
+        """Resident memory of the worker on another node."""
+        return self._arena.resident_bytes
 
     def read_activity(self) -> Activity | None:
         """Return CPU time and state of the instance's process or thread; None when the process has ended."""
@@ -699,10 +704,17 @@ class WorkerProcess:
         self.streams = ready.streams
         self._cancel_start_timer()
         self.ready_at = time.monotonic()
-        self.ready_bytes = resident_bytes(self.pid)
+        self.ready_bytes = self.resident_bytes
         for instance in self.instances:
             instance.state = State.READY
         self._owner.became_ready(self)
+
+    @property
+    def resident_bytes(self) -> float:
+        """Resident memory of the worker, also of a worker on another node; 0 if it has ended."""
+        if self.is_remote:
+            return float(max((instance.remote_bytes for instance in self.instances), default=0))
+        return resident_bytes(self.pid)
 
     def begin_service(self) -> None:
         """Log that the process serves from now on. A shard gets connections."""

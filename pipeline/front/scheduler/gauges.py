@@ -8,13 +8,14 @@ from typing import Any
 
 from pipeline import __version__
 from pipeline.config.config_file import ServiceConfig
-from pipeline.front.metrics.metrics import Metrics, Rows, resident_bytes
+from pipeline.front.metrics.metrics import Metrics, Rows
 from pipeline.front.pool.shards import Shards
 from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler.admission import KeyRing
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.sequences import Sequences
 from pipeline.front.tracing.traces import Traces
+from pipeline.process.processes import resident_bytes
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ def register_gauges(
     def memory() -> Rows:
         yield {"process": "front"}, resident_bytes()
         for process in _processes(batchers):
-            yield {"process": process.name}, resident_bytes(process.pid)
+            yield {"process": process.name}, process.resident_bytes
 
     def models() -> Rows:
         for name, batcher in batchers.items():

@@ -18,7 +18,7 @@ import msgspec
 from pipeline.api.dag import Dag, Edge, Node
 from pipeline.errors import ServingError, StartFailed
 from pipeline.front.dag_run import Answer, DagRun, Entry, Inputs, OpQueue, Request
-from pipeline.front.metrics.metrics import Failures, resident_bytes
+from pipeline.front.metrics.metrics import Failures
 from pipeline.front.pool.plan import Plan
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.front.upgrades.answers import Difference, Kind, Tolerances, find_difference
@@ -151,7 +151,7 @@ class VersionWorkers:
     @property
     def memory_bytes(self) -> float:
         """Resident memory of the worker processes."""
-        return sum(resident_bytes(process.pid) for process in self._pool.processes)
+        return sum(process.resident_bytes for process in self._pool.processes)
 
     def enqueue(self, dag_run: DagRun, node: str, inputs: Inputs) -> None:
         """Queue a task of a request for the workers."""
