@@ -83,6 +83,9 @@ serve_instead: Callable[[Service], None] | None = None
 replaced_sections: Mapping[str, Any] = {}
 """Sections in place of the sections of config.yml, set before `pipeline ray up` runs the script."""
 
+check_app: Callable[[App], None] | None = None
+"""A check of the service before it starts, set by `pipeline ray up`. Raises ConfigError."""
+
 
 class Service:
     """Base class of WebService and PipelineServer: a DAG of steps (Ops) with a name and a configuration."""
@@ -246,6 +249,8 @@ class Service:
         try:
             with left_at_once():
                 app = self.as_app()
+            if check_app is not None:
+                check_app(app)
         except ConfigError as exc:
             if logs_json():
                 log.error("%s", exc.message)

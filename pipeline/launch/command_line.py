@@ -236,7 +236,12 @@ def _agent(options: AgentOptions) -> None:
     from pipeline.process.log import set_up_logging
 
     settings = create_settings(
-        options.address, options.token_file, options.cert, options.key, options.max_workers
+        options.address,
+        options.token_file,
+        options.cert,
+        options.key,
+        options.max_workers,
+        options.idle_timeout,
     )
     set_up_logging(LoggingConfig(), "agent", "agent", beside_app=False)
     run_agent(settings)
@@ -434,7 +439,7 @@ _COMMANDS = (
         "ray up",
         _ray_up,
         RayUpOptions,
-        "run a service whose workers Ray places on the nodes of its cluster",
+        "run a service or model repository whose workers Ray places on the nodes of its cluster",
         "paddlewheel ray up myservice --address 10.0.0.2:6379 --resources ocr=CPU:2,GPU:1",
     ),
     _Command(

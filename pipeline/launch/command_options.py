@@ -541,20 +541,40 @@ class AgentOptions:
     max_workers: int = option(
         type=_parse_positive, default=0, metavar="N", help="most worker processes (any number)"
     )
+    idle_timeout: int = option(
+        type=_parse_positive,
+        default=0,
+        metavar="SECONDS",
+        help="end after this time without a connection (never)",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RayUpOptions:
     """The options of `paddlewheel ray up`, which runs a service on a Ray cluster."""
 
-    service: Path = argument(metavar="SERVICE", help="folder of a service, or its script")
+    service: Path = argument(
+        metavar="SERVICE", help="folder of a service, its script, or a Triton model repository"
+    )
     address: str = option(
         default="auto", metavar="HOST:PORT", help="of the Ray cluster (the cluster of this machine)"
     )
     config: Path | None = option(metavar="PATH", help="in place of config.yml by the script")
     resources: tuple[str, ...] = option(
-        default=(), metavar="OP=NAME:COUNT,...", help="of a worker, e.g. ocr=CPU:2,GPU:1 (CPU:1)"
+        default=(),
+        metavar="OP=NAME:COUNT,...",
+        help="of a worker of an Op or model, e.g. ocr=CPU:2,GPU:1 (CPU:1)",
     )
+    flag: tuple[str, ...] = option(
+        default=(),
+        metavar="NAME=VALUE",
+        help="flag of `paddlewheel serve` for a model repository, e.g. http-port=9000",
+    )
+    cert: Path | None = option(
+        metavar="FILE", help="PEM file on each node: certificate of its agents, for TLS"
+    )
+    key: Path | None = option(metavar="FILE", help="PEM file on each node: private key of its agents")
+    ca: Path | None = option(metavar="FILE", help="PEM file here: authorities of the agents' certificates")
 
 
 @dataclass(frozen=True, kw_only=True)

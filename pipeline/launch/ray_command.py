@@ -8,27 +8,41 @@ import os
 import secrets
 import shutil
 import socket
+import ssl
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 
+from client.options import parse_options
 from pipeline.api import service
+from pipeline.api.app import App
 from pipeline.errors import ConfigError
 from pipeline.launch.command_options import RayUpOptions
+from pipeline.launch.commands import OneLineParser
 from pipeline.launch.run_script import run_script
+from pipeline.launch.serve_options import ServeOptions, add_flags, parse_flags
+from pipeline.offline.script_service import SCRIPT
 from pipeline.process.processes import python_module
 
 
 def ray_up(options: RayUpOptions) -> None:
-    """Run a service script whose workers are on the nodes of a Ray cluster.
+    """Run a service script or a model repository whose workers are on the nodes of a Ray cluster.
 
-    Does not return: the front takes over this process. Raises ConfigError without Ray, and without a cluster
-    at the address.
+    Does not return: the front takes over this process. Raises ConfigError without Ray, for wrong options, and
+    without a cluster at the address.
     """
     if importlib.util.find_spec("ray") is None:
         raise ConfigError("Ray is not installed here; install it with: pip install 'paddlewheel[ray]'")
     resources = parse_resources(options.resources)
+    is_repository = options.service.is_dir() and not (options.service / SCRIPT).is_file()
+    if options.flag and not is_repository:
+        raise ConfigError(f"--flag is for a model repository, and {options.service} is none")
+    if options.config and is_repository:
+        raise ConfigError(f"--config is for a script, and {options.service} has no {SCRIPT}; use --flag")
+    serve_options = parse_serve_flags(options.service.resolve(), options.flag) if is_repository else None
+    tls_files = check_tls_files(options)
     folder = Path(tempfile.mkdtemp(prefix="paddlewheel-ray-"))
     token_file = folder / "token"
     token_file.write_text(secrets.token_hex(32), "ascii")
@@ -40,13 +54,61 @@ def ray_up(options: RayUpOptions) -> None:
             "token_file": str(token_file),
             "folder": str(options.service.resolve() if options.service.is_dir() else Path.cwd()),
             "resources": resources,
+            **tls_files,
         }
         if error := start_placer(settings, listening):
             shutil.rmtree(folder, ignore_errors=True)
             raise ConfigError(error)
         address = f"127.0.0.1:{listening.getsockname()[1]}"
     service.replaced_sections = {"nodes": {"agents": [address], "token_file": str(token_file)}}
+    service.check_app = partial(check_resources, resources)
+    if serve_options is not None:
+        _serve_repository(options.service, serve_options)
     run_script(options.service, config=options.config)
+
+
+def parse_serve_flags(repository: Path, flags: Sequence[str]) -> ServeOptions:
+    """Return the options of `paddlewheel serve` for a repository. A wrong flag ends the process."""
+    parser = OneLineParser(prog="paddlewheel ray up --flag")
+    add_flags(parser)
+    arguments = [f"--model-repository={repository}", *(f"--{flag}" for flag in flags)]
+    return parse_options(ServeOptions, parse_flags(parser, arguments))
+
+
+def _serve_repository(repository: Path, options: ServeOptions) -> None:
+    """Serve a model repository, which is the working folder of the front and its workers."""
+    from pipeline.launch.serve_command import serve_repository
+
+    os.chdir(repository)
+    serve_repository(options)
+
+
+def check_tls_files(options: RayUpOptions) -> dict[str, str]:
+    """Return the files of TLS as settings of the placer, or nothing without TLS. Raises ConfigError."""
+    files = {"cert_file": options.cert, "key_file": options.key, "ca_file": options.ca}
+    if not any(files.values()):
+        return {}
+    if not all(files.values()):
+        raise ConfigError("--cert, --key and --ca belong together; name all or none")
+    try:
+        ssl.create_default_context(cafile=options.ca)
+    except OSError as exc:  # ssl.SSLError is one
+        raise ConfigError(f"--ca {options.ca} can't be used ({exc.strerror or exc})") from exc
+    return {name: str(path.absolute()) for name, path in files.items() if path is not None}
+
+
+def check_resources(resources: Collection[str], app: App) -> None:
+    """Raise ConfigError if `--resources` names an Op or model that the service does not have.
+
+    Nothing is checked where models can be loaded later.
+    """
+    if app.repository is not None and (app.config.v2.model_control == "explicit" or app.repository.poll_s):
+        return
+    ops = [*app.ops, *app.joint_ops]
+    names = sorted({op.rpartition(":")[0] or op for op in ops})
+    for op in resources:
+        if op not in names and op not in ops:
+            raise ConfigError(f"--resources {op}=...: there is no such Op or model, only {', '.join(names)}")
 
 
 def start_placer(settings: dict[str, object], listening: socket.socket) -> str:

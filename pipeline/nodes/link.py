@@ -14,6 +14,7 @@ import hashlib
 import hmac
 import os
 import platform
+import socket
 import ssl
 import struct
 import time
@@ -29,6 +30,7 @@ from pipeline.errors import ServingError
 from pipeline.messages.frames import FRAME_LIMIT, PROTOCOL_VERSION, Part
 
 HANDSHAKE_S = 10.0
+CONNECT_S = 2.0  # then a new attempt: the kernel doubles its pauses while a network is interrupted
 PINGS = 5  # in the time after which a silent connection is lost
 COUNTS_EVERY_S = 0.1
 PYTHON = ".".join(platform.python_version_tuple()[:2])
@@ -37,8 +39,8 @@ _MAC_BYTES = hashlib.sha256().digest_size
 _NONCE_BYTES = 32
 _BUFFER_BYTES = 1 << 20
 _HEADER = struct.Struct("<BBxxI")  # kind, instance, bytes
-# Count of begun or recalled requests; CPU time and state of the instance.
-COUNTS = struct.Struct("<qdc")
+# Count of begun or recalled requests; CPU time and state of the instance; memory of the worker.
+COUNTS = struct.Struct("<qdcq")
 STATUS = struct.Struct("<i")
 
 
@@ -61,11 +63,11 @@ class PacketKind(IntEnum):
     REFUSED = 3  # agent: a `Refused` in JSON
     FRAME = 4  # a frame between front and instance, with its tail
     END = 5  # the other end of the instance's socket is shut down
-    COUNTS = 6  # agent: begun requests and activity of an instance; proxy: recalled requests
+    COUNTS = 6  # agent: begun requests, activity and memory of an instance; proxy: recalled requests
     PING = 7
     ENDED = 8  # agent: the exit status of the worker
     WAITING = 9  # placer: no agent yet, with the reason in UTF-8
-    MOVED = 10  # placer: a MAC, and the address of the agent for the worker
+    MOVED = 10  # placer: a MAC, and the `Place` of the agent for the worker in JSON
 
 
 class Packet(NamedTuple):
@@ -95,6 +97,13 @@ class Refused(msgspec.Struct):
 
     reason: str
     is_final: bool  # whether every later try would be refused, too
+
+
+class Place(msgspec.Struct):
+    """Answer of a placer: the agent that it has started."""
+
+    address: str
+    ca_file: str = ""  # authorities of the agent's certificate; empty: no encryption
 
 
 class _CountingReader(asyncio.StreamReader):
@@ -199,17 +208,37 @@ class Link:
 
 
 async def open_link(address: str, context: ssl.SSLContext | None) -> Link:
-    """Connect to an agent. Raises OSError, and TimeoutError after `HANDSHAKE_S`."""
+    """Connect to an agent. Raises OSError, and TimeoutError after `CONNECT_S` and `HANDSHAKE_S`."""
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     reader = _CountingReader(_BUFFER_BYTES, loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     server_hostname = host if context is not None else None
-    connecting = loop.create_connection(
-        lambda: protocol, host, port, ssl=context, server_hostname=server_hostname
+    connected = await _connect(host, port)
+    encrypting = loop.create_connection(
+        lambda: protocol, sock=connected, ssl=context, server_hostname=server_hostname
     )
-    transport, _ = await asyncio.wait_for(connecting, HANDSHAKE_S)
+    transport, _ = await asyncio.wait_for(encrypting, HANDSHAKE_S)
     return Link(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+
+
+async def _connect(host: str, port: int) -> socket.socket:
+    """Return a socket that is connected to the first address of a host that answers. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    errors: list[OSError] = []
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        connecting = socket.socket(family, kind, protocol)
+        connecting.setblocking(False)
+        try:
+            await asyncio.wait_for(loop.sock_connect(connecting, address), CONNECT_S)
+            return connecting
+        except OSError as exc:  # TimeoutError is one
+            connecting.close()
+            errors.append(exc)
+        except BaseException:
+            connecting.close()
+            raise
+    raise errors[0]
 
 
 def create_server_protocol(connected: object) -> asyncio.StreamReaderProtocol:
@@ -228,10 +257,10 @@ class WorkerRequest(NamedTuple):
     timeout_s: float  # see `nodes.timeout`
 
 
-async def offer_worker(link: Link, request: WorkerRequest, log_reason: Callable[[str], None]) -> str:
-    """Authenticate at an agent, and ask for a worker. Return an empty text when the agent starts the worker.
+async def offer_worker(link: Link, request: WorkerRequest, log_reason: Callable[[str], None]) -> Place | None:
+    """Authenticate at an agent, and ask for a worker. Return None when the agent starts the worker.
 
-    A placer starts an agent first. Then return the address of the agent, which runs until the connection to
+    A placer starts an agent first. Then return the place of the agent, which runs until the connection to
     the placer is closed. log_reason: called with the reason while the placer has no agent. Raises
     AgentRefused and LinkLost.
     """
@@ -250,13 +279,13 @@ async def offer_worker(link: Link, request: WorkerRequest, log_reason: Callable[
         error = AgentRefused(f"the agent {link.peer_address} refuses: {refused.reason}")
         error.is_final = refused.is_final
         raise error
-    mac, address = answer.data[:_MAC_BYTES], answer.data[_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(token, b"agent", nonce, address)):
+    mac, place = answer.data[:_MAC_BYTES], answer.data[_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(token, b"agent", nonce, place)):
         error = AgentRefused(f"{link.peer_address} does not know the token of nodes.token_file")
         error.is_final = True
         raise error
     link.timeout_s = request.timeout_s
-    return address.decode("utf-8")
+    return msgspec.json.decode(place, type=Place) if place else None
 
 
 async def read_offer(link: Link, token: bytes) -> Offer:
@@ -292,9 +321,9 @@ async def accept(link: Link, token: bytes, offer: Offer) -> None:
     await link.send(PacketKind.ACCEPTED, _mac(token, b"agent", offer.nonce, b""))
 
 
-async def move(link: Link, token: bytes, offer: Offer, address: str) -> None:
-    """Tell a proxy the address of the agent that starts its worker."""
-    data = address.encode()
+async def move(link: Link, token: bytes, offer: Offer, place: Place) -> None:
+    """Tell a proxy the place of the agent that starts its worker."""
+    data = msgspec.json.encode(place)
     await link.send(PacketKind.MOVED, _mac(token, b"agent", offer.nonce, data) + data)
 
 

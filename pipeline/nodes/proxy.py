@@ -42,6 +42,7 @@ from pipeline.nodes.link import (
     Link,
     LinkLost,
     PacketKind,
+    Place,
     WorkerRequest,
     cancel_tasks,
     offer_worker,
@@ -123,8 +124,9 @@ class Proxy:
             if packet.kind == PacketKind.FRAME:
                 await local.write(packet.data)
             elif packet.kind == PacketKind.COUNTS:
-                local.arena.begun_count, cpu_s, state = COUNTS.unpack(packet.data)
-                local.arena.activity = Activity(state.decode("ascii"), cpu_s)
+                arena = local.arena
+                arena.begun_count, cpu_s, state, arena.resident_bytes = COUNTS.unpack(packet.data)
+                arena.activity = Activity(state.decode("ascii"), cpu_s)
 
     async def _recall(self) -> None:
         """Tell the agent which requests the front has taken back, forever."""
@@ -135,7 +137,7 @@ class Proxy:
                 count = local.arena.taken_back_count
                 if count != sent[index]:
                     sent[index] = count
-                    self._link.write(PacketKind.COUNTS, COUNTS.pack(count, 0.0, b"\0"), index)
+                    self._link.write(PacketKind.COUNTS, COUNTS.pack(count, 0.0, b"\0", 0), index)
 
     def _mark_begun(self) -> None:
         """Count all dispatches that were sent as begun: without the connection nobody knows better."""
@@ -199,26 +201,29 @@ async def _ask_agent(
     """Return the connection to the agent at an address, or to the agent that a placer there has started."""
     link = await open_link(address, context)
     try:
-        placed_at = await offer_worker(link, request, log_reason)
-        if not placed_at:
+        place = await offer_worker(link, request, log_reason)
+        if place is None:
             return link, address
-        placed, _ = await _ask_placed_agent(placed_at, context, request, log_reason)
+        placed, _ = await _ask_placed_agent(place, request, log_reason)
         placed.keep_open(link)
-        return placed, placed_at
+        return placed, place.address
     except BaseException:
         link.abort()
         raise
 
 
 async def _ask_placed_agent(
-    address: str, context: ssl.SSLContext | None, request: WorkerRequest, log_reason: Callable[[str], None]
+    place: Place, request: WorkerRequest, log_reason: Callable[[str], None]
 ) -> tuple[Link, str]:
-    """Ask an agent that a placer has started. Its refusal is not final: the next try has another node."""
+    """Ask an agent that a placer has started. No failure is final: the next try has another node."""
+    context = ssl.create_default_context(cafile=place.ca_file) if place.ca_file else None
     try:
-        return await _ask_agent(address, context, request, log_reason)
+        return await _ask_agent(place.address, context, request, log_reason)
     except AgentRefused as exc:
         exc.is_final = False
         raise
+    except OSError as exc:  # also for a certificate that does not fit
+        raise LinkLost(f"the agent {place.address}: {exc}") from exc
 
 
 async def run_proxy(fds: Sequence[int], log_fd: int) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.api import service
 from pipeline.api.app import App, RepositoryPlace, ServedModel, collect_models
 from pipeline.api.buckets import Bucket
 from pipeline.api.cache_settings import CacheSettings
@@ -21,7 +22,6 @@ from pipeline.api.metrics_settings import DEFAULT_METRICS, MetricsSettings
 from pipeline.api.op import Op
 from pipeline.api.restrictions import NO_RESTRICTIONS, Restrictions
 from pipeline.api.run_resources import ResourceLimits
-from pipeline.api.service import Service
 from pipeline.config.config_file import ServiceConfig, load_config
 from pipeline.config.value_types import OFF
 from pipeline.errors import ConfigError, StartFailed
@@ -74,7 +74,7 @@ class Options:
     namespacing: bool = False  # whether several repositories may hold models of one name
 
 
-class RepositoryService(Service):
+class RepositoryService(service.Service):
     """Serves the models of a Triton repository; the counterpart of a user's service script.
 
     options: None in a worker, which gets its App (the service's configuration) from the front process.
@@ -143,7 +143,8 @@ class RepositoryService(Service):
                 "limits": {"json_depth": JSON_DEPTH, **options.config.get("limits", {})},
                 "op": served.sections,
                 **{name: value for name, value in options.config.items() if name not in _MERGED},
-            }
+            },
+            replaced_sections=service.replaced_sections,
         )
         return App(
             name=self.name,
@@ -245,8 +246,10 @@ def _list_names(source: ModelRepository, options: Options) -> tuple[list[str], s
 def _find_grpc_address(config: ServiceConfig) -> str:
     """Return the gRPC address of this server at which Python models call other models.
 
-    Empty without a gRPC port, and where the server requires TLS or API keys.
+    Empty without a gRPC port, with workers on other machines, and where the server requires TLS or API keys.
     """
+    if config.nodes is not None:
+        return ""
     if config.tls is not None or config.security.api_keys is not None or config.rpc_port == OFF:
         return ""
     address = config.address("rpc_port") or "127.0.0.1"

@@ -23,6 +23,7 @@ from pipeline.messages.frames import frame
 from pipeline.messages.messages import CallMessage, DispatchMessage, Probe
 from pipeline.nodes.agent import shift_deadlines
 from pipeline.nodes.local_frames import WholeFrame
+from pipeline.process.processes import resident_bytes
 from tests.support.agent_process import TOKEN, AgentProcess, run_on_agents
 from tests.support.service_process import APPS, PATIENCE_S, ROOT, ServiceProcess, is_running, wait_until
 
@@ -58,6 +59,19 @@ def test_each_node_runs_a_worker_and_large_values_travel(running: Running) -> No
     answer = service.predict({"number": "4", "text": text})
     assert (answer["doubled"], answer["text"]) == ("8", text)
     assert answer["pid"] in pids
+
+
+def test_metrics_have_the_memory_of_the_workers_and_not_of_their_proxies(running: Running) -> None:
+    service, agents = running
+
+    def have_memory() -> bool:
+        sizes = {resident_bytes(pid) for agent in agents for pid in agent.worker_pids()}
+        samples = re.findall(
+            r'resident_bytes{process="(?!front).*"} (\S+)', service.http("/metrics").body.decode()
+        )
+        return {float(size) for size in samples} == sizes
+
+    wait_until(have_memory, "each worker's memory is in /metrics")
 
 
 def test_a_request_that_kills_two_workers_alone_is_refused_with_the_cause(running: Running) -> None:
@@ -176,23 +190,34 @@ def test_values_between_ops_travel_typed_and_one_for_pickle_is_an_error_with_op_
         assert "[make] output 'value': a" in service.ask({"name": "large int"})["err_msg"]
 
 
-def test_another_token_and_another_version_are_refused(tmp_path: Path) -> None:
-    package = tmp_path / "site"
-    shutil.copytree(ROOT / "pipeline", package / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
-    definitions = package / "pipeline" / "messages" / "messages.py"
-    definitions.write_text(f"{definitions.read_text('utf-8')}\n# changed\n", "utf-8")
+def copy_package(folder: Path, changed_file: str, old: str, new: str) -> Path:
+    """Copy the package with a changed file, and return the folder for PYTHONPATH."""
+    shutil.copytree(ROOT / "pipeline", folder / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    file = folder / "pipeline" / changed_file
+    text = file.read_text("utf-8")
+    assert old in text
+    file.write_text(text.replace(old, new), "utf-8")
+    return folder
+
+
+def test_another_token_another_version_and_another_python_are_refused(tmp_path: Path) -> None:
+    package = copy_package(tmp_path / "site", "messages/messages.py", "\nimport", "\n\nimport")
+    python = copy_package(tmp_path / "python", "nodes/link.py", "PYTHON = ", 'PYTHON = "3.99"\n_LOCAL = ')
     token_file = tmp_path / "token"
     token_file.write_text(TOKEN, "utf-8")
     with (
         AgentProcess(tmp_path, token="another secret 1") as stranger,
         AgentProcess(tmp_path, env={"PYTHONPATH": str(package)}) as other,
+        AgentProcess(tmp_path, env={"PYTHONPATH": str(python)}) as newer,
     ):
-        wait_until(lambda: "Agent is ready" in stranger.log + other.log, "the agents listen")
-        nodes = {"agents": [stranger.address, other.address], "token_file": str(token_file)}
+        agents = [stranger, other, newer]
+        wait_until(lambda: all("Agent is ready" in agent.log for agent in agents), "the agents listen")
+        nodes = {"agents": [agent.address for agent in agents], "token_file": str(token_file)}
         with ServiceProcess(APPS / "echo.py", {"nodes": nodes}, wait=False) as service:
             assert service.exit_code() == 1
             assert "its token is another than that of nodes.token_file" in service.log
             assert "it runs another build of the package" in service.log
+            assert "it runs Python 3.99, the front runs 3." in service.log
             assert "Traceback" not in service.log
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.errors import ConfigError
 from pipeline.launch.ray_command import parse_resources
-from pipeline.nodes.link import Link, PacketKind, create_server_protocol, move, read_offer
+from pipeline.nodes.link import Link, PacketKind, Place, create_server_protocol, move, read_offer
 from tests.support.agent_process import TOKEN, AgentProcess
 from tests.support.free_ports import free_port
 from tests.support.service_process import APPS, PATIENCE_S, ServiceProcess, wait_until
@@ -57,7 +57,7 @@ class Placer:
             while not self.agent:
                 await link.send(PacketKind.WAITING, f"Op {offer.op} needs 1 GPU".encode())
                 await asyncio.sleep(0.05)
-            await move(link, TOKEN.encode(), offer, self.agent)
+            await move(link, TOKEN.encode(), offer, Place(self.agent))
             self.open_links.append(offer.name)
             await link.await_close(2 * PATIENCE_S)
             self.open_links.remove(offer.name)

@@ -1,122 +1,98 @@
-"""`paddlewheel ray up` on a Ray cluster of this machine: a node is killed, another is added."""
+"""`paddlewheel ray up` on a Ray cluster of this machine: nodes and the placer are killed, nodes are added."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import signal
+import socket
+import ssl
 import subprocess
 import sys
-import threading
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import ray
 from ray.cluster_utils import Cluster
 
 from pipeline.nodes.on_ray.node_agent import NodeAgent
+from tests.support.command_line import paddlewheel, refused
+from tests.support.echo_load import ENOUGH, EchoLoad
 from tests.support.free_ports import free_port
+from tests.support.ray_service import NODE, RayService, run_cluster
 from tests.support.service_process import APPS, ROOT, ServiceProcess, wait_until
+from tests.support.triton_repository import write_model
+from tests.upgrades.test_upgrades import TENSORS, classifies, infer
 
 START_S = 240  # for an actor; several processes of Ray may share a core
 pytestmark = pytest.mark.timeout(900)
-ENOUGH = 30  # answers in a row that show that a service goes on
-NODE: dict[str, Any] = {
-    "num_cpus": 1,
-    "object_store_memory": 80 << 20,
-    "include_dashboard": False,
-    "wait": False,  # Ray would wait 30 s at most
-}
+NO_CPU = "Op echo needs 1 CPU; free in the cluster: none"
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A head node without CPUs. The tests add nodes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SERVICE_CONFIG", "of the front alone")  # the script reads it in each worker
-        patch.setenv("RAY_health_check_failure_threshold", "20")  # a busy machine is no lost node
-        started = Cluster(
-            initialize_head=True, head_node_args={**NODE, "num_cpus": 0, "gcs_server_port": free_port()}
-        )
-        try:
-            yield started
-        finally:
-            ray.shutdown()
-            started.shutdown()
+    with run_cluster() as running:
+        yield running
 
 
-class RayService(ServiceProcess):
-    """A service that `paddlewheel ray up` starts on a cluster."""
-
-    def __init__(self, cluster: Cluster, config: dict[str, Any], *options: str, wait: bool = True) -> None:
-        command = ["-m", "pipeline", "ray", "up", str(APPS / "echo.py"), "--address", cluster.address]
-        self._ray_up = [sys.executable, *command, *options]
-        super().__init__(APPS / "echo.py", config, wait=wait)
-
-    def start(self) -> None:
-        self._command = self._ray_up
-        super().start()
-
-
-class Load:
-    """Sends requests from several threads until the end of the `with` block, and counts their outcomes."""
-
-    def __init__(self, service: ServiceProcess, clients: int = 3) -> None:
-        self.failures: list[object] = []
-        self.workers: Counter[str] = Counter()  # answers by the worker's PID
-        self._service = service
-        self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._send, args=(number,)) for number in range(clients)]
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _send(self, number: int) -> None:
-        while not self._stopped.wait(0.01):
-            try:
-                answer = self._service.predict({"number": str(number)})
-            except (AssertionError, OSError) as exc:
-                self.failures.append(exc)
-                continue
-            if answer["doubled"] != str(2 * number):
-                self.failures.append(answer)
-            self.workers[answer["pid"]] += 1
-
-    def wait_for_answers(self, workers: int, described: str, known: frozenset[str] = frozenset()) -> None:
-        """Wait until so many workers, without the known ones, have answered `ENOUGH` requests each."""
-
-        def are_there() -> bool:
-            counts = [count for pid, count in dict(self.workers).items() if pid not in known]
-            return sum(count >= ENOUGH for count in counts) >= workers
-
-        wait_until(are_there, described, START_S, lambda: f"{self.workers}\n{self._service.log}")
+def create_certificate(cert: Path, key: Path, host: str) -> None:
+    """Create a certificate for an IP address, which is its own authority."""
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-nodes",
+        "-subj",
+        "/CN=node",
+        "-addext",
+        f"subjectAltName=IP:{host}",
+    ]
+    command += [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-out",
+        str(cert),
+        "-keyout",
+        str(key),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
 
 
-def test_a_killed_node_fails_no_request_and_an_added_node_takes_its_share(cluster: Cluster) -> None:
+def test_no_request_fails_when_the_placer_and_a_node_are_killed_and_a_node_is_added(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    create_certificate(cert, key, cluster.address.rpartition(":")[0])
     lost, kept = (cluster.add_node(**NODE) for _ in range(2))
     config = {
         "dag": {"is_thread_op": False, "request_timeout": START_S},
         "op": {"echo": {"concurrency": 2, "start_timeout": START_S}},
     }
-    with RayService(cluster, config, wait=False) as service:
+    with RayService(cluster, config, f"--cert={cert}", f"--key={key}", f"--ca={cert}") as service:
         service.wait_until_ready(START_S, every_instance=True)
-        with Load(service) as load:
-            load.wait_for_answers(2, "both nodes answer")
+        check_encryption(service, cert)
+        with EchoLoad(service) as load:
+            load.wait_for_answers(2, "both nodes answer", START_S)
+            workers = set(load.workers)
+            os.kill(service.find_placer(), signal.SIGKILL)
+            wait_until(lambda: service.log.count("Placer is ready") == 2, "a new placer is ready", START_S)
+            load.workers.clear()
+            load.wait_for_answers(
+                2, "both nodes go on without the placer that has started their agents", START_S
+            )
+            assert set(load.workers) == workers
             cluster.remove_node(lost, allow_graceful=False)
-            service.wait_for_log("Op echo needs 1 CPU; free in the cluster: none")
+            wait_until(
+                lambda: NO_CPU in service.log, "a worker waits for a node", START_S, lambda: service.log
+            )
             known = frozenset(load.workers)
             answered = load.workers.total()
             wait_until(lambda: load.workers.total() > answered + ENOUGH, "the other node goes on")
             added = cluster.add_node(**NODE)
-            load.wait_for_answers(1, "the added node answers", known)
+            load.wait_for_answers(1, "the added node answers", START_S, known)
         assert load.failures == []
         service.terminate()
         assert service.exit_code() == 0
@@ -131,12 +107,62 @@ def test_a_folder_that_a_node_lacks_is_named(tmp_path: Path) -> None:
 
 
 def test_a_resource_that_no_node_has_is_named_until_the_deadline(cluster: Cluster) -> None:
-    config = {"op": {"echo": {"start_timeout": 10}}}
-    with RayService(cluster, config, "--resources", "echo=CPU:1,fast:2", wait=False) as service:
+    config = {"op": {"echo": {"start_timeout": 20}}}
+    with RayService(cluster, config, "--resources", "echo=CPU:1,fast:2") as service:
         reason = "Op echo needs 1 CPU, 2 fast; no node of the cluster has as much"
-        service.wait_for_log(f"waits for a node, for 10 s at most (start_timeout): {reason}")
+        service.wait_for_log(f"waits for a node, for 20 s at most (start_timeout): {reason}")
         assert service.exit_code() == 1
-        assert "it did not start within 10 s" in service.log
+        assert "it did not start within 20 s" in service.log
+
+
+def test_an_unknown_op_in_resources_is_named(cluster: Cluster) -> None:
+    with RayService(cluster, {}, "--resources", "ocr=GPU:1") as service:
+        assert service.process.wait(START_S) == 2
+        assert "--resources ocr=...: there is no such Op or model, only echo" in service.log
+
+
+def test_two_fronts_of_one_repository_share_a_cluster(cluster: Cluster, tmp_path: Path) -> None:
+    write_model(tmp_path, "model", TENSORS, classifies())
+    node = cluster.add_node(**{**NODE, "num_cpus": 2})
+    with contextlib.ExitStack() as stack:
+        fronts = [stack.enter_context(run_repository(cluster, tmp_path)) for _ in range(2)]
+        for front in fronts:
+            front.wait_until_ready(START_S)
+            assert infer(front, 9).json["outputs"][0]["data"] == [2]
+        fronts[0].process.kill()
+        fronts[0].process.wait()
+        assert infer(fronts[1], 10).json["outputs"][0]["data"] == [3]
+    cluster.remove_node(node)
+
+
+def run_repository(cluster: Cluster, folder: Path) -> RayService:
+    """Start a front of a model repository with one worker."""
+    ports = {"http_port": free_port(), "rpc_port": free_port()}
+    flags = [f"http-port={ports['http_port']}", f"grpc-port={ports['rpc_port']}", "allow-metrics=false"]
+    options = [word for flag in flags for word in ("--flag", flag)]
+    return RayService(cluster, ports, *options, "--resources", "model=CPU:1", path=folder)
+
+
+def check_encryption(service: ServiceProcess, ca_file: Path) -> None:
+    """Check that the agents of a service encrypt their connections, with certificates of the authority."""
+    addresses = re.findall(r"Worker \S+ runs on the node of (\S+):(\d+)", service.log)
+    context = ssl.create_default_context(cafile=ca_file)
+    assert addresses
+    for host, port in addresses:
+        with socket.create_connection((host, int(port)), START_S) as connection:
+            context.wrap_socket(connection, server_hostname=host).close()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--cert", "a.pem"], "--cert, --key and --ca belong together"),
+        (["--cert", "a.pem", "--key", "a.key", "--ca", "absent.pem"], "--ca absent.pem can't be used"),
+        (["--flag", "http-port=9000"], "--flag is for a model repository"),
+    ],
+)
+def test_mistakes_in_options_are_told_before_ray_is_used(options: list[str], error: str) -> None:
+    assert error in refused(paddlewheel("ray", "up", APPS / "echo.py", *options))
 
 
 def test_an_address_without_a_cluster_ends_the_command() -> None:

@@ -2,8 +2,9 @@
 
 A proxy beside the front asks the placer as it would ask an agent. The placer creates a Ray actor with the
 resources of the worker's Op, and answers with the address of the agent that the actor has started. The actor
-ends with the proxy's connection. A proxy whose node is lost ends, and the next proxy gets another actor.
-Requests go from proxy to agent, not through Ray.
+ends with the proxy's connection to the placer or to the agent, and outlives a placer that is killed. A proxy
+whose node is lost ends, and the next proxy gets another actor. Requests go from proxy to agent, not through
+Ray.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -29,6 +31,8 @@ from pipeline.nodes.link import (
     LinkLost,
     Offer,
     PacketKind,
+    Place,
+    cancel_tasks,
     create_server_protocol,
     move,
     read_offer,
@@ -55,12 +59,16 @@ class Placer:
         self._links: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> None:
-        """Serve proxies of this machine, until the process is killed."""
+        """Serve proxies of this machine until SIGTERM, and kill the actors then."""
         loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        loop.add_signal_handler(signal.SIGTERM, stop.set)
         listening = socket.socket(fileno=os.dup(self._settings.socket_fd))
         server = await loop.create_server(lambda: create_server_protocol(self._accept), sock=listening)
         log.info("Placer is ready: Ray cluster %s", self._settings.ray_address)
-        await server.serve_forever()
+        await stop.wait()
+        server.close()
+        await cancel_tasks([*self._links])
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve_link(Link(reader, writer)))
@@ -80,10 +88,10 @@ class Placer:
 
     async def _place(self, link: Link, offer: Offer) -> None:
         """Create the actor of a worker, and keep it until the proxy closes the connection."""
-        resources = self._settings.resources.get(offer.op, DEFAULT_RESOURCES)
+        resources = find_resources(self._settings.resources, offer.op)
         remote_class: Any = ray.remote(NodeAgent)
         actor = remote_class.options(
-            max_restarts=0, scheduling_strategy="SPREAD", **split_resources(resources)
+            max_restarts=0, lifetime="detached", scheduling_strategy="SPREAD", **split_resources(resources)
         ).remote()
         starting = asyncio.ensure_future(self._start_agent(actor))
         closed = asyncio.ensure_future(_await_end(link))
@@ -105,8 +113,10 @@ class Placer:
 
     async def _start_agent(self, actor: Any) -> StartedAgent:
         """Wait until Ray has created the actor, and start its agent."""
+        settings = self._settings
+        options = ["--cert", settings.cert_file, "--key", settings.key_file] if settings.cert_file else []
         try:
-            agent: StartedAgent = await actor.start.remote(self._token.decode(), self._settings.folder)
+            agent: StartedAgent = await actor.start.remote(self._token.decode(), settings.folder, options)
         except RayError as exc:  # e.g. the node was lost
             return StartedAgent("", f"Ray: {' '.join(str(exc).split())}")
         return agent
@@ -115,7 +125,7 @@ class Placer:
         if agent.error:
             raise await refuse(link, agent.error, is_final=False)
         log.info("Worker %s is placed at %s", offer.name, agent.address)
-        await move(link, self._token, offer, agent.address)
+        await move(link, self._token, offer, Place(agent.address, self._settings.ca_file))
 
 
 async def _await_end(link: Link) -> None:
@@ -123,6 +133,12 @@ async def _await_end(link: Link) -> None:
     with contextlib.suppress(LinkLost):
         while True:
             await link.receive_packet()
+
+
+def find_resources(by_op: Mapping[str, Mapping[str, float]], op: str) -> Mapping[str, float]:
+    """Return the resources of an Op. The Op of a repository is MODEL:VERSION, and MODEL stands for each."""
+    model, _, _ = op.rpartition(":")
+    return by_op.get(op) or by_op.get(model) or DEFAULT_RESOURCES
 
 
 def split_resources(resources: Mapping[str, float]) -> dict[str, Any]:
@@ -155,7 +171,7 @@ def describe_resources(resources: Mapping[str, float]) -> str:
 
 
 def run_placer(settings: PlacerSettings) -> None:
-    """Run a placer until the process is killed. Exits with 1 if the Ray cluster can't be used."""
+    """Run a placer until SIGTERM. Exits with 1 if the Ray cluster can't be used."""
     set_up_logging(LoggingConfig(), "ray", "placer", beside_app=False)
     try:
         check_address(settings.ray_address)

@@ -28,7 +28,10 @@ class PlacerSettings:
     ready_fd: int  # gets an error message, or an empty line when the placer is ready
     token_file: str  # the only file of its folder
     folder: str  # working folder of the agents
-    resources: Mapping[str, Mapping[str, float]]  # by Op
+    resources: Mapping[str, Mapping[str, float]]  # by Op, or by model for all versions of the model
+    cert_file: str = ""  # of the agents, on the nodes; empty: no encryption
+    key_file: str = ""
+    ca_file: str = ""  # authorities of that certificate, on the front's machine
 
 
 def supervise(settings: PlacerSettings, encoded: str) -> None:

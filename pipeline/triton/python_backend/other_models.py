@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 SEQUENCE_START, SEQUENCE_END = 1, 2  # flags of a request
 _SERVICE = "/inference.GRPCInferenceService/"
-_NO_SERVER = "a model can ask its server where that has a gRPC port without TLS and API keys"
+_NO_SERVER = (
+    "a model can call models of its server if the server has a gRPC port without TLS and API keys, and its "
+    "workers run on the same machine"
+)
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 

@@ -1,0 +1,68 @@
+"""RayService: `paddlewheel ray up` on a Ray cluster of several nodes on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import ray
+from ray.cluster_utils import Cluster
+
+from pipeline.process.processes import module_arguments, pids
+from tests.support.free_ports import free_port
+from tests.support.service_process import APPS, ServiceProcess
+
+NODE: dict[str, Any] = {
+    "num_cpus": 1,
+    "object_store_memory": 80 << 20,
+    "include_dashboard": False,
+    "wait": False,  # Ray would wait 30 s at most
+}
+_ENV = {
+    "SERVICE_CONFIG": "of the front alone",  # the script reads it in each worker
+    "RAY_health_check_failure_threshold": "20",  # a busy machine is no lost node
+}
+
+
+@contextmanager
+def run_cluster() -> Iterator[Cluster]:
+    """Run a head node without CPUs. `add_node(**NODE)` adds nodes."""
+    with patch.dict(os.environ, _ENV):
+        head = {**NODE, "num_cpus": 0, "gcs_server_port": free_port()}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+class RayService(ServiceProcess):
+    """A service that `paddlewheel ray up` starts on a cluster."""
+
+    def __init__(
+        self, cluster: Cluster, config: dict[str, Any], *options: str, path: Path = APPS / "echo.py"
+    ) -> None:
+        """path: the script, or a model repository."""
+        command = ["-m", "pipeline", "ray", "up", str(path), "--address", cluster.address]
+        self._ray_up = [sys.executable, *command, *options]
+        super().__init__(APPS / "echo.py", config, wait=False)
+
+    def start(self) -> None:
+        self._command = self._ray_up
+        super().start()
+
+    def find_placer(self) -> int:
+        """Return the PID of the running placer."""
+        placers = [pid for pid in pids() if self._is_placer(module_arguments(pid, "pipeline.nodes.on_ray"))]
+        assert len(placers) == 1, placers
+        return placers[0]
+
+    def _is_placer(self, arguments: list[str]) -> bool:
+        return arguments[1:] == ["once"] and json.loads(arguments[0])["front_pid"] == self.process.pid
