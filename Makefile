@@ -70,6 +70,7 @@ test-ray: $(RAY)  ## Tests of `paddlewheel ray up` on a Ray cluster of several n
 test-system: $(SYSTEM)  ## Generated requests for every operation; nginx, HAProxy, Prometheus, Redis; models in S3; spoken digits; manifests
 	$(PY) -m convert demo
 	docker/install.sh espeak
+	docker/install.sh iproute
 	nginx=$$(docker/install.sh nginx) && haproxy=$$(docker/install.sh haproxy) && \
 		prometheus=$$(docker/install.sh prometheus) && redis=$$(docker/install.sh redis) && \
 		NGINX="$$nginx" HAPROXY="$$haproxy" PROMETHEUS="$$prometheus" REDIS_SERVER="$$redis" $(PY) -m pytest tests/system

@@ -20,6 +20,7 @@
 #   docker/install.sh haproxy              prints where HAProxy is, installed first where it is not (Debian; as root)
 #   docker/install.sh prometheus           prints where Prometheus is, installed first where it is not (Debian; as root)
 #   docker/install.sh redis                prints where redis-server is, installed first where it is not (Debian; as root)
+#   docker/install.sh iproute              installs ip and tc where they are not (Debian; as root)
 #   docker/install.sh convert DIR          the locked conversion environment and this project, without PyTorch
 #   docker/install.sh torch DIR INDEX      PyTorch beside it, from the given package index; `pip` is pip's own
 #   docker/install.sh torch-serving DIR VENV INDEX
@@ -180,6 +181,9 @@ prometheus)
 redis)
     install_program "${REDIS_SERVER:-redis-server}" redis-server REDIS_SERVER >&2
     find_program "${REDIS_SERVER:-redis-server}"
+    ;;
+iproute)
+    install_program tc iproute2
     ;;
 espeak)
     install_program espeak-ng espeak-ng

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from tests.support.free_ports import free_port
+from tests.support.network_namespace import NetworkNamespace
 from tests.support.service_process import APPS, ROOT, ServiceProcess
 
 TOKEN = "0123456789abcdef"
@@ -21,7 +22,8 @@ TOKEN = "0123456789abcdef"
 class AgentProcess:
     """An agent on a free port of this machine, killed with its workers at the end of the `with` block.
 
-    folder: for the token file and the log. env: more variables, which its workers inherit.
+    folder: for the token file and the log. env: more variables, which its workers inherit. namespace: of the
+    network; None: that of this process.
     """
 
     def __init__(
@@ -32,13 +34,16 @@ class AgentProcess:
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         port: int = 0,
+        namespace: NetworkNamespace | None = None,
     ) -> None:
         self.port = port or free_port()
-        self.address = f"localhost:{self.port}"
+        host = "127.0.0.1" if namespace is None else namespace.host
+        self.address = f"{'localhost' if namespace is None else host}:{self.port}"
         self._log_path = folder / f"agent-{self.port}.log"
         token_file = folder / f"token-{self.port}"
         token_file.write_text(f"{token}\n", "utf-8")
-        command = [sys.executable, "-m", "pipeline", "agent", "--address", f"127.0.0.1:{self.port}"]
+        prefix = [] if namespace is None else namespace.command_prefix
+        command = [*prefix, sys.executable, "-m", "pipeline", "agent", "--address", f"{host}:{self.port}"]
         self._command = [*command, "--token-file", str(token_file), *options]
         search_path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self._env = {**os.environ, "PYTHONPATH": search_path, **(env or {})}
@@ -99,16 +104,18 @@ def run_on_agents(
     agents: int = 2,
     options: Sequence[str] = (),
     nodes: Mapping[str, Any] | None = None,
+    namespace: NetworkNamespace | None = None,
 ) -> Iterator[tuple[ServiceProcess, list[AgentProcess]]]:
     """Run a service whose workers are on several agents of this machine, until each instance is ready.
 
-    options: of the agents. nodes: more keys of the section of this name.
+    options: of the agents. nodes: more keys of the section of this name. namespace: of the first agent.
     """
     ports = [free_port() for _ in range(agents)]
+    hosts = ["localhost" if namespace is None else namespace.host, *["localhost"] * (agents - 1)]
     token_file = folder / "token"
     token_file.write_text(TOKEN, "utf-8")
     section = {
-        "agents": [f"localhost:{port}" for port in ports],
+        "agents": [f"{host}:{port}" for host, port in zip(hosts, ports, strict=True)],
         "token_file": str(token_file),
         **(nodes or {}),
     }
@@ -116,7 +123,10 @@ def run_on_agents(
         service = stack.enter_context(ServiceProcess(APPS / app, {**config, "nodes": section}, wait=False))
         env = {"SERVICE_CONFIG": str(service.config_path)}  # the script reads it in each worker
         processes = [
-            stack.enter_context(AgentProcess(folder, options=options, env=env, port=port)) for port in ports
+            stack.enter_context(
+                AgentProcess(folder, options=options, env=env, port=port, namespace=in_namespace)
+            )
+            for port, in_namespace in zip(ports, [namespace, *[None] * (agents - 1)], strict=True)
         ]
         service.wait_until_ready(every_instance=True)
         yield service, processes
