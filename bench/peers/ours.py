@@ -67,6 +67,9 @@ def our_service(
         file.flush()
         command = [sys.executable, str(script), "--config", file.name]
         choice = _chosen(command, ours, model)
+        if ours.on_ray:
+            command = [sys.executable, "-m", "bench.peers.apps.our_ray_app", str(script), file.name]
+            env = {**env, "PYTHONPATH": str(ROOT)}
         endpoint = Endpoint(http_port, "/bert/prediction", PAIRS)
         with running(command, endpoint, env, text) as server:
             yield OurService(server, http_port, choice)

@@ -16,7 +16,8 @@ class Ours(NamedTuple):
 
     models: only with these models; empty for all.
 
-    dag, op: other keys of these sections of config.yml. service: other keys of its top level.
+    dag, op: other keys of these sections of config.yml. service: other keys of its top level. on_ray: run by
+    `paddlewheel ray up` on a cluster of one node.
     """
 
     key: str
@@ -27,6 +28,7 @@ class Ours(NamedTuple):
     dag: Mapping[str, Any] = {}
     op: Mapping[str, Any] = {}
     service: Mapping[str, Any] = {}
+    on_ray: bool = False
 
 
 class Setting(NamedTuple):
@@ -109,6 +111,7 @@ SUBJECTS: tuple[Subject, ...] = (
         dag={"is_thread_op": False}, op={"batch_size": 8},
     ),
     Ours("ours-shards", "Paddlewheel, 2 shards", service={"shards": 2}),
+    Ours("ours-ray", "Paddlewheel on Ray", on_ray=True),
     Peer(
         TRIAL, "trial: processes without a front", "", _python("no_front_app"), "/classify",
         settings=(Setting(8), Setting(16)),

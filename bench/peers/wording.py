@@ -70,6 +70,7 @@ _CHINESE = Words(
         "ours-onnxruntime": "Paddlewheel，engine: onnxruntime",
         "ours-processes": "Paddlewheel，engine: onnxruntime，每批 8 条，进程",
         "ours-shards": "Paddlewheel，2 个分片",
+        "ours-ray": "Ray 上的 Paddlewheel",
         "trial": "试验：没有前端的进程",
         "ray-haproxy": "Ray Serve，HAProxy 模式",
         "fastapi": "FastAPI，每次一条文本",

@@ -27,6 +27,7 @@ NODE: dict[str, Any] = {
 _ENV = {
     "SERVICE_CONFIG": "of the front alone",  # the script reads it in each worker
     "RAY_health_check_failure_threshold": "20",  # a busy machine is no lost node
+    "RAY_USAGE_STATS_ENABLED": "0",
 }
 
 
