@@ -193,7 +193,7 @@ class _UnaryContext(CallContext):
     def become_slow(self) -> None:
         super().become_slow()
         if not self.watched:
-            self._watch()
+            self._watch_client()
 
     async def watch_before_read(self) -> None:
         """Watch the call from its begin, so that gRPC drops the message of a call that is already cancelled.
@@ -201,10 +201,10 @@ class _UnaryContext(CallContext):
         gRPC may hand over a cancelled call after a later call of the same client. In a sequence, the state of
         the cancelled request would replace the state of the later one (docs/decisions/grpc-server.md).
         """
-        self._watch()
+        self._watch_client()
         await asyncio.sleep(0)  # until the new task has begun to watch
 
-    def _watch(self) -> None:
+    def _watch_client(self) -> None:
         self.watched = True
         self._server.start_task(self._wait_for_client(), "rpc-watch")
 
