@@ -214,7 +214,7 @@ async def open_link(address: str, context: ssl.SSLContext | None) -> Link:
     reader = _CountingReader(_BUFFER_BYTES, loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     server_hostname = host if context is not None else None
-    connected = await _connect(host, port)
+    connected = await _open_socket(host, port)
     encrypting = loop.create_connection(
         lambda: protocol, sock=connected, ssl=context, server_hostname=server_hostname
     )
@@ -222,7 +222,7 @@ async def open_link(address: str, context: ssl.SSLContext | None) -> Link:
     return Link(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
 
 
-async def _connect(host: str, port: int) -> socket.socket:
+async def _open_socket(host: str, port: int) -> socket.socket:
     """Return a socket that is connected to the first address of a host that answers. Raises OSError."""
     loop = asyncio.get_running_loop()
     errors: list[OSError] = []
