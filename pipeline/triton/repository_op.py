@@ -174,7 +174,7 @@ class RepositoryOp(Op):
                 program=find_python_backend(self._backend_directory, served.config["backend"], folder),
             )
             self.ragged_inputs = [
-                tensor["name"] for tensor in served.config["input"] if tensor["allow_ragged_batch"]
+                tensor["name"] for tensor in served.config.get("input", ()) if tensor["allow_ragged_batch"]
             ]
         elif has_ragged_tensors(served.config):
             from pipeline.triton.ragged_batch import RaggedModel
