@@ -42,6 +42,7 @@ def make_models(folder: Path, size: str) -> None:
         return
     from convert.demo.bert_classifier import BertClassifier, BertSize
     from convert.programs.engines import import_paddle
+    from convert.to_serving.build_serving_model import store_texts
 
     import_paddle().seed(1)
     model = BertClassifier(BertSize(len(vocabulary()), len(LABELS), positions=LONGEST, **SIZES[size]))
@@ -51,6 +52,7 @@ def make_models(folder: Path, size: str) -> None:
     _fit_classifier(model, chosen)
     _write(model, folder)
     np.savez_compressed(folder / ONNX / SERVER_FOLDER / SAMPLE_FILE, **_feeds(chosen))
+    store_texts(folder / ONNX, [headline.text for headline in chosen])
 
 
 def _fit_classifier(model: Any, headlines: tuple[Headline, ...]) -> None:

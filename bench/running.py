@@ -64,14 +64,16 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 
 def default_config(instances: int | None = None) -> dict[str, Any]:
-    """Return config.yml without its ports, so that `running_service` takes free ones.
+    """Return config.yml without its ports, so that `running_service` takes free ones, and with one front.
 
-    instances: replaces the number of instances. Raises CannotMeasure without the demo model.
+    `shards` is 1, because most measurements tell the front from its workers. instances: replaces the number
+    of instances. Raises CannotMeasure without the demo model.
     """
     if not (DEMO_MODEL / "serving_server").is_dir():
         raise CannotMeasure("models/demo is not there; run `paddlewheel convert demo` first")
     config: dict[str, Any] = yaml.safe_load((ROOT / "config.yml").read_text(encoding="utf-8"))
     del config["http_port"], config["rpc_port"]
+    config["shards"] = 1
     if instances is not None:
         config["op"]["bert"]["concurrency"] = instances
     return config

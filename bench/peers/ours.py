@@ -57,6 +57,7 @@ def our_service(
     script: serves the same Op. Raises CannotMeasure.
     """
     config, (http_port, rpc_port) = default_config(), free_ports(2)
+    del config["shards"]  # as `auto` chooses
     config |= ours.service
     config["dag"] |= ours.dag
     config["op"]["bert"] |= ours.op

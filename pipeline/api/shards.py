@@ -5,21 +5,46 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pipeline.api.app import App
+from pipeline.config.config_file import (
+    DEFAULT_BODIES_BYTES,
+    DEFAULT_MAX_PENDING_REQUESTS,
+    DEFAULT_MAX_PENDING_ROWS,
+)
 from pipeline.config.value_types import AUTO_NUMBER
 from pipeline.process.environment import usable_cores
+from pipeline.tuning.auto import wants_choice
 
 
 def count_measured_shards(app: App) -> int:
-    """Return the number of shards that `shards: auto` compares with worker processes: one for each core.
+    """Return the number of shards that `auto` compares with worker processes: one for each core.
 
     There are no more shards than instances. Returns 1, for no comparison, if one process has to serve, and if
-    config.yml has a number of shards.
+    config.yml has a number of shards. Without the key `shards`, it also returns 1 for a service that relies
+    on one front.
     """
     config = app.config
     if config.shards != AUTO_NUMBER or any(find_obstacles(app)):
         return 1
+    if "shards" not in config.model_fields_set and any(_find_reliances(app)):
+        return 1
     instances = config.op[app.ops[0]].concurrency
     return min(usable_cores(), instances * (config.worker_num if config.build_dag_each_worker else 1))
+
+
+def _find_reliances(app: App) -> Iterator[str]:
+    """Yield the reasons for which only the key `shards` lets a service of one Op have shards.
+
+    A limit of config.yml holds for each shard by itself, and a start without another `auto` measures nothing.
+    """
+    config = app.config
+    if not wants_choice(config.op[app.ops[0]]):
+        yield "no key of the Op is auto"
+    if config.dag.max_pending_requests != DEFAULT_MAX_PENDING_REQUESTS:
+        yield "dag.max_pending_requests or dag.channel_size is set"
+    if config.dag.max_pending_rows != DEFAULT_MAX_PENDING_ROWS:
+        yield "dag.max_pending_rows is set"
+    if config.limits.bodies_bytes != DEFAULT_BODIES_BYTES:
+        yield "limits.bodies_bytes is set"
 
 
 def find_obstacles(app: App) -> Iterator[str]:

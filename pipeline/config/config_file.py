@@ -26,6 +26,7 @@ from pipeline.config.op_section import (
 from pipeline.config.report import BETWEEN_KEYS, describe_mistakes, drop_unknown_keys, read_yaml
 from pipeline.config.trace_section import TraceConfig
 from pipeline.config.value_types import (
+    AUTO_NUMBER,
     OFF,
     Address,
     ClientType,
@@ -40,6 +41,8 @@ from pipeline.config.value_types import (
 from pipeline.errors import ConfigError
 
 DEFAULT_MAX_PENDING_REQUESTS = 1000
+DEFAULT_MAX_PENDING_ROWS = 1_000_000
+DEFAULT_BODIES_BYTES = 2 << 30
 DEFAULT_KSERVE_ROWS = 1024
 DEFAULT_BATCH_TOKENS = 8_192  # of a predictor batch without `max_batch_tokens`
 SHORT_TIMEOUT_MS = 60  # up to here `op.<name>.timeout` may be meant in seconds
@@ -91,7 +94,7 @@ class DagConfig(Section):
         description="Requests admitted and not yet answered, at most; 0: channel_size, or 1000 without it.",
     )
     max_pending_rows: PositiveInt = Field(
-        default=1_000_000,
+        default=DEFAULT_MAX_PENDING_ROWS,
         description="Rows of the requests that are pending, at most; a request alone may have more.",
     )
     request_timeout: Seconds = Field(
@@ -128,7 +131,7 @@ class Limits(Section):
 
     body_bytes: PositiveInt = Field(default=64 << 20, description="Bytes of an HTTP body or gRPC message.")
     bodies_bytes: PositiveInt = Field(
-        default=2 << 30,
+        default=DEFAULT_BODIES_BYTES,
         description="Bytes of all HTTP bodies that are arriving or not answered yet; of all answers "
         "over HTTP, or gRPC, that wait to be read; of all gRPC messages that are arriving.",
     )
@@ -322,9 +325,11 @@ class ServiceConfig(Section):
         default=False, description="worker_num times the instances of every Op."
     )
     shards: NumberOrAuto = Field(
-        default=1,
+        default=AUTO_NUMBER,
+        validate_default=False,
         description="Processes that each accept requests over HTTP and run the model, for a service of one "
-        "Op; 1: one front before the workers; `auto`: one for each core, if they are faster by a tenth here.",
+        "Op; 1: one front before the workers; `auto`: one for each core, if they are faster by a tenth here. "
+        "Absent: `auto` beside another `auto` of the Op, if sample.jsonl is beside its model.",
     )
     dag: DagConfig = Field(default=DagConfig(), description="What holds for whole requests.")
     op: dict[str, OpConfig] = Field(default={}, description="One section per Op, by its name.")

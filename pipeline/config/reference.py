@@ -139,8 +139,9 @@ def _format_section_table(path: str, section: Schema, words: Words) -> str:
 def _default(value: Schema) -> str:
     default = value.get("default")
     low, _ = _bounds(value)
-    # A default outside the bounds means "absent", which the description explains.
-    if _find_section_model(value)[0] or default is None or (low is not None and default < low):
+    # A default outside the bounds, or `auto` as a number, means "absent", which the description explains.
+    is_absent = default is None or (low is not None and (isinstance(default, str) or default < low))
+    if _find_section_model(value)[0] or is_absent:
         return ""
     return f"`{json.dumps(default, ensure_ascii=False)}`"
 

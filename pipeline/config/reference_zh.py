@@ -36,7 +36,7 @@ _MEANINGS = {  # by section, then by key
         "worker_num": "build_dag_each_worker 为 true 时，实例数乘以它。",
         "build_dag_each_worker": "每个 Op 的实例数乘以 worker_num。",
         "shards": "各自接收 HTTP 请求并运行模型的进程数，仅限一个 Op 的服务；1：请求都经过前端；"
-        "`auto`：每个核一个，实测至少快一成才用。",
+        "`auto`：每个核一个，实测至少快一成才用。不写：Op 另有 `auto`、模型旁有 sample.jsonl 时即 `auto`。",
         "dag": "对整个请求生效的设置。",
         "op": "每个 Op 一段，以它的名字为键。",
         "v2": "只与 KServe v2 协议有关的设置。",

@@ -160,7 +160,7 @@ class ModelService(WebService):
             "batch_size": "auto",
             "local_service_conf": {**local, "thread_num": 1},
         }
-        self.configure(yml_dict={"http_port": _UNUSED_PORT, "op": {_NAME: section}})
+        self.configure(yml_dict={"http_port": _UNUSED_PORT, "shards": 1, "op": {_NAME: section}})
         serving_model = load_serving_model(choose_version(model).directory)
         is_described = serving_model.description.kinds != {"tensor"} or not has_tokenizer(
             serving_model.directory

@@ -89,15 +89,16 @@ def resolved(
 
     Measures if no choice is stored for this model and machine, which takes seconds and shows a progress bar
     on a terminal. service: the service whose hooks may be called; None: no hook is called. shards: number of
-    processes to compare with worker processes, for the only Op of a service; 1: none. Raises ConfigError if
-    no engine here can run a model.
+    processes to compare with worker processes, for the only Op of a service; 1: none. Without the key
+    `shards`, they are compared with the hooks alone. Raises ConfigError if no engine here can run a model.
     """
     sections, choices = dict(config.op), dict[str, Choice]()
+    needs_hooks = "shards" not in config.model_fields_set
     for name, section in config.op.items():
         if not wants_choice(section) and shards == 1:
             continue
         hooked = service if service is not None and name in service.ops else None
-        settings = _ServiceSettings(int((config.limits.max_memory or 0) * 1e6), shards)
+        settings = _ServiceSettings(int((config.limits.max_memory or 0) * 1e6), shards, needs_hooks)
         choice = _choice(name, section, _find_open_keys(section, config), settings, hooked)
         sections[name] = with_choice(section, choice)
         if choice is not None:
@@ -208,6 +209,7 @@ class _ServiceSettings(NamedTuple):
 
     memory_bytes: int = 0  # `limits.max_memory`: most memory of the Op's workers; 0 without a limit
     shards: int = 1  # that are compared with worker processes; 1: none
+    needs_hooks: bool = False  # shards are compared only with requests that run the hooks of the Op
 
 
 class _Subject(NamedTuple):
@@ -228,6 +230,8 @@ def _subject(directory: Path, conf: LocalServiceConf, settings: _ServiceSettings
     """
     model = load_for_engine(directory, None if conf.engine == AUTO else conf.engine)
     conf = merge_model_settings(model, conf)
+    if settings.needs_hooks and not (model.directory / BODIES_FILE).is_file():
+        settings = settings._replace(shards=1)
     besides = [
         _describe_conf(conf),
         *(f"{variant.name} {variant.digest} {variant.reject_reason}" for variant in find_variants(directory)),
@@ -274,7 +278,9 @@ def _choice(
         order = _build_race(section, subject, measured, open_keys, time.monotonic() - began)
         if service is not None and (bodies := _read_bodies(name, subject.model.directory)):
             order = msgspec.structs.replace(order, service=service.app, op=name, bodies=bodies)
-        served, with_hooks = _raced(name, order)
+        elif settings.needs_hooks:
+            order = msgspec.structs.replace(order, sharded=[])
+        served, with_hooks = _raced(name, order, shards_need_hooks=settings.needs_hooks)
         has_sample = with_hooks or (subject.model.directory / SAMPLE_FILE).is_file()
         choice = choose_served(choice, served, provisional=not has_sample)
         choice = write_choice(subject.model, subject.key, subject.facts, choice)
@@ -374,11 +380,11 @@ def _get_max_seconds() -> float:
     return seconds
 
 
-def _raced(name: str, order: TrialOrder) -> tuple[list[Served], bool]:
+def _raced(name: str, order: TrialOrder, *, shards_need_hooks: bool) -> tuple[list[Served], bool]:
     """Measure candidates under concurrent requests. Return the results, the best first, and if hooks ran.
 
     No results if there is nothing to compare, or if the measurement fails. If the hooks refuse the sample of
-    bodies, they are left out. name: of the Op.
+    bodies, they are left out. name: of the Op. shards_need_hooks: shards are left out with the hooks.
     """
     compared = len(order.candidates) + len(order.alternatives) + len(order.limits) + len(order.sharded)
     if not order.budget_s or compared <= 2:
@@ -396,7 +402,10 @@ def _raced(name: str, order: TrialOrder) -> tuple[list[Served], bool]:
         return results, bool(order.bodies)
     if order.bodies:
         log.warning("Op %s: its hooks are not measured with %s: %s", name, BODIES_FILE, reasons)
-        return _raced(name, msgspec.structs.replace(order, service="", op="", bodies=[]))
+        order = msgspec.structs.replace(order, service="", op="", bodies=[])
+        if shards_need_hooks:
+            order = msgspec.structs.replace(order, sharded=[])
+        return _raced(name, order, shards_need_hooks=False)
     log.warning("Op %s: the choice goes by timed runs of the model alone: %s", name, reasons)
     return results, False
 

@@ -131,8 +131,8 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
         config["dag"]["is_thread_op"] = options.threads
         del config["op"]["bert"]["local_service_conf"]
         config["op"]["bert"].update(keeping_service.OP_CONFIG)
+    config["shards"] = options.shards
     if options.shards > 1:
-        config["shards"] = options.shards
         for key in keeping_service.OP_CONFIG:  # a `timeout` is kept by workers alone
             del config["op"]["bert"][key]
     if options.batch_size is not None:

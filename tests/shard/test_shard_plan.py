@@ -21,13 +21,13 @@ from tests.support import onnx_models
 NODES = {"agents": ["10.0.0.2:7071"], "token_file": "token"}
 
 
-def app_with(config: dict[str, Any], *ops: str, **app: Any) -> App:
+def app_with(config: dict[str, Any], *ops: str, shards: int | None = 2, **app: Any) -> App:
     models = tuple(
         ServedModel(name, Dag((Node(name, name, (Edge(FEED),)),), name, source=FEED))
         for name in ops or ("a",)
     )
     sections = {op: {} for op in ops or ("a",)}
-    settings = {"http_port": 9292, "shards": 2, "op": sections, **config}
+    settings = {"http_port": 9292, "shards": shards, "op": sections, **config}
     return App("app", models, ServiceConfig.model_validate(settings), "/app.py", (), "/", Examples(), **app)
 
 
@@ -121,6 +121,44 @@ def test_auto_compares_a_shard_for_each_core(
 ) -> None:
     monkeypatch.setattr(shards, "usable_cores", lambda: 4)
     assert shards.count_measured_shards(app_with({"shards": "auto", **config})) == count
+
+
+AUTO_OP = {"concurrency": 2, "batch_size": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("config", "count"),
+    [
+        ({}, 2),
+        ({"dag": {"max_pending_requests": 1000}}, 2),
+        ({"dag": {"max_pending_requests": 999}}, 1),
+        ({"dag": {"channel_size": 10}}, 1),
+        ({"dag": {"max_pending_rows": 10}}, 1),
+        ({"limits": {"bodies_bytes": 1 << 20}}, 1),
+        ({"op": {"a": {"concurrency": 2, "batch_size": 8}}}, 1),
+        ({"op": {"a": AUTO_OP | {"timeout": 500}}}, 1),
+        ({"dag": {"is_thread_op": False}}, 1),
+        ({"nodes": {"agents": ["10.0.0.2:7071"], "token_file": "token"}}, 1),
+        ({"shards": 1}, 1),
+        ({"shards": "auto", "dag": {"channel_size": 10}}, 2),
+    ],
+    ids=lambda value: str(value) if isinstance(value, int) else ",".join(value),
+)
+def test_without_the_key_auto_compares_shards_unless_the_service_relies_on_one_front(
+    config: dict[str, Any], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shards, "usable_cores", lambda: 4)
+    app = app_with({"op": {"a": AUTO_OP}, **config}, shards=None)
+    assert shards.count_measured_shards(app) == count
+
+
+def test_without_the_key_auto_compares_no_shards_for_several_ops_repositories_and_sequences() -> None:
+    config = {"op": {"a": AUTO_OP, "b": AUTO_OP}}
+    assert shards.count_measured_shards(app_with(config, "a", "b", shards=None)) == 1
+    place = RepositoryPlace(("/models",))
+    assert shards.count_measured_shards(app_with({"op": {"a": AUTO_OP}}, shards=None, repository=place)) == 1
+    rules = {"a": SequenceRules()}
+    assert shards.count_measured_shards(app_with({"op": {"a": AUTO_OP}}, shards=None, sequences=rules)) == 1
 
 
 def test_auto_without_a_measurement_is_one_process() -> None:

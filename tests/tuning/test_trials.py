@@ -33,6 +33,7 @@ from tests.support import onnx_models
 from tests.support.service_process import APPS, ROOT, ServiceProcess
 
 BUDGET_S = 7.0
+BODY = {"key": onnx_models.FEEDS, "value": ["[[1, 0, 1]]"] * len(onnx_models.FEEDS)}  # of apps/model.py
 
 
 def timed(engine: str, row_s: float) -> Timed:
@@ -368,18 +369,56 @@ def test_a_first_start_serves_each_candidate_and_stores_the_choice(tmp_path: Pat
     assert stored["served"][0]["rates"]
 
 
+@pytest.mark.parametrize(
+    ("given", "with_sample", "expected"),
+    [
+        ({}, False, [(False, 0)]),
+        ({}, True, [(True, 1), (False, 0)]),
+        ({"shards": "auto"}, False, [(False, 1)]),
+        ({"shards": "auto"}, True, [(True, 1), (False, 1)]),
+        ({"shards": 1}, True, [(True, 0), (False, 0)]),
+    ],
+    ids=["no key, no sample", "no key, a sample", "auto, no sample", "auto, a sample", "1"],
+)
+def test_without_the_key_shards_are_compared_with_the_hooks_alone(
+    given: dict[str, Any],
+    with_sample: bool,
+    expected: list[tuple[bool, int]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(auto.MAX_SECONDS)
+    races: list[tuple[bool, int]] = []
+
+    def run_race(order: TrialOrder, report: object) -> list[Served]:
+        races.append((bool(order.bodies), len(order.sharded)))
+        raise TrialFailed("the hooks refuse it")
+
+    monkeypatch.setattr(auto, "run_race", run_race)
+    model = onnx_models.serving(tmp_path)
+    if with_sample:
+        (model / "serving_server" / auto.BODIES_FILE).write_text(json.dumps(BODY))
+    conf = {"model_config": str(model), "engine": "onnxruntime", "thread_num": 1}
+    section = {"batch_size": "auto", "concurrency": 2, "local_service_conf": conf}
+    config = load_config({"http_port": 9292, "op": {"model": section}, **given})
+    shards = 1 if config.shards == 1 else 2
+    resolved, _ = auto.resolved(config, auto.HookedService("", ("model",)), shards)
+    assert (races, resolved.shards) == (expected, 1)
+
+
 def test_a_first_start_compares_shards_and_starts_the_chosen_number(tmp_path: Path) -> None:
     model = onnx_models.serving(tmp_path)
     conf = {"model_config": str(model), "engine": "onnxruntime", "thread_num": 1}
-    section = {"batch_size": 8, "concurrency": 2, "placement": "thread", "local_service_conf": conf}
-    config = {"shards": "auto", "op": {"model": section}}
+    section = {"batch_size": "auto", "concurrency": 2, "placement": "thread", "local_service_conf": conf}
+    (model / "serving_server" / auto.BODIES_FILE).write_text(json.dumps(BODY))
     env = {auto.MAX_SECONDS: "10", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    with ServiceProcess(APPS / "model.py", config, env=env) as service:
+    with ServiceProcess(APPS / "model.py", {"op": {"model": section}}, env=env) as service:
         log = service.log
     (stored,) = json.loads((model / "serving_server" / CHOICES_FILE).read_text())["choices"].values()
     tried = [served for served in stored.get("served", []) if served.get("shards", 1) > 1]
     # A busy machine has no time for the comparison, or not even for the first instances.
-    if environment.usable_cores() > 1 and "the choice goes by timed runs of the model alone" not in log:
+    has_hooks = f"not measured with {auto.BODIES_FILE}" not in log
+    if environment.usable_cores() > 1 and has_hooks and "timed runs of the model alone" not in log:
         (shards,) = tried
         assert (shards["shards"], shards.get("refused", "")) in (
             (2, ""), (2, "no time was left to measure it"), (2, "not ready in 60 s"),

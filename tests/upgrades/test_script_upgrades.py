@@ -6,6 +6,8 @@ import shutil
 import threading
 from pathlib import Path
 
+import pytest
+
 from tests.support import onnx_models
 from tests.support.service_process import APPS, ServiceProcess
 from tests.upgrades.test_upgrades import PATIENCE_S, begin, report, wait_for_end
@@ -14,7 +16,8 @@ INPUT = {"x": "[[1.0, 2.0, 3.0, 6.0], [2.0, 3.0, 4.0, 5.0]]"}  # the model mixes
 MEAN, PRODUCT = b"ReduceMean", b"ReduceProd"
 
 
-def test_versions_of_a_script_are_compared_and_take_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shards", [1, 2])
+def test_versions_of_a_script_are_compared_and_take_over(shards: int, tmp_path: Path) -> None:
     model = onnx_models.bare(tmp_path, "mixes_rows")
     versions = tmp_path / "versions"
     versions.mkdir()
@@ -22,7 +25,7 @@ def test_versions_of_a_script_are_compared_and_take_over(tmp_path: Path) -> None
     program = (versions / "1" / "model.onnx").read_bytes()
     assert MEAN in program
     conf = {"model_config": str(versions), "device_type": 0, "engine": "onnxruntime"}
-    config = {"op": {"model": {"concurrency": 1, "local_service_conf": conf}}}
+    config = {"shards": shards, "op": {"model": {"concurrency": 1, "local_service_conf": conf}}}
     with ServiceProcess(APPS / "model.py", config) as service:
         expected = service.predict(INPUT)
         ended = threading.Event()

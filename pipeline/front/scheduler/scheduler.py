@@ -311,12 +311,14 @@ class Scheduler:
     def create_batcher_beside(self, op: str, plan: Plan, live_op: str = "") -> Batcher:
         """Create a batcher, with its worker pool, for another version of a model beside the served one.
 
-        A failure of the workers has no effect on the service.
+        A failure of the workers has no effect on the service. The workers are no shards.
 
         live_op: the Op whose requests run here, and whose metrics and clients count them. Empty for copies of
         requests, which count in no metric.
         """
         services = self._services._replace(pool_ready=lambda: None, start_failed=lambda op, reason: None)
+        if self.shards is not None:
+            services = services._replace(create_process=WorkerProcess)
         figures = self.metrics.of_ops[live_op] if live_op else OpFigures()
         fair_queue = self._admission.fair_queue if live_op else FairQueue()
         return Batcher(op, plan.app.config, plan, figures, fair_queue, lambda: None, services)

@@ -57,8 +57,6 @@ async def find_candidate(scheduler: Scheduler, repository: Repository, name: str
     is not on disk, takes other inputs, or can't be compared. Raises NotReady while the service starts.
     """
     scheduler.check_settled()
-    if scheduler.app.config.shards > 1:
-        raise UpgradeRefused("upgrades need a front that dispatches each request: set shards: 1")
     if not version.isdecimal() or int(version) == 0:
         raise UpgradeRefused(f"version {version[:100]!r} is no number from 1 up, such as 2")
     version = str(int(version))

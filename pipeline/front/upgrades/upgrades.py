@@ -70,6 +70,8 @@ class Upgrades:
             self._running = None
             raise
         self._upgrades[name] = self._repository.upgrade = upgrade
+        if (shards := self._scheduler.shards) is not None:
+            shards.pause()  # the front alone sees the requests to copy
         task = asyncio.create_task(upgrade.run())
         self._running = name, task
         task.add_done_callback(partial(self._release, upgrade))
@@ -77,6 +79,8 @@ class Upgrades:
 
     def _release(self, upgrade: Upgrade, task: asyncio.Task[None]) -> None:
         self._running = None
+        if (shards := self._scheduler.shards) is not None:
+            shards.resume()
         if upgrade.result is Result.RUNNING:  # cancelled before its first step
             upgrade.end(Result.INCONCLUSIVE, CANCELLED)
         if not task.cancelled():
