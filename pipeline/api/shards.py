@@ -23,9 +23,9 @@ def count_measured_shards(app: App) -> int:
     on one front.
     """
     config = app.config
-    if config.shards != AUTO_NUMBER or any(find_obstacles(app)):
-        return 1
     if "shards" not in config.model_fields_set and any(_find_reliances(app)):
+        return 1
+    if config.shards != AUTO_NUMBER or any(find_obstacles(app)):
         return 1
     instances = config.op[app.ops[0]].concurrency
     return min(usable_cores(), instances * (config.worker_num if config.build_dag_each_worker else 1))

@@ -305,6 +305,7 @@ class DagRun(msgspec.Struct, eq=False):
     turns: dict[str, SequenceTurn] = {}  # by Op, its places in sequences
     flights: dict[str, OutputWatcher] = {}  # by node; with an empty name, of the whole request
     is_cached: bool = False  # whether the response comes from the response cache
+    is_passed_on: bool = False  # whether another process runs the request, and counts it
     # Called with a failed node and its error. Returns whether the request goes on with another try.
     repeat: Callable[[str, ServingError], bool] | None = None
 

@@ -16,7 +16,8 @@ RECALL = 2  # front to shard: give so many connections back, as soon as they hav
 CLOSED = 3  # shard to front: the connection of this slot has ended
 MOVED = 4  # shard to front: it has given a recalled connection back, for another shard
 NEEDS_FRONT = 5  # shard to front: the connection has a request for the front's own path
-METRICS = 6  # shard to front: its metrics, see `pipeline.front.metrics.growth`
+PASSED_ON = 6  # shard to front: the connection has a request that another shard shall run
+METRICS = 7  # shard to front: its metrics, see `pipeline.front.metrics.growth`
 
 ALL = 2**32 - 1  # number of a `RECALL` of every connection, also of later ones
 _PACKET = struct.Struct("<BI")

@@ -125,6 +125,8 @@ class Script:
                 "precision", "fp32"
             ):
                 section[MODEL_SECTION]["strict_precision"] = True  # else it would be fp32, with a warning
+        if not {"tls", "security"}.isdisjoint(self._source_config):
+            config.setdefault("shards", 1)  # with these sections one front serves
         config |= {"http_port": self._http_port, "rpc_port": self._rpc_port, "dag": dag, "op": op}
         self._candidate_config.write_text(yaml.safe_dump(config, allow_unicode=True), "utf-8")
 

@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import fcntl
 import logging
+import math
 import socket
 import struct
 import termios
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,7 @@ from pipeline.messages.shards import (
     METRICS,
     MOVED,
     NEEDS_FRONT,
+    PASSED_ON,
     RECALL,
     SERVE,
     Channel,
@@ -40,6 +43,7 @@ CHECK_EVERY_S = 1.0
 MAX_IDLE_CHECKS = 5  # a shard that sends nothing and uses no CPU hangs: it reports every second
 POST = b"POST "  # the beginning of an inference
 FIRST_BYTES_S = 5.0  # a client that sends nothing for so long is left to the front
+PASS_ON_AGAIN_S = 1.0  # a connection that is passed on again within this time is left to the front
 MAX_DEATHS = 2  # of shards with an unanswered request of one connection; then the front serves it
 
 AddGrowth = Callable[[Totals, Totals | None], None]
@@ -57,6 +61,7 @@ class Duplicate(msgspec.Struct, eq=False):
 
     connection: socket.socket
     deaths: int = 0  # shards that died while the connection had an unanswered request
+    passed_at: float = -math.inf  # instant of time.monotonic() at which a late shard passed it on
 
 
 class ShardLink:
@@ -144,6 +149,8 @@ class ShardLink:
             self._shards.release(slot, duplicate)
         elif kind == MOVED:
             self._shards.place(duplicate, slot)
+        elif kind == PASSED_ON:
+            self._shards.place_elsewhere(duplicate, slot, self)
         elif kind == NEEDS_FRONT:
             self._shards.serve_in_front(slot, duplicate)
 
@@ -246,13 +253,28 @@ class Shards:
         else:
             self.serve_in_front(slot, Duplicate(connection))
 
-    def place(self, duplicate: Duplicate, slot: int) -> None:
-        """Let the shard with the fewest connections serve this one; the front, if no shard can."""
+    def place(self, duplicate: Duplicate, slot: int, late: ShardLink | None = None) -> None:
+        """Let the shard with the fewest connections serve this one; the front, if no shard can.
+
+        late: a shard that does not get it.
+        """
         if not self._paused:
             for link in sorted(self._links, key=_count_duplicates):
-                if link.is_open and link.serve(slot, duplicate):
+                if link is not late and link.is_open and link.serve(slot, duplicate):
                     return
         self.serve_in_front(slot, duplicate)
+
+    def place_elsewhere(self, duplicate: Duplicate, slot: int, late: ShardLink) -> None:
+        """Let another shard serve a connection whose request waits behind a late run.
+
+        If it was passed on just before, all shards may be late: then the front serves it.
+        """
+        now = time.monotonic()
+        if now - duplicate.passed_at < PASS_ON_AGAIN_S:
+            self.serve_in_front(slot, duplicate)
+        else:
+            duplicate.passed_at = now
+            self.place(duplicate, slot, late)
 
     def serve_in_front(self, slot: int, duplicate: Duplicate) -> None:
         """Serve a connection on the front's own path until it ends."""

@@ -53,6 +53,7 @@ from pipeline.front.scheduler.worker_faults import (
     HungRuns,
     RunTimes,
     Verdict,
+    late_after_s,
     refuse_blamed,
     tried_again,
 )
@@ -382,6 +383,8 @@ class Batcher:
         self._hung_runs = HungRuns(instances, self._get_run_times, self._move_requests, waits_idly=waits_idly)
         self._dispatching = False
         self._ripening: asyncio.TimerHandle | None = None
+        # Lets another process run queued tasks while the runs of all instances are late; None without one.
+        self.pass_on: Callable[[Sequence[Task]], None] | None = None
 
     def limit_batches(self, requests: int) -> None:
         """Set the maximum number of requests in one execution of the model.
@@ -905,15 +908,23 @@ class Batcher:
             return
         hangs = verdict in HANGS
         # A retiring instance is not among those of the pool.
-        has_others = any(other is not instance for other in self.pool.instances)
+        has_others = self.pass_on is not None or any(other is not instance for other in self.pool.instances)
         about_to_begin = verdict is Verdict.LATE and not instance.is_running
         if not hangs and (about_to_begin or not has_others):
             return
         not_begun = instance.take_back()
         for task in not_begun:
             self._push_again(task)
+        if self.pass_on is not None and self._are_all_late():
+            self.pass_on(list(self._queue))
         if hangs and not instance.hangs:
             self._run_elsewhere(instance, verdict, len(not_begun))
+
+    def _are_all_late(self) -> bool:
+        """Whether the run of each ready instance is late, so that queued tasks would wait."""
+        began = time.monotonic() - late_after_s(self.pace.usual_s)
+        instances = self._list_ready_instances()
+        return all(i.in_flight and i.in_flight[0].run_began < began for i in instances)
 
     def _run_elsewhere(self, instance: Instance, verdict: Verdict, taken_back: int) -> None:
         """Run the requests of a hung worker instance a second time on other instances.

@@ -673,6 +673,8 @@ class Scheduler:
 
         took_s: from admission to answer.
         """
+        if dag_run.is_passed_on:
+            return
         request, entry = dag_run.request, dag_run.entry
         self.metrics.request_s[request.endpoint].observe(took_s)
         if isinstance(answer, ServingError):

@@ -170,6 +170,11 @@ class ShardConnection(Connection):
         """Whether a complete request is here that is not answered."""
         return self._current is not None or bool(self._waiting)
 
+    @property
+    def leave_request(self) -> Callable[[], None] | None:
+        """Ends the request in progress without an answer; None without a request."""
+        return None if self._current is None else self._current.on_left
+
     def _handle_end_of_input(self) -> None:
         """Watch a client that waits for an answer and sends no more; end the connection of any other."""
         if self._half_closed is None and not self.eof_received():

@@ -10,7 +10,7 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
@@ -23,6 +23,7 @@ import uvloop
 from pipeline.api.app import App
 from pipeline.api.restrictions import INFERENCE
 from pipeline.dialects.front_parts import Dialects
+from pipeline.front.dag_run import DagRun, Task
 from pipeline.front.http.connection import HttpRequest
 from pipeline.front.http.http_handler import HttpApp, Routes
 from pipeline.front.http.listener import Listener
@@ -33,7 +34,7 @@ from pipeline.front.pool.shard_plan import divide_limits
 from pipeline.front.repository import Repository
 from pipeline.front.scheduler.scheduler import Scheduler
 from pipeline.messages.messages import Ready
-from pipeline.messages.shards import ALL, MOVED, RECALL, SERVE, Channel, Journal
+from pipeline.messages.shards import ALL, MOVED, PASSED_ON, RECALL, SERVE, Channel, Journal
 from pipeline.worker.executor import Executor
 from pipeline.worker.shard.connection import EVENTS, ShardConnection
 from pipeline.worker.shard.in_process import OwnProcess
@@ -114,8 +115,9 @@ class Shard:
             create_plan=lambda app, op: self._plan,
             create_process=partial(OwnProcess.create, self._executors, self._ready),
         )  # fmt: skip
-        for pool in scheduler.pools.values():
-            pool.start()
+        for batcher in scheduler.batchers.values():
+            batcher.pass_on = self._give_back_queued
+            batcher.pool.start()
         await scheduler.until_ready()
         dialects = Dialects(self._app.dialects, scheduler, Repository(scheduler))
         self._routes = Routes(dialects.handlers)
@@ -159,6 +161,17 @@ class Shard:
         for connection in list(self._by_fd.values()):
             connection.give_back_if_idle()
         self._recalls = min(self._recalls, math.inf if self._stopping.is_set() else len(self._by_fd))
+
+    def _give_back_queued(self, tasks: Sequence[Task]) -> None:
+        """Give connections back whose requests are queued behind late runs: another shard may be idle."""
+        dag_runs: dict[Callable[[], None] | None, DagRun] = {
+            task.dag_run.leave: task.dag_run for task in tasks if task.wanted
+        }
+        for connection in list(self._by_fd.values()):
+            dag_run = dag_runs.get(connection.leave_request)
+            if dag_run is not None:
+                dag_run.is_passed_on = True
+                connection.give_back(PASSED_ON)
 
     # As the owner of connections:
 
