@@ -132,9 +132,11 @@ def _config(options: argparse.Namespace) -> dict[str, Any]:
         del config["op"]["bert"]["local_service_conf"]
         config["op"]["bert"].update(keeping_service.OP_CONFIG)
     config["shards"] = options.shards
-    if options.shards > 1:
+    if options.shards > 1 and options.keeps_state:
         for key in keeping_service.OP_CONFIG:  # a `timeout` is kept by workers alone
             del config["op"]["bert"][key]
+    elif options.shards > 1:
+        config["op"]["bert"]["placement"] = "thread"
     if options.batch_size is not None:
         config["op"]["bert"]["batch_size"] = options.batch_size
     return config
@@ -202,7 +204,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--keeps-state", action="store_true", help="a service whose hooks hand all they know on by `self`")
     add("--threads", action="store_true", help="with --keeps-state: instances are threads of one process")
     add("--sequences", action="store_true", help="a model repository, with sequences and streams of answers")
-    add("--shards", type=int, default=1, help="of a service as with --keeps-state --threads (default: 1)")
+    add("--shards", type=int, default=1, help="with --keeps-state: as with --threads (default: 1)")
     add("--batch-size", type=int, help="of the Op (default: config.yml's)")
     add("--json", action="store_true", help="print JSON")
     return parser
@@ -212,7 +214,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.shards > 1:
-        options.keeps_state = options.threads = True
+        options.threads = True
         options.faults = OF_DEFAULT_SERVICE if options.faults is None else options.faults
     if options.sequences:
         options.faults = OF_SEQUENCES if options.faults is None else options.faults
