@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from pipeline.api.app import App, ServedModel
@@ -63,7 +64,17 @@ class KServeModel:
         """
         return not self.op or (self.config is not None and get_runner(self.config) == "python")
 
-    @property
+    @cached_property
+    def counts_rows(self) -> bool:
+        """Whether the rows of a request are those of its tensors, also where the model does not batch."""
+        return self.config is None and self.signature.has_rows
+
+    @cached_property
+    def nullable_inputs(self) -> Set[str]:
+        """Names of the inputs whose elements may be missing: null in JSON."""
+        return frozenset(spec.name for spec in self.signature.inputs if spec.nullable)
+
+    @cached_property
     def default_priority(self) -> int:
         """Priority level for requests without one, as in Triton's config. 0: the model has no priorities."""
         batching = {} if self.config is None else self.config.get("dynamic_batching", {})
@@ -187,7 +198,12 @@ class KServeModels:
         version that is not loaded.
         """
         number = parse_version(version) if version else None
-        keys, served = self._app_models.keys.get(name, ()), self._app_models.served
+        app_models = self._app_models
+        keys, served = app_models.keys.get(name, ()), app_models.served
+        if number is None and len(keys) == 1 and not self._scheduler.has_unloaded(keys[0]):
+            only = self._current(keys[0])  # the case of most requests
+            if only is not None:
+                return only
         models = [model for key in keys if (model := self._current(key)) is not None]
         if not models and name not in map(get_public_name, self.unavailable()):
             raise KServeRefusal(f"Request for unknown model: '{name}' is not found", "NOT_FOUND")

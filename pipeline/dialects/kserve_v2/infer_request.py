@@ -136,9 +136,7 @@ class InferRequest(msgspec.Struct, eq=False):
             )
         values, rows = _check_values(model, self.request_id, self.inputs, limits.tensor_rank)
         max_rows = rows
-        if (
-            model.signature.has_rows and model.config is None
-        ):  # rows count even if the model does not batch and `rows` is 1
+        if model.counts_rows:  # even if the model does not batch and `rows` is 1
             max_rows = max(rows, *(tensor.shape[0] for tensor in self.inputs.values() if tensor.shape), 0)
         if max_rows > limits.rows:
             raise request_refusal(
@@ -385,7 +383,7 @@ def _to_value(model: KServeModel, request_id: str, tensor: InputTensor) -> Any:
     if tensor.datatype == "BYTES" or tensor.written is not Written.RAW:
         if isinstance(data, Span):
             data = data.read_bytes()
-        nullable = any(spec.nullable and spec.name == tensor.name for spec in model.signature.inputs)
+        nullable = tensor.name in model.nullable_inputs
         unread = tensor.shape, tensor.name, model.name, request_id, as_texts, nullable
         return UnreadTensor(data, int(tensor.written), tensor.datatype, *unread)
     dtype = _NUMBERS[tensor.datatype]
@@ -412,11 +410,7 @@ class _Input(msgspec.Struct):
     shape: list[int]
     datatype: str
     data: msgspec.Raw = _NO_DATA  # msgspec allows no union with None
-    nullable_parameters: dict[str, Any] | None = msgspec.field(default=None, name="parameters")
-
-    @property
-    def parameters(self) -> Mapping[str, Any]:
-        return self.nullable_parameters or {}
+    parameters: dict[str, Any] | None = None  # some clients send null
 
 
 class _Document(msgspec.Struct):
@@ -454,13 +448,14 @@ def parse_infer(
     _set_parameters(infer_request, document.parameters)
     at = 0
     for tensor in document.inputs:
-        _check_source(tensor)
-        if "shared_memory_region" in tensor.parameters:
+        parameters = tensor.parameters or {}
+        _check_source(tensor, parameters)
+        if "shared_memory_region" in parameters:
             infer_request.add_shared_input(
-                tensor.name, tensor.datatype, tensor.shape, _find_span(tensor.parameters, find)
+                tensor.name, tensor.datatype, tensor.shape, _find_span(parameters, find)
             )
             continue
-        size = _binary_size(tensor)
+        size = _binary_size(parameters) if parameters else None
         if size is None:
             refuse_in_json(tensor.name, tensor.datatype)
             data = outline.restore(tensor.data)
@@ -479,11 +474,11 @@ def parse_infer(
     if at != len(binary):
         raise KServeRefusal(f"unexpected additional input data for model '{model.name}'")
     for output in document.outputs or ():
-        parameters = json_fields.get_tensor_parameters(output) if isinstance(output, dict) else {}
-        shared = "shared_memory_region" in parameters
+        output_parameters = json_fields.get_tensor_parameters(output) if isinstance(output, dict) else {}
+        shared = "shared_memory_region" in output_parameters
         requested = _requested_output(output)
         infer_request.add_output(
-            requested, _find_output_span(requested, parameters, find) if shared else None
+            requested, _find_output_span(requested, output_parameters, find) if shared else None
         )
     return infer_request
 
@@ -568,16 +563,15 @@ def _convert_document(document: Any) -> _Document:
 
 
 def _check_counts(document: _Document, limits: Limits) -> None:
-    counts = {
-        "inputs": len(document.inputs),
-        "outputs": len(document.outputs or ()),
-        "parameters": len(document.parameters) + sum(len(tensor.parameters) for tensor in document.inputs),
-    }
-    for name, count in counts.items():
-        if count > limits.tensors:
-            raise request_refusal(
-                document.id, f"{count} {name} were given; limits.tensors is {limits.tensors}"
-            )
+    parameters = len(document.parameters)
+    for tensor in document.inputs:
+        parameters += len(tensor.parameters or ())
+    outputs = len(document.outputs or ())
+    if max(len(document.inputs), outputs, parameters) <= limits.tensors:
+        return
+    counts = {"inputs": len(document.inputs), "outputs": outputs, "parameters": parameters}
+    name, count = next(item for item in counts.items() if item[1] > limits.tensors)
+    raise request_refusal(document.id, f"{count} {name} were given; limits.tensors is {limits.tensors}")
 
 
 def _set_parameters(infer_request: InferRequest, parameters: Mapping[str, Any]) -> None:
@@ -600,10 +594,11 @@ def _set_parameters(infer_request: InferRequest, parameters: Mapping[str, Any]) 
             infer_request.add_parameter(name, value)
 
 
-def _check_source(tensor: _Input) -> None:
+def _check_source(tensor: _Input, parameters: Mapping[str, Any]) -> None:
     """Raise KServeRefusal for an input with two sources of data or none, and for an unknown datatype."""
     sources = ["data"] if len(memoryview(tensor.data)) else []
-    sources += [name for name in ("binary_data_size", "shared_memory_region") if name in tensor.parameters]
+    if parameters:
+        sources += [name for name in ("binary_data_size", "shared_memory_region") if name in parameters]
     if len(sources) != 1:
         found_sources = f"set {' '.join(map(repr, sources))}" if sources else "no field is set"
         raise KServeRefusal(
@@ -624,13 +619,13 @@ def _check_source(tensor: _Input) -> None:
         )
 
 
-def _binary_size(tensor: _Input) -> int | None:
+def _binary_size(parameters: Mapping[str, Any]) -> int | None:
     """Return the number of raw bytes of an input behind the JSON document; None for data in JSON.
 
     Raises KServeRefusal for a size of another type.
     """
-    if "binary_data_size" in tensor.parameters:
-        return json_fields.check_unsigned(tensor.parameters["binary_data_size"], "binary_data_size")
+    if "binary_data_size" in parameters:
+        return json_fields.check_unsigned(parameters["binary_data_size"], "binary_data_size")
     return None
 
 
