@@ -131,6 +131,8 @@ def fill_default_fields(config: ModelConfig, backend: str) -> None:
     if backend == "ensemble":
         config.platform = "ensemble"
         config.model_transaction_policy.decoupled = False
+        for step in config.ensemble_scheduling.step:
+            step.model_version = step.model_version or -1  # perf_analyzer requests each step's configuration
         return
     if config.runtime != PYTHON_RUNTIME:
         config.backend = backend

@@ -265,7 +265,7 @@ def build_ensemble_dag(config: ModelConfig, find: FindModel) -> Dag:
             stuck = ", ".join(step.model_name for _, step in pending)
             raise ConfigError(f"circular dependency between the steps of ensemble '{config.name}': {stuck}")
         for number, step in ready:
-            model = find(step.model_name, step.model_version or -1)
+            model = find(step.model_name, step.model_version)
             declarations.add_step_model(model, step.input_map, step.output_map)
             feeds = {feed: tensors[tensor] for feed, tensor in step.input_map.items()}
             step_outputs = _add_step(nodes, str(number), model, feeds)

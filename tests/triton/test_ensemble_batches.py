@@ -186,3 +186,4 @@ def test_metadata_and_configuration_are_those_of_the_ensemble(
     assert [metadata[side][0]["shape"] for side in ("inputs", "outputs")] == [shape, shape]
     config = mixed.http(f"/v2/models/{model}/config").json
     assert [config[side][0]["dims"] for side in ("input", "output")] == [[4], [4]]
+    assert {step["model_version"] for step in config["ensemble_scheduling"]["step"]} == {-1}
