@@ -40,6 +40,8 @@ class Form(NamedTuple):
     render: Render
     # Encodes a Response built by the app's ResponseOp. None: `render` encodes the values of that Response.
     render_message: Callable[[Response], list[Part]] | None = None
+    # Returns the names of the requested outputs, from the response options; empty: all. None: always all.
+    list_outputs: Callable[[Any], Collection[str]] | None = None
 
 
 class Dialect(Protocol):

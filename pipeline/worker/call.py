@@ -64,18 +64,21 @@ class Call(CallMessage):
         if type(request_inputs := inputs.get(REQUEST_OP)) is dict:
             client_inputs = inputs[REQUEST_OP] = RequestInputs(request_inputs)
         self.client_inputs = client_inputs
-        carried = inputs
+        carried, runs = inputs, True
         if self.tensors is not None and self.error is None:
             try:
                 feed = _joined_feed(inputs.values(), self.tensors)
-                if self.batch_axes:
+                runs = feed is not None
+                if feed and self.batch_axes:
                     _adapt_batches(feed, self.batch_axes)
-                inputs = {FEED: feed}
+                inputs = {FEED: feed or {}}
             except BaseException as exc:
                 self.error = _as_hook_failed("the inputs of this step can't be joined", exc)
         self._set_request(inputs)
         if FEED in inputs:
             self.direct, self.feeds, self.carried = True, [inputs[FEED]], carried
+        if not runs:
+            self.skip_model({})
 
     def _decode_state(self, parts: Sequence[Part]) -> None:
         try:
@@ -114,6 +117,10 @@ class Call(CallMessage):
         """
         try:
             feed = _joined_feed([self.carried[source] for source in sources], tensors)
+            if feed is None:
+                self.direct, self.output, self._missing = True, {}, 0
+                self.skip_model({})
+                return
             if copies:
                 feed = {name: value.copy() for name, value in feed.items()}
             if batch_axes:
@@ -154,7 +161,7 @@ class Call(CallMessage):
         return values
 
     def skip_model(self, fetch: Any) -> None:
-        """Take the value that preprocess has returned as the model's output: the model is not run."""
+        """Take a value as the model's output, such as what preprocess has returned: the model is not run."""
         self.feeds = None
         self._fetches = [[dict(fetch) if type(fetch) is RequestInputs else fetch]]
 
@@ -196,21 +203,21 @@ def _as_hook_failed(message: str, exc: BaseException) -> ServingError:
 def picked(output: Any, names: Mapping[str, str]) -> dict[str, Any]:
     """Return some tensors of an output under new names. names: the new name by the old.
 
-    Raises ModelFailed for a missing tensor, MissingKey if the client should have sent it.
+    Tensors that a step has not returned are left out. Raises MissingKey if the client should have sent one.
     """
-    missing = [name for name in names if name not in output]
-    if missing and isinstance(output, RequestInputs):
-        output[missing[0]]
-    if missing:
-        raise ModelFailed(f"there is no tensor {missing[0]!r} to pass on, only {', '.join(output)}")
-    return {new: output[name] for name, new in names.items()}
+    if isinstance(output, RequestInputs):
+        return {new: output[name] for name, new in names.items()}
+    return {new: output[name] for name, new in names.items() if name in output}
 
 
-def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, Names] | None]) -> dict[str, Any]:
+def _joined_feed(
+    inputs: Iterable[Any], tensors: Sequence[Mapping[str, Names] | None]
+) -> dict[str, Any] | None:
     """Merge the inputs of an ensemble's step into one dict of model inputs.
 
-    tensors: for each input, the tensors to pass on with their new names; None: all. Missing tensors are left
-    out, for an input may be optional. A model that lacks one reports it.
+    tensors: for each input, the tensors to pass on with their new names; None: all. Tensors that the client
+    has not sent are left out, for an input may be optional. A model that lacks one reports it. Returns None
+    if an earlier step has not returned a tensor: Triton then does not run this step.
     """
     feed: dict[str, Any] = {}
     for output, names in zip(inputs, tensors, strict=True):
@@ -220,6 +227,8 @@ def _joined_feed(inputs: Iterable[Any], tensors: Sequence[Mapping[str, Names] | 
         for name, new in names.items():
             if name in output:
                 feed.update(dict.fromkeys((new,) if isinstance(new, str) else new, output[name]))
+            elif not isinstance(output, RequestInputs):
+                return None
     return feed
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,11 +12,13 @@ import msgspec
 
 from client.protos.pipeline_service_pb2 import Response
 from pipeline.api.app import App, ServedModel, answered_by
+from pipeline.api.dag import Dag
 from pipeline.api.op import RESCHEDULED, STREAMED, AnswerSender, Op, OpRequest
 from pipeline.dialects.dialect import Form
 from pipeline.errors import (
     ConfigError,
     HookFailed,
+    InvalidInput,
     ModelFailed,
     RemoteRefused,
     ServingError,
@@ -535,11 +537,8 @@ class Outputs:
             return Outcome.VALUE, self._encoded(output)
         model, form = self.answers[call.answers], self._forms[call.form]
         if model.graph.answer is not None:
-            output = picked(output, model.graph.answer)
-            for source, names in model.graph.carried.items():
-                output |= picked(call.carried[source], names)
-            for name, axes in model.graph.answer_axes.items():
-                output[name] = adapt_array(output[name], axes)
+            requested = form.list_outputs(call.response_options) if form.list_outputs else ()
+            output = _pick_answer(call, model.graph, requested)
         if isinstance(output, Response):  # the app's ResponseOp made it
             if form.render_message is not None:
                 return Outcome.ANSWER, form.render_message(output)
@@ -561,6 +560,28 @@ class Outputs:
                 except NotEncodable as exc:
                     raise HookFailed(f"[{self._hooks.op.name}] output {key!r}: {exc}") from exc
             raise
+
+
+def _pick_answer(call: Call, graph: Dag, requested: Collection[str]) -> dict[str, Any]:
+    """Return the tensors that answer a request to an ensemble.
+
+    requested: names of outputs; empty: all. Steps may return only some of their outputs. Raises InvalidInput
+    if a requested output is not set.
+    """
+    assert graph.answer is not None
+    answer = picked(call.output, graph.answer)
+    expected = set(graph.answer.values())
+    for source, names in graph.carried.items():
+        answer |= picked(call.carried[source], names)
+        expected.update(names.values())
+    if unset := sorted(expected.intersection(requested or expected) - answer.keys()):
+        raise InvalidInput(
+            "unexpected deadlock, at least one output is not set while no more ensemble steps can be made: "
+            f"no step has returned {', '.join(map(repr, unset))}"
+        )
+    for name in answer.keys() & graph.answer_axes:
+        answer[name] = adapt_array(answer[name], graph.answer_axes[name])
+    return answer
 
 
 LOAD_NOTE = "raised while the model was loaded or warmed up"

@@ -32,6 +32,20 @@ class TritonPythonModel:
         made = pb_utils.Tensor("SUM", np.ones((1, 3), np.float32))
         return [pb_utils.InferenceResponse([made]) for _ in requests]
 """
+# Returns the positive rows, and the other rows only if there are any.
+SORTS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            rows = request.inputs()[0].as_numpy()
+            positive = (rows > 0).all(1)
+            tensors = [pb_utils.Tensor("POSITIVE", rows[positive])]
+            if not positive.all():
+                tensors.append(pb_utils.Tensor("OTHERS", rows[~positive]))
+            answers.append(pb_utils.InferenceResponse(tensors))
+        return answers
+"""
 
 
 def tensors(kind: str, given: Mapping[str, str]) -> str:
@@ -67,6 +81,7 @@ def ensemble(*steps: str, inputs: Mapping[str, str], outputs: Mapping[str, str],
     return f"{head}{told}ensemble_scheduling {{ step [ {', '.join(steps)} ] }}"
 
 
+SORTED = {"POSITIVE": "FP32 2", "OTHERS": "FP32 2"}
 ROW = {"X": "FP32 2"}
 ONE = {"OUT": "FP32 2"}
 FOUR = {"OUT": "FP32 4"}
@@ -84,6 +99,12 @@ ENSEMBLES = {
     "wide": ensemble(FIRST, step("few", {"A": "m"}, {"SUM": "OUT"}), inputs=ROW, outputs=ONE),
     "typed": ensemble(step("adds", {"A": "X"}, {"SUM": "OUT"}), inputs=ROW, outputs={"OUT": "INT64 2"}),
     "shaped": ensemble(FIRST, LAST, inputs=ROW, outputs=FOUR),
+    "sorted": ensemble(
+        step("sorts", {"A": "X"}, {"POSITIVE": "POSITIVE", "OTHERS": "m"}),
+        step("adds", {"A": "m"}, {"SUM": "OTHERS"}),
+        inputs=ROW,
+        outputs=SORTED,
+    ),
     "misfit": ensemble(step("lies", {"A": "X"}, {"SUM": "m"}), LAST, inputs=ROW, outputs=FOUR),
 }
 RESHAPED = """
@@ -104,6 +125,8 @@ def write_repository(folder: Path, workers: int) -> Path:
         write_model(folder, name, config, ADDS)
     lies = adds(8).replace(tensors("output", {"SUM": "FP32 [ 2 ]"}), tensors("output", {"SUM": "FP32 -1"}))
     write_model(folder, "lies", lies, LIES)
+    sorts = adds(8).replace(tensors("output", {"SUM": "FP32 [ 2 ]"}), tensors("output", SORTED))
+    write_model(folder, "sorts", sorts.replace(tensors("input", {"B?": "FP32 [ 2 ]"}), ""), SORTS)
     scaled = 'backend: "onnxruntime"\nmax_batch_size: 8\ndynamic_batching { }\n'
     for name, config in {"scaled": scaled, "squares": RESHAPED}.items():
         shutil.copyfile(onnx_file("scaled"), write_model(folder, name, config) / "1" / "model.onnx")
@@ -148,6 +171,17 @@ def test_outputs_that_a_client_names_are_those_of_the_ensemble(ensembles: Reposi
     rows = [[1.0, 2.0]]
     assert outputs(ask(ensembles, "optional", ["M"], X=rows)) == {"M": rows}
     assert outputs(ask(ensembles, "optional", ["OUT"], X=rows)) == {"OUT": [[2.0, 4.0]]}
+
+
+def test_a_step_may_return_only_some_of_its_outputs(ensembles: RepositoryProcess) -> None:
+    both = [[1.0, 2.0], [-1.0, 2.0]]
+    assert outputs(ask(ensembles, "sorted", X=both)) == {"POSITIVE": both[:1], "OTHERS": both[1:]}
+    assert outputs(ask(ensembles, "sorted", ["POSITIVE"], X=both[:1])) == {"POSITIVE": both[:1]}
+    for requested in ([], ["OTHERS"]):
+        answer = ask(ensembles, "sorted", requested, X=both[:1])
+        assert answer.status == 400, answer
+        assert "unexpected deadlock, at least one output is not set" in answer.json["error"]
+        assert "no step has returned 'OTHERS'" in answer.json["error"]
 
 
 def test_more_rows_than_the_ensemble_takes_are_refused(ensembles: RepositoryProcess) -> None:

@@ -60,6 +60,11 @@ class Tensor(NamedTuple):
     room: int | None = None  # bytes reserved in shared memory; None: the output is sent
 
 
+def list_outputs(response_options: Sequence[Any]) -> list[str]:
+    """Return the names of the outputs that the client requests; empty: all."""
+    return [RequestedOutput(*output).name for output in ResponseOptions(*response_options).outputs or ()]
+
+
 def render_json(
     output: Mapping[str, Any], response_options: Sequence[Any], version: str, declared: Sequence[TensorSpec]
 ) -> list[Part]:

@@ -50,9 +50,9 @@ class KServeV2:
 
         return WorkerPart(
             forms={
-                answers.JSON: Form(answers.render_json),
-                answers.PROTO: Form(answers.render_message),
-                answers.GENERATED: Form(answers.render_generated),
+                answers.JSON: Form(answers.render_json, list_outputs=answers.list_outputs),
+                answers.PROTO: Form(answers.render_message, list_outputs=answers.list_outputs),
+                answers.GENERATED: Form(answers.render_generated, list_outputs=answers.list_outputs),
             },
             unread=(UnreadTensor,),
         )
