@@ -67,7 +67,7 @@ test-torch: $(TORCH_SERVING)  ## Tests of the PyTorch engine, in .venv-torch (TO
 test-ray: $(RAY)  ## Tests of `paddlewheel ray up` on a Ray cluster of several nodes on this machine
 	$(PY) -m pytest tests/ray
 
-test-system: $(SYSTEM)  ## Generated requests for every operation; nginx, HAProxy, Prometheus, Redis; models in S3; spoken digits; manifests
+test-system: $(SYSTEM)  ## Generated requests for every operation; nginx, HAProxy, Prometheus, Redis; models in S3; spoken digits; manifests; perf_analyzer, Model Analyzer
 	$(PY) -m convert demo
 	docker/install.sh espeak
 	docker/install.sh iproute
@@ -159,7 +159,7 @@ $(PAGE): requirements/page.txt $(DEV)
 	@docker/install.sh page $(VENV)
 	@touch $@
 
-$(SYSTEM): requirements/system.txt requirements/kubernetes.txt $(DEV)
+$(SYSTEM): requirements/system.txt requirements/kubernetes.txt requirements/model_analyzer.txt $(DEV)
 	@docker/install.sh system $(VENV)
 	@touch $@
 

@@ -97,27 +97,30 @@ class Analyzer:
     """The program that docker/install.sh installs, with the libraries it needs."""
 
     def __init__(self) -> None:
-        self._program = FOLDER / "bin" / "perf_analyzer"
+        self.program = FOLDER / "bin" / "perf_analyzer"
         known = os.environ.get("LD_LIBRARY_PATH", "")
         libraries = [FOLDER, FOLDER / "nvidia" / "cuda_runtime" / "lib", known]
-        self._env = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, filter(None, libraries)))}
-        if not self._program.is_file():
-            raise CannotMeasure(f"{self._program} is not there; run `docker/install.sh dev {sys.prefix}`")
-        loads = subprocess.run([self._program, "--version"], env=self._env, capture_output=True, text=True)
+        self.env = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(map(str, filter(None, libraries)))}
+        if not self.program.is_file():
+            raise CannotMeasure(f"{self.program} is not there; run `docker/install.sh dev {sys.prefix}`")
+        loads = subprocess.run([self.program, "--version"], env=self.env, capture_output=True, text=True)
         if loads.returncode:
             raise CannotMeasure(loads.stderr.strip())
 
+    def run(self, *options: str) -> subprocess.CompletedProcess[str]:
+        """Run perf_analyzer once, whatever its exit status."""
+        command = [str(self.program), *options]
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=_PATIENCE_S)
+
     def levels(self, address: str, window_ms: int, *options: str) -> list[Level]:
         """Run perf_analyzer once. Raises CannotMeasure if it reports nothing for a concurrency."""
-        command = [str(self._program), "-m", MODEL, "-u", address, "--concurrency-range", f"1:{LEVELS}"]
-        command += ["--measurement-interval", str(window_ms)]
+        arguments = ["-m", MODEL, "-u", address, "--concurrency-range", f"1:{LEVELS}"]
+        arguments += ["--measurement-interval", str(window_ms)]
         # Each level has its windows, stable or not: only the counts are compared.
-        command += ["--stability-percentage", "999", "--max-trials", str(TRIALS), "--input-data", "zero"]
+        arguments += ["--stability-percentage", "999", "--max-trials", str(TRIALS), "--input-data", "zero"]
         for feed in FEEDS:
-            command += ["--shape", f"{feed}:{LENGTH}"]
-        done = subprocess.run(
-            [*command, *options], env=self._env, capture_output=True, text=True, timeout=_PATIENCE_S
-        )
+            arguments += ["--shape", f"{feed}:{LENGTH}"]
+        done = self.run(*arguments, *options)
         levels = levels_in(done.stdout)
         if [level.concurrency for level in levels] != list(range(1, LEVELS + 1)):
             raise CannotMeasure(f"perf_analyzer left with {done.returncode}:\n{done.stdout}\n{done.stderr}")

@@ -157,6 +157,8 @@ page | mutants)
 system)
     install_locked "$2" requirements/system.txt --quiet
     pip_install "$2" --no-deps --quiet --upgrade --target "$2/kubernetes" --requirement requirements/kubernetes.txt
+    # Most of its modules are never imported.
+    pip_install "$2" --no-deps --no-compile --quiet --upgrade --target "$2/model_analyzer" --requirement requirements/model_analyzer.txt
     ;;
 ray)
     install_locked "$2" requirements/ray.txt --quiet

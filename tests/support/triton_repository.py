@@ -27,7 +27,13 @@ class TritonPythonModel:
         return answers
 """
 
-
+# A Python model whose output Y is twice its input X.
+DOUBLES = """
+class TritonPythonModel:
+    def execute(self, requests):
+        arrays = [pb_utils.get_input_tensor_by_name(request, "X").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x * 2)]) for x in arrays]
+"""
 _REPEAT_CONFIG = """
 backend: "python"
 max_batch_size: 0
