@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.repository_process import RepositoryProcess
+from tests.support.service_process import wait_until
 from tests.support.triton_repository import write_model
 
 TENSORS = """
@@ -108,3 +109,24 @@ def test_loads_link_ensembles_to_the_models_that_are_left(tmp_path: Path) -> Non
         assert "ambiguity" in str(infer(service, "step"))
         assert service.http("/v2/repository/models/step/unload", "{}").status == 200
         assert "no available versions" in str(infer(service, "step"))
+
+
+def test_polling_serves_the_models_of_a_name_as_they_come_and_go(tmp_path: Path) -> None:
+    ones, tens = write_repositories(tmp_path)
+    ensembles = ("ensemble_ones", "ensemble_tens")
+    (tens / "step").rename(tmp_path / "step")
+    arguments = ["--model-namespacing=1", "--model-control-mode=poll", "--repository-poll-secs=1"]
+    with RepositoryProcess(ones, tens, arguments=arguments) as service:
+
+        def wait_for(*answers: float) -> None:
+            wait_until(lambda: tuple(infer(service, name) for name in ensembles) == answers, str(answers))
+
+        wait_for(2, 2)
+        assert infer(service, "step") == 2
+        (tmp_path / "step").rename(tens / "step")
+        wait_for(2, 11)
+        wait_until(lambda: "ambiguity" in str(infer(service, "step")), "the name is that of two models")
+        assert [infer(service, f"step%23{number}") for number in (1, 2)] == [2, 11]
+        (ones / "step").rename(tmp_path / "step")
+        wait_for(11, 11)
+        wait_until(lambda: infer(service, "step") == 11, "the name is that of one model")

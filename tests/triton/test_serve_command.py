@@ -324,6 +324,22 @@ def test_a_model_of_two_repositories_is_not_served_and_the_others_are(tmp_path: 
     assert f"same: model appears in two or more repositories: {both}" in told.stdout
 
 
+def test_the_index_names_a_model_of_two_repositories(tmp_path: Path) -> None:
+    for repository, name in (("one", "same"), ("two", "same"), ("two", "other")):
+        write_model(tmp_path / repository, name, TENSORS)
+    arguments = ["--model-control-mode=explicit", "--load-model=other"]
+    with RepositoryProcess(tmp_path / "one", tmp_path / "two", arguments=arguments) as service:
+        index = {row["name"]: row for row in service.http("/v2/repository/index", b"").json}
+        assert index["other"]["state"] == "READY"
+        duplicate = {"state": "UNAVAILABLE", "reason": "model appears in two or more repositories"}
+        assert index["same"] == {"name": "same", **duplicate}
+        load = service.http("/v2/repository/models/same/load", b"")
+        assert "failed to load 'same', failed to poll from model repository" in load.json["error"]
+        (tmp_path / "one" / "same").rename(tmp_path / "same")
+        assert service.http("/v2/repository/models/same/load", b"").status == 200
+        assert service.http("/v2/models/same/ready").status == 200
+
+
 def test_a_service_that_is_given_a_repository_names_the_command_that_serves_it(tmp_path: Path) -> None:
     folder = write_model(tmp_path, "same", TENSORS)
     for given in (tmp_path, folder):
