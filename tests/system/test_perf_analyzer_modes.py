@@ -82,7 +82,7 @@ BOTH = {
     "sequences, rate": "-m sum --request-rate-range 20 --num-of-sequences 3 --sequence-length 5",
     "sequences, serial": "-m sum --request-rate-range 20 --serial-sequences --sequence-length 5",
     "sequences, intervals": "-m sum --request-intervals {folder}/intervals --sequence-length 4",
-    "sequences, validation": "-m sum --concurrency-range 2 --input-data {folder}/sums.json",
+    "sequences, inputs": "-m sum --concurrency-range 2 --input-data {folder}/sums.json",
 }
 HTTP = {
     "headers": "-m doubles -H x-team:vision",
@@ -128,10 +128,7 @@ def write_inputs(folder: Path) -> None:
         "wrong": doubled,
         "doubled": {**doubled, "validation_data": [{"Y": [2 * x for x in row]} for row in rows]},
         "texts": {"data": [{"X": {"content": ["国足", "b"], "shape": [2]}}]},
-        "sums": {
-            "data": [[{"INPUT": [x]} for x in rows[0]]],
-            "validation_data": [[{"OUTPUT": [x]} for x in (1.0, 3.0, 6.0, 10.0)]],
-        },
+        "sums": {"data": [[{"INPUT": [x]} for x in rows[0]]]},
     }
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document, ensure_ascii=False), "utf-8")
