@@ -21,6 +21,7 @@ METRICS = 7  # shard to front: its metrics, see `pipeline.front.metrics.growth`
 
 ALL = 2**32 - 1  # number of a `RECALL` of every connection, also of later ones
 _PACKET = struct.Struct("<BI")
+_FD = struct.Struct("i")
 _MAX_PACKET_BYTES = 1 << 18
 _IDLE, _ANSWERING = 0, 1
 
@@ -61,7 +62,10 @@ class Channel:
         Raises EOFError after the other side has ended.
         """
         try:
-            data, fds, _, _ = socket.recv_fds(self.socket, _MAX_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+            # `socket.recv_fds` ignores its flags, so that programs of the shard would inherit the connection.
+            data, rights, _, _ = self.socket.recvmsg(
+                _MAX_PACKET_BYTES, socket.CMSG_LEN(_FD.size), socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return None
         except OSError as exc:
@@ -71,6 +75,7 @@ class Channel:
         if data[0] == METRICS:
             return METRICS, 0, data[1:], None
         kind, number = _PACKET.unpack(data)
+        fds = [fd for _, _, descriptors in rights for (fd,) in _FD.iter_unpack(descriptors)]
         return kind, number, b"", socket.socket(fileno=fds[0]) if fds else None
 
 
