@@ -20,12 +20,11 @@ from pipeline.nodes.on_ray.node_agent import NodeAgent
 from tests.support.command_line import paddlewheel, refused
 from tests.support.echo_load import ENOUGH, EchoLoad
 from tests.support.free_ports import free_port
-from tests.support.ray_service import NODE, RayService, run_cluster
+from tests.support.ray_service import NODE, START_S, RayService, run_cluster
 from tests.support.service_process import APPS, ROOT, ServiceProcess, wait_until
 from tests.support.triton_repository import write_model
 from tests.upgrades.test_upgrades import TENSORS, classifies, infer
 
-START_S = 240  # for an actor; several processes of Ray may share a core
 pytestmark = pytest.mark.timeout(900)
 NO_CPU = "Op echo needs 1 CPU; free in the cluster: none"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 import ray
+from ray._private import services
 from ray.cluster_utils import Cluster
 
 from pipeline.process.processes import module_arguments, pids
@@ -24,6 +26,7 @@ NODE: dict[str, Any] = {
     "include_dashboard": False,
     "wait": False,  # Ray would wait 30 s at most
 }
+START_S = 240  # for a node or an actor; several processes of Ray may share a core
 _ENV = {
     "SERVICE_CONFIG": "of the front alone",  # the script reads it in each worker
     "RAY_health_check_failure_threshold": "20",  # a busy machine is no lost node
@@ -31,10 +34,25 @@ _ENV = {
 }
 
 
+_get_node = services.get_node
+
+
+def _wait_for_node(gcs_address: str, node_id: str) -> Any:
+    """Wait until a started node is known. Ray itself gives up after 30 s, which can't be configured."""
+    give_up = time.monotonic() + START_S
+    while True:
+        try:
+            return _get_node(gcs_address, node_id)
+        except RuntimeError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.1)
+
+
 @contextmanager
 def run_cluster() -> Iterator[Cluster]:
     """Run a head node without CPUs. `add_node(**NODE)` adds nodes."""
-    with patch.dict(os.environ, _ENV):
+    with patch.dict(os.environ, _ENV), patch.object(services, "get_node", _wait_for_node):
         head = {**NODE, "num_cpus": 0, "gcs_server_port": free_port()}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         try:

@@ -6,18 +6,15 @@ import signal
 import subprocess
 import sys
 
-from ray.cluster_utils import Cluster
-
 from bench.peers.apps.classifier import INSTANCES
+from tests.support.ray_service import NODE, run_cluster
 
 if __name__ == "__main__":
     script, config = sys.argv[1:]
-    cluster = Cluster(
-        initialize_head=True, head_node_args={"num_cpus": INSTANCES, "include_dashboard": False}
-    )
     command = [sys.executable, "-m", "pipeline", "ray", "up", script, "--config", config]
-    front = subprocess.Popen([*command, "--address", cluster.address])
-    signal.sigwait({signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
-    front.terminate()
-    front.wait()
-    cluster.shutdown()
+    with run_cluster() as cluster:
+        cluster.add_node(**{**NODE, "num_cpus": INSTANCES})
+        front = subprocess.Popen([*command, "--address", cluster.address])
+        signal.sigwait({signal.SIGTERM, signal.SIGINT})
+        front.terminate()
+        front.wait()
