@@ -199,10 +199,10 @@ class SimulatedService:
             "size": options.pop("size", 10), "path": "", "data": options.pop("data", None),
         }  # fmt: skip
         timeout_s, queue_us = options.pop("timeout_s", None), options.pop("queue_timeout_us", 0)
-        priority = options.get("priority", 0)
+        priority, sequence = options.get("priority", 0), (options.pop("sequence", 0), options.pop("flags", 0))
         request = Request(
             "sim", "prediction", inputs, self._numbers, client=client, endpoint="http",
-            options=RequestOptions("", priority, queue_us, {}), **options,
+            options=RequestOptions("", priority, queue_us, {}, *sequence), **options,
         )  # fmt: skip
         if timeout_s is not None:
             request.deadline = self.scheduler.deadline(timeout_s)
