@@ -124,7 +124,7 @@ def test_no_request_fails_when_one_of_two_endpoints_is_killed_under_load() -> No
         assert [answer["err_no"] for answer in answers] == [0] * requests
         given = [json.loads(answer["value"][0]) for answer in answers]
         assert given == [[str(number)] for number in range(requests)]
-        assert f"no answer from 127.0.0.1:{dying.rpc_port}" in service.log
+        service.wait_for_log(f"no answer from 127.0.0.1:{dying.rpc_port}")
 
 
 def test_an_endpoint_that_cannot_be_reached_costs_no_try(service: ServiceProcess) -> None:

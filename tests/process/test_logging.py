@@ -270,7 +270,7 @@ class TestFiles:
             folder.touch()
             service.kill_worker()
             assert service.ask({"number": "1"})["err_no"] == 0
-            assert "[echo.0] logging.directory: this process has no file" in service.log
+            service.wait_for_log("[echo.0] logging.directory: this process has no file")
 
     def test_a_folder_that_can_not_be_made_is_a_mistake_in_the_configuration(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_text("a file", "utf-8")

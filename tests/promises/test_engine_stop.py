@@ -130,7 +130,7 @@ def test_a_kept_connection_is_served_while_others_are_waited_for(
 
 
 def test_for_drain_delay_it_serves_as_usual_but_is_not_ready(tmp_path: Path) -> None:
-    with ServiceProcess(APPS / "echo.py", {"dag": {"drain_delay": 3}}) as service:
+    with ServiceProcess(APPS / "echo.py", {"dag": {"drain_delay": 10}}) as service:
         service.terminate()
         wait_until(lambda: service.http("/health/ready").status == 503, "it is not ready any more")
         answer = service.http("/test/prediction", key_value({"number": "3"}))

@@ -56,7 +56,7 @@ def test_a_request_that_loses_the_gpu_is_refused_and_its_neighbours_are_answered
     refusal = answers.pop(3)
     assert refusal["err_no"] == 9000
     assert [answer["value"][:2] for answer in answers] == [[str(i), str(2 * i)] for i in range(7)]
-    assert "the GPU is lost to this worker, which ends: CUDA error: device-side assert" in one_worker.log
+    one_worker.wait_for_log("the GPU is lost to this worker, which ends: CUDA error: device-side assert")
 
 
 def test_the_text_of_a_client_does_not_pass_for_an_error_of_cuda(one_worker: ServiceProcess) -> None:

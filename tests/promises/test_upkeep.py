@@ -145,7 +145,7 @@ def pauses_s(service: ServiceProcess) -> list[float]:
 
 
 def test_readiness_tells_of_a_run_that_hangs_before_its_time_limit(tmp_path: Path) -> None:
-    with service_of(tmp_path, run_timeout=2, probe_interval=0) as service, ThreadPoolExecutor(1) as pool:
+    with service_of(tmp_path, run_timeout=6, probe_interval=0) as service, ThreadPoolExecutor(1) as pool:
         workers = service.worker_pids()
         service.predict({})
         hanging = pool.submit(service.ask, {"do": "native", "argument": str(tmp_path / "inside")})

@@ -167,7 +167,7 @@ def test_a_hook_that_wants_to_leave_its_thread_costs_its_siblings_nothing(tmp_pa
 def test_a_stuck_hook_costs_its_siblings_no_answer(tmp_path: Path) -> None:
     dag = {"request_timeout": 0, "http_errors": "status"}
     # The siblings have to be in their hooks before the limit, and what is tried again is held for a moment.
-    with started(dag=dag, run_timeout=3.0) as service, ThreadPoolExecutor(4) as pool:
+    with started(dag=dag, run_timeout=8.0) as service, ThreadPoolExecutor(4) as pool:
         stuck = pool.submit(service.ask, {"action": "hang"})
         wait_until(lambda: service.metric("paddlewheel_op_queue_seconds_count") == 1, "it is handed over")
         held = Held(service, pool, [tmp_path / str(number) for number in range(3)])
