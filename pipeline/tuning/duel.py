@@ -52,11 +52,16 @@ class Duel:
     def is_decided(self, *, by_cpu: bool) -> bool:
         """Return whether the winner is certain, or enough pairs were measured."""
         ratios = self._ratios(by_cpu=by_cpu)
-        wins = sum(ratio > NOISE for ratio in ratios)
         # The default stays as soon as too many pairs do not favour the challenger.
-        is_hopeless = self._has_default and len(ratios) - wins > _MAX_MISSES
+        is_hopeless = self._has_default and _count_misses(ratios) > _MAX_MISSES
         losing = [1 / ratio for ratio in ratios]
         return is_hopeless or _is_clear(ratios) or _is_clear(losing) or len(ratios) >= MAX_PAIRS
+
+    def is_promising(self, *, by_cpu: bool) -> bool:
+        """Return whether an undecided challenger would win with more pairs like the measured ones."""
+        if self.is_decided(by_cpu=by_cpu):
+            return False
+        return self.ratio(by_cpu=by_cpu) >= max(NOISE, self._min_ratio)
 
     def is_won(self, *, by_cpu: bool) -> bool:
         """Return whether the challenger replaces the incumbent."""
@@ -83,6 +88,11 @@ def _is_clear(ratios: list[float]) -> bool:
     """Return whether nearly all ratios are above 1 by more than noise, or two are far above."""
     if len(ratios) >= 2 and min(ratios) >= FAR:
         return True
-    misses = sum(ratio <= NOISE for ratio in ratios)
+    misses = _count_misses(ratios)
     allowed = _MAX_MISSES * (len(ratios) - MIN_PAIRS) // (MAX_PAIRS - MIN_PAIRS)
     return len(ratios) >= MIN_PAIRS and misses <= allowed
+
+
+def _count_misses(ratios: list[float]) -> int:
+    """Return the number of ratios that are not above 1 by more than noise."""
+    return sum(ratio <= NOISE for ratio in ratios)

@@ -30,6 +30,7 @@ CALLERS = (8, 32)
 FIRST_LIMIT = 8  # batch limit that others have to beat
 LIMITS = (8, 16, 32)
 LOOP_S = 0.1  # of a loop; longer without enough answers
+HTTP_LOOP_S = 0.3  # of a loop over connections: ratios of shorter ones spread from 0.4 to 4 on shared hosts
 MIN_SHARDS_RATIO = 1.1  # of the speed of shards to that of worker processes, which stay the default below it
 FIRST_LOOP_SHARE = 0.03  # of the budget, for each of a candidate's first loops
 # Times the budget; later the race ends. On a busy machine starts take longer than all loops, and a candidate
@@ -296,9 +297,11 @@ class Race:
     ) -> bool:
         """Measure two settings in turns, A B B A, until the winner is certain or the time is used.
 
+        A promising challenger gets all pairs, up to the latest end of the race.
         Return False if one of them has failed. steps: each is used for four loops. duel: gets the loads.
         """
         until = self._end_of_duel()
+        loop_s = HTTP_LOOP_S if over_http else LOOP_S
         sides = incumbent, challenger
         for limit, callers in cycle(steps):
             for turns in ((0, 1), (1, 0)):
@@ -306,14 +309,15 @@ class Race:
                 for side in turns:
                     runner, own_limit = sides[side]
                     batch = own_limit or limit
-                    load = await self._measure(runner, batch, callers, LOOP_S, over_http=over_http)
+                    load = await self._measure(runner, batch, callers, loop_s, over_http=over_http)
                     if load is None:
                         return False
                     pair[side] = load
                 duel.add(pair[0], pair[1])
             now = self._clock()
-            is_late = now > self._latest or (now > until and len(duel) >= MIN_PAIRS)
-            if is_late or duel.is_decided(by_cpu=self.by_cpu):
+            by_cpu = self.by_cpu
+            is_long = now > until and len(duel) >= MIN_PAIRS and not duel.is_promising(by_cpu=by_cpu)
+            if now > self._latest or is_long or duel.is_decided(by_cpu=by_cpu):
                 break
         return True
 

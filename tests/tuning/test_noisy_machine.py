@@ -21,9 +21,9 @@ LONG_LOOP_S = 0.5
 SEEDS = range(40)
 
 
-def candidate(engine: str, placement: str) -> Candidate:
+def candidate(engine: str, placement: str, shards: int = 1) -> Candidate:
     timed = Timed(engine, "fp32", "model", ((1, 16, 1e-3),))
-    return Candidate(engine, "fp32", placement, False, {}, timed, 1 << 20)
+    return Candidate(engine, "fp32", placement, False, {}, timed, 1 << 20, shards)
 
 
 class NoisyMachine:
@@ -92,6 +92,16 @@ def choose_by_pairs(machine: NoisyMachine, engines: Sequence[str], placements: S
     return best.placement if others else best.engine
 
 
+def choose_shards(machine: NoisyMachine) -> int:
+    """Run the race of worker processes and two shards. Return the chosen number of shards."""
+    processes, shards = candidate("one", "process"), candidate("one", "shards", 2)
+    order = TrialOrder("", [processes], [], list(LIMITS), BUDGET_S, sharded=[shards])
+    race = Race(order, machine.start, lambda step, share: None, lambda: machine.now)
+    best, *_ = asyncio.run(race.run())
+    assert machine.now < 1.5 * BUDGET_S
+    return best.shards
+
+
 def choose_by_long_loops(machine: NoisyMachine, names: Sequence[str]) -> str:
     """Measure in loops of half a second, one after the other. Return the highest geometric mean."""
     logs = dict.fromkeys(names, 0.0)
@@ -130,3 +140,10 @@ def test_the_faster_engine_is_chosen() -> None:
     long_loops = [choose_by_long_loops(NoisyMachine(per_s, seed), list(per_s)) for seed in SEEDS]
     assert chosen.count("served faster") > long_loops.count("served faster")
     assert chosen.count("served faster") >= 0.9 * len(chosen)
+
+
+@pytest.mark.parametrize(("ratio", "least", "most"), [(1.0, 0.0, 0.1), (1.2, 0.8, 1.0), (1.3, 0.9, 1.0)])
+def test_shards_are_chosen_where_they_are_clearly_faster(ratio: float, least: float, most: float) -> None:
+    per_s = {"process": 1000.0, "shards": 1000 * ratio}
+    chosen = [choose_shards(NoisyMachine(per_s, seed)) for seed in SEEDS]
+    assert least <= chosen.count(2) / len(chosen) <= most
