@@ -39,6 +39,11 @@ class Clock:
     def time_ns(self) -> int:
         return int(self.time() * 1e9)
 
+    def monotonic_ns(self) -> int:
+        return int(self.now * 1e9)
+
+    perf_counter_ns = monotonic_ns
+
 
 class Selector:
     """Selector over simulated descriptors. It reports ready ones in random order, and skips time ahead."""
