@@ -45,7 +45,7 @@ from pipeline.tuning.tune_report import HEIGHT, WIDTH, draw
 from tests.support import onnx_models
 from tests.support.command_line import paddlewheel, refused
 from tests.support.free_ports import free_port
-from tests.support.service_process import APPS, ROOT, ServiceProcess
+from tests.support.service_process import APPS, ROOT, ServiceProcess, wait_until
 
 SETTINGS = Settings("onnxruntime", "fp32", 2, 1, 32)
 OTHER = msgspec.structs.replace(SETTINGS, instances=1)
@@ -508,8 +508,12 @@ def test_the_next_start_removes_what_a_killed_tune_left_behind(
             assert configuration.exists()  # for its owner lives
         process.kill()
     assert set(service.iterdir()) - before == {configuration}
-    # tempfile tries a folder with a file of eight random characters, and a child may be killed meanwhile.
-    assert [path for path in temporary.iterdir() if not re.fullmatch("[a-z0-9_]{8}", path.name)] == []
+    # The service and its workers end after the tune. tempfile tries a folder with a file of eight random
+    # characters, and a child may be killed meanwhile.
+    wait_until(
+        lambda: all(re.fullmatch("[a-z0-9_]{8}", path.name) for path in temporary.iterdir()),
+        "no temporary file is left",
+    )
     with opened(APPS / "model.py", service / "config.yml", "op"):
         assert not configuration.exists()
     assert set(service.iterdir()) == before
