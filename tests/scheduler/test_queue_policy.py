@@ -10,7 +10,7 @@ import pytest
 from pipeline.api.app import App, ServedModel
 from pipeline.api.dag import FEED, Dag, Edge, Node
 from pipeline.api.examples import Examples
-from pipeline.api.queue_policy import ModelBatching, QueuePolicies, QueuePolicy
+from pipeline.api.queue_policy import ModelBatching, QueuePolicies, QueuePolicy, parse_dynamic_batching
 from pipeline.config.config_file import ServiceConfig
 
 
@@ -112,3 +112,17 @@ def test_either_kind_of_queue_policy_applies(key: str) -> None:
     policies = app.get_batching("model").policies
     assert policies is not None
     assert policies.get_policy(1).max_queue_size == 3
+
+
+def test_a_model_of_sequences_has_its_settings_under_oldest_or_direct() -> None:
+    oldest = {"preferred_batch_size": [4, 2], "preserve_ordering": True}
+    config = {"max_batch_size": 8, "sequence_batching": {"oldest": oldest}}
+    assert parse_dynamic_batching(config) == ModelBatching((2, 4), True, None, 0, 8)
+    both = {**config, "dynamic_batching": {"preferred_batch_size": [3]}}
+    assert parse_dynamic_batching(both) == ModelBatching((3,), False, None, 0, 8)
+    direct = {"max_batch_size": 8, "sequence_batching": {"direct": {"minimum_slot_utilization": 0.3}}}
+    assert parse_dynamic_batching(direct) == ModelBatching((), False, None, 3, 0)
+    assert parse_dynamic_batching({"max_batch_size": 8, "sequence_batching": {}}) == ModelBatching()
+    assert parse_dynamic_batching({"max_batch_size": 8, "dynamic_batching": {}}) == ModelBatching(max_rows=8)
+    full = {"max_batch_size": 8, "dynamic_batching": {"preferred_batch_size": [8]}}
+    assert parse_dynamic_batching(full) == ModelBatching(max_rows=8)
