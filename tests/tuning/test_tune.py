@@ -508,14 +508,15 @@ def test_the_next_start_removes_what_a_killed_tune_left_behind(
             assert configuration.exists()  # for its owner lives
         process.kill()
     assert set(service.iterdir()) - before == {configuration}
-    # The service and its workers end after the tune. tempfile tries a folder with a file of eight random
-    # characters, and a child may be killed meanwhile.
-    wait_until(
-        lambda: all(re.fullmatch("[a-z0-9_]{8}", path.name) for path in temporary.iterdir()),
-        "no temporary file is left",
-    )
-    with opened(APPS / "model.py", service / "config.yml", "op"):
-        assert not configuration.exists()
+    # tempfile tries a folder with a file of eight random characters, and a child may be killed meanwhile.
+    assert [path for path in temporary.iterdir() if not re.fullmatch("[a-z0-9_]{8}", path.name)] == []
+
+    def is_removed() -> bool:
+        with opened(APPS / "model.py", service / "config.yml", "op"):
+            return not configuration.exists()
+
+    # A child of the tune that is about to end may still hold the lock of the file.
+    wait_until(is_removed, "the next start has removed the file")
     assert set(service.iterdir()) == before
 
 
