@@ -59,8 +59,6 @@ class Duel:
 
     def is_promising(self, *, by_cpu: bool) -> bool:
         """Return whether an undecided challenger would win with more pairs like the measured ones."""
-        if self.is_decided(by_cpu=by_cpu):
-            return False
         return self.ratio(by_cpu=by_cpu) >= max(NOISE, self._min_ratio)
 
     def is_won(self, *, by_cpu: bool) -> bool:

@@ -316,8 +316,9 @@ class Race:
                 duel.add(pair[0], pair[1])
             now = self._clock()
             by_cpu = self.by_cpu
-            is_long = now > until and len(duel) >= MIN_PAIRS and not duel.is_promising(by_cpu=by_cpu)
-            if now > self._latest or is_long or duel.is_decided(by_cpu=by_cpu):
+            if now > self._latest or duel.is_decided(by_cpu=by_cpu):
+                break
+            if now > until and len(duel) >= MIN_PAIRS and not duel.is_promising(by_cpu=by_cpu):
                 break
         return True
 
