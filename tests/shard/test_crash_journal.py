@@ -25,7 +25,7 @@ from tests.support.service_process import (
     wait_until,
 )
 
-CALLERS, KILLS = 12, 5
+CALLERS, KILLS = 12, 10
 LARGE = """
 import os
 from pipeline import Op, WebService
@@ -124,7 +124,7 @@ def test_kills_at_any_moment_lose_no_request_and_answer_none_twice(shards: Servi
     assert [wrong for caller in callers for wrong in caller.wrong] == []
     lost = shards.metric("paddlewheel_shard_lost_connections_total") - lost_before
     assert sum(caller.closed for caller in callers) == lost, "only answers that had begun"
-    assert lost <= KILLS, "a kill within the moments of an answer is rare"
+    assert lost <= KILLS / 2
     shards.wait_until_ready(every_instance=True)
 
 
