@@ -26,6 +26,7 @@ from pipeline.errors import (
 )
 from pipeline.front.dag_run import Client
 from pipeline.front.scheduler import gauges
+from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Deadlines
 from pipeline.tuning.choice import Choice, Timed
 from tests.simulation.workers import StartPlan
@@ -596,3 +597,112 @@ def test_figures_of_an_op_outlive_its_batcher(serve: Serve) -> None:
     service.run(lambda: service.scheduler.batcher("a", service.app))
     assert service.metrics.of_ops["a"] is figures
     assert service.gauge("paddlewheel_op_errors_total", op="a") == 7
+
+
+def test_an_error_for_a_full_service_is_counted_before_the_request_is_parsed(serve: Serve) -> None:
+    service = serve(dag={"max_pending_requests": 2})
+    client = Client()
+    assert find_overload(service, client) is None
+    service.ask_several(2, client)
+    error = find_overload(service, client)
+    assert error is not None and error.http_status == 429
+    assert "2 requests are pending" in error.message
+    assert service.scheduler.failures("sim").rejected == 1
+    service.scheduler.traces.is_on = True
+    assert find_overload(service, client) is None, "a refusal has to be traced"
+
+
+def find_overload(service: SimulatedService, client: Client) -> Overloaded | None:
+    error: Overloaded | None = service.run(lambda: service.scheduler.find_overload(client))
+    return error
+
+
+def test_recent_errors_name_the_op_and_the_request(serve: Serve) -> None:
+    service = serve({"a": {}, "b": {}})
+    for _ in range(2):
+        service.ask("error", node="b")
+        service.advance(1.0)
+    (cause,) = service.scheduler.recent_errors.list_causes()
+    assert (cause.model, cause.op, cause.kind, cause.endpoint) == ("sim", "b", "InvalidInput", "http")
+    assert (cause.count, cause.http_status, cause.err_no) == (2, 400, 5000)
+    assert [request.client_id for request in cause.requests] == ["1", "2"]
+    named = service.make("error", node="b")
+    named.request.options = named.request.options and named.request.options._replace(id="mine")
+    service.send(named)
+    service.advance(1.0)
+    (cause,) = service.scheduler.recent_errors.list_causes()
+    assert cause.requests[-1].client_id == "mine"
+
+
+def test_an_op_gets_more_instances_while_requests_wait_long(serve: Serve) -> None:
+    section = {"batch_size": 1, "max_concurrency": 3, "scale_wait": 0.05}
+    service = serve({"a": section})
+    pool = service.scheduler.pools["a"]
+    assert pool.ready == 1
+    calls = []
+    for _ in range(40):
+        calls += service.ask_several(3)
+        service.advance(RUN_S)
+    assert pool.ready == 3
+    service.advance(20.0)
+    assert all(call.answers for call in calls)
+
+
+class TestWorkersBeside:
+    """Workers of another version, beside those that serve."""
+
+    @staticmethod
+    def started(service: SimulatedService, live_op: str = "") -> Batcher:
+        plan = service.scheduler.pools["a"].plan
+        batcher: Batcher = service.run(lambda: service.scheduler.create_batcher_beside("a", plan, live_op))
+        service.run(lambda: asyncio.ensure_future(batcher.pool.reload(plan)))
+        service.advance(2.0)
+        assert batcher.pool.ready == 1
+        return batcher
+
+    @staticmethod
+    def divert(service: SimulatedService, batcher: Batcher) -> None:
+        """Let the workers beside run the requests."""
+
+        class Diverting:
+            def pass_on(self, enqueue: Any, *task: Any) -> None:
+                batcher.enqueue(*task)
+
+        service.scheduler.mirror("a", Diverting())  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("live_op", ["", "a"])
+    def test_they_run_requests_and_count_those_of_a_live_op(self, serve: Serve, live_op: str) -> None:
+        service = serve()
+        batcher = self.started(service, live_op)
+        self.divert(service, batcher)
+        call = service.ask()
+        service.advance(1.0)
+        assert call.body == "1 a()"
+        (served,), (beside,) = service.scheduler.pools["a"].instances, batcher.pool.instances
+        assert (served.served, beside.served) == (0, 1)
+        assert service.metrics.of_ops["a"].runs == (1 if live_op else 0)
+        service.run(lambda: service.scheduler.mirror("a", None))
+        service.ask()
+        service.advance(1.0)
+        assert (served.served, beside.served) == (1, 1)
+        service.loop.run_until_complete(batcher.pool.stop(1.0))
+
+    def test_their_failures_do_not_end_the_service(self, serve: Serve) -> None:
+        service = serve()
+        batcher = self.started(service)
+        (worker,) = [worker for worker in service.workers if worker is not service.workers[0]]
+        service.kill(worker)
+        service.advance(0.01)
+        assert (service.scheduler.ready, service.scheduler.fatal.done()) == (True, False)
+        service.loop.run_until_complete(batcher.pool.stop(1.0))
+
+
+def test_an_op_is_idle_without_running_and_queued_requests(serve: Serve) -> None:
+    service = serve()
+    assert service.scheduler.is_idle("a")
+    assert not service.scheduler.is_idle("other")
+    service.ask()
+    service.advance(RUN_S / 2)
+    assert not service.scheduler.is_idle("a")
+    service.advance(1.0)
+    assert service.scheduler.is_idle("a")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import ServingError
-from pipeline.front.dag_run import Client, Task
+from pipeline.front.dag_run import Task
 from pipeline.front.metrics.latencies import ModelLatencies
 from pipeline.front.metrics.metrics import OpFigures, RequestTimings
 from pipeline.front.pool.worker_process import Dispatch
@@ -155,21 +154,3 @@ def test_all_instances_are_late_only_where_each_has_a_late_run(serve: Serve) -> 
     assert not is_late(late, on_time)
     assert not is_late(on_time, late)
     assert not is_late(late), "the other instance has no run"
-
-
-def test_an_error_for_a_full_service_is_counted_before_the_request_is_parsed(serve: Serve) -> None:
-    service = serve(dag={"max_pending_requests": 2})
-    clients = [Client() for _ in range(2)]
-    assert find_overload(service, clients[0]) is None
-    service.ask_several(2, clients[0])
-    error = find_overload(service, clients[0])
-    assert error is not None and error.http_status == 429
-    assert "2 requests are pending" in error.message
-    assert service.scheduler.failures("sim").rejected == 1
-    service.scheduler.traces.is_on = True
-    assert find_overload(service, clients[0]) is None, "a refusal has to be traced"
-
-
-def find_overload(service: SimulatedService, client: Any) -> ServingError | None:
-    error: ServingError | None = service.run(lambda: service.scheduler.find_overload(client))
-    return error
