@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from pipeline.worker.generated_answers import GeneratedAnswers
 
 _MAX_LOGGED = 1000  # characters of a message
-# Predictor batches that end within so long are answered one after the other: what a run has thrown out of the
-# caches then comes back once for all of them (docs/decisions/worker-time.md).
 _TOGETHER_NS = 2_000_000
 
 
@@ -101,6 +99,9 @@ class Executor:
             from pipeline.worker.generated_answers import GeneratedAnswers  # imports asyncio
 
             self._generated = GeneratedAnswers(hooks)
+        # Predictor batches that end within so long are answered together: the code that a run has thrown out
+        # of the caches then comes back once for all of them (docs/decisions/worker-time.md).
+        self.together_ns = _TOGETHER_NS
         self._sequence_state = sequence_state  # None for an Op whose model has no state
         self._sequence_values = sequence_values  # None for an Op without `sequence = True`
 
@@ -205,7 +206,7 @@ class Executor:
     def _run_together(
         self, calls: list[Call], started: int, send: Send, may_begin: MayBegin, *, ends: bool
     ) -> None:
-        """Preprocess these requests, run inference on them in batches, and answer each batch as it ends.
+        """Preprocess these requests, run inference on them in batches, and answer the batches as they end.
 
         started: when that began, by time.perf_counter_ns. ends: they are the last of their dispatch.
         """
@@ -219,11 +220,11 @@ class Executor:
         early_ns = time.perf_counter_ns() - started
         batches = self._runner.plan(slices)
         open_batches = len(batches)
-        for run in self._answered(batches):
-            open_batches -= 1
-            done, timings = self._finish(run)
-            self._send_replies(settled + done, timings, send, last=ends and not open_batches)
-            settled = []
+        for runs in self._run_in_groups(batches):
+            for done, timings in self._finish(runs):
+                open_batches -= 1
+                self._send_replies(settled + done, timings, send, last=ends and not open_batches)
+                settled = []
         if not batches:
             answered = 0 if self._runner.runs_model else sum(call.error is None for call in settled)
             timings = Timings(self._preprocess_ns, postprocess_ns=early_ns, answered=answered)
@@ -239,25 +240,23 @@ class Executor:
         batches = self._runner.plan(self._runner.create_slices(calls))
         self._preprocess_ns = time.perf_counter_ns() - started
         refused = sum(call.error is not None for call in calls)
-        finished = [self._finish(run) for run in self._runner.run(batches)]
-        counts = [(len(done), timings) for done, timings in finished]
+        counts = [(len(done), timings) for done, timings in self._finish([*self._runner.run(batches)])]
         return [*counts, (refused, Timings())] if refused else counts
 
-    def _answered(self, batches: list[list[Slice]]) -> Iterator[Run]:
-        """Run the batches, and yield finished batches as soon as their requests are to be answered.
+    def _run_in_groups(self, batches: list[list[Slice]]) -> Iterator[list[Run]]:
+        """Run the batches, and yield finished batches in the groups that are to be answered together.
 
         Finished batches are answered before an inference that will be long. An app's own `process` may rely
         on its hooks being called in turn, so its batches are answered one by one.
         """
-        patience_ns = 0 if self._hooks.own_process else _TOGETHER_NS
+        patience_ns = 0 if self._hooks.own_process else self.together_ns
         ran, since_ns = list[Run](), time.perf_counter_ns()
         for number, run in enumerate(self._runner.run(batches), 1):
             ran.append(run)
             over = time.perf_counter_ns() - since_ns >= patience_ns or number == len(batches)
             if over or self._runner.expected_ns(batches[number : number + 1]) >= patience_ns:
-                yield from ran
+                yield ran
                 ran, since_ns = [], time.perf_counter_ns()
-        yield from ran
 
     def _decode_inputs(self, calls: Iterable[Call], tail: Tail) -> None:
         copies = not self._hooks.batch_preprocess
@@ -342,11 +341,24 @@ class Executor:
             self._postprocess([call for call in early if call.error is None])
         return early
 
-    def _finish(self, run: Run) -> tuple[list[Call], Timings]:
-        """Store the outputs of a batch.
+    def _finish(self, runs: Sequence[Run]) -> list[tuple[list[Call], Timings]]:
+        """Store the outputs of batches, and postprocess the requests that are complete now.
 
-        Returns the requests that are complete now, postprocessed, and timings.
+        Returns these requests and timings, for each batch.
         """
+        finished = [(self._store_fetches(run), run) for run in runs]
+        started = time.perf_counter_ns()
+        self._postprocess([call for calls, _ in finished for call in calls if call.error is None])
+        requests = sum([len(calls) for calls, _ in finished])
+        request_ns = (time.perf_counter_ns() - started) / max(1, requests)
+        results = []
+        for calls, run in finished:
+            results.append((calls, self._timings(run, round(request_ns * len(calls)))))
+            self._preprocess_ns = 0
+        return results
+
+    def _store_fetches(self, run: Run) -> list[Call]:
+        """Store the outputs of a batch. Returns the requests whose outputs are complete now."""
         done: list[Call] = []
         for part, fetch in zip(run.batch, run.fetches, strict=True):
             call = part.call
@@ -355,11 +367,7 @@ class Executor:
                 fetch = None
             if call.add_fetch(part.feed_number, part.number, fetch):
                 done.append(call)
-        started = time.perf_counter_ns()
-        self._postprocess([call for call in done if call.error is None])
-        timings = self._timings(run, time.perf_counter_ns() - started)
-        self._preprocess_ns = 0
-        return done, timings
+        return done
 
     @isolated(Timings())
     def _timings(self, run: Run, postprocess_ns: int) -> Timings:

@@ -9,6 +9,7 @@ import pytest
 from pipeline.front.scheduler.batcher import (
     FAST_DISPATCH_S,
     REST_S,
+    SHORT_DISPATCH_S,
     BatchPolicy,
     Pace,
     dispatch_size,
@@ -218,7 +219,8 @@ def test_a_dispatch_of_one_batch_has_no_more_where_the_op_has_a_timeout() -> Non
 
 
 def test_the_limits_of_a_fast_model_are_exact() -> None:
-    assert dispatch_size(100, 1, BatchPolicy(8), FAST_DISPATCH_S) == 16
+    assert dispatch_size(100, 1, BatchPolicy(8), SHORT_DISPATCH_S) == 16
+    assert dispatch_size(100, 1, BatchPolicy(8), SHORT_DISPATCH_S - 1e-9) == 32
     assert not may_queue_behind(1, 100.0, 9, 8, FAST_DISPATCH_S, 100.0)
     assert may_queue_behind(1, 0.0, 9, 8, 0.004, 0.0085)
     assert not may_queue_behind(1, 0.0, 9, 8, 0.004, 2 * 0.004 + 0.001)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from pipeline import Op
+from pipeline import Op, OpRequest
 from pipeline.api.op import REQUEST_OP
 from pipeline.messages.frames import Part, Tail, encode, stow
 from pipeline.messages.messages import Settled, Timings
@@ -17,7 +17,7 @@ from pipeline.models.additions import FeedPadding, Padding
 from pipeline.models.signature import Variable
 from pipeline.worker.call import Call
 from pipeline.worker.executor import Executor, Outputs
-from pipeline.worker.hooks import Hooks
+from pipeline.worker.hooks import Hooks, get_hooks
 from pipeline.worker.model import Joining
 from pipeline.worker.plan import BatchLimits, RunCosts
 from pipeline.worker.runner import Runner
@@ -36,6 +36,19 @@ class Lengths(Op):
         self, input_dicts: dict[str, Any], fetch_dict: Any, data_id: int = 0, log_id: int = 0
     ) -> Any:
         return {"length": str(int(fetch_dict["sum"][0]))}
+
+
+class Batchwise(Op):
+    """Notes the number of requests in each call of the hook for batches."""
+
+    preprocess = Lengths.preprocess
+
+    def init_op(self) -> None:
+        self.events: list[str] = []
+
+    def postprocess_batch(self, requests: Sequence[OpRequest], fetches: Sequence[Any]) -> list[Any]:
+        self.events.append(f"postprocess of {len(requests)}")
+        return [{"length": str(int(fetch["sum"][0]))} for fetch in fetches]
 
 
 class Noted:
@@ -79,10 +92,42 @@ def test_what_has_run_is_answered_before_a_run_that_will_be_long(
     hooks = Hooks(Lengths(name="lengths"))
     runner = Runner(hooks, Noted(events), BatchLimits(requests=2), Joining(padding, free=True), costs)
     executor = Executor(hooks, runner, Outputs(hooks, {}, answers={}))
+    executor.run([call(at, length) for at, length in enumerate(lengths)], Tail(b""), record_answers(events))
+    assert events == expected
+
+
+@pytest.mark.parametrize(
+    ("together_ns", "expected"),
+    [
+        (10**18, ["run of 2", "run of 2", "postprocess of 4", "answers to 0, 1", "answers to 2, 3"]),
+        (
+            0,
+            [
+                *("run of 2", "postprocess of 2", "answers to 0, 1"),
+                *("run of 2", "postprocess of 2", "answers to 2, 3"),
+            ],
+        ),
+    ],
+    ids=["together", "one by one"],
+)
+def test_batches_that_end_within_the_limit_are_postprocessed_and_answered_together(
+    together_ns: int, expected: list[str]
+) -> None:
+    op = Batchwise(name="batchwise")
+    op.init_op()
+    hooks = get_hooks(op)
+    runner = Runner(hooks, Noted(op.events), BatchLimits(requests=2), Joining(None, free=True), None)
+    executor = Executor(hooks, runner, Outputs(hooks, {}, answers={}))
+    executor.together_ns = together_ns
+    executor.run([call(at, 2) for at in range(4)], Tail(b""), record_answers(op.events))
+    assert op.events == expected
+
+
+def record_answers(events: list[str]) -> Callable[..., None]:
+    """Return a `Send` that records the answered requests of each reply."""
 
     def send(settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
-        told = ", ".join(str(one.index) for one in sorted(settled, key=lambda one: one.index))
-        events.extend([f"answers to {told}"] if told else [])
+        answered = ", ".join(str(each.index) for each in sorted(settled, key=lambda each: each.index))
+        events.extend([f"answers to {answered}"] if answered else [])
 
-    executor.run([call(at, length) for at, length in enumerate(lengths)], Tail(b""), send)
-    assert events == expected
+    return send

@@ -64,8 +64,9 @@ from pipeline.process.isolation import isolated, run_isolated
 log = logging.getLogger(__name__)
 
 FAST_DISPATCH_S = 0.010  # below this, waiting for the front between two dispatches is a visible loss
-BATCHES_WHEN_FAST = 4
-BATCHES_WHEN_SLOW = 2
+SHORT_DISPATCH_S = 0.050  # below this, new requests hardly wait longer for a dispatch of more batches
+BATCHES_WHEN_SHORT = 4
+BATCHES_WHEN_LONG = 2
 SLOW_DISPATCH_S = 0.5  # above this, send fewer batches per dispatch so that new requests wait less
 MIN_RUNS = 2  # minimum of runs in a slow dispatch: fewer would hide how many tasks share a run
 GATHER_SHARE = 0.5  # of a usual run: maximum wait of an idle instance for its previous callers
@@ -184,8 +185,8 @@ def dispatch_size(
     if policy.one_batch:
         batches = 1
     else:
-        fast = usual_s is not None and usual_s < FAST_DISPATCH_S
-        batches = BATCHES_WHEN_FAST if fast else BATCHES_WHEN_SLOW
+        is_short = usual_s is not None and usual_s < SHORT_DISPATCH_S
+        batches = BATCHES_WHEN_SHORT if is_short else BATCHES_WHEN_LONG
     share = -(-waiting // max(1, free_instances))
     return max(1, math.floor(min(share, policy.batch_size * batches, max_tasks)))
 

@@ -9,6 +9,7 @@ import os
 import queue
 import signal
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
 from typing import Any
@@ -25,6 +26,10 @@ from pipeline.worker.executor import Executor
 
 log = logging.getLogger(__name__)
 
+# The clients of a shard wait little longer for batches that are answered together, because its event loop and
+# its model share the cores, and an event loop between two batches costs both.
+_TOGETHER_NS = 20_000_000
+
 Work = tuple[Dispatch, list[CallMessage], Sequence[Part], int]
 """A dispatch, the messages of its tasks, their large parts, and the limit of batches; 0: as configured."""
 
@@ -38,7 +43,10 @@ class ThreadInstance(Instance):
         arena_fd = create_arena_fd()
         self._arena = Arena(arena_fd)
         os.close(arena_fd)
+        executor.together_ns = _TOGETHER_NS
         self._executor = executor
+        self._replies: deque[tuple[Reply, Tail]] = deque()  # which the event loop has not taken yet
+        self._is_loop_called = False  # whether the event loop is going to take the replies
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
         run = copy_context().run  # NumPy keeps the app's print options in the context
         threading.Thread(target=run, args=(self._execute_all,), daemon=True).start()
@@ -80,7 +88,10 @@ class ThreadInstance(Instance):
         def send(settled: list[Settled], tail: list[Part], timings: Timings, *, last: bool) -> None:
             reply = Reply(dispatch_id, last, settled, timings)
             # Copied here: a hook may reuse its arrays for the next request.
-            self._loop.call_soon_threadsafe(self._receive_reply, reply, Tail(b"".join(tail), writable=False))
+            self._replies.append((reply, Tail(b"".join(tail), writable=False)))
+            if not self._is_loop_called:
+                self._is_loop_called = True
+                self._loop.call_soon_threadsafe(self._receive_replies)
 
         if not may_begin(0):
             send([], [], Timings(), last=True)
@@ -90,8 +101,11 @@ class ThreadInstance(Instance):
         calls = [Call(*astuple(message)) for message in messages]
         self._executor.run(calls, Tail(b"".join(tail)), send, may_begin)
 
-    def _receive_reply(self, reply: Reply, tail: Tail) -> None:
-        self._drain_settling(self._take_reply(reply, tail))
+    def _receive_replies(self) -> None:
+        """Take all replies that the thread has sent so far."""
+        self._is_loop_called = False  # before the look, so that no later reply is left
+        while self._replies:
+            self._drain_settling(self._take_reply(*self._replies.popleft()))
 
 
 class OwnProcess(WorkerProcess):
