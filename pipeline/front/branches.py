@@ -47,8 +47,8 @@ class Branch(DagRun):
 class Branches:
     """All branches of a request behind one decoupled step, whose answers are sent in the step's order.
 
-    At most `max_inflight_requests` branches run at a time. The step is told of an answer's end when its
-    branch has ended, so that a slow step behind it delays it.
+    At most `max_inflight_requests` branches run at a time. The decoupled step gets the acknowledgement of an
+    answer when the branch has ended: slow later steps thus delay the decoupled step.
     """
 
     def __init__(self, dag_run: DagRun, node: str) -> None:
@@ -65,9 +65,9 @@ class Branches:
         dag_run.cancels.append(self._leave)
 
     def add(self, parts: list[Part], acknowledge: Callable[[], None]) -> None:
-        """Run an answer of the step through the steps behind it.
+        """Run an answer of a decoupled step, in a new branch, through the steps behind that step.
 
-        acknowledge: called when the branch has ended.
+        parts: the encoded answer. acknowledge: called when the branch has ended.
         """
         self._waiting.append((parts, acknowledge))
         self.start()

@@ -213,7 +213,7 @@ def _describe_full(pending: int, wait_s: float) -> Overloaded:
 
 
 def _limit_pause(wait_s: float) -> float:
-    """Return the seconds to name in an Overloaded error, within the limits of this module."""
+    """Return the pause that an Overloaded error suggests, in seconds, clamped to this module's limits."""
     return min(MAX_PAUSE_S, max(SHORTEST_PAUSE_S, wait_s))
 
 

@@ -651,7 +651,7 @@ class Batcher:
         return wait_s <= 0 and bool(self._select_limited([instance]))
 
     def _select_limited(self, instances: list[Instance]) -> list[Instance]:
-        """Return the instances whose resources are free for a run of each; all where no run needs any."""
+        """Return the instances whose rate-limit resources are free for one more run; all without limits."""
         return instances if self.limited is None else self.limited.select(instances)
 
     def _refuse_all(self) -> None:
@@ -717,7 +717,7 @@ class Batcher:
         return may_queue_behind(tasks, running.began, waiting, size, self.pace.usual_s, now)
 
     def _ripen_in(self, wait_s: float) -> None:
-        """Dispatch again after some seconds, for an idle instance that waits for a fuller batch."""
+        """Set a timer that dispatches again in `wait_s` seconds, when a partial batch has waited enough."""
         if self._ripening is None:
             self._ripening = asyncio.get_running_loop().call_later(wait_s, self._ripen)
 
@@ -811,7 +811,7 @@ class Batcher:
     # What the instances and their pool report:
 
     def _trace_reply(self, instance: Instance, dispatch: Dispatch, reply: Reply, *, profiles: bool) -> None:
-        """Add a run of the model to the traces of its requests, besides `add_timings`."""
+        """Add a run of the model to the traces of its requests. profiles: also record its stage durations."""
         if profiles:
             self.add_timings(instance, dispatch, reply)
         trace_reply(self.op, instance, dispatch, reply)

@@ -117,7 +117,10 @@ class Tap(Protocol):
     def pass_on(
         self, enqueue: Callable[[DagRun, str, Inputs], None], dag_run: DagRun, node: str, inputs: Inputs
     ) -> None:
-        """Queue a task by `enqueue`, the Op's own function."""
+        """Queue a task of an Op for the served or the other version, and copy it for a comparison if needed.
+
+        enqueue: queues a task for the served version.
+        """
         ...
 
 
@@ -410,7 +413,7 @@ class Scheduler:
         return get_model_domain(model, [self._batchers[op].number for op in ops])
 
     def _create_histogram(self, model: ServedModel, requests: RequestFigures | None) -> Distribution | None:
-        """Return the histogram of a decoupled model's first responses, which a reload continues.
+        """Return the histogram of the time to a decoupled model's first response; a reload keeps its counts.
 
         requests: totals of the model's requests. None without histograms, and for a model of one response.
         """
@@ -512,14 +515,14 @@ class Scheduler:
     def failures(self, model: str) -> Failures:
         """Return the counts of a model's failed requests by reason.
 
-        For the model of a single Op, those of the Op.
+        A model of a single Op has the counts of that Op.
         """
         return self._entries[model].failures
 
     def requests(self, model: str) -> RequestFigures | None:
         """Return the totals of a model's requests: counts, rows and seconds.
 
-        None for the model of one Op, whose own metrics count them.
+        None for a model of a single Op: the metrics of the Op count its requests.
         """
         return self._entries[model].requests
 
@@ -748,7 +751,10 @@ class Scheduler:
         return part in self._unloaded
 
     def offer(self, op: str) -> None:
-        """Accept requests again for a pipeline step (Op) that was loaded, or for the model of this key."""
+        """Accept requests again for an Op or model that was unloaded.
+
+        op: name of the Op, or key of the model.
+        """
         if self.shards is not None and self._unloaded == {op}:
             self.shards.resume()
         self._unloaded.discard(op)

@@ -63,7 +63,7 @@ def trace_retry(op: str, task: Task) -> None:
 
 
 def _add_steps(trace: RequestTrace, task: Task, dispatch: Dispatch, timings: Timings, now: int) -> None:
-    """Add the steps of an ensemble that one worker has run, each behind the other, to a trace."""
+    """Add the steps of an ensemble that one worker has run to a trace, one after the other."""
     began, queued = to_ns(dispatch.began), to_ns(task.queued_at)
     steps = [
         (op, [_list_durations(run) for _, _, run in runs])

@@ -124,7 +124,7 @@ def _build_attributes(values: dict[str, str | int]) -> list[dict[str, Any]]:
 
 
 class SpanExporter:
-    """Sends the spans of traces to a collector, in batches, from the writing thread.
+    """Sends the spans of traces to a collector, in batches, from the thread that writes traces.
 
     A batch that the collector does not accept within `SEND_S` seconds is dropped.
     """

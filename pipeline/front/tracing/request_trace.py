@@ -99,7 +99,7 @@ class Span:
         self.batches: list[Batch] = []
 
     def list_events(self) -> list[Event]:
-        """Return the instants of the model, without those of its run, in their order."""
+        """Return the start, queue start and end of the model's part of the request, in their order."""
         return [
             ("REQUEST_START", self.start),
             ("QUEUE_START", self.queued or self.start),
@@ -253,7 +253,10 @@ def add_batch(
     end: int,
     error: str = "",
 ) -> None:
-    """Add a batch to the traces of its requests. runs: trace and span of each traced request."""
+    """Add a batch to the traces of its requests.
+
+    requests: number of requests. runs: trace and span of each traced request. start, end: in ns.
+    """
     links = [(trace.trace_id, span.span_id) for trace, span in runs]
     batch = Batch(op, worker, requests, start, end, links, secrets.token_hex(16), secrets.token_hex(8), error)
     runs[0][0].batches.append(batch)
@@ -262,9 +265,10 @@ def add_batch(
 
 
 def place_run(queued: int, began: int, ended: int, durations_ns: Sequence[int]) -> Compute:
-    """Return the instants of a run that a worker has timed, before the arrival of its reply at `ended`.
+    """Return the start and end of the phases of a run, from the durations that a worker measured, in ns.
 
-    queued, began: earliest instants. durations_ns: of preprocess, process and postprocess.
+    queued, began: earliest possible start. ended: arrival of the worker's reply. durations_ns: of
+    preprocess, process and postprocess.
     """
     earliest = min(ended, max(queued, began))
     preprocess_ns, process_ns, postprocess_ns = durations_ns

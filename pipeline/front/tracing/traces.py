@@ -35,7 +35,10 @@ class TraceValues:
 
 
 class Sink(Protocol):
-    """Receives the traces of a trace setting, in the writing thread. Each method returns the lost traces."""
+    """Writes the traces of a trace setting, in the writing thread.
+
+    Each method returns the number of lost traces.
+    """
 
     def add(self, trace: RequestTrace, *, is_last: bool) -> int:
         """Accept a trace. is_last: whether it is the last of the setting's count."""

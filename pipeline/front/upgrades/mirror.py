@@ -167,7 +167,10 @@ class MirrorWorkers(VersionWorkers):
     """
 
     def __init__(self, scheduler: Scheduler, op: str, plan: Plan, share_cpu: bool) -> None:
-        """op: the Op in `plan`, whose first worker process is enough."""
+        """Store the plan for one worker process: copies need no more.
+
+        op: the Op in `plan`. share_cpu: run copies beside live requests, not on idle CPU time only.
+        """
         super().__init__(scheduler, op, replace(plan, places=plan.places[:1]))
         self._op = op
         self._share_cpu = share_cpu

@@ -92,7 +92,7 @@ class SequentialTest:
 
     @property
     def evidence(self) -> float:
-        """Wealth of the bets against the new model: 1 / alpha refuses the model."""
+        """Wealth of the bets against the new model; a wealth of 1 / alpha or more rejects the model."""
         return math.exp(min(_MAX_EVIDENCE, self._compute_evidence(self._above)))
 
     def compute_bound(self) -> float:
@@ -116,9 +116,9 @@ class SequentialTest:
 
 
 def _place_bets(mean: float, sign: int) -> tuple[_Bet, ...]:
-    """Return bets that the excess is above `mean` (sign 1), or below it (sign -1).
+    """Return bets that the excess of changed answers is above `mean` (sign 1), or below it (sign -1).
 
-    The wealth stays positive: the largest loss of a request is a share below 1.
+    A request loses at most a share below 1 of the wealth, so the wealth stays positive.
     """
     largest_loss = 1 + sign * mean
     return tuple(
