@@ -88,7 +88,7 @@ class Repository:
         return []
 
     def is_ambiguous(self, name: str) -> bool:
-        """Return whether several repository folders hold a model of this name, and may not."""
+        """Return whether several repository folders hold a model of this name, and names must be unique."""
         return False
 
     def loading_versions(self, name: str) -> list[str]:

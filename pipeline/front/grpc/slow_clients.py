@@ -226,7 +226,7 @@ class _ReadingConnection(ClientConnection):
         self._progress_bytes = 0  # sent since then
 
     def update_progress(self) -> None:
-        """Ask the kernel how many bytes were sent since the last progress."""
+        """Count the bytes that gRPC has written to the socket since the start of the measurement."""
         sent_bytes = self.sent_bytes()
         if sent_bytes is None:
             return
@@ -240,15 +240,15 @@ class _ReadingConnection(ClientConnection):
         return self._progress_bytes >= _PROGRESS_BYTES
 
     def restart_interval(self, now: float) -> None:
-        """Begin a new measurement of progress at `now` (time.monotonic), if there was any progress."""
+        """Begin a new measurement of the reading rate, if the client has read on. now: time.monotonic()."""
         if self.makes_progress and self._base_bytes is not None:
             self._base_bytes += self._progress_bytes
             self._progress_bytes, self.since = 0, now
 
     def estimate_remaining_s(self, now: float) -> float:
-        """Return the seconds until the client has read all responses, at its rate since the last progress.
+        """Return the seconds until the client has read all responses, at its recent reading rate.
 
-        now: time.monotonic().
+        now: instant of time.monotonic().
         """
         interval_s = max(_SCAN_INTERVAL_S, now - self.since)  # shorter intervals tell no rate
         return self.unread_bytes * interval_s / (self._progress_bytes + _PROGRESS_BYTES)

@@ -80,7 +80,7 @@ def body_too_large(problem: str) -> ServingError:
 
 
 def _too_large(problem: str, http_status: int, keys: str = "") -> ServingError:
-    """Return an error with the limits' place in config.yml. keys: text behind it."""
+    """Return an error that says where config.yml sets the limit. keys: text to follow "limits"."""
     error = TooLarge(f"{problem}; the limits of this service are in config.yml under limits{keys}")
     error.http_status = http_status
     return error

@@ -49,9 +49,10 @@ class AnswerStreams:
     def take(
         self, message: StreamedAnswer, tail: Tail, task: Task | None, send: Callable[[Message], None]
     ) -> None:
-        """Pass on an answer. task: of the request, while its dispatch is in flight.
+        """Pass a worker's answer on to its request.
 
-        send: sends a message to the instance. A reference to the instance here would be a cycle.
+        task: of the request; None after the end of its dispatch. send: sends a message to the instance. A
+        reference to the instance here would be a cycle.
         """
         key = message.dispatch, message.index
         stream = self._streams.get(key)

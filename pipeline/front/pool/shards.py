@@ -254,9 +254,9 @@ class Shards:
             self.serve_in_front(slot, Duplicate(connection))
 
     def place(self, duplicate: Duplicate, slot: int, late: ShardLink | None = None) -> None:
-        """Let the shard with the fewest connections serve this one; the front, if no shard can.
+        """Give a connection to the shard with the fewest connections; the front serves it if no shard can.
 
-        late: a shard that does not get it.
+        late: a shard that does not get the connection.
         """
         if not self._paused:
             for link in sorted(self._links, key=_count_duplicates):

@@ -219,7 +219,8 @@ class Instance:
     ) -> None:
         """Send tasks to the worker, without waiting. The worker is killed if it exceeds the time limit.
 
-        calls: the message of each task. tail: large parts of the calls. batch_limit: see `DispatchMessage`.
+        calls: the message of each task. tail: large parts of the calls. batch_limit: maximum requests of a
+        predictor batch; 0 for the limit of config.yml.
         """
         dispatch = self._create_dispatch(tasks, calls)
         region = request_region(dispatch.id) if tail else None
@@ -435,7 +436,7 @@ class Instance:
             self.process.kill(f"idle, it failed a probe: {failure}")
 
     def _take_answer(self, message: StreamedAnswer, tail: Tail) -> None:
-        """Pass on one of several answers to a request, and let the run that sends them have more time."""
+        """Pass on one of several answers to a request, and extend the deadline of the run that sends them."""
         dispatch = next((each for each in self.in_flight if each.id == message.dispatch), None)
         task = None if dispatch is None else dispatch.tasks[message.index]
         if dispatch is not None:
