@@ -353,7 +353,10 @@ class Arena:
 
     @property
     def begun_count(self) -> int:
-        """The count that `note_begin` publishes. A proxy copies it from the worker's node."""
+        """The raw count that `note_begin` writes: dispatch and number of begun requests.
+
+        A proxy copies it from the worker's node.
+        """
         count: int = _COUNT.unpack_from(self._map, _BEGUN_AT)[0]
         return count
 
@@ -363,7 +366,10 @@ class Arena:
 
     @property
     def taken_back_count(self) -> int:
-        """The count that `take_back` publishes. An agent copies it to the worker's node."""
+        """The raw count that `take_back` writes: the last dispatch whose requests were recalled, plus 1.
+
+        An agent copies it to the worker's node.
+        """
         count: int = _COUNT.unpack_from(self._map, _TAKEN_BACK_AT)[0]
         return count
 

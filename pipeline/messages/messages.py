@@ -54,14 +54,14 @@ class Start(Message):
 
 
 class TraceContext(msgspec.Struct, array_like=True, frozen=True):
-    """The place of a traced request in its trace."""
+    """The trace header and settings with which a worker continues a request's trace."""
 
     traceparent: str  # W3C's header, for requests that the model sends
     with_tensors: bool  # whether the worker describes inputs and outputs
 
 
 class TracedTensor(msgspec.Struct, array_like=True, frozen=True):
-    """A tensor of a traced request, in words."""
+    """A tensor of a traced request, with its elements as text."""
 
     activity: str  # TENSOR_QUEUE_INPUT or TENSOR_BACKEND_OUTPUT
     name: str

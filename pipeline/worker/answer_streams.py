@@ -141,5 +141,5 @@ class AnswerStream:
 
 
 def get_size(settled: Settled, tail: Sequence[Part]) -> int:
-    """Return the bytes of an encoded answer, as both ends of the connection count them."""
+    """Return the size of an encoded answer in bytes; worker and front count unread answers alike."""
     return sum(len(part) for part in settled.parts if not isinstance(part, int)) + sum(map(len, tail))

@@ -171,7 +171,7 @@ class Call(CallMessage):
         self._missing += slices
 
     def add_fetch(self, feed: int, at: int, fetch: Any) -> bool:
-        """Store the model's output for one slice of an input.
+        """Store the model's output for one slice of an input. feed: index of the input; at: of the slice.
 
         Returns whether the request's outputs are complete.
         """

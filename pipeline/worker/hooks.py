@@ -401,7 +401,7 @@ class Arguments:
     def inspect_hook(cls, op: Op, hook: str, names: tuple[str, ...], needed: int) -> Arguments:
         """Inspect a hook's signature, and return how it can be called with arguments of these names.
 
-        The hook may leave out all but the first `needed`, and gets the others where it has them by name.
+        The hook must accept the first `needed` arguments. It gets the others if its parameters name them.
         Hooks written for Paddle Serving up to 0.6 take no `data_id`. Raises ConfigError for a hook that can't
         be called with them.
         """
@@ -644,7 +644,7 @@ class ResponseHooks(Hooks):
     """
 
     def preprocess(self, op: Op, request: OpRequest) -> tuple[Any, bool]:
-        """Call pack_response_package. Returns its message, and True, for there is no model.
+        """Call pack_response_package. Returns its message, and True: there is no model to run.
 
         A message with an err_no and without values is raised as an error.
         """

@@ -196,7 +196,7 @@ class StepRunners(ModelCode):
 
     @property
     def metrics_changed(self) -> Event | None:
-        """The event of the Python models, which have one in common; None without a Python model."""
+        """The event that a changed metric sets, shared by all Python models; None without a Python model."""
         return next(filter(None, (runner.metrics_changed for runner in self._runners)), None)
 
     def close(self) -> None:

@@ -301,7 +301,7 @@ def _specs(variables: Sequence[Variable], labels: tuple[str, ...] = ()) -> tuple
 
 
 def _collected_rows(shapes: DynamicShapes | None, conf: LocalServiceConf | None) -> int | None:
-    """Return the most rows of a TensorRT engine whose shape ranges are collected at start, or None."""
+    """Return the maximum rows of a TensorRT engine whose shape ranges are collected at start, or None."""
     if shapes is not None or conf is None or conf.device_type != TENSORRT or not conf.tensorrt.auto_collect:
         return None
     return max(conf.tensorrt.collect_batches)

@@ -103,7 +103,7 @@ class SocketTransport(asyncio.Transport):
         """Do nothing: a connection is not read while it has a request."""
 
     def resume_reading(self) -> None:
-        """Do nothing, see `pause_reading`."""
+        """Do nothing: a connection is not read while it has a request."""
 
 
 class Owner(Protocol):

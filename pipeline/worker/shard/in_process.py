@@ -52,7 +52,7 @@ class ThreadInstance(Instance):
         threading.Thread(target=run, args=(self._execute_all,), daemon=True).start()
 
     def send(self, message: Message) -> None:
-        """Do nothing: the front probes the process."""
+        """Send nothing: the front probes the shard's process, not its threads."""
 
     def dispatch(
         self, tasks: Sequence[Task], calls: list[CallMessage], tail: Sequence[Part], batch_limit: int = 0

@@ -207,7 +207,10 @@ class Shard:
             self._send_report(is_sign_of_life=number % _REPORTS_PER_S == 0)
 
     def _send_report(self, *, is_sign_of_life: bool = True) -> None:
-        """Send metrics and recent errors. is_sign_of_life: also without a change."""
+        """Send metrics and recent errors to the front, if they have changed.
+
+        is_sign_of_life: send them even if nothing has changed.
+        """
         scheduler = self._scheduler
         totals = get_metrics_totals(self._metrics, scheduler.request_figures())
         causes = scheduler.recent_errors.list_causes()
