@@ -87,7 +87,10 @@ RESCHEDULED: Any = object()  # in place of an output: the model wants the reques
 
 
 class ModelCode(Protocol):
-    """Interface of user code that is a model, such as Triton's Python model: its metrics, and its end."""
+    """Interface of user code that is a model, such as Triton's Python model.
+
+    The worker reads the model's metrics and readiness, and closes the model at its own end.
+    """
 
     def own_metrics(self) -> list[Any] | None:
         """Return the model's own Prometheus metrics, a list of `messages.OwnFamily`.

@@ -236,7 +236,10 @@ class _Scan:
         self._cut(at, kinds, depth)
 
     def _cut(self, at: Indexes, kinds: Kinds, depth: Indexes) -> None:
-        """Record the arrays to cut, and count the elements outside of them. Raises TooLarge for too many."""
+        """Record the arrays of a piece to replace by stand-ins, and count the elements outside these arrays.
+
+        Raises TooLarge for too many elements.
+        """
         begins, ends = self._arrays_to_cut(kinds, depth)
         count = at.size
         if begins.size and ends[-1] == at.size:  # the last array continues in the next piece

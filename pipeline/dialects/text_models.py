@@ -42,7 +42,8 @@ class TextModel(NamedTuple):
     ) -> UnreadTexts:
         """Return the texts in a member of a JSON body as a model input, which the worker process decodes.
 
-        name: name of the member, for error messages. width, part: see `UnreadTexts`.
+        name: name of the member, for error messages. width: texts in each element of TEI's lists of texts and
+        pairs; 0 for other bodies. part: index of the text in each pair.
         """
         as_tensor = self.served.config is not None  # models of a repository accept only tensors
         return UnreadTexts(

@@ -150,7 +150,11 @@ def _run_one_and_two_rows(
 
 
 def _get_shape_by_row(declared: Shape, of_one_row: Shape, of_two_rows: Shape) -> Shape | None:
-    """Return the shape of an output that has a row for each input row, -1 where it varies; else None."""
+    """Return the shape of an output that has a row for each input row; None for other outputs.
+
+    declared: the shape in the model's file. of_one_row, of_two_rows: the shapes for one and two input rows.
+    Axes that vary are -1.
+    """
     if of_one_row[:1] != (1,) or of_two_rows[:1] != (2,) or len(of_one_row) != len(of_two_rows):
         return None
     row = declared[1:] if len(declared) == len(of_one_row) else of_one_row[1:]

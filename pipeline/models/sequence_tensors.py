@@ -48,7 +48,10 @@ class BooleanControl(NamedTuple):
     values: tuple[float, float]  # for false and true
 
     def build(self, flags: int, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        """Return the input for a request with these flags. A request is always ready."""
+        """Return the control tensor (START, END or READY) for a request with these flags.
+
+        READY is true for every request.
+        """
         is_true = {"START": flags & START, "END": flags & END, "READY": 1}[self.kind]
         return np.full(shape, self.values[bool(is_true)], BY_DATATYPE[self.datatype].numpy)
 

@@ -131,7 +131,10 @@ class ModelCard(NamedTuple):
 
 
 class BatchAxis(NamedTuple):
-    """The shape that a tensor's receiver expects, where only sender or receiver has a batch axis."""
+    """The shape that the receiver of a tensor expects.
+
+    Only one of sender and receiver has a batch axis.
+    """
 
     dims: tuple[int, ...]  # without the batch axis, -1 for any length
     batched: bool  # whether the receiver has a batch axis

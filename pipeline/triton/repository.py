@@ -152,7 +152,7 @@ class ModelRepository:
         return sorted(on_disk.union(self.overrides))
 
     def is_ambiguous(self, name: str) -> bool:
-        """Return whether several of the folders hold a model of this name, and may not."""
+        """Return whether several repository folders hold a model of this name, and names must be unique."""
         return not self.namespacing and sum((folder / name).is_dir() for folder in self.folders) > 1
 
     def find_identifiers(self, name: str) -> list[str]:

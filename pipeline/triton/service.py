@@ -109,7 +109,7 @@ class RepositoryService(service.Service):
         raise StartFailed(f"the repository has no model {name}")
 
     def as_app(self) -> App:
-        """Read the repository, and return the service's models and configuration (App). Not for workers.
+        """Read the repository, and return the service's models and configuration. Workers do not call it.
 
         Raises ConfigError as `_read_models` does, and for an invalid configuration.
         """

@@ -110,7 +110,7 @@ def resolved(
 
 
 def _find_open_keys(section: OpConfig, config: ServiceConfig) -> tuple[str, ...]:
-    """Return the keys of an Op's section that the measurement decides: `batch_size`, `placement`, or none.
+    """Return the keys of an Op's section that a measurement decides: `batch_size`, `placement`, or none.
 
     The keys of its model (`local_service_conf`) are not among them.
     """

@@ -84,7 +84,7 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Served(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Measured throughput of an engine and precision under concurrent callers, see `trials.Race`."""
+    """Measured throughput of an engine and precision under concurrent callers."""
 
     engine: str
     precision: str

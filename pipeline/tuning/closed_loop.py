@@ -209,7 +209,7 @@ class LoadGenerator:
 
 
 async def _answer_loads(connection: socket.socket) -> None:
-    """Send the loads that arrive on a socket, until the other side closes it."""
+    """Run each load that arrives on a socket, and reply with its result, until the other side closes it."""
     reader, writer = await asyncio.open_connection(sock=connection)
     while True:
         try:

@@ -45,7 +45,7 @@ class Duel:
     def ratio(self, *, by_cpu: bool) -> float:
         """Return the median of the challenger's speed relative to the incumbent's.
 
-        by_cpu: compare requests per CPU second, see `trials.Race`.
+        by_cpu: compare requests per CPU second instead of requests per second.
         """
         return statistics.median(self._ratios(by_cpu=by_cpu))
 
@@ -62,7 +62,7 @@ class Duel:
         return self.ratio(by_cpu=by_cpu) >= max(NOISE, self._min_ratio)
 
     def is_won(self, *, by_cpu: bool) -> bool:
-        """Return whether the challenger replaces the incumbent."""
+        """Return whether the challenger replaces the incumbent. by_cpu: compare requests per CPU second."""
         ratios = self._ratios(by_cpu=by_cpu)
         median = statistics.median(ratios)
         if not self._has_default:

@@ -141,9 +141,10 @@ class Race:
         report: Callable[[str, float], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """start: starts the instances of a candidate, or raises TrialFailed.
+        """Store the candidates to compare.
 
-        report: gets step and share from 0 to 1.
+        start: starts the instances of a candidate, or raises TrialFailed. report: gets the name of a step and
+        its progress, 0 to 1.
         """
         self.results: list[Served] = []  # of all candidates
         self._order = order

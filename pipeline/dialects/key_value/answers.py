@@ -55,7 +55,7 @@ def render_outputs(
     """Encode the outputs of an inference as the body of a key/value response.
 
     It is the `render` function of a `Form`, in `pipeline.dialects.dialect`. form: JSON or PROTO.
-    declared_tensors: whether the outputs are declared tensors of a repository's model; each then gets a text.
+    declared_tensors: whether the outputs are declared tensors of a repository's model, to be sent as texts.
     """
     if declared_tensors:
         outputs = {name: _format_tensor(value) for name, value in outputs.items()}

@@ -269,7 +269,7 @@ class KServeModels:
     def standing(self, model: KServeModel) -> Standing:
         """Return a model's state in the repository index, such as READY, with the reason.
 
-        It is the first state of its Ops that is not READY, if there is one.
+        A model with an Op that is not READY has the state of the first such Op.
         """
         standings = [self._repository.standing(part) for part in (*self._by_itself(model), *self.ops(model))]
         return next((standing for standing in standings if standing.state != "READY"), standings[0])

@@ -18,7 +18,7 @@ class ForwardedHeaders:
         self._pattern = compile_pattern(pattern)
 
     def add_to(self, infer_request: InferRequest, headers: Headers) -> None:
-        """Add the matching headers, which replace parameters of the same name.
+        """Add the request's matching headers to its parameters; headers replace parameters of the same name.
 
         Raises KServeRefusal (HTTP 400) for a name that Triton reserves.
         """

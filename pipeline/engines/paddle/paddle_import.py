@@ -40,7 +40,7 @@ _OUT_OF_RANGE = re.compile(r"expected >= 0 and < (?P<end>\d+), but got (?P<value
 
 
 def parse_out_of_range(exc: Exception) -> OutOfRange | None:
-    """Return the number beyond a lookup table that a Paddle error names; None for other errors."""
+    """Return the index beyond a lookup table that a Paddle error names, with its limit; else None."""
     match = _OUT_OF_RANGE.search(str(exc))
     return match and OutOfRange(int(match["value"]), 0, int(match["end"]) - 1)
 

@@ -72,7 +72,7 @@ def build_container(workload: Workload, name: str, command: list[str]) -> dict[s
 
 
 def build_volumes() -> list[dict[str, Any]]:
-    """Return the volumes of a container of `build_container`."""
+    """Return the pod's volumes that `build_container` mounts: /tmp and /dev/shm."""
     return [
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _mebibytes(SHARED_MEMORY_BYTES)}},

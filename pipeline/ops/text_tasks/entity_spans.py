@@ -242,8 +242,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def get_token_probabilities(spans: Sequence[Span], begins: Sequence[int], scores: Sequence[Array]) -> Array:
     """Join the windows of a long text, and return the class probabilities of its tokens: [tokens, classes].
 
-    spans: first token, and token behind the last, of each window. begins: where the text begins in the row of
-    each window. scores: of each row, [places, classes].
+    spans: first token, and token behind the last, of each window. begins: index of the text's first token in
+    the row of each window. scores: logits of each row, [positions, classes].
     """
     read = spans[-1][1]
     chosen = nearest_window(read, spans)
