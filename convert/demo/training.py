@@ -280,7 +280,10 @@ def batches(
 def mix(
     rows: Sequence[Array], targets: Array, share: float, rng: np.random.Generator
 ) -> tuple[list[Array], Array]:
-    """Replace a share of the rows by parts of two rows joined; mix their targets by the parts' lengths."""
+    """Replace a share of the training rows by a piece of one row joined to a piece of another row.
+
+    Targets are mixed in proportion to the lengths of the pieces.
+    """
     mixed, shared = list(rows), targets.copy()
     for i, j in enumerate(rng.permutation(len(rows))):
         if rng.random() < share:

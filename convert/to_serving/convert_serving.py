@@ -298,7 +298,10 @@ class _ModelDescription:
     sentences: Mapping[str, Any] = field(default_factory=dict)
 
     def with_notes(self, notes: ModelNotes | None, source: Path) -> _ModelDescription:
-        """Return a copy with the task, and with everything that the arguments lack, from model_notes.json."""
+        """Return a copy, completed from model_notes.json. source: the converted model's path.
+
+        The notes set the task. They fill in labels, padding and outputs that the arguments have not set.
+        """
         if notes is None:
             return self
         folder = source if source.is_dir() else source.parent
