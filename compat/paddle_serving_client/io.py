@@ -233,7 +233,10 @@ def _deliver(model: ServingModel, targets: Mapping[str, Path], *, show_proto: bo
 
 
 def _targets(server: str | Path, client: str | Path) -> dict[str, Path]:
-    """Return the folders of the serving model by part. Raise ConversionError if one has other content."""
+    """Return the output folders of a serving model, by part: serving_server and serving_client.
+
+    Raises ConversionError for a folder with other content.
+    """
     targets = {"serving_server": Path(server), "serving_client": Path(client)}
     for part, target in targets.items():
         foreign = target.exists() and not (target / CONF[part]).is_file()

@@ -26,7 +26,7 @@ _SHAPE_KEYS = frozenset(("min_input_shape", "max_input_shape", "opt_input_shape"
 
 
 class CustomExceptionCode(enum.Enum):
-    """The error numbers (err_no) of answers: 50 to 99 are the app's, the others the service's."""
+    """Error numbers (err_no) of answers: 50 to 99 are raised by the app, the others by the service."""
 
     OK = 0
     PRODUCT_ERROR = 50
