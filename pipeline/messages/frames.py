@@ -558,7 +558,7 @@ class FrameReader:
 
         Raises ValueError for bytes that are no frame.
 
-        Unstow the tail of a frame before the next frame.
+        Copy the large parts of a frame (`Tail.unstow`) before the next frame.
         """
         buffer = self._buffer
         buffer += data

@@ -52,9 +52,9 @@ class ErrorLog:
         self._logged_at: dict[Place, float] = {}
 
     def log_error(self, exc: BaseException, message: str, *args: object) -> bool:
-        """Log a message at level ERROR, unless an error of the same place was logged a moment ago.
+        """Log a message at level ERROR, unless an error of the same class and line was logged a moment ago.
 
-        exc: tells the place. Returns whether the message was logged.
+        exc: the exception with this class and line. Returns whether the message was logged.
         """
         if not self._admit(find_place(exc), time.monotonic()):
             return False

@@ -401,7 +401,7 @@ class Arguments:
     def inspect_hook(cls, op: Op, hook: str, names: tuple[str, ...], needed: int) -> Arguments:
         """Inspect a hook's signature, and return how it can be called with arguments of these names.
 
-        The hook must accept the first `needed` arguments. It gets the others if its parameters name them.
+        The hook must accept the first `needed` arguments. It gets the others if it has parameters for them.
         Hooks written for Paddle Serving up to 0.6 take no `data_id`. Raises ConfigError for a hook that can't
         be called with them.
         """

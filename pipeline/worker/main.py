@@ -262,7 +262,7 @@ class Front:
             self._write(self._own_metrics_frame(self.own_metrics))
 
     def tell_metrics_in_background(self, changed: threading.Event) -> None:
-        """Send the front changed metrics while the model runs. changed: see `ModelCode.metrics_changed`."""
+        """Send the front changed metrics while the model runs. changed: set while metrics wait to be sent."""
 
         def send_changes() -> None:
             with contextlib.suppress(OSError):  # the front has closed the connection

@@ -172,7 +172,7 @@ class ShardConnection(Connection):
 
     @property
     def leave_request(self) -> Callable[[], None] | None:
-        """Ends the request in progress without an answer; None without a request."""
+        """Function that ends the request in progress without an answer; None without a request."""
         return None if self._current is None else self._current.on_left
 
     def _handle_end_of_input(self) -> None:

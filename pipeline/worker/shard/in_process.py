@@ -57,7 +57,7 @@ class ThreadInstance(Instance):
     def dispatch(
         self, tasks: Sequence[Task], calls: list[CallMessage], tail: Sequence[Part], batch_limit: int = 0
     ) -> None:
-        """Queue tasks for the thread, see `Instance.dispatch`."""
+        """Queue tasks for the thread. The arguments are those of `Instance.dispatch`."""
         dispatch = self._create_dispatch(tasks, calls)
         self._enter_flight(dispatch)
         self._work.put((dispatch, calls, tail, batch_limit))
