@@ -66,7 +66,7 @@ class KServeModel:
 
     @cached_property
     def counts_rows(self) -> bool:
-        """Whether the rows of a request are those of its tensors, also where the model does not batch."""
+        """Whether a request has as many rows as its tensors, even if the model does not batch."""
         return self.config is None and self.signature.has_rows
 
     @cached_property

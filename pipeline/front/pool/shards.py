@@ -123,7 +123,7 @@ class ShardLink:
         return True
 
     def disconnect(self) -> None:
-        """Close the channel of a dead or unborn process, and pass its connections on."""
+        """Close the channel of a shard that has died or not started, and pass its connections on."""
         self.is_open = False
         self._receive()
         asyncio.get_running_loop().remove_reader(self._channel.socket)
@@ -196,7 +196,10 @@ class Shards:
         self._paused = 0
 
     def link(self, name: str, kill: Kill, read_activity: ReadActivity) -> ShardLink:
-        """Return the link for a worker process that is about to start. Arguments: see `ShardLink`."""
+        """Return the link for a worker process that is about to start.
+
+        name: of the process, for the log. kill: ends the process. read_activity: reads its CPU time.
+        """
         return ShardLink(self, name, kill, read_activity)
 
     def limit_connections(self, count: int) -> int:

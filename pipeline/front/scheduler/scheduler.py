@@ -183,7 +183,7 @@ class Deadlines:
             self._arm(min(self._buckets))
 
     def _expire_run(self, dag_run: DagRun, now: float) -> None:
-        """End a request, or give it more time if it has sent an answer of several since its start."""
+        """End an expired request, or await its new deadline if it has sent one of several answers."""
         if dag_run.answered_at and (deadline := dag_run.get_deadline()) > now:
             dag_run.due_key = self.expire_at(dag_run, deadline)
         else:

@@ -116,7 +116,7 @@ class MirroredRun:
     took_s: float = 0.0
 
     def leave(self) -> None:
-        """Give up the run."""
+        """Abandon the copied request, as if its client had left."""
         self.dag_run.leave()
 
 
@@ -124,7 +124,7 @@ class VersionWorkers:
     """Workers of one version of a model beside the workers that serve, with a queue of their own."""
 
     def __init__(self, scheduler: Scheduler, op: str, plan: Plan, live_op: str = "") -> None:
-        """op: the Op in `plan`. live_op: see `create_batcher_beside`."""
+        """op: the Op in `plan`. live_op: the Op whose requests run here, empty for copies of requests."""
         self._batcher = scheduler.create_batcher_beside(op, replace(plan, older=()), live_op)
         self._pool = self._batcher.pool
 

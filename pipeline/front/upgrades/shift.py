@@ -83,7 +83,7 @@ class Shift:
             self.steps.append(Step(self._settings.shares[at]))
 
     def stop(self) -> None:
-        """Return the share to 0."""
+        """Set the new version's share of the requests back to 0."""
         self._is_over = True
 
     def choose(self) -> bool:
@@ -128,7 +128,7 @@ class Shift:
             self._late_s = self._settings.latency_limit * ordered[len(ordered) * 95 // 100]
 
     def _was_late(self) -> bool:
-        """Return whether a request of the served version was late. Each one is asked for in turn."""
+        """Return whether a request of the served version was late; each call checks the next request."""
         if not self._old_times:
             return False
         return self._old_times[self._lateness.requests % len(self._old_times)] > self._late_s
