@@ -61,7 +61,7 @@ def is_ragged(config: ModelConfig) -> bool:
 
 
 def has_ragged_tensors(config: Mapping[str, Any]) -> bool:
-    """Return what `is_ragged` does, for a config.pbtxt as a dict."""
+    """Return whether config.pbtxt, as a dict, has tensors that are made of, or cut from, a whole batch."""
     listed = [*config.get("batch_input", ()), *config.get("batch_output", ())]
     return bool(listed) or any(tensor["allow_ragged_batch"] for tensor in config.get("input", ()))
 

@@ -296,8 +296,8 @@ def _build_race(
 ) -> TrialOrder:
     """Return the input of `run_race`, which loads the fastest candidates with concurrent requests.
 
-    measured: the candidates with the times of their runs. open_keys: see `_find_open_keys`. spent_s: seconds
-    that these runs took.
+    measured: the candidates with the times of their runs. open_keys: keys of the Op's section that the
+    measurement decides. spent_s: seconds that these runs took.
     """
     values = section.model_dump(mode="json", by_alias=True, exclude_unset=True)
     values["batch_size"] = BATCH if section.batch_size == AUTO_NUMBER else section.batch_size

@@ -135,7 +135,10 @@ def with_model_settings(text: str, settings: Settings, source: str) -> str:
 
 
 def _find_lines(text: str, source: str) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of lines of `FIELDS`. Raises ConfigError for a line with another field, too."""
+    """Yield the line ranges of the tuned config.pbtxt fields (`FIELDS`).
+
+    Raises ConfigError if one of these lines holds another field, too.
+    """
     fields_by_line: dict[int, set[str]] = {}
     depth, field, line, counted_to = 0, "", 0, 0
     for token in _TOKEN.finditer(text):

@@ -247,9 +247,10 @@ def _nested(words: list[str], shape: tuple[int, ...]) -> str:
 
 
 def _format_values(keys: list[Any], values: list[Any]) -> list[str]:
-    """Return the text of each value, within the print options of `_numpy_1`. Raises UnprintableAnswer.
+    """Return the text of each value; call it with NumPy 1's print options, in a copy of `_numpy_1`.
 
     All values are arrays and lists of str, or all are str. The first element decides the type of a list.
+    Raises UnprintableAnswer.
     """
     texts = []
     for value in values:
