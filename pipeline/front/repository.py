@@ -650,7 +650,9 @@ class ModelLoader(Repository):
         ]
 
     async def _started(self, name: str, app: App, ops: Iterable[str]) -> dict[str, Batcher]:
-        """Start worker processes for Ops and wait until they are ready. Return a batcher for each Op.
+        """Start worker processes for Ops and wait until all are ready. Return a batcher for each Op.
+
+        The first process of each Op shows whether its files are good, before the other processes start.
 
         app: the service to be. Raises LoadFailed for the model `name` after ending all workers that it has
         started.
@@ -660,6 +662,8 @@ class ModelLoader(Repository):
             for op in ops:
                 batchers[op] = self._scheduler.batcher(op, app)
                 await batchers[op].pool.reload(batchers[op].pool.plan)
+            for op in batchers:
+                await batchers[op].pool.until_complete()
         except (StartFailed, ConfigError, OSError) as exc:
             await asyncio.gather(*(batcher.pool.unload() for batcher in batchers.values()))
             model, _, version = op.rpartition(":")

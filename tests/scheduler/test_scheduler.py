@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -25,6 +26,8 @@ from pipeline.errors import (
     UnprintableAnswer,
 )
 from pipeline.front.dag_run import Client
+from pipeline.front.pool.worker_pool import MAX_BACKOFF_S
+from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler import gauges
 from pipeline.front.scheduler.batcher import Batcher
 from pipeline.front.scheduler.scheduler import Deadlines
@@ -706,3 +709,91 @@ def test_an_op_is_idle_without_running_and_queued_requests(serve: Serve) -> None
     assert not service.scheduler.is_idle("a")
     service.advance(1.0)
     assert service.scheduler.is_idle("a")
+
+
+class TestStartsOfSeveralWorkers:
+    """A start of a service, and a load, whose workers start at different instants or not at all."""
+
+    PLACE = RepositoryPlace(("/models",), starts=4)
+    OPS: ClassVar = {"a": {"concurrency": 2}}
+
+    def begun(self, serve: Serve, *plans: StartPlan, **options: Any) -> SimulatedService:
+        """Begin the start of a service whose workers start by these plans, and let two seconds pass."""
+        service = serve(self.OPS, begins=False, starts={"a": plans}, exit_on_error=False, **options)
+        service.begin()
+        service.advance(2.0)
+        return service
+
+    @staticmethod
+    def load(service: SimulatedService, *plans: StartPlan) -> asyncio.Future[None]:
+        """Begin a load of the Op in new workers, which end with the load."""
+        service.world.plans["a"] = deque(plans)
+
+        async def load() -> None:
+            pool = service.scheduler.batcher("a", service.app).pool
+            try:
+                await pool.reload(pool.plan)
+                await pool.until_complete()
+            finally:
+                await pool.stop(0.0)
+
+        loading: asyncio.Future[None] = service.run(lambda: asyncio.ensure_future(load()))
+        service.advance(2.0)
+        return loading
+
+    @pytest.mark.parametrize(("place", "is_over"), [(PLACE, False), (None, True)], ids=["models", "script"])
+    def test_a_repository_is_ready_with_its_last_worker_and_a_script_with_its_first(
+        self, serve: Serve, place: RepositoryPlace | None, is_over: bool
+    ) -> None:
+        service = self.begun(serve, StartPlan(), StartPlan(extra_s=10.0), repository=place)
+        scheduler = service.scheduler
+        assert (scheduler.pools["a"].ready, scheduler.server_ready) == (1, is_over)
+        service.advance(10.0)
+        assert (scheduler.pools["a"].ready, scheduler.server_ready) == (2, True)
+
+    def test_workers_that_are_never_ready_together_are_enough(self, serve: Serve) -> None:
+        service = self.begun(serve, StartPlan(), StartPlan(extra_s=5.0), repository=self.PLACE)
+        service.world.plans["a"] = deque([StartPlan("hang")])
+        service.kill(next(worker for worker in service.workers if worker.ready))
+        service.advance(6.0)
+        scheduler = service.scheduler
+        assert (scheduler.pools["a"].ready, scheduler.server_ready) == (1, True)
+
+    def test_a_served_model_stays_ready_whose_worker_can_not_start_again(self, serve: Serve) -> None:
+        service = self.begun(serve, repository=self.PLACE)
+        service.world.plans["a"] = deque(StartPlan("exit") for _ in range(10))
+        service.kill(service.workers[0])
+        service.advance(30.0)
+        scheduler = service.scheduler
+        assert (scheduler.pools["a"].ready, scheduler.server_ready) == (1, True)
+        assert len(service.world.plans["a"]) < 7, "more starts have failed than end the first load"
+
+    def test_a_load_ends_whose_worker_fails_while_others_become_ready_again_and_again(
+        self, serve: Serve
+    ) -> None:
+        service = self.begun(serve, repository=self.PLACE)
+        crashes = [StartPlan("crash"), *([StartPlan("exit"), StartPlan("crash")] * 20)]
+        loading = self.load(service, *crashes)
+        service.advance(60.0)
+        assert loading.done()
+        with pytest.raises(StartFailed, match=r"^Op a did not start: exited with 1$"):
+            loading.result()
+        assert service.scheduler.server_ready and not service.scheduler.start_failures
+        assert service.ask(model="sim") and service.scheduler.pools["a"].ready == 2
+
+    def test_a_load_ends_whose_worker_can_not_be_spawned(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        service = self.begun(serve, repository=self.PLACE)
+        start = WorkerProcess.start
+
+        def start_the_first(process: WorkerProcess) -> None:
+            if process.numbers[0]:
+                raise BlockingIOError("no more processes")
+            start(process)
+
+        monkeypatch.setattr(WorkerProcess, "start", start_the_first)
+        loading = self.load(service)
+        assert not loading.done()
+        service.advance(3 * MAX_BACKOFF_S)
+        assert loading.done() and loading.exception() is None

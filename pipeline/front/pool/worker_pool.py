@@ -187,7 +187,7 @@ class PoolServices(NamedTuple):
     starts: Starts  # limits the processes that start at the same time
     outputs: Outputs  # reads descriptors 1 and 2 of the processes
     pool_ready: Callable[[], None]  # a pool has another ready process
-    start_failed: Callable[[str, str], None]  # an Op, and the reason why its starts keep failing
+    start_failed: Callable[[WorkerPool], None]  # a pool has given up: its starts keep failing
     create_process: Callable[..., WorkerProcess] = WorkerProcess  # with the arguments of this class
     retries: int = 0  # of a load whose first process fails to start
 
@@ -210,6 +210,8 @@ class WorkerPool:
 
     given_up: starts kept failing, and no start is tried until the Op is loaded again.
 
+    given_up_reason: error of the last start before the pool gave up.
+
     abandoned: set when an instance is busy with a model run that no request waits for.
     """
 
@@ -218,6 +220,7 @@ class WorkerPool:
         self.processes: list[WorkerProcess] = []
         self.instances: list[Instance] = []
         self.given_up = False
+        self.given_up_reason = ""
         self.restarts = 0
         self.signature: Signature | None = None
         self.card: ModelCard | None = None
@@ -229,7 +232,9 @@ class WorkerPool:
         self._starts = services.starts
         self._process_callbacks = ProcessCallbacks(self.became_ready, self.lost, self.died)
         self._back_off = BackOff(services.retries)
-        self._was_complete = False  # all instances were ready once
+        # Failed starts of the processes that have never been ready, by the numbers of their instances.
+        self._unstarted = dict.fromkeys(plan.places, 0)
+        self._first_starts_over = asyncio.Event()  # each process has been ready, or the pool has given up
         self._stopping = False
         self._changing = asyncio.Lock()  # one exchange at a time
         self._replaced: range | None = None  # the instances of the process that `replace` is at
@@ -270,6 +275,23 @@ class WorkerPool:
     def size(self) -> int:
         """Configured number of worker instances; 0 while the pipeline step (Op) is unloaded."""
         return sum(map(len, self.plan.places)) if self._loaded else 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each process of the plan has been ready once, also if it has died since.
+
+        A process that can't be spawned counts after FAILED_STARTS_ALLOWED tries.
+        """
+        return self._unstarted.keys().isdisjoint(self.plan.places)
+
+    async def until_complete(self) -> None:
+        """Wait until each worker process has been ready once.
+
+        Raises StartFailed if the starts of a process keep failing.
+        """
+        await self._first_starts_over.wait()
+        if self.given_up:
+            raise StartFailed(f"Op {self.op} did not start: {self.given_up_reason}")
 
     def request_stop_handler(self) -> bool:
         """Ask a worker to call the SIGTERM handler of the user's script before it ends.
@@ -527,8 +549,14 @@ class WorkerPool:
             self.signature, self.card = ready.signature, ready.card
         process.begin_service()
         self._back_off.started()
-        self._was_complete = self._was_complete or self.ready == self.size
+        self._end_first_start(process.numbers)
         self._services.pool_ready()
+
+    def _end_first_start(self, numbers: range) -> None:
+        """Record that the process with these worker instances has been ready, or can't be spawned."""
+        self._unstarted.pop(numbers, None)
+        if self.is_complete:
+            self._first_starts_over.set()
 
     def lost(self, process: WorkerProcess) -> None:
         """Queue the requests of a dying worker process again, by the batcher's callback."""
@@ -594,7 +622,7 @@ class WorkerPool:
         """
         reason = process.failure.reason if process.failure else why
         log.error("Worker %s did not start: %s", process.name, reason)
-        if self.ready and (self._was_complete or process.shard is not None):
+        if self.ready and (self.is_complete or process.shard is not None):
             # A changed file must not end the other processes, and this failure does not count: if one of them
             # dies later, its successors have all tries. The other shards serve, and readiness reports it.
             return True
@@ -602,13 +630,28 @@ class WorkerPool:
             return True
         if process.version != self.plan.version:
             return True
-        if self._back_off.note_failed_start(process):
+        if self._back_off.note_failed_start(process) or self._keeps_failing(process):
             if self._falls_back(process, reason):
                 return False
-            self.given_up = True
-            self._services.start_failed(self.op, reason)
+            self.given_up, self.given_up_reason = True, reason
+            self._first_starts_over.set()
+            self._services.start_failed(self)
             return False
         return True
+
+    def _keeps_failing(self, process: WorkerProcess) -> bool:
+        """Count a failed start, and return whether further starts are useless, although others were ready.
+
+        The count of `BackOff` begins anew when another process becomes ready, so that a load might never end.
+        """
+        return self._back_off.was_ready and self._count_failed_start(process.numbers)
+
+    def _count_failed_start(self, numbers: range) -> bool:
+        """Count a failed start of a process that has never been ready. Return whether it was the last try."""
+        if numbers not in self._unstarted:
+            return False
+        self._unstarted[numbers] += 1
+        return self._unstarted[numbers] >= FAILED_STARTS_ALLOWED
 
     def _falls_back(self, process: WorkerProcess, reason: str) -> bool:
         """Serve an older version of the model if this version can't be loaded at the service's start.
@@ -628,6 +671,7 @@ class WorkerPool:
             reason.partition("\n")[0],
         )
         self._back_off = BackOff(self._services.retries)
+        self._unstarted = dict.fromkeys(self.plan.places, 0)
         for other in self.processes:
             other.kill(f"version {broken} can't be loaded")
         self.start()
@@ -656,6 +700,9 @@ class WorkerPool:
         except Exception as exc:  # mostly for want of memory, descriptors or processes
             log.error("Worker %s can't be spawned: %s", process.name, exc)
             asyncio.get_running_loop().call_later(MAX_BACKOFF_S, self._spawn, numbers)
+            if self.ready and self._count_failed_start(numbers):
+                self._end_first_start(numbers)
+                self._services.pool_ready()
             return None
         self.processes.append(process)
         self._order_instances()

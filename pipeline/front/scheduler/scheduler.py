@@ -319,7 +319,7 @@ class Scheduler:
         live_op: the Op whose requests run here, and whose metrics and clients count them. Empty for copies of
         requests, which count in no metric.
         """
-        services = self._services._replace(pool_ready=lambda: None, start_failed=lambda op, reason: None)
+        services = self._services._replace(pool_ready=lambda: None, start_failed=lambda pool: None)
         if self.shards is not None:
             services = services._replace(create_process=WorkerProcess)
         figures = self.metrics.of_ops[live_op] if live_op else OpFigures()
@@ -845,7 +845,7 @@ class Scheduler:
         await asyncio.gather(*(batcher.pool.unload() for batcher in batchers))
 
     async def until_ready(self) -> None:
-        """Wait until every pipeline step (Op) has a ready worker.
+        """Wait until every pipeline step (Op) has a ready worker; of a model repository, all its workers.
 
         Raises StartFailed if an Op can't be started.
         """
@@ -878,11 +878,15 @@ class Scheduler:
             return False
         return True
 
-    def _fail_start(self, op: str, reason: str) -> None:
+    def _fail_start(self, pool: WorkerPool) -> None:
         """Handle a pipeline step (Op) whose workers can't be started.
 
-        The service ends, or it refuses requests for the Op until the Op is loaded.
+        The service ends, or it refuses requests for the Op until the Op is loaded. While a load starts the
+        workers, the load fails instead, and another pool may serve the Op.
         """
+        op, reason = pool.op, pool.given_up_reason
+        if self._pools.get(op) is not pool:
+            return
         if self.app.exit_on_error and op not in self.app.joint_ops:
             self.fail_service(StartFailed(f"Op {op} can't be started: {reason.partition(chr(10))[0]}"))
             return
@@ -899,6 +903,13 @@ class Scheduler:
             self.fatal.set_result(reason)
 
     def _check_all_ready(self) -> None:
-        """Mark the start as complete once every pipeline step (Op) has a ready worker, or failed to start."""
-        if not self._became_ready.done() and all(p.ready or p.given_up for p in self._pools.values()):
+        """Mark the start as complete once every pipeline step (Op) has started, or failed to start."""
+        if not self._became_ready.done() and all(map(self._is_start_over, self._pools.values())):
             self._became_ready.set_result(None)
+
+    def _is_start_over(self, pool: WorkerPool) -> bool:
+        """Return whether the start of the service need not wait for a pool any more.
+
+        An Op of a script needs one ready worker. As in Triton, a model of a repository needs all its workers.
+        """
+        return pool.given_up or (pool.ready > 0 and (self.app.repository is None or pool.is_complete))
