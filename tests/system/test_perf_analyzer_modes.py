@@ -82,7 +82,7 @@ BOTH = {
     "sequences, rate": "-m sum --request-rate-range 20 --num-of-sequences 3 --sequence-length 5",
     "sequences, serial": "-m sum --request-rate-range 20 --serial-sequences --sequence-length 5",
     "sequences, intervals": "-m sum --request-intervals {folder}/intervals --sequence-length 4",
-    "sequences, inputs": "-m sum --concurrency-range 2 --input-data {folder}/sums.json",
+    "sequences, validation": "-m sum --concurrency-range 2 --input-data {folder}/sums.json",
 }
 HTTP = {
     "headers": "-m doubles -H x-team:vision",
@@ -128,7 +128,11 @@ def write_inputs(folder: Path) -> None:
         "wrong": doubled,
         "doubled": {**doubled, "validation_data": [{"Y": [2 * x for x in row]} for row in rows]},
         "texts": {"data": [{"X": {"content": ["国足", "b"], "shape": [2]}}]},
-        "sums": {"data": [[{"INPUT": [x]} for x in rows[0]]]},
+        # At its end the tool skips steps of a sequence, but not the last one. Zeros leave the sum as it is.
+        "sums": {
+            "data": [[{"INPUT": [x]} for x in (first, 0.0, 0.0, 0.0)] for first in rows[0]],
+            "validation_data": [[{"OUTPUT": [first]}] * 4 for first in rows[0]],
+        },
     }
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document, ensure_ascii=False), "utf-8")
