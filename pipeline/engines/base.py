@@ -17,7 +17,8 @@ class Predictor(Protocol):
     """A model that is loaded and runs inference.
 
     If instances share it, as threads, it must allow concurrent runs. A predictor may also have a method
-    `check(feeds)` (`FeedsChecked`).
+    `check(feeds)` (`FeedsChecked`), and an attribute `precision`: the precision that it runs in where the CPU
+    lacks the configured one.
     """
 
     @property

@@ -110,7 +110,6 @@ class Model:
         _refuse_failed(self.serving_model, conf.allow_failed_parity)
         _tell_replaced(self.serving_model)
         settings = merge_model_settings(self.serving_model, conf)
-        self._precision = settings.precision
         self.predictor = create_predictor(
             self.serving_model,
             settings,
@@ -118,6 +117,7 @@ class Model:
             dynamic_shapes=self._shapes,
             fetch_list=config.fetch_list or conf.fetch_list,
         )
+        self._precision = getattr(self.predictor, "precision", settings.precision)
         if op.reshapes is not None:
             self.predictor = Reshaped(self.predictor, op.reshapes)
         model = self.serving_model

@@ -72,6 +72,7 @@ class OpenVinoPredictor:
     ) -> None:
         core = openvino.Core()
         settings = properties(core, model, conf)
+        self.precision = "bf16" if settings["INFERENCE_PRECISION_HINT"] == _HINTS["bf16"] else "fp32"
         facts, compile_model = _read_graph(core, model, settings)
         self.feeds = get_graph_feeds(model, facts.feeds, facts.fetches)
         _refuse_texts(model, self.feeds)

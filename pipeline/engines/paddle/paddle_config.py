@@ -95,6 +95,7 @@ def build_config(
     model: ServingModel,
     conf: PredictorConf,
     *,
+    precision: str | None = None,
     instance_index: int = 0,
     dynamic_shapes: DynamicShapes | None = None,
     natively: bool = False,
@@ -103,11 +104,12 @@ def build_config(
     """Return the Paddle configuration of one instance of a model.
 
     With `natively`, oneDNN is off, whatever `conf` says. `rest` is the part of a text model behind its
-    tokenizer. Raises ConfigError for settings that this build or machine does not support.
+    tokenizer. `precision` is the result of `precision_in_force`, which is called without it.
+    Raises ConfigError for settings that this build or machine does not support.
     """
     device = resolve_device(conf)
     refuse_unsupported(device, conf)
-    precision = precision_in_force(device, model, conf)
+    precision = precision or precision_in_force(device, model, conf)
     if rest is not None:
         config = build_text_config(rest)
     elif separate_params(model):

@@ -12,7 +12,7 @@ from pipeline.engines.device import Device, resolve_device
 from pipeline.engines.dynamic_shape import DynamicShapes
 from pipeline.engines.feeds import Array, as_texts, check_feeds, check_forms, shares_runs
 from pipeline.engines.fetches import select_fetches
-from pipeline.engines.paddle.paddle_config import build_config
+from pipeline.engines.paddle.paddle_config import build_config, precision_in_force
 from pipeline.engines.paddle.paddle_import import error_sentence, inference, parse_out_of_range
 from pipeline.engines.paddle.program import (
     ProgramFacts,
@@ -54,6 +54,7 @@ class PaddlePredictor:
         self._model, self._conf = model, conf
         self._halves = text_program(model) if find_tokenizer_op(model) else None
         self._texts = [v.alias for v in self.feeds if v.name in facts.texts]
+        self.precision = precision_in_force(resolve_device(conf), model, conf)
         config = self._build_config(instance_index=instance_index, dynamic_shapes=dynamic_shapes)
         session = self._load_session(config)
         keeps = model.format == "pir" and resolve_device(conf) is Device.CPU
@@ -107,7 +108,7 @@ class PaddlePredictor:
 
     def _build_config(self, **options: Any) -> inference.Config:
         rest = self._halves.rest if self._halves else None
-        return build_config(self._model, self._conf, rest=rest, **options)
+        return build_config(self._model, self._conf, precision=self.precision, rest=rest, **options)
 
     def _load_session(self, config: inference.Config) -> Session | Tokenizing:
         """Load the model with this configuration, and its tokenizer if it has one.
