@@ -43,10 +43,10 @@ def _format_shape(tensor_range: TensorRange, bound: str) -> str:
 
 
 def shape_info_code(ranges: Mapping[str, TensorRange], feeds: Collection[str]) -> str:
-    """Return Python code of the hook `set_dynamic_shape_info`, which gives a service these shape ranges.
+    """Return the code of a `set_dynamic_shape_info` hook that sets these TensorRT shape ranges.
 
-    ranges: by tensor name. feeds: names of the inputs. The hook can't have the content of inner shape
-    tensors, empty tensors, and positions in a .json graph, which are no names. They are omitted.
+    ranges: by tensor name. feeds: names of the model inputs. The code omits tensors that the hook can't
+    describe: empty ones, inner ones whose values are a shape, and those that have a position for a name.
     """
     listed = {
         name: tensor_range

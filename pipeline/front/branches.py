@@ -97,7 +97,10 @@ class Branches:
         self._send()
 
     def end_branch(self, branch: Branch, answer: Answer) -> None:
-        """Send the last answer of a branch, once those of earlier branches are sent."""
+        """End the run of one decoupled answer through the later steps, and send its last answer in order.
+
+        An error ends the whole request.
+        """
         if isinstance(answer, ServingError):
             self._dag_run.end(answer)
             return

@@ -93,7 +93,10 @@ class JointExecutor(Executor):
             call.error.step = step.node
 
     def _run_step(self, step: Step, calls: list[Call]) -> list[tuple[int, Timings]]:
-        """Run the model of a step. An unexpected exception fails the requests without an output."""
+        """Run one step of an ensemble. Returns the number of requests and timings of each model batch.
+
+        An unexpected exception fails the requests that have neither an output nor an error.
+        """
         if not calls:
             return []
         streams = [call.sender for call in calls]

@@ -165,7 +165,7 @@ class Outputs:
         self._send_groups()
 
     def _send_groups(self) -> None:
-        """Send the reader the process groups of all workers, which it kills if this process dies."""
+        """Send the output reader the worker process groups that it kills if this process dies."""
         groups = " ".join(str(output.group) for output in self._known)
         with contextlib.suppress(OSError):
             self._control.send(groups.encode())

@@ -138,9 +138,9 @@ class DispatchCallbacks(NamedTuple):
 
 
 class TimeLimits(NamedTuple):
-    """Time limits for the model runs of a pipeline step (Op), in seconds; infinite for none."""
+    """Time limits of a pipeline step (Op) in seconds: of one model run, and of one dispatch."""
 
-    call_s: float  # of a run, after which no request waits for it
+    call_s: float  # of a model run, after which no request waits for it; infinite: no limit
     # Of a dispatch, after which its worker is killed. Infinite: HANG_GRACE_S after `call_s` or the deadline.
     kill_s: float
 
@@ -260,10 +260,10 @@ class Instance:
         return self.process.read_activity(self._arena.thread_id)
 
     def take_back(self) -> list[Task]:
-        """Recall the tasks that the worker has not begun, and return them. The worker will not begin them.
+        """Recall the tasks that the worker has not begun, and return them for another instance.
 
-        Another instance can run them. The recall of a worker on another node arrives late: it may have begun
-        them, so that they run twice.
+        A worker on another node may get the recall too late and run a task twice. Without `crash_retry`, its
+        tasks are not recalled.
         """
         if self.process.is_remote and not self.process.may_run_twice:
             return []

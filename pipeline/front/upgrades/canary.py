@@ -69,7 +69,10 @@ class Canary:
         await self._workers.stop()
 
     async def finish(self) -> None:
-        """Wait until the new version has answered its last request. No further request is sent to it."""
+        """Wait until the new version has no request in flight, after the last step of the traffic shift.
+
+        A request that the served version has taken over is not waited for.
+        """
         while any(request.timer is not None for request in self._open.values()):
             await self.wait_for_progress(_END_CHECK_S)
 

@@ -264,7 +264,10 @@ class ShardConnection(Connection):
             self._leave(kind)
 
     def close_if_slow(self, now: float) -> None:
-        """Leave a request that arrives slowly to the front; abort if the client reads no responses."""
+        """Give the connection to the front if its request arrives slowly; abort if the client does not read.
+
+        Called regularly. now: instant of time.monotonic().
+        """
         since = self._reader.receiving_since
         if not self._has_request and since is not None and now - since > GIVE_BACK_S:
             self.give_back(NEEDS_FRONT)
