@@ -206,7 +206,7 @@ class Op:
     `preprocess` it is no hook but the app's own method; the same holds of postprocess."""
     postprocess_batch: ClassVar[Any] = None
     """Optional: `postprocess_batch(self, requests: list[OpRequest], fetches: list[fetch dict])
-    -> list[dict or Exception]`, for the requests of one predictor batch."""
+    -> list[dict or Exception]`, for the requests of a predictor batch, or of several that end together."""
 
     def __init__(
         self,

@@ -644,6 +644,7 @@ class ModelLoader(Repository):
             for op in served.sections
             if op not in loaded
             or op in self._scheduler.start_failures
+            or pools[op].given_up
             or config.op[op] != app.config.op[op]
             or configs.get(op) != new_configs[op]
             or _has_other_files(app, op, pools[op])
@@ -652,7 +653,8 @@ class ModelLoader(Repository):
     async def _started(self, name: str, app: App, ops: Iterable[str]) -> dict[str, Batcher]:
         """Start worker processes for Ops and wait until all are ready. Return a batcher for each Op.
 
-        The first process of each Op shows whether its files are good, before the other processes start.
+        The first process of each Op shows whether its files are good, before the other processes start. On
+        other machines, and for all steps of an ensemble in one worker, the first process suffices.
 
         app: the service to be. Raises LoadFailed for the model `name` after ending all workers that it has
         started.
@@ -662,8 +664,10 @@ class ModelLoader(Repository):
             for op in ops:
                 batchers[op] = self._scheduler.batcher(op, app)
                 await batchers[op].pool.reload(batchers[op].pool.plan)
-            for op in batchers:
-                await batchers[op].pool.until_complete()
+            if app.config.nodes is None:  # another machine may lack the room for all of them
+                awaited = [op for op in batchers if op not in app.joint_ops]
+                for op in awaited * 2:  # again, for a worker may die while those of other Ops start
+                    await batchers[op].pool.until_complete()
         except (StartFailed, ConfigError, OSError) as exc:
             await asyncio.gather(*(batcher.pool.unload() for batcher in batchers.values()))
             model, _, version = op.rpartition(":")

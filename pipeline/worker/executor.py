@@ -246,10 +246,9 @@ class Executor:
     def _run_in_groups(self, batches: list[list[Slice]]) -> Iterator[list[Run]]:
         """Run the batches, and yield finished batches in the groups that are to be answered together.
 
-        Finished batches are answered before an inference that will be long. An app's own `process` may rely
-        on its hooks being called in turn, so its batches are answered one by one.
+        Finished batches are answered before an inference that will be long.
         """
-        patience_ns = 0 if self._hooks.own_process else self.together_ns
+        patience_ns = self._get_patience_ns()
         ran, since_ns = list[Run](), time.perf_counter_ns()
         for number, run in enumerate(self._runner.run(batches), 1):
             ran.append(run)
@@ -257,6 +256,21 @@ class Executor:
             if over or self._runner.expected_ns(batches[number : number + 1]) >= patience_ns:
                 yield ran
                 ran, since_ns = [], time.perf_counter_ns()
+
+    def _get_patience_ns(self) -> int:
+        """Return how long finished batches wait to be answered with later ones, in nanoseconds.
+
+        Batches are answered one by one where hooks may rely on being called in turn: beside an app's own
+        `process`, and where a batch is one request, whose `postprocess` may fill the arrays of the request
+        before. A remote model may take any time for the next batch. A local model without measured times may
+        do so, too, so that its batches wait as briefly as in a worker process.
+        """
+        runner = self._runner
+        if self._hooks.own_process or runner.is_remote:
+            return 0
+        if runner.limits.requests == 1 and not self._hooks.batch_postprocess:
+            return 0
+        return self.together_ns if runner.is_measured else min(self.together_ns, _TOGETHER_NS)
 
     def _decode_inputs(self, calls: Iterable[Call], tail: Tail) -> None:
         copies = not self._hooks.batch_preprocess

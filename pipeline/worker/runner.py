@@ -123,6 +123,16 @@ class Runner:
         """Whether each batch is one request, and has run before the next one begins."""
         return self.limits.requests == 1 and self._pool is None
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the model runs on another server."""
+        return self._remote is not None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether times of the model were measured, so that `expected_ns` can tell the time of a batch."""
+        return self._costs is not None
+
     def create_slices(self, calls: Sequence[Call]) -> list[Slice]:
         """Check the model inputs of requests, and return them as slices, the units of batches.
 

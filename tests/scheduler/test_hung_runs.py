@@ -102,6 +102,13 @@ def test_limits_leave_time_for_another_instance_within_the_default_deadline() ->
     assert STOPPED_LIMIT_S < STUCK_AFTER_S < 15.0
 
 
+def test_a_run_whose_answers_are_held_back_is_late_later() -> None:
+    sighting, now = Sighting(0.0, 0.0, 0.0), 2 * 0.005 + LATE_S + 0.01
+    assert judge(sighting, now, 0.005, 0.005) is Verdict.LATE
+    assert judge(sighting, now, 0.005, 0.005, 0.02) is Verdict.WORKING
+    assert judge(sighting, now + 0.02, 0.005, 0.005, 0.02) is Verdict.LATE
+
+
 def test_a_process_is_idle_up_to_a_fiftieth_of_a_core() -> None:
     first = Sighting.first_look(0.0, 10.0, Activity("S", 0.0))
     assert first.update(14.0, Activity("S", 0.02 * 4)).idle_s == 1.5 * LOOK_S

@@ -781,6 +781,34 @@ class TestStartsOfSeveralWorkers:
         assert service.scheduler.server_ready and not service.scheduler.start_failures
         assert service.ask(model="sim") and service.scheduler.pools["a"].ready == 2
 
+    def test_a_script_goes_on_with_the_workers_that_start(self, serve: Serve) -> None:
+        crashes = [StartPlan("crash"), *([StartPlan("exit"), StartPlan("crash")] * 20)]
+        service = self.begun(serve, *crashes)
+        service.advance(60.0)
+        assert not service.scheduler.pools["a"].given_up
+        assert not service.scheduler.fatal.done()
+
+    def test_a_load_fails_for_which_no_process_can_be_spawned(
+        self, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        service = self.begun(serve, repository=self.PLACE)
+        start, started = WorkerProcess.start, list[WorkerProcess]()
+
+        def start_once(process: WorkerProcess) -> None:
+            if started:
+                raise BlockingIOError("no more processes")
+            started.append(process)
+            start(process)
+
+        monkeypatch.setattr(WorkerProcess, "start", start_once)
+        loading = self.load(service)
+        service.kill(service.workers[-1])
+        service.advance(4 * MAX_BACKOFF_S)
+        assert loading.done()
+        with pytest.raises(StartFailed, match="it can't be spawned: no more processes"):
+            loading.result()
+        assert service.scheduler.pools["a"].ready == 2
+
     def test_a_load_ends_whose_worker_can_not_be_spawned(
         self, serve: Serve, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from pipeline.worker.plan import BatchLimits, RunCosts
 from pipeline.worker.runner import Runner
 
 LONG = 1000
+# Two rows in a run take less than in two runs.
+FAST_RUNS = RunCosts({(1, 1): 1e-6, (2, 1): 1e-6}, 2, follows=False)
 
 
 class Lengths(Op):
@@ -49,6 +52,15 @@ class Batchwise(Op):
     def postprocess_batch(self, requests: Sequence[OpRequest], fetches: Sequence[Any]) -> list[Any]:
         self.events.append(f"postprocess of {len(requests)}")
         return [{"length": str(int(fetch["sum"][0]))} for fetch in fetches]
+
+
+class PreprocessedTogether(Op):
+    """Has a hook for the inputs of all requests, and one for the output of each."""
+
+    def preprocess_batch(self, requests: Sequence[OpRequest]) -> list[Any]:
+        return [{"ids": np.ones((1, 2), np.int64)} for _ in requests]
+
+    postprocess = Lengths.postprocess
 
 
 class Noted:
@@ -116,11 +128,40 @@ def test_batches_that_end_within_the_limit_are_postprocessed_and_answered_togeth
     op = Batchwise(name="batchwise")
     op.init_op()
     hooks = get_hooks(op)
-    runner = Runner(hooks, Noted(op.events), BatchLimits(requests=2), Joining(None, free=True), None)
-    executor = Executor(hooks, runner, Outputs(hooks, {}, answers={}))
+    executor = create_executor(hooks, Noted(op.events), 2, FAST_RUNS)
     executor.together_ns = together_ns
     executor.run([call(at, 2) for at in range(4)], Tail(b""), record_answers(op.events))
     assert op.events == expected
+
+
+def test_batches_of_one_request_are_answered_one_by_one() -> None:
+    events: list[str] = []
+    executor = create_executor(get_hooks(PreprocessedTogether(name="together")), Noted(events), 1, FAST_RUNS)
+    executor.together_ns = 10**18
+    executor.run([call(at, 2) for at in range(2)], Tail(b""), record_answers(events))
+    assert events == ["run of 2", "answers to 0", "run of 2", "answers to 1"]
+
+
+def test_a_model_without_measured_times_answers_before_its_next_run() -> None:
+    """Its runs take longer than the answers of a worker process wait."""
+    events: list[str] = []
+
+    class Slow(Noted):
+        def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+            end = time.perf_counter_ns() + 3_000_000
+            while time.perf_counter_ns() < end:
+                pass
+            return super().run(feeds)
+
+    executor = create_executor(Hooks(Lengths(name="lengths")), Slow(events), 2, None)
+    executor.together_ns = 10**18
+    executor.run([call(at, 2) for at in range(4)], Tail(b""), record_answers(events))
+    assert events == ["run of 2", "answers to 0, 1", "run of 2", "answers to 2, 3"]
+
+
+def create_executor(hooks: Hooks, model: Noted, batch_size: int, costs: RunCosts | None) -> Executor:
+    runner = Runner(hooks, model, BatchLimits(requests=batch_size), Joining(None, free=True), costs)
+    return Executor(hooks, runner, Outputs(hooks, {}, answers={}))
 
 
 def record_answers(events: list[str]) -> Callable[..., None]:

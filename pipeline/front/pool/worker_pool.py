@@ -397,6 +397,7 @@ class WorkerPool:
             alive = [process for process in successors if process in self._awaited]
             if alive:
                 self.plan, self._loaded, self.given_up = plan, True, False
+                self._unstarted = dict.fromkeys(self._unstarted, 0)
                 old = self.processes
                 self._take_over(alive)
                 await self._retire(old)
@@ -631,20 +632,25 @@ class WorkerPool:
         if process.version != self.plan.version:
             return True
         if self._back_off.note_failed_start(process) or self._keeps_failing(process):
-            if self._falls_back(process, reason):
-                return False
-            self.given_up, self.given_up_reason = True, reason
-            self._first_starts_over.set()
-            self._services.start_failed(self)
+            if not self._falls_back(process, reason):
+                self._give_up(reason)
             return False
         return True
+
+    def _give_up(self, reason: str) -> None:
+        """Start no process until the Op is loaded again. reason: error of the last start."""
+        self.given_up, self.given_up_reason = True, reason
+        self._first_starts_over.set()
+        self._services.start_failed(self)
 
     def _keeps_failing(self, process: WorkerProcess) -> bool:
         """Count a failed start, and return whether further starts are useless, although others were ready.
 
-        The count of `BackOff` begins anew when another process becomes ready, so that a load might never end.
+        The count of `BackOff` begins anew when another process becomes ready, so that the load of a model
+        might never end. A service of a script goes on with the processes that are ready.
         """
-        return self._back_off.was_ready and self._count_failed_start(process.numbers)
+        is_load = self.plan.app.repository is not None
+        return is_load and self._back_off.was_ready and self._count_failed_start(process.numbers)
 
     def _count_failed_start(self, numbers: range) -> bool:
         """Count a failed start of a process that has never been ready. Return whether it was the last try."""
@@ -699,10 +705,13 @@ class WorkerPool:
             process.start()
         except Exception as exc:  # mostly for want of memory, descriptors or processes
             log.error("Worker %s can't be spawned: %s", process.name, exc)
-            asyncio.get_running_loop().call_later(MAX_BACKOFF_S, self._spawn, numbers)
-            if self.ready and self._count_failed_start(numbers):
+            if self.plan.app.repository is not None and self._count_failed_start(numbers):
+                if not self.ready:
+                    self._give_up(f"it can't be spawned: {exc}")
+                    return None
                 self._end_first_start(numbers)
                 self._services.pool_ready()
+            asyncio.get_running_loop().call_later(MAX_BACKOFF_S, self._spawn, numbers)
             return None
         self.processes.append(process)
         self._order_instances()

@@ -384,6 +384,7 @@ class Batcher:
         self._hung_runs = HungRuns(instances, self._get_run_times, self._move_requests, waits_idly=waits_idly)
         self._dispatching = False
         self._ripening: asyncio.TimerHandle | None = None
+        self.held_s = 0.0  # how long the workers may hold finished answers back
         # Lets another process run queued tasks while the runs of all instances are late; None without one.
         self.pass_on: Callable[[Sequence[Task]], None] | None = None
 
@@ -923,7 +924,7 @@ class Batcher:
 
     def _are_all_late(self) -> bool:
         """Whether the run of each ready instance is late, so that queued tasks would wait."""
-        began = time.monotonic() - late_after_s(self.pace.usual_s)
+        began = time.monotonic() - late_after_s(self.pace.usual_s, self.held_s)
         instances = self._list_ready_instances()
         return all(i.in_flight and i.in_flight[0].run_began < began for i in instances)
 
@@ -951,7 +952,7 @@ class Batcher:
             self._push_again(task.second_try(blamed=verdict is Verdict.HUNG))
 
     def _get_run_times(self) -> RunTimes:
-        return RunTimes(self.pace.usual_s, self.pace.run_s)
+        return RunTimes(self.pace.usual_s, self.pace.run_s, self.held_s)
 
     def _timeout_error(self) -> DeadlineExceeded:
         """Return the error for a request whose last try was over the Op's timeout."""

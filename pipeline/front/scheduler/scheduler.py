@@ -910,6 +910,8 @@ class Scheduler:
     def _is_start_over(self, pool: WorkerPool) -> bool:
         """Return whether the start of the service need not wait for a pool any more.
 
-        An Op of a script needs one ready worker. As in Triton, a model of a repository needs all its workers.
+        An Op of a script needs one ready worker. As in Triton, a model of a repository needs all its workers,
+        unless other machines run them, which may lack the room.
         """
-        return pool.given_up or (pool.ready > 0 and (self.app.repository is None or pool.is_complete))
+        needs_all = self.app.repository is not None and self.app.config.nodes is None
+        return pool.given_up or (pool.ready > 0 and (pool.is_complete or not needs_all))

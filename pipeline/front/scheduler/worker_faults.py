@@ -31,6 +31,7 @@ class RunTimes(NamedTuple):
 
     usual_s: float | None  # follows the latest dispatches closely; None before the first
     run_s: float  # mean; 0 before the first
+    held_s: float = 0.0  # how long a worker may hold finished answers back, see `Executor.together_ns`
 
 
 class Verdict(Enum):
@@ -84,14 +85,16 @@ def judge(
     now: float,
     usual_s: float | None,
     run_s: float,
+    held_s: float = 0.0,
     *,
     waits_idly: bool = False,
     has_begun: bool = True,
 ) -> Verdict:
     """Return whether a worker instance works, is late or hangs, from the observations of its process.
 
-    usual_s, run_s: times of the Op's dispatches, see `Pace`. waits_idly: the model is on another server, so
-    that an idle process is no sign of a hang. has_begun: the worker has begun a request of the dispatch.
+    usual_s, run_s, held_s: times of the Op's dispatches, see `RunTimes`. waits_idly: the model is on another
+    server, so that an idle process is no sign of a hang. has_begun: the worker has begun a request of the
+    dispatch.
     """
     if sighting.stopped_s >= STOPPED_LIMIT_S:
         return Verdict.LOST
@@ -101,17 +104,17 @@ def judge(
         return Verdict.HUNG
     if sighting.idle_s >= STALLED_AFTER_S and not has_begun:
         return Verdict.STALLED
-    if now - sighting.progress_at > late_after_s(usual_s):
+    if now - sighting.progress_at > late_after_s(usual_s, held_s):
         return Verdict.LATE
     return Verdict.WORKING
 
 
-def late_after_s(usual_s: float | None) -> float:
+def late_after_s(usual_s: float | None, held_s: float = 0.0) -> float:
     """Return the seconds after which a model run is late, so that no other request should wait behind it.
 
-    usual_s: time of the Op's recent dispatches; None before the first.
+    usual_s, held_s: times of the Op's dispatches, see `RunTimes`.
     """
-    return 2 * (usual_s or 0.0) + LATE_S
+    return 2 * (usual_s or 0.0) + LATE_S + held_s
 
 
 class HungRuns:
@@ -162,7 +165,8 @@ class HungRuns:
         if any(not dispatch.recalled and len(dispatch.tasks) > 1 for dispatch in instance.in_flight) or (
             len(instance.in_flight) > 1 and not instance.in_flight[1].recalled
         ):
-            looks.append(began + late_after_s(self._get_times().usual_s))
+            times = self._get_times()
+            looks.append(began + late_after_s(times.usual_s, times.held_s))
         return min([at for at in looks if at > now])
 
     def _look(self) -> None:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 # The clients of a shard wait little longer for batches that are answered together, because its event loop and
 # its model share the cores, and an event loop between two batches costs both.
-_TOGETHER_NS = 20_000_000
+TOGETHER_S = 0.02
 
 Work = tuple[Dispatch, list[CallMessage], Sequence[Part], int]
 """A dispatch, the messages of its tasks, their large parts, and the limit of batches; 0: as configured."""
@@ -43,7 +43,7 @@ class ThreadInstance(Instance):
         arena_fd = create_arena_fd()
         self._arena = Arena(arena_fd)
         os.close(arena_fd)
-        executor.together_ns = _TOGETHER_NS
+        executor.together_ns = round(TOGETHER_S * 1e9)
         self._executor = executor
         self._replies: deque[tuple[Reply, Tail]] = deque()  # which the event loop has not taken yet
         self._is_loop_called = False  # whether the event loop is going to take the replies

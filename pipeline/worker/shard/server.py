@@ -37,7 +37,7 @@ from pipeline.messages.messages import Ready
 from pipeline.messages.shards import ALL, MOVED, PASSED_ON, RECALL, SERVE, Channel, Journal
 from pipeline.worker.executor import Executor
 from pipeline.worker.shard.connection import EVENTS, ShardConnection
-from pipeline.worker.shard.in_process import OwnProcess
+from pipeline.worker.shard.in_process import TOGETHER_S, OwnProcess
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ class Shard:
             create_process=partial(OwnProcess.create, self._executors, self._ready),
         )  # fmt: skip
         for batcher in scheduler.batchers.values():
-            batcher.pass_on = self._give_back_queued
+            batcher.pass_on, batcher.held_s = self._give_back_queued, TOGETHER_S
             batcher.pool.start()
         await scheduler.until_ready()
         dialects = Dialects(self._app.dialects, scheduler, Repository(scheduler))
