@@ -26,7 +26,7 @@ from pipeline.errors import (
     UnprintableAnswer,
 )
 from pipeline.front.dag_run import Client
-from pipeline.front.pool.worker_pool import MAX_BACKOFF_S
+from pipeline.front.pool.worker_pool import FAILED_STARTS_ALLOWED, MAX_BACKOFF_S
 from pipeline.front.pool.worker_process import WorkerProcess
 from pipeline.front.scheduler import gauges
 from pipeline.front.scheduler.batcher import Batcher
@@ -782,11 +782,15 @@ class TestStartsOfSeveralWorkers:
         assert service.ask(model="sim") and service.scheduler.pools["a"].ready == 2
 
     def test_a_script_goes_on_with_the_workers_that_start(self, serve: Serve) -> None:
-        crashes = [StartPlan("crash"), *([StartPlan("exit"), StartPlan("crash")] * 20)]
-        service = self.begun(serve, *crashes)
-        service.advance(60.0)
-        assert not service.scheduler.pools["a"].given_up
-        assert not service.scheduler.fatal.done()
+        exits = StartPlan("exit", extra_s=5.0)
+        service = self.begun(serve, StartPlan(), exits, exits, StartPlan(), exits, StartPlan())
+        pool = service.scheduler.pools["a"]
+        for _ in range(FAILED_STARTS_ALLOWED - 1):
+            service.advance(5.0)
+            assert pool.ready == 1
+            service.kill(next(worker for worker in service.workers if worker.ready))  # ready again at once
+        service.advance(5.0)
+        assert (pool.given_up, service.scheduler.fatal.done()) == (False, False)
 
     def test_a_load_fails_for_which_no_process_can_be_spawned(
         self, serve: Serve, monkeypatch: pytest.MonkeyPatch
