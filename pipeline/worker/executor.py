@@ -363,11 +363,11 @@ class Executor:
         finished = [(self._store_fetches(run), run) for run in runs]
         started = time.perf_counter_ns()
         self._postprocess([call for calls, _ in finished for call in calls if call.error is None])
+        took_ns = time.perf_counter_ns() - started
         requests = sum([len(calls) for calls, _ in finished])
-        request_ns = (time.perf_counter_ns() - started) / max(1, requests)
         results = []
         for calls, run in finished:
-            results.append((calls, self._timings(run, round(request_ns * len(calls)))))
+            results.append((calls, self._timings(run, took_ns, len(calls), requests)))
             self._preprocess_ns = 0
         return results
 
@@ -384,7 +384,12 @@ class Executor:
         return done
 
     @isolated(Timings())
-    def _timings(self, run: Run, postprocess_ns: int) -> Timings:
+    def _timings(self, run: Run, took_ns: int, completed: int, postprocessed: int) -> Timings:
+        """Return the timings of a batch.
+
+        took_ns: nanoseconds of the hooks for all requests that were postprocessed together. completed: number
+        of the batch's requests among the `postprocessed` ones.
+        """
         rows = tokens = longest = answered = 0
         for part, fetch in zip(run.batch, run.fetches, strict=True):
             rows += part.rows
@@ -394,7 +399,7 @@ class Executor:
         return Timings(
             self._preprocess_ns,
             run.took_ns,
-            postprocess_ns,
+            took_ns * completed // max(1, postprocessed),
             batches=1,
             rows=rows,
             tokens=tokens,
