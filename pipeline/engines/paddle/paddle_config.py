@@ -104,8 +104,8 @@ def build_config(
     """Return the Paddle configuration of one instance of a model.
 
     With `natively`, oneDNN is off, whatever `conf` says. `rest` is the part of a text model behind its
-    tokenizer. `precision` is the result of `precision_in_force`, which is called without it.
-    Raises ConfigError for settings that this build or machine does not support.
+    tokenizer. `precision` is the result of `precision_in_force`, which is called without it. Raises
+    ConfigError for settings that this build or machine does not support.
     """
     device = resolve_device(conf)
     refuse_unsupported(device, conf)
