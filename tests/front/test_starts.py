@@ -74,6 +74,7 @@ def test_a_worker_that_hangs_in_its_init_op_does_not_hold_up_the_others(tmp_path
     (tmp_path / "hold.0").touch()
     with starting(tmp_path, concurrency=2) as service:
         service.wait_until_ready()
+        service.wait_for_log("Worker echo.1 is ready")  # a thread writes the log
         assert re.findall(r"Worker (\S+) is ready", service.log) == ["echo.1"]
         (tmp_path / "hold.0").unlink()
         wait_until_ready(service, 2)
