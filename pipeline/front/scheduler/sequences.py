@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 
 from pipeline.api.request_options import NO_OPTIONS, RequestOptions
@@ -201,7 +201,9 @@ class Sequences:
         self._idle_s = rules.idle_s or limits.sequence_idle_s
         self._clock = clock
         self._by_key: dict[Key, LiveSequence] = {}
-        self._idle: dict[Key, LiveSequence] = {}  # without open requests, the longest idle first
+        # Sequences without open requests, the longest idle first. A plain dict finds its first entry in time
+        # that grows with the entries removed before it: seconds when 100,000 sequences expire together.
+        self._idle = OrderedDict[Key, LiveSequence]()
         self._slots = rules.slots or sys.maxsize  # of an instance
         self._list_instances = list_instances
         self._bound = Counter[object]()  # sequences by instance
