@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Result(StrEnum):
-    """The state of an upgrade, as its URL reports it."""
+    """The result of a model upgrade, as the upgrade's URL reports it."""
 
     RUNNING = "running"
     ACCEPTED = "accepted"  # and served
@@ -48,7 +48,7 @@ class Result(StrEnum):
 
 
 class Phase(StrEnum):
-    """The step of an upgrade that runs, or has ended it."""
+    """The current phase of a model upgrade, or the phase in which it ended."""
 
     LOADING = "loading"
     COMPARING = "comparing"
@@ -58,7 +58,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class UpgradeSettings:
-    """Settings of an upgrade, as a client requests them."""
+    """Settings of a model upgrade, as a client requests them."""
 
     requests: int = 2000  # compared; 0: until the end of `minutes`
     minutes: float = 0.0  # 0: until the last request
@@ -70,7 +70,7 @@ class UpgradeSettings:
 
 
 class _Refused(Exception):
-    """Raised for a fault of the new version. The message is the reason."""
+    """Raised if the new version has a fault, so that the upgrade is refused. The message is the reason."""
 
 
 class _Inconclusive(Exception):
@@ -78,13 +78,13 @@ class _Inconclusive(Exception):
 
 
 class Upgrade:
-    """Compares the answers of two versions of a model to copies of live requests.
+    """A model upgrade: compares the answers of the old and the new version to copies of live requests.
 
-    Live requests go to the old version, in workers of their own. A worker of each version runs the copies,
+    Live requests go to the old version's normal workers. A separate worker of each version runs the copies,
     so that neither a crash nor a hang of the new version can fail or delay a live request.
 
-    With a canary, a growing share of the live requests goes to the new version after that. The comparison
-    of copies continues.
+    If a canary is configured, a growing share of the live requests then goes to the new version. The
+    comparison of copies continues.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Upgrade:
         self._times: tuple[deque[float], deque[float]] = deque(maxlen=_KEPT_TIMES), deque(maxlen=_KEPT_TIMES)
 
     async def run(self) -> None:
-        """Carry out the upgrade to its end. A stop of the service ends it without a verdict."""
+        """Carry out the upgrade to its end. If the service stops, the upgrade ends without a verdict."""
         result, reason = Result.INCONCLUSIVE, CANCELLED
         try:
             result, reason = await self._conclude()
@@ -127,7 +127,7 @@ class Upgrade:
                 self.end(result, reason)
 
     async def _conclude(self) -> tuple[Result, str]:
-        """Carry out the upgrade, and return its result with the reason."""
+        """Carry out the upgrade. Return its result and the reason."""
         try:
             return Result.ACCEPTED, await self._repository.unless_stopped(self._carry_out())
         except _Refused as exc:
@@ -152,9 +152,9 @@ class Upgrade:
         log.log(level, "Upgrade of model %s from version %s to %s: %s: %s", name, old, new, result, reason)
 
     async def _carry_out(self) -> str:
-        """Compare the versions, shift requests to the new one, and switch to it.
+        """Compare the versions, shift requests to the new version, and switch to it.
 
-        Return a description of the comparison.
+        Returns a description of the comparison.
         """
         await self._start_workers()
         self.phase, self.reason = Phase.COMPARING, "answers are compared"
@@ -181,7 +181,7 @@ class Upgrade:
         self._check_verdict()
 
     async def _shift_requests(self, canary: Canary) -> None:
-        """Send a growing share of the live requests to the new version, and go on to compare copies."""
+        """Send a growing share of the live requests to the new version, and continue to compare copies."""
         self.phase, self.reason = Phase.CANARY, "workers of the new version start"
         self._deadline = float("inf")
         try:
@@ -214,7 +214,7 @@ class Upgrade:
         await canary.finish()
 
     async def _start_workers(self) -> None:
-        """Start a worker of each version. Raises _Refused and _Inconclusive."""
+        """Start a worker of each version, to run copies. Raises _Refused and _Inconclusive."""
         try:
             await self._new.start()
         except StartFailed as exc:
@@ -225,7 +225,10 @@ class Upgrade:
             raise _Inconclusive(f"no second worker of the old version starts: {exc.message}") from exc
 
     async def _get_sample(self) -> Sample | None:
-        """Wait for a copied request, and until the live Op is idle. Return None after the last minute."""
+        """Wait for a copied request, and until the live Op is idle.
+
+        Return None when the configured time is over.
+        """
         try:
             async with asyncio.timeout_at(self._to_loop_time(self._deadline)):
                 sample = await self._tap.get_sample()
@@ -252,7 +255,7 @@ class Upgrade:
             raise _Inconclusive("the served version was loaded again or unloaded")
 
     async def _compare_versions(self, sample: Sample) -> None:
-        """Run a copied request with both versions, and once more with the old one, and record the result."""
+        """Run a copied request once with the new and twice with the old version. Record differences."""
         runs = [self._old.begin_copy(sample), self._new.begin_copy(sample)]
         try:
             first = await self._finish_old(runs[0])
@@ -274,14 +277,14 @@ class Upgrade:
                 self._examples.append(change)
 
     async def _finish_old(self, run: MirroredRun) -> Any:
-        """Return the answer of the old version. Raises _Inconclusive if its worker hangs."""
+        """Wait for the old version's answer and return it. Raises _Inconclusive if its worker hangs."""
         await asyncio.wait({run.answer}, timeout=_OLD_LIMIT_S)
         if not run.answer.done():
             raise _Inconclusive(f"the old version has not answered a copied request in {_OLD_LIMIT_S:g} s")
         return run.answer.result()
 
     async def _finish_new(self, run: MirroredRun, old_s: float) -> Any:
-        """Return the answer of the new version. Raises _Refused if its worker dies or hangs."""
+        """Wait for the new version's answer and return it. Raises _Refused if its worker dies or hangs."""
         limit_s = max(self._settings.timeout_s, _HANG_FACTOR * old_s)
         until = time.monotonic() + limit_s
         while not run.answer.done() and time.monotonic() < until:
@@ -300,7 +303,7 @@ class Upgrade:
             raise _Refused(f"version {self.candidate.new} crashes: its worker died with a copied request")
 
     def _check_memory(self) -> None:
-        """Raise _Refused if the memory of the new version has grown much more than that of the old one."""
+        """Raise _Refused if the new version's memory has grown much more than the old version's."""
         self._memory = self._old.memory_bytes, self._new.memory_bytes
         if self._test.requests < _MEMORY_AFTER or not all(self._memory):
             return
@@ -332,7 +335,7 @@ class Upgrade:
         )
 
     async def _switch(self) -> None:
-        """Serve the new version by a load from disk, as the load API does."""
+        """Serve the new version from now on, by loading the model from disk as the load API does."""
         name = self.candidate.name
         try:
             if isinstance(self._repository, ModelLoader):
@@ -347,12 +350,12 @@ class Upgrade:
 
     @property
     def compared(self) -> int:
-        """Number of the requests whose answers were compared."""
+        """Number of copied requests whose answers were compared."""
         return self._test.requests
 
     @property
     def changed(self) -> int:
-        """Number of the compared requests that the new version answers differently."""
+        """Number of compared requests to which the new version gives another answer than the old version."""
         return self._test.changed
 
     @property
