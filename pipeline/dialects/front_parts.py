@@ -15,7 +15,7 @@ from pipeline.plugins import Plugin, call_plugin, load
 
 
 class Dialects:
-    """HTTP handlers and gRPC methods of all installed dialects (request formats such as KServe v2)."""
+    """The HTTP handlers and gRPC methods of all installed dialects (request formats such as KServe v2)."""
 
     def __init__(self, plugins: Sequence[Plugin], scheduler: Scheduler, repository: Repository) -> None:
         """Load the dialects of the installed plugins.
@@ -56,6 +56,6 @@ class Dialects:
         return {path: operation for part in self._parts for path, operation in part.openapi().items()}
 
     def close(self) -> None:
-        """Release what the dialects hold for clients. Called when the ports are closed."""
+        """Release the resources that the dialects hold for clients. Called when the ports are closed."""
         for part in self._parts:
             part.close()

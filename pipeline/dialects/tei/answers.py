@@ -46,7 +46,7 @@ def embed_all(
 
 
 def tokenize(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
-    """Encode the response of /tokenize: the tokens of each text. A special token has no place in the text."""
+    """Encode the response of /tokenize: the tokens of each text. Special tokens have no start and stop."""
     columns = [_rows(output, name).tolist() for name in ("token_ids", "token_names", "special", "places")]
     tokens = [
         {
@@ -65,7 +65,7 @@ def tokenize(output: Output, response_options: Sequence[Any], version: str, decl
 def similarity(
     output: Output, response_options: Sequence[Any], version: str, declared: Declared
 ) -> list[Part]:
-    """Encode the response of /similarity: the cosine similarity of the first text with each other text."""
+    """Encode the response of /similarity: the cosine similarities of the first text with the other texts."""
     vectors, _ = vectors_in(output)
     lengths = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float32).tiny)
     cosines = vectors[1:] @ vectors[0] / (lengths[1:] * lengths[0])
@@ -73,7 +73,7 @@ def similarity(
 
 
 def rerank(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
-    """Encode the response of /rerank: index and score of each text, in descending order of the scores."""
+    """Encode the response of /rerank: index and score of each text, sorted by descending score."""
     options = TeiResponseOptions(*response_options)
     scores = _rows(output, "score").astype(np.float32).reshape(-1)
     order = np.argsort(-scores, kind="stable").tolist()
@@ -87,7 +87,7 @@ def rerank(output: Output, response_options: Sequence[Any], version: str, declar
 def predict(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
     """Encode the response of /predict: labels with their scores, best first.
 
-    The response has a list for each text, or for the only text.
+    The response is a list for each text, or a single list if the request has a single text.
     """
     options = TeiResponseOptions(*response_options)
     names = ("labels", "scores") if "labels" in output else ("label", "score")
@@ -103,9 +103,9 @@ def predict(output: Output, response_options: Sequence[Any], version: str, decla
 
 
 def _rows(output: Output, name: str) -> npt.NDArray[Any]:
-    """Return the output `name`, an array with a row for each text or token.
+    """Return the output `name`, an array with one row for each text or token.
 
-    Raises UnprintableAnswer for an output that is missing or no array.
+    Raises UnprintableAnswer if the output is missing or is no array.
     """
     value = output.get(name)
     if not isinstance(value, np.ndarray) or not value.ndim:

@@ -31,14 +31,14 @@ MIN_SHARE = 0.01  # percent
 
 
 class UpgradeRequest(NamedTuple):
-    """A client's request for an upgrade: the version on disk, and the settings of the comparison."""
+    """A client's request to upgrade a model: the version on disk, and the settings of the comparison."""
 
     version: str
     settings: UpgradeSettings
 
 
 def parse_upgrade(body: bytes) -> UpgradeRequest:
-    """Parse the JSON body of a request for an upgrade. Raises KServeRefusal (HTTP 400) with the member."""
+    """Parse the JSON body of an upgrade request. Raises KServeRefusal (HTTP 400) with the invalid member."""
     document = json_fields.parse_json(body) if body.strip() else {}
     if not isinstance(document, dict):
         raise KServeRefusal('the body of an upgrade is a JSON object, such as {"version": "2"}')
@@ -80,7 +80,7 @@ def parse_upgrade(body: bytes) -> UpgradeRequest:
 
 
 def _parse_shares(value: Any) -> tuple[float, ...]:
-    """Return the steps of a canary, in percent. Raises KServeRefusal."""
+    """Return the shares of a canary's steps, in percent. Raises KServeRefusal."""
     shares = value if isinstance(value, list) else [None]
     is_valid = len(shares) <= MAX_STEPS and all(
         isinstance(share, int | float) and not isinstance(share, bool) and MIN_SHARE <= share <= 100
@@ -95,7 +95,7 @@ def _parse_shares(value: Any) -> tuple[float, ...]:
 
 
 def _check_number(name: str, value: Any) -> float:
-    """Return a number of a request. Raises KServeRefusal for another type, and outside of its limits."""
+    """Return `value` if it is a number within the limits of `name`. Otherwise raise KServeRefusal."""
     lowest, highest = _LIMITS[name]
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or not lowest <= value <= highest:
