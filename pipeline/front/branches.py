@@ -25,8 +25,7 @@ class Branch(DagRun):
     acknowledge: Callable[[], None] | None = None  # acknowledges the answer that the branch runs on
 
     def add_answer(self, answer: Answer, acknowledge: Callable[[], None]) -> None:
-        """Send an answer that this branch has produced to the client, after all answers of earlier branches.
-        """
+        """Send an answer of this branch to the client, after all answers of earlier branches."""
         assert self.owner is not None
         self.owner.pass_on(self, answer, acknowledge)
 

@@ -64,8 +64,7 @@ class SequenceTurn(Protocol):
     options: RequestOptions  # of the next task: the request's, with its place in the sequence
 
     def admit(self, task: Task) -> bool:
-        """Return whether a new task of the request may be queued now. Otherwise the sequence queues it later.
-        """
+        """Return whether a new task of the request may be queued now; otherwise it is queued later."""
         ...
 
     def record_state(self, state: Sequence[Part]) -> None:
@@ -103,8 +102,7 @@ class SequenceTurn(Protocol):
 
 
 class OutputWatcher(Protocol):
-    """Receives the output of a request or of one DAG node, to complete identical requests that wait for it.
-    """
+    """Receives the output of a request or of a DAG node, for identical requests that wait for the output."""
 
     def succeed(self, outcome: Outcome, parts: Sequence[Part]) -> None:
         """Receive the encoded output."""
@@ -647,8 +645,7 @@ class Task(msgspec.Struct, eq=False):
         )
 
     def _get_trace_context(self, trace: RequestTrace) -> TraceContext:
-        """Return the trace context (W3C traceparent) of the task for the worker. The node's span begins now.
-        """
+        """Return the trace context (W3C traceparent) of the task for the worker. Its span begins now."""
         op = self.dag_run.entry.step_ops.get(self.node)
         span = trace.spans[0] if op is None else trace.find_step(self.node, op, self.queued_at)
         return TraceContext(trace.issue_traceparent(span), trace.with_tensors)
@@ -864,8 +861,7 @@ class TaskQueue:
         return tasks
 
     def pop_only(self, chosen: Collection[Task]) -> None:
-        """Remove the chosen tasks and all cancelled tasks from the queue. The other tasks keep their order.
-        """
+        """Remove the chosen tasks and all cancelled tasks from the queue; the others keep their order."""
         remaining: list[Task] = []
         for task in self:
             if task.wanted and task not in chosen:
@@ -979,8 +975,7 @@ class FairQueue:
         return turn
 
     def record_dispatch(self, turn: int) -> None:
-        """Record that a request of this turn was dispatched. Requests admitted from now on get later turns.
-        """
+        """Record that a request of this turn was dispatched: requests admitted later get later turns."""
         if turn > self.now:
             self.now = turn
 

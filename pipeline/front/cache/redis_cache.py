@@ -156,8 +156,7 @@ def _get_name(key: CacheKey) -> bytes:
 
 
 def _decode(key: CacheKey, data: bytes | None) -> CachedOutput | None:
-    """Return the response in a Redis entry; None if the entry is missing, invalid or belongs to another key.
-    """
+    """Return the response in a Redis entry; None if it is missing, invalid or belongs to another key."""
     if not data:
         return None
     try:

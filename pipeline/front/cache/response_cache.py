@@ -174,8 +174,7 @@ class Flight:
                 loop.call_soon(_run, waiter, None)
 
     def end(self, answer: Answer | None) -> None:
-        """Handle the end of the running request: with a response, an error, or None if its client has left.
-        """
+        """Handle the end of the running request: a response, an error, or None if its client has left."""
         if isinstance(answer, list):
             self.succeed(Outcome.ANSWER, answer)
         elif answer is None:

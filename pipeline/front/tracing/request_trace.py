@@ -240,7 +240,7 @@ class RequestTrace:
         return [(f"{name}_START", self.received[0]), (f"{name}_END", self.received[1])]
 
     def list_sent(self) -> list[Event]:
-        """Return the instants at which the response was sent; none without a response."""
+        """Return the events of sending the response; none without a response, or if a model is the client."""
         if not self.sent[0] or self.caller is not None:
             return []
         return [(f"{self.protocol}_SEND_START", self.sent[0]), (f"{self.protocol}_SEND_END", self.sent[1])]

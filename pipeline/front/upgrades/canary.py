@@ -167,7 +167,7 @@ class Canary:
         request.enqueue(request.dag_run, request.node, inputs)
 
     def _name_version(self, dag_run: DagRun, version: str) -> None:
-        """Set the version that the answer names. The Op of a script sets it when it dispatches the task."""
+        """Set the version in the response. A script's Op sets it itself when it dispatches the task."""
         if dag_run.entry.model == self._candidate.key and not dag_run.entry.versioned:
             dag_run.request.model_version = version
 

@@ -32,7 +32,7 @@ class Verdict(StrEnum):
 
 
 class _Bet(NamedTuple):
-    """Logarithms of the growth of a stake's wealth, by outcome of a request, and of the stake's weight."""
+    """A bet of the sequential test: logarithms of its weight, and of its growth at each request outcome."""
 
     weight: float
     plus: float  # only the new model has changed the answer

@@ -125,7 +125,7 @@ class Shift:
             self._renew_late_s()
 
     def _renew_late_s(self) -> None:
-        """Compute the time above which a request is late, from the latest requests of the served version."""
+        """Compute the response time above which a request is late, from the served version's latest times."""
         if len(self._old_times) >= MIN_TIMES:
             ordered = sorted(self._old_times)
             self._late_s = self._settings.latency_limit * ordered[len(ordered) * 95 // 100]

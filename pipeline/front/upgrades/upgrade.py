@@ -171,7 +171,7 @@ class Upgrade:
         return self._describe_comparison()
 
     async def _compare_copies(self, verdicts: Collection[Verdict]) -> None:
-        """Compare copies of requests up to one of these verdicts, or for the configured minutes."""
+        """Compare copies of requests until the test has one of these verdicts, or time is up."""
         while self._test.verdict not in verdicts:
             sample = await self._get_sample()
             if sample is None:
