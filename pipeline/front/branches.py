@@ -66,7 +66,7 @@ class Branches:
         dag_run.cancels.append(self._leave)
 
     def add(self, parts: list[Part], acknowledge: Callable[[], None]) -> None:
-        """Run an answer of a decoupled step, in a new branch, through the steps behind that step.
+        """Run the later steps of the ensemble on an answer of the decoupled step, in a new branch.
 
         parts: the encoded answer. acknowledge: called when the branch has ended.
         """
@@ -98,7 +98,7 @@ class Branches:
         self._send()
 
     def end_branch(self, branch: Branch, answer: Answer) -> None:
-        """End the run of one decoupled answer through the later steps, and send its last answer in order.
+        """End a branch, and send its last answer to the client after all answers of earlier branches.
 
         An error ends the whole request.
         """

@@ -959,8 +959,8 @@ class FairQueue:
     def next(self, client: Client) -> int:
         """Return the turn that the client's next request would get, without admitting a request.
 
-        A client without pending requests joins at the current turn, even if its cancelled requests had later
-        turns.
+        A client without pending requests gets the turn after the current one, even if its cancelled requests
+        had later turns.
         """
         return (client.turn if client.pending and client.turn > self.now else self.now) + 1
 

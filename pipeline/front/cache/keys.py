@@ -81,7 +81,10 @@ def build_step_key(
 
 
 def _get_model_options(request: Request) -> tuple[Any, ...]:
-    """Return the options of a request that a model may read, besides its id, priority and timeout."""
+    """Return the request options that belong to the cache key: parameters and requested outputs.
+
+    Models may read these. The key does not contain the id, priority and timeout.
+    """
     options = request.options or NO_OPTIONS
     return dict(options.parameters), options.outputs
 

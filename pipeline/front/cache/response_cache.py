@@ -38,8 +38,8 @@ class Waiter(Protocol):
     def run(self, flight: Flight | None) -> None:
         """Run the request or the step, because no cached output exists.
 
-        flight: receives the output for identical requests that wait for it; None if no other request waits
-        for it.
+        flight: stores the output, and completes identical requests that wait; None if the output is not
+        cached.
         """
         ...
 

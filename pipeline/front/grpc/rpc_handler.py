@@ -157,7 +157,7 @@ class CallContext:
         raise AssertionError("abort raises AbortError")
 
     def begin_unary(self) -> None:
-        """Start to watch a unary call, which becomes slow after 20 ms, until `finish`."""
+        """Watch a unary call until `finish`. If it takes longer than 20 ms, `become_slow` is called."""
         self._bounds.slow_calls.add(self)
 
     def begin_last_response(self, size: int) -> None:

@@ -170,8 +170,8 @@ class HttpApp(HttpApplication):
     ) -> None:
         """Create the application. paths: returns the OpenAPI paths of the dialects, for /openapi.json.
 
-        overview: returns the body of /overview.json; None in a shard, where the front process serves that
-        page.
+        overview: returns the body of /overview.json. Omitted in a shard, which leaves that page to the
+        front-end process.
         """
         self._scheduler = scheduler
         self._access_log = scheduler.access_log

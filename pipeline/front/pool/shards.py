@@ -132,7 +132,7 @@ class ShardLink:
         return True
 
     def disconnect(self) -> None:
-        """Close the channel of a shard that has died or not started. Others serve its connections."""
+        """Close the channel of a shard that has died or not started; others serve its connections."""
         self.is_open = False
         self._receive()
         asyncio.get_running_loop().remove_reader(self._channel.socket)
@@ -273,9 +273,10 @@ class Shards:
             self.serve_in_front(slot, Duplicate(connection))
 
     def place(self, duplicate: Duplicate, slot: int, late: ShardLink | None = None) -> None:
-        """Send a connection to the shard with the fewest connections; without a usable shard, serve it here.
+        """Send a connection to the shard with the fewest connections.
 
-        late: a shard to exclude, because its requests wait for a slow run.
+        If no shard can serve the connection, the front-end process does. late: a shard to exclude, because
+        its requests wait for a slow run.
         """
         if not self._paused:
             for link in sorted(self._links, key=_count_duplicates):

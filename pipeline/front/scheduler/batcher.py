@@ -145,7 +145,7 @@ def count_alike(keys: Iterable[tuple[Any, ...] | None]) -> int:
 
 
 def ripe_in(may_grow: bool, oldest: float, policy: BatchPolicy, now: float) -> float:
-    """Return the seconds until queued requests may be dispatched under a configured queue delay; 0 means now.
+    """Return the seconds until queued requests may be dispatched under a configured queue delay; 0: now.
 
     may_grow: whether the requests fill no batch yet. oldest: instant at which the oldest request was queued.
     now: instant of time.monotonic().
@@ -212,8 +212,8 @@ def may_follow(tasks: int, open_tasks: int, waiting: int, rest_s: float) -> bool
 
     Between two dispatches the instance would be idle until the front-end process has sent responses and new
     tasks. Most clients whose requests are answered have sent new requests by then, so the next dispatch is
-    not small: at least half as many tasks must wait. A dispatch of a single model run is answered all at its
-    end, so this function does not apply to it (docs/decisions/batching.md).
+    not small: at least half as many tasks must wait. A dispatch of a single model run is answered as a whole,
+    so the function does not apply to it (docs/decisions/batching.md).
 
     tasks: size of the current dispatch. open_tasks: its tasks without an answer. waiting: queued tasks.
     rest_s: expected time of the open tasks. If negative, they are late, and no request shall wait behind a
@@ -233,9 +233,9 @@ def overtaking_tasks(waiting: int, per_task_s: float) -> int:
 class Pace:
     """Statistics of an Op's speed, from the durations of its recent dispatches in seconds; 0 without history.
 
-    A dispatch is a group of tasks that a worker gets together. usual_s: duration of a dispatch, with a high
-    weight of the latest; None before the first. run_s: mean duration of a dispatch. per_task_s: mean time of
-    an instance for one task.
+    A dispatch is a group of tasks that a worker gets together. usual_s: exponential average of the durations;
+    None before the first. run_s: mean duration of a dispatch. per_task_s: mean time of an instance for one
+    task.
 
     first_s: mean time of a dispatch until its requests have their first answers. per_row_s: the same time for
     one row. Both exclude the rest of streams: the length of a stream says nothing about the next request.
@@ -316,9 +316,10 @@ class Batcher:
     ) -> None:
         """Create the batcher and its worker pool; `pool.start` starts the processes.
 
-        plan: files and processes of the Op's workers. figures: the Op's metrics. fair_queue: order of the
-        clients. update_paces: called when `pace` has changed. of_steps: metrics by Op, if the workers run all
-        steps of an ensemble. limiter: of the service; None where runs need no resources.
+        plan: version, files and processes of the Op's workers. figures: the Op's metrics. fair_queue: the
+        turns of clients. update_paces: called when `pace` has changed. of_steps: metrics by Op, if the
+        workers run all steps of an ensemble. limiter: the rate limiter of the service; None if model runs
+        need no resources.
         """
         section = config.op[op]
         batching = plan.app.get_batching(op)
@@ -435,7 +436,7 @@ class Batcher:
 
     @property
     def idle(self) -> bool:
-        """Whether a new task would run at once: the queue is empty, and a worker instance has no work."""
+        """Whether a new task would run immediately: the queue is empty, and an instance has no work."""
         return not self.waiting and any(i.has_place and not i.in_flight for i in self.pool.instances)
 
     def rows_ahead(self, place: tuple[int, int] | None) -> int:

@@ -80,7 +80,7 @@ def register_gauges(
     """Register the Prometheus gauges of a service: versions, queues, instances, memory and API keys.
 
     batchers: by the name of the Op. pending: returns the number of pending requests in the front-end process.
-    shards: the processes with further requests of the only Op; None without shards.
+    shards: worker processes that have pending requests of their own; None without shards.
     """
 
     def per_op(read: Callable[[Batcher], int]) -> Rows:

@@ -620,10 +620,10 @@ class Scheduler:
         return dag_run
 
     def find_overload(self, client: Client) -> Overloaded | None:
-        """Return the error that any request of this client to the default model would get now, unparsed.
+        """Return the error that any request of this client to the default model would get now.
 
-        Returns None if only `begin_request` can decide. The error is counted, and must not be raised, because
-        it is shared.
+        The request then need not be parsed. Returns None if only `begin_request` can decide. The error is
+        counted, and must not be raised, because it is shared.
         """
         if self._pending < self._max_pending or self.traces.is_on or self._unloaded:
             return None

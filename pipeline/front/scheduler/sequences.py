@@ -142,7 +142,7 @@ class Turn:
         self.state = None if self.starts else self._sequence.state
 
     def begin(self, error: ServingError | None) -> None:
-        """Make the request the current one of its sequence. error: fails the request's tasks, unless None."""
+        """Make the request the current one of its sequence. error: if set, the request fails with it."""
         self._current, self._error = True, error
         self.state = None if self.starts else self._sequence.state
         if error is None:

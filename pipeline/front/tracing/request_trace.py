@@ -201,7 +201,10 @@ class RequestTrace:
         return span
 
     def begin_response(self, error: str = "") -> None:
-        """Record that the response is complete, and that its sending begins. error: its message, if any."""
+        """Record that the response is complete, and that its sending begins.
+
+        error: the error message; empty for a successful request.
+        """
         now = time.monotonic_ns()
         self.error = error
         self.complete = self.spans[0].end = now

@@ -119,7 +119,7 @@ class Canary:
         self._workers.enqueue(dag_run, node, inputs)
 
     def _is_repeatable(self, dag_run: DagRun, node: str) -> bool:
-        """Return whether a request may run with the new version, and after a failure with the served version.
+        """Return whether a request may run with the new version and, if that fails, with the served version.
 
         False for requests that name a version, and if the request has run with the new version before.
         """
