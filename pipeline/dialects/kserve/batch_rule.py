@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 
 class ShapedTensor(Protocol):
-    """An input tensor of a request, of which only the shape is known."""
+    """Interface of a request's input tensor, of which only the shape is needed."""
 
     @property
     def shape(self) -> Sequence[int]: ...
@@ -20,7 +20,10 @@ class BatchRule(NamedTuple):
     by_name: bool  # whether the requests have the same inputs, because some are optional
 
     def build_key(self, inputs: Mapping[str, ShapedTensor]) -> tuple[Any, ...]:
-        """Return a key that is equal for requests that may share a batch. inputs: of one request."""
+        """Return a key that is equal for requests that may share a batch.
+
+        inputs: the input tensors of a request, by name.
+        """
         shapes = tuple(tuple(inputs[name].shape[1:]) if name in inputs else None for name in self.inputs)
         return (shapes, tuple(sorted(inputs))) if self.by_name else (shapes,)
 

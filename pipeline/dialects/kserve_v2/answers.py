@@ -61,7 +61,7 @@ class Tensor(NamedTuple):
 
 
 def list_outputs(response_options: Sequence[Any]) -> list[str]:
-    """Return the names of the outputs that the client requests; an empty list requests all outputs."""
+    """Return the names of the outputs that the client requests; an empty list if it requests all outputs."""
     return [RequestedOutput(*output).name for output in ResponseOptions(*response_options).outputs or ()]
 
 
@@ -70,8 +70,8 @@ def render_json(
 ) -> list[Part]:
     """Encode the outputs of an inference as a KServe v2 response over HTTP: JSON, then raw bytes.
 
-    Returns the JSON document, followed by a part for each output that is sent as raw bytes, and then a part
-    for each output in shared memory, in the requested order. Raises UnprintableAnswer (HTTP 500) for a value
+    Returns the JSON document, followed by a part for each output that is sent as raw bytes. The last parts
+    are the outputs in shared memory, in the requested order. Raises UnprintableAnswer (HTTP 500) for a value
     that is no tensor. Raises KServeRefusal for an output that does not exist, can't be sent in JSON or does
     not fit into its shared memory.
     """

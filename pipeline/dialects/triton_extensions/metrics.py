@@ -345,8 +345,7 @@ def _escaped(value: str) -> str:
 class HostMetrics:
     """CPU and memory metrics of the machine, under Triton's metric names.
 
-    The CPU utilization is that since the previous call. In the first call, it is that since the machine's
-    start.
+    The CPU utilization covers the time since the previous call; in the first call, since the machine's start.
     """
 
     def __init__(self) -> None:
