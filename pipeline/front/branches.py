@@ -45,7 +45,7 @@ class Branch(DagRun):
 
 
 class Branches:
-    """All branches of a request: each runs the ensemble's later steps on one answer of a decoupled step.
+    """The branches of a request behind one decoupled step. Each runs the later steps on one answer.
 
     The client gets the branches' answers in the order of the decoupled step's answers. At most
     `max_inflight_requests` branches run at a time. The decoupled step gets the acknowledgement of an answer
@@ -152,7 +152,7 @@ def add_output(task: Task, parts: list[Part], acknowledge: Callable[[], None]) -
 
 
 def end_outputs(task: Task, parts: list[Part] | None) -> None:
-    """Record that a decoupled step has sent all its outputs.
+    """Record that a decoupled step sends no further output.
 
     parts: the last output, encoded; None if the step has sent its last output before.
     """

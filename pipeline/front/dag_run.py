@@ -319,7 +319,7 @@ class DagRun(msgspec.Struct, eq=False):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the request has a response or an error, or its client has left."""
+        """Whether the request has its response or its error, or its client has left."""
         return self._ended
 
     def begin(self) -> None:
@@ -499,7 +499,7 @@ class DagRun(msgspec.Struct, eq=False):
             self.entry.first_response_ms.observe((now - self.began) * _MS_PER_S)
 
     def end_answers(self, answer: Answer | None) -> None:
-        """End a request with several answers. answer: the last one; None if it has been sent already."""
+        """End a request with several answers. answer: the last; None if it was sent before."""
         if answer and not self.answered_at:
             self._record_first_response(answer, time.monotonic())
         last = [] if answer is None else [answer]
@@ -625,7 +625,7 @@ class Task(msgspec.Struct, eq=False):
         return self.dag_run.awaited.get(self.node) is self.inputs
 
     def message(self, index: int, tail: list[Part]) -> CallMessage:
-        """Return the message that sends the task to a worker. Large inputs are moved to `tail`.
+        """Return the message that sends the task to a worker. Large parts of the inputs are added to `tail`.
 
         index: position of the task in its dispatch (the batch of tasks sent to a worker).
         """

@@ -312,7 +312,7 @@ def _left_early(interrupted: bool) -> int:
 def _describe(op: str, app: App) -> str:
     """Return a log line about an Op: its numbers of processes and threads.
 
-    Tells why an Op has no threads although config.yml requests them.
+    Says why an Op has no threads although config.yml requests them.
     """
     places = placement(app, op)
     count, threads = len(places), len(places[0])
@@ -406,8 +406,8 @@ async def _drain(scheduler: Scheduler, repository: Repository, listeners: Listen
 def main(arguments: list[str]) -> None:
     """Run the front-end process: `python -m pipeline.front APP_FD`. Exits with the service's status.
 
-    `run_service` replaces its own process by this process. APP_FD: descriptor from which the service's
-    description (`App`) is read.
+    `run_service` replaces its process by this one. APP_FD: descriptor from which the service's description
+    (`App`) is read.
     """
     app = read_app(int(arguments[0]))
     outputs = Outputs(app.config.logging, app.name)

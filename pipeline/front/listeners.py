@@ -135,7 +135,7 @@ class Listeners:
     def reload_certificates(self) -> None:
         """Read the TLS files of config.yml again, for new connections.
 
-        If the files are invalid, raises ConfigError, and the old certificates stay in use.
+        Raises ConfigError for invalid files; the old certificates then stay in use.
         """
         if self.certificates is not None:
             self.certificates.reload()

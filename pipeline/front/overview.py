@@ -88,12 +88,12 @@ class Overview:
         return causes[::-1]
 
     def _sort_batchers(self) -> list[Batcher]:
-        """Return the batchers, sorted so that those of the most used Ops come first."""
+        """Return the batchers, those of the most used Ops first."""
         of_ops = self._scheduler.metrics.of_ops
         return sorted(self._scheduler.batchers.values(), key=lambda b: of_ops[b.op].queued, reverse=True)
 
     def _describe_op(self, batcher: Batcher) -> dict[str, Any]:
-        """Return the state and the metrics of an Op. Times are in seconds."""
+        """Return state and figures of an Op. Times are in seconds."""
         figures, pool = self._scheduler.metrics.of_ops[batcher.op], batcher.pool
         shards = self._scheduler.shards
         shares = figures.shares

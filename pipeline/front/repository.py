@@ -151,7 +151,7 @@ class Repository:
                 log.info("Nothing to load anew: neither the models' files nor the scripts have changed")
 
     async def _has_changed(self, op: str, pool: WorkerPool) -> bool:
-        """Return whether a loaded Op must be reloaded: its files have changed on disk, or can't be read."""
+        """Whether a loaded Op must be reloaded: its files have changed on disk, or can't be read."""
         if op in self._standings:
             return False
         try:
@@ -268,7 +268,7 @@ class Repository:
             log.warning("Op %s: %s", op, new.note)
 
     async def _plan(self, op: str) -> Plan:
-        """Return the plan for an Op's new workers, from its configuration and files on disk.
+        """Read an Op's configuration and files from disk, as the plan for its new workers.
 
         Runs in a thread, because folders may be slow to read. Raises LoadFailed.
         """
@@ -402,7 +402,7 @@ class ModelLoader(Repository):
     async def read_model(self, name: str) -> RepositoryContent:
         """Read a model, and the models of its ensemble steps, from disk without loading them.
 
-        Raises LoadFailed if a model can't be served, and NotReady while the service starts or stops.
+        Raises LoadFailed for a model that can't be served, and NotReady while the service starts or stops.
         """
         await self._copy_buckets(name)
         async with self._changing:
@@ -606,7 +606,7 @@ class ModelLoader(Repository):
         return self._standings.get(op) or super().standing(op)
 
     def _serves(self, name: str) -> bool:
-        """Return whether a version of the model is loaded and accepts requests."""
+        """Whether a version of the model is loaded and accepts requests."""
         models = self._scheduler.app.models
         return any(m.public_name == name and not self._scheduler.has_unloaded(m.key) for m in models)
 
@@ -720,7 +720,7 @@ def log_configurations(models: Iterable[ServedModel]) -> None:
 
 
 def _names_in(name: str, served: RepositoryContent) -> set[str]:
-    """Return the names of all models that are loaded together with a model, including its own name."""
+    """Return the names of all models that are loaded together with a model, its own included."""
     return {name, *(model.public_name for model in served.models)}
 
 
@@ -733,7 +733,7 @@ def _models_in(name: str, ops: Iterable[str]) -> set[str]:
 
 
 def _has_other_files(app: App, op: str, pool: WorkerPool) -> bool:
-    """Return whether the files of the Op on disk differ from those with which its workers were started."""
+    """Whether the files of the Op on disk differ from those that its workers were started with."""
     files = _files(app, op)
     return files is None or files != pool.plan.files  # None: the start reports the error
 
@@ -772,7 +772,7 @@ def _check_available(name: str, served: RepositoryContent) -> None:
 
 
 def find_error(name: str, served: RepositoryContent) -> UnavailableModel | None:
-    """Return why a version of this model, in any repository, can't be served; None if all can be served."""
+    """Return why a model of this name can't be served; None if all models of this name can."""
     return next((why for model, why in served.unavailable.items() if get_public_name(model) == name), None)
 
 

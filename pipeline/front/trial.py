@@ -367,7 +367,7 @@ async def _start(
 
 
 async def _race(order: TrialOrder, outputs: Outputs, fd: int, generator: LoadGenerator | None) -> None:
-    """Measure all candidates of an order. Write the progress and the results to the descriptor `fd`.
+    """Measure the candidates of an order, and write progress and results to the descriptor `fd`.
 
     generator: sends the requests over HTTP; None if no candidate has shards.
     """
@@ -396,7 +396,7 @@ def _write_report(fd: int, report: TrialReport) -> None:
 
 
 def main(fd: int, order: TrialOrder) -> None:
-    """Measure the throughput of an order's candidates. Write progress and results to the descriptor `fd`."""
+    """Measure the throughput of an order's candidates, and write progress and results to descriptor `fd`."""
     generator = LoadGenerator() if order.sharded else None
     logging = LoggingConfig(level="WARNING")
     outputs = Outputs(logging, _NAME)

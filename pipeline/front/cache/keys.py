@@ -90,7 +90,7 @@ def _get_model_options(request: Request) -> tuple[Any, ...]:
 
 
 def _describe_values(values: Mapping[str, Any]) -> list[tuple[Any, Part]]:
-    """Return the type and the raw bytes of each input tensor or value."""
+    """Return the type and the raw bytes of each input."""
     contents: list[tuple[Any, Part]] = []
     for name, value in values.items():
         if type(value) is np.ndarray and value.dtype.kind not in "OV":
@@ -118,7 +118,7 @@ def _join(
 def get_step_domain(op: str, load: int) -> bytes:
     """Return the cache domain of an Op: the part of its keys that identifies the loaded Op.
 
-    load: how often the Op was loaded. A reload changes the domain, so older entries no longer match.
+    load: unique number of the Op's load. A reload changes the domain, so older entries no longer match.
     """
     return f"step {op} {load}".encode()
 
@@ -126,7 +126,7 @@ def get_step_domain(op: str, load: int) -> bytes:
 def get_model_domain(model: ServedModel, loads: Sequence[int]) -> bytes:
     """Return the cache domain of a model: the part of its keys that identifies the loaded model.
 
-    loads: how often each of its Ops was loaded. The domain contains a hash of the model's description,
+    loads: unique numbers of the loads of its Ops. The domain contains a hash of the model's description,
     because a reload may change the graph of an ensemble without its models.
     """
     return f"model {model.key} {_hash(msgspec.to_builtins(model))} {list(loads)}".encode()

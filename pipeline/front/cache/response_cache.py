@@ -36,7 +36,7 @@ class Waiter(Protocol):
         ...
 
     def run(self, flight: Flight | None) -> None:
-        """Run the request or the step, because no cached output exists.
+        """Run the request or the step without a cached output.
 
         flight: stores the output, and completes identical requests that wait; None if the output is not
         cached.
@@ -297,9 +297,9 @@ class ResponseCache:
         waiter.run(flight)
 
     def store(self, key: CacheKey, output: CachedOutput) -> int:
-        """Store a response, and return how long that took in nanoseconds.
+        """Store a response, and return the nanoseconds that it took.
 
-        A response that is larger than the cache is counted, but not stored.
+        A response that is larger than the cache is counted, and not stored.
         """
         began_ns = time.perf_counter_ns()
         if not self.outputs.store(key, output):
@@ -323,7 +323,7 @@ class ResponseCache:
 
 
 def _is_cacheable(dag_run: DagRun) -> bool:
-    """Return whether the response to a request may be taken from the cache and stored in the cache."""
+    """Return whether the response to a request may come from the cache, and may be stored in it."""
     request = dag_run.request
     options = request.options
     return (

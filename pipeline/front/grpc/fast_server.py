@@ -54,7 +54,7 @@ for _name in ("_make_request_call_future", "_request_call", "_request_registered
 class FastServer(Server):
     """Drop-in replacement for grpc.aio's server that uses less CPU per unary call.
 
-    Only methods registered by name have handlers. Generic handlers and interceptors are not supported.
+    It serves only methods that are registered by name. Generic handlers and interceptors are not supported.
     """
 
     def __init__(self, handlers: MethodHandlers, options: Sequence[tuple[str, Any]]) -> None:

@@ -35,7 +35,7 @@ class OpenCalls:
             callback()
 
     def begin_stop(self) -> None:
-        """Call the stop callbacks of the open calls. Later calls are notified as soon as they begin."""
+        """Call the stop callbacks of the open calls. Callbacks that are registered later run immediately."""
         self._stopping = True
         for callback in tuple(self._calls.values()):
             if callback is not None:

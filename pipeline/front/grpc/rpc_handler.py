@@ -281,7 +281,7 @@ class UnaryMethod:
     async def respond(self, context: CallContext) -> bytes:
         """Return the encoded response of a call.
 
-        Raises grpc.aio.AbortError if the call ends with an error status.
+        Raises grpc.aio.AbortError if the call has ended with a status.
         """
         if self._guard is not None:
             await _check_guard(self._guard, self._name, context)

@@ -240,10 +240,7 @@ class _ReadingConnection(ClientConnection):
         return self._progress_bytes >= _PROGRESS_BYTES
 
     def restart_interval(self, now: float) -> None:
-        """Start a new measurement of the reading rate, if the client has read bytes.
-
-        now: instant of time.monotonic().
-        """
+        """Begin a new measurement of the reading rate, if the client has read on. now: time.monotonic()."""
         if self.makes_progress and self._base_bytes is not None:
             self._base_bytes += self._progress_bytes
             self._progress_bytes, self.since = 0, now
@@ -430,9 +427,9 @@ class _SendingConnection(ClientConnection):
 class PartialMessages:
     """Limits request messages that are still arriving: their time, and their total bytes.
 
-    The message of a unary call must arrive within `limits.body_timeout_s`. While both the front-end process
-    and the estimate for incomplete messages exceed `limits.bodies_bytes`, the connection that has sent most
-    is closed.
+    The message of a unary call must arrive within `limits.body_timeout_s`. While both the memory of the
+    front-end process and the estimated bytes of incomplete messages exceed `limits.bodies_bytes`, the
+    connection that has sent most is closed.
     """
 
     def __init__(self, limits: Limits, ports: Collection[int], access_log: AccessLog) -> None:
@@ -446,10 +443,7 @@ class PartialMessages:
         self._scan_timer: asyncio.TimerHandle | None = None
 
     def add(self, call: CallContext, *, unary: bool) -> None:
-        """Watch a call that waits for a request message.
-
-        unary: whether to end the call if the message is late.
-        """
+        """Watch a call that waits for a request message. unary: end the call if the message is late."""
         self._peers[call] = ""
         if unary:
             self._unary[call] = time.monotonic()
@@ -465,7 +459,7 @@ class PartialMessages:
             self._connections[peer].base_bytes.pop(call, None)
 
     def _scan(self) -> None:
-        """End unary calls with late messages, close connections over the limit, schedule the next scan."""
+        """End unary calls whose message is late, close connections over the limit, schedule the next scan."""
         self._scan_timer = None
         began = time.monotonic()
         self._time_out_before(began - self._timeout_s)

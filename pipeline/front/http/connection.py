@@ -133,7 +133,7 @@ class HttpApplication(ABC):
 
     @abstractmethod
     def refusal(self, error: ServingError, url: bytes) -> tuple[bytes, bytes]:
-        """Return header lines and body of the error response to an incomplete or invalid HTTP request.
+        """Return header lines and body of the error response to an incomplete or invalid request.
 
         url: the request target, as far as it was received.
         """
@@ -744,7 +744,7 @@ class RequestReader:
 
 
 def _parser(reader: RequestReader) -> httptools.HttpRequestParser:
-    """Return an httptools parser that calls the reader's callbacks (`on_url`, `on_header`, ...)."""
+    """Return a parser that calls the reader's callbacks (`on_url`, `on_header`, ...)."""
     parser = httptools.HttpRequestParser(reader)
     # `check_version` checks versions, for status 505.
     parser.set_dangerous_leniencies(lenient_data_after_close=True, lenient_version=True)

@@ -396,15 +396,15 @@ def check_method(request: HttpRequest, *allowed: str, list_allowed: bool = False
 
 
 class NotAllowed(ServingError):
-    """Raised for a method that the path does not have (405). The message names the method to use instead."""
+    """Raised for a method that the path does not have (405). Its message says what to send instead."""
 
     http_status = 405
     always_status = True
 
     def __init__(self, method: str, path: str, *allowed: str, hint: str = "") -> None:
-        """Create the error. allowed: the methods of the path, for the Allow header.
+        """Create the error. allowed: methods of the path, for the Allow header.
 
-        hint: text that replaces "use ..." in the message.
+        hint: text in place of "use ..." in the message.
         """
         super().__init__(f"{method} is not answered at {path}; {hint or f'use {allowed[0]}'}")
         self.allowed = allowed
@@ -418,7 +418,7 @@ class UnsupportedEncoding(MalformedBody):
 
 
 def check_content_encoding(request: HttpRequest) -> None:
-    """Raise UnsupportedEncoding (415) if the request body is compressed (RFC 9110 section 8.4)."""
+    """Raise UnsupportedEncoding (415) for a request with a compressed body (RFC 9110 section 8.4)."""
     encoding = header(request, b"content-encoding").strip().lower()
     if encoding not in ("", "identity"):
         raise UnsupportedEncoding(
@@ -436,7 +436,7 @@ def check_page_body(path: str, length: int | None, limits: Limits) -> None:
 
 
 def refusal_headers(error: ServingError) -> bytes:
-    """Return the header lines of an error, if any: Retry-After, Allow, Accept-Encoding, WWW-Authenticate."""
+    """Return an error's header lines, if any: Retry-After, Allow, Accept-Encoding, WWW-Authenticate."""
     lines = retry_after(error)
     if allowed := getattr(error, "allowed", ()):
         lines += b"allow: %b\r\n" % ", ".join(allowed).encode()
@@ -532,7 +532,7 @@ def _find_raw_input(media: str, body: bytes, raw_bodies: Mapping[str, str]) -> s
 
 
 def sniff_format(body: bytes) -> str:
-    """Return a description of a body's binary format, such as "a PNG image", by its first bytes.
+    """Return a description of the body's binary format, such as "a PNG image", by its first bytes.
 
     Empty for JSON and unknown formats.
     """
@@ -541,7 +541,7 @@ def sniff_format(body: bytes) -> str:
 
 
 def _sniff_media_type(body: bytes) -> tuple[str, str] | None:
-    """Return the media type and a description of a binary format, by its first bytes; None if unknown."""
+    """Return media type and description of a binary format by its first bytes; None if unknown."""
     if body[:4] == b"RIFF" and body[8:12] == b"WAVE":
         return "audio/wav", "a WAV file"
     return next((kind for start, kind in _FORMATS.items() if body.startswith(start)), None)

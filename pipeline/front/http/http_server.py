@@ -248,7 +248,7 @@ class HttpServer:
     async def until_silent(self, timeout_s: float) -> None:
         """Serve the open connections until all are closed, or for `timeout_s` plus SILENT_S seconds.
 
-        Closes each connection that has received no data for SILENT_S seconds.
+        Closes each connection that has had no traffic for SILENT_S seconds.
         """
         started = time.monotonic()
         over = started + timeout_s + SILENT_S

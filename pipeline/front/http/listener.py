@@ -48,7 +48,7 @@ class HeldRejections:
         self._timer: asyncio.TimerHandle | None = None
 
     def hold(self, reject: Reject, now: float) -> None:
-        """Call `reject`, which sends an error, HOLD_S after `now` (time.monotonic) or slightly earlier."""
+        """Call `reject`, which sends an error, HOLD_S after `now` (time.monotonic) or a little earlier."""
         self._held.append((int((now + HOLD_S) * TICKS_PER_S) / TICKS_PER_S, reject))
         if self._timer is None:
             self._set_timer(now)
@@ -184,7 +184,7 @@ class OpenConnection(asyncio.Protocol, ABC):
 
 
 class Listener:
-    """The state and the limits that all connections of one HTTP server share."""
+    """State and limits that all connections of one HTTP server share."""
 
     def __init__(self, limits: Limits, guard: HttpGuard | None = None) -> None:
         self.limits = limits
@@ -289,7 +289,7 @@ class Listener:
         self._unread_bytes -= self._unread.pop(connection, 0)
 
     def _abort_unread(self) -> None:
-        """Abort the connections with the most unsent bytes until the total is within its limit."""
+        """Abort the connections with the most unsent bytes until the rest is within the limit."""
         max_bytes = self._max_unread_bytes
         while self._unread_bytes > max_bytes:
             connection = max(self._unread, key=lambda connection: connection.unsent_bytes)

@@ -24,7 +24,7 @@ HOST = re.compile(rb"(?:\[[0-9A-Fa-f:.]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-
 
 
 def check_version(version: str) -> None:
-    """Raise ServingError (505) unless the request's HTTP version is 1.x. version: for example "1.1"."""
+    """Raise ServingError (505) unless the request's version is HTTP/1.x. version: such as "1.1"."""
     if not version.startswith("1."):
         raise _error_with_status(f"HTTP/{version} is not served here; send HTTP/1.1.", _VERSION_NOT_SUPPORTED)
 
@@ -83,7 +83,7 @@ def body_too_large(problem: str) -> ServingError:
 
 
 def _too_large(problem: str, http_status: int, keys: str = "") -> ServingError:
-    """Return an error that names the limit in config.yml to raise. keys: text after "limits"."""
+    """Return an error whose message tells where config.yml sets the limit. keys: text after "limits"."""
     error = TooLarge(f"{problem}; the limits of this service are in config.yml under limits{keys}")
     error.http_status = http_status
     return error

@@ -24,7 +24,7 @@ UNREAD = "Untaken answers"  # kind of the warnings about clients that read no re
 
 
 class Kind(NamedTuple):
-    """Key by which the log groups rejected requests: the class of the error, the protocol and the client."""
+    """Key by which the log groups rejected requests: the kind of error, the protocol and the client."""
 
     name: str
     endpoint: str
@@ -116,7 +116,7 @@ class AccessLog:
         log.debug("%s %s %s: %s in %.1f ms", endpoint, peer, one_line(what), outcome, took_ms)
 
     def close(self) -> None:
-        """Log the remaining sums at the end of the service."""
+        """Log the sums that are not logged yet, at the end of the service."""
         for kind in list(self._sums):
             self._log_sum(kind)
 
@@ -182,10 +182,7 @@ class Tracer:
             log.info("%s", self._line(op, grown))
 
     def _line(self, op: str, grown: dict[tuple[str, str], float]) -> str:
-        """Return the log line of a pipeline step (Op).
-
-        grown: increase of each metric since the previous line.
-        """
+        """Return the log line of a pipeline step (Op). grown: increase of each metric since the last line."""
 
         def sum_and_count(histogram: str) -> tuple[float, float]:
             name = f"paddlewheel_op_{histogram}"
@@ -204,5 +201,5 @@ class Tracer:
 
 
 def _mean_ms(total_s: float, count: float) -> str:
-    """Return the mean of several durations, as text in milliseconds."""
+    """Return the mean of times as text in milliseconds."""
     return f"{total_s / max(1.0, count) * 1000:.1f} ms"

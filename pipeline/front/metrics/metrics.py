@@ -438,8 +438,8 @@ _Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def custom_metrics(families_by_worker: Iterable[Iterable[OwnFamily]]) -> bytes:
     """Return the custom metrics that models count in their workers, in Prometheus' text format.
 
-    families_by_worker: metrics of each worker. Values of several workers with the same labels are added. For
-    gauges, the last value is used.
+    families_by_worker: metrics of each worker. Values of several workers under the same labels are added up.
+    For gauges the last value counts.
     """
     families: dict[str, OwnFamily] = {}
     samples: dict[str, _Samples] = {}

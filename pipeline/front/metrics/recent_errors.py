@@ -94,12 +94,12 @@ class RecentErrors:
         cause.requests = [*cause.requests[1 - MAX_REQUESTS :], FailedRequest(number, shown_id, time.time())]
 
     def list_causes(self) -> list[ErrorCause]:
-        """Return the causes of errors, sorted by their latest occurrence."""
+        """Return the causes of errors, the latest last."""
         return list(self._causes.values())
 
 
 def merge_causes(lists: Iterable[Iterable[ErrorCause]]) -> list[ErrorCause]:
-    """Return the causes of errors of several processes, sorted by time: the latest MAX_CAUSES."""
+    """Return the causes of errors of several processes, the latest last; at most MAX_CAUSES."""
     merged: dict[tuple[str, str, str, str], ErrorCause] = {}
     causes = [cause for causes in lists for cause in causes]
     for cause in sorted(causes, key=_get_time):

@@ -142,7 +142,7 @@ class Outputs:
             before = now
 
     def _is_full(self) -> bool:
-        """Return whether a pipe is full, so that a process may block until its output is read."""
+        """Return whether a pipe is full, so that a process may have to wait until its output is read."""
         return any(_free_bytes(fd) < PIPE_BUF for output in self._known for fd in output.read_ends)
 
     def _start(self) -> None:

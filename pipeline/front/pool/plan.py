@@ -146,7 +146,7 @@ def _with_model(app: App, op: str, conf: LocalServiceConf, directory: Path) -> t
 
 
 def _states(app: App, folders: list[Path]) -> Iterator[FileState]:
-    """Yield the path, inode, size and change time of each model file and of each Python file of the app."""
+    """Yield path, inode, size and change time of each model file and each Python file of the app."""
     files = [p for folder in folders for p in folder.rglob("*") if _NOT_OURS.isdisjoint(p.parts)]
     for path in [*files, *Path(app.script).parent.glob("*.py")]:
         try:

@@ -55,7 +55,10 @@ def _find_reasons(app: App) -> Iterator[str]:
 
 
 def divide_limits(app: App) -> App:
-    """Return the service's description for a shard, with its part of the limits on pending requests."""
+    """Return the service's description for one of its shards.
+
+    The shard gets an equal part of the limits on pending requests and rows.
+    """
     config = app.config
     keys = ("max_pending_requests", "max_pending_rows")
     parts = {key: max(1, getattr(config.dag, key) // config.shards) for key in keys}

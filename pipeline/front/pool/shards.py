@@ -260,7 +260,7 @@ class Shards:
         loop.add_reader(connection, self._choose, connection, slot)
 
     def _choose(self, connection: socket.socket, slot: int) -> None:
-        """Let a shard or the front-end process serve a new connection, depending on its first bytes."""
+        """Let a shard or the front serve a new connection, by its first bytes."""
         asyncio.get_running_loop().remove_reader(connection)
         _, timer = self._new.pop(connection)
         timer.cancel()
@@ -308,10 +308,7 @@ class Shards:
         self._free_slots.append(slot)
 
     def pause(self) -> None:
-        """Serve all connections in the front-end process from their next request on.
-
-        Each call needs a `resume`.
-        """
+        """Serve all connections in the front, from their next request on. Each call needs a `resume`."""
         self._paused += 1
         for connection, (slot, _) in list(self._new.items()):
             self._choose(connection, slot)
@@ -323,7 +320,7 @@ class Shards:
         self._paused -= 1
 
     async def until_empty(self) -> None:
-        """Wait until the shards have given back all connections. Call `pause` first."""
+        """Wait until the shards have given all connections back. Call `pause` before."""
         while self.connections:
             await asyncio.sleep(0.01)
 

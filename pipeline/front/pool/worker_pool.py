@@ -132,7 +132,7 @@ class BackOff:
     def note_failed_start(self, process: WorkerProcess) -> bool:
         """Record that a worker process has ended before it was ready.
 
-        Returns whether further starts are useless.
+        Return whether further starts are useless.
         """
         self._failed_starts += 1
         if self._failed_starts <= self._retries and not self.was_ready:
@@ -372,8 +372,9 @@ class WorkerPool:
 
         Raises StartFailed if the first new process fails; the old processes then stay. There is at most one
         process more than usual: the old processes end one by one. The new processes get no work until they
-        are as many as the remaining old ones. From then on, all requests go to new processes. So two versions
-        never answer at the same time, and half of the instances always serve.
+        are as many as the remaining old ones. From then on, all requests go to new processes. So requests
+        that are dispatched at the same time always get the same version, and half of the instances always
+        serve.
         """
         async with self._changing:
             successors = [await self._started_after_retries(plan, plan.places[0])]
@@ -530,7 +531,7 @@ class WorkerPool:
     # What the processes report:
 
     def became_ready(self, process: WorkerProcess) -> None:
-        """Put a ready worker process into service, or continue the replacement that waits for the process."""
+        """Put a ready worker process in service, or continue the replacement that waits for it."""
         run_isolated(self._starts.over, process)
         if process in self.processes:
             self._serves(process)
@@ -586,7 +587,7 @@ class WorkerPool:
             log.info("Worker %s (pid %d) has left: %s", process.name, process.pid, process.describe_death())
 
     def _replace_dead(self, process: WorkerProcess) -> None:
-        """Restart a dead process, unless the service stops or the starts keep failing."""
+        """Restart a dead process, unless the service stops or starts keep failing."""
         if self._stopping:
             return
         starts_again = True
@@ -724,7 +725,7 @@ class WorkerPool:
     def _order_instances(self) -> None:
         """Order the instances for dispatching: the first instance of each process, then the second of each.
 
-        The threads of one process share a GIL, so a request goes to another process first.
+        The threads of one process share a GIL.
         """
         rounds = itertools.zip_longest(*(process.instances for process in self.processes))
         self.instances = [instance for some in rounds for instance in some if instance is not None]

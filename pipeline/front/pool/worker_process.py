@@ -234,7 +234,7 @@ class Instance:
         return Dispatch(self._dispatches, list(tasks), deadline, now, now, rows)
 
     def _enter_flight(self, dispatch: Dispatch) -> None:
-        """Record a dispatch as sent, and start to watch its time limit."""
+        """Count a dispatch as sent, and watch its time limit."""
         self._dispatches += 1
         self.in_flight.append(dispatch)
         if self.process.streams:
@@ -253,7 +253,7 @@ class Instance:
         return self._arena.resident_bytes
 
     def read_activity(self) -> Activity | None:
-        """Return CPU time and state of the instance's process or thread; None if the process has ended."""
+        """Return CPU time and state of the instance's process or thread; None when the process has ended."""
         if self.process.is_remote:
             return self._arena.activity
         return self.process.read_activity(self._arena.thread_id)
@@ -325,7 +325,7 @@ class Instance:
         return [task for task in dispatch.tasks[:begun] if task is not None]
 
     def _watch(self, dispatch: Dispatch) -> None:
-        """Set the timer for `_check_late`, if `dispatch` is the instance's oldest dispatch."""
+        """Set the timer for `_check_late`, if the dispatch is the oldest of the worker instance."""
         if dispatch is not self.in_flight[0]:
             return
         late_at = self._kill_at(dispatch)
@@ -513,7 +513,7 @@ class Instance:
             self.abandoned = None
 
     def disconnect(self) -> None:
-        """Process the last replies of a dying worker process, and close the connection."""
+        """Process the last replies of a dying process, and close the connection."""
         if self._paused is not None:
             self._paused.cancel()
         try:
@@ -666,7 +666,7 @@ class WorkerProcess:
 
     @property
     def name(self) -> str:
-        """Name for logs: the Op with the numbers of the instances, for example "bert.0" or "bert.0-3"."""
+        """Name for logs: the Op with the numbers of the worker instances, as in "bert.0" or "bert.0-3"."""
         first, last = self.numbers[0], self.numbers[-1]
         return f"{self.op}.{first}" if first == last else f"{self.op}.{first}-{last}"
 
@@ -692,7 +692,7 @@ class WorkerProcess:
 
     @property
     def hangs(self) -> bool:
-        """Whether the model run of any instance seems to hang."""
+        """Whether the run of a worker instance seems to hang."""
         return any(instance.hangs for instance in self.instances)
 
     async def abandoned_calls_end(self) -> None:
@@ -811,8 +811,8 @@ def _remove_cancel(task: Task, dispatch: Dispatch, index: int) -> None:
 def time_limits(config: OpConfig) -> TimeLimits:
     """Return the time limits for the model runs of a pipeline step (Op), from its section of config.yml.
 
-    The settings are `timeout` and `run_timeout`. A remote Op has no `timeout` here, because its worker limits
-    and retries the calls.
+    The settings are `timeout` and `run_timeout`. A remote Op has no `timeout` here: its worker limits and
+    retries the calls.
     """
     timeout_ms = 0 if config.server_endpoints else max(0, config.timeout)
     return TimeLimits(timeout_ms / 1000 or math.inf, config.run_timeout or math.inf)

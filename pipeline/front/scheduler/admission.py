@@ -101,7 +101,7 @@ class Admission:
         return self._full_error
 
     def end_request(self, request: Request, client: Client) -> None:
-        """Stop counting a request as pending, because it has ended or its client has disconnected."""
+        """Stop counting a request as pending, after its answer, its failure or the client's disconnection."""
         self._rows -= request.rows
         self.fair_queue.end(client)
 
@@ -176,7 +176,7 @@ class Admission:
         return client.pending * max(1, self.fair_queue.clients) < self._max_pending
 
     def _find_larger(self, client: Client) -> Iterator[Task]:
-        """Yield the last task of each queue whose client still has more pending requests than this client."""
+        """Yield each queue's last task if its client has more requests than this client would then have."""
         for queue in self._queues.values():
             task = queue.last()
             if task is None or (other := task.dag_run.request.client) is None:

@@ -87,7 +87,7 @@ class BatchLimit:
                 self.used = self._candidate or self.limit
 
     def _compare(self, trial: Window, now: float) -> None:
-        """Evaluate a window with the trial's limit: test the limit once more, adopt it, or reject it."""
+        """Evaluate a window with the trial's limit: try once more, adopt the limit, or reject it."""
         self._ratios.append(trial.task_s / self._base_s)
         self.used = self.limit
         ends = len(self._ratios) == PAIRS or self._ratios[-1] > 1 + MAX_LOSS

@@ -131,9 +131,10 @@ def prefer_batch(rows: Iterable[int], policy: BatchPolicy) -> tuple[int, bool]:
 
 
 def count_alike(keys: Iterable[tuple[Any, ...] | None]) -> int:
-    """Return how many of the next queued requests may share a delayed batch: those with the same key.
+    """Return how many of the next queued requests may share a delayed batch.
 
-    keys: `Request.batch_key` of each request. An unknown key (None) matches any other.
+    The batch ends before the first request with another key. keys: `Request.batch_key` of each request. An
+    unknown key (None) matches any other.
     """
     count, first = 0, None
     for key in keys:
@@ -436,7 +437,7 @@ class Batcher:
 
     @property
     def idle(self) -> bool:
-        """Whether a new task would run immediately: the queue is empty, and an instance has no work."""
+        """Whether a new task would run at once: the queue is empty, and a worker instance has no work."""
         return not self.waiting and any(i.has_place and not i.in_flight for i in self.pool.instances)
 
     def rows_ahead(self, place: tuple[int, int] | None) -> int:
@@ -475,7 +476,7 @@ class Batcher:
         return self._queue.last()
 
     def record_error(self, error: ServingError) -> None:
-        """Count a request that this pipeline step (Op) has rejected or failed, in the Op's metrics."""
+        """Count a request that this pipeline step (Op) has refused or failed, in the Op's metrics."""
         self._figures.failed += 1
         self._figures.failures.count(error)
 
@@ -531,7 +532,10 @@ class Batcher:
         return True
 
     def _delay(self, task: Task) -> None:
-        """Move a task behind all others of its priority, because its queue policy's timeout has passed."""
+        """Move a task behind all others of its priority, because its queue policy's timeout has passed.
+
+        Does nothing if the task has left the queue.
+        """
         if task.wanted and not task.left_queue:
             self._queue.insert(task.delayed())
             self.dispatch_soon()
@@ -555,7 +559,7 @@ class Batcher:
             asyncio.get_running_loop().call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
-        """Send queued tasks to free worker instances until tasks, instances or resources are used up."""
+        """Send queued tasks to free worker instances until tasks, instances or resources run out."""
         self._dispatching = False
         if self.limited is None:
             self._dispatch_tasks()
@@ -607,7 +611,7 @@ class Batcher:
             self._send(instance, chosen, now)
 
     def _choose_size(self, tasks: TaskQueue | list[Task], free_instances: int, now: float) -> int:
-        """Return how many of the queued tasks to send to one worker instance together."""
+        """Return how many of these queued tasks to send to a worker instance together."""
         alike = self._list_alike(tasks)
         if len(alike) < len(tasks):
             next_task = next(itertools.islice(tasks, len(alike), None))
@@ -643,7 +647,7 @@ class Batcher:
         return not policy.max_rows or rows < policy.max_rows
 
     def _may_get(self, instance: Instance, tasks: list[Task], now: float) -> bool:
-        """Return whether an instance may get tasks now. If it must wait for a fuller batch, set a timer."""
+        """Return whether an instance may get tasks now. If it waits for a fuller batch, a timer is set."""
         if not instance.has_place:
             return False
         if instance.in_flight:
@@ -670,7 +674,7 @@ class Batcher:
     def _free(self, first: Task, now: float) -> list[Instance]:
         """Return the worker instances that may get tasks now. The last used is first: its caches are warm.
 
-        first: the next task. If an idle instance must wait for a fuller batch, a timer is set.
+        first: the next task. If an idle instance has to wait for a fuller batch, a timer is set.
         """
         ripe: list[Instance] = []
         busy: list[Instance] = []
@@ -731,7 +735,7 @@ class Batcher:
     def _dispatch_suspects(self, now: float) -> bool:
         """Send each suspect (a task that may have killed a worker) alone to an idle process.
 
-        Returns False if a suspect has to wait for an idle process.
+        Return false if a suspect has to wait for an idle process.
         """
         while self._suspects:
             task = self._suspects[0]
@@ -820,10 +824,7 @@ class Batcher:
     # What the instances and their pool report:
 
     def _trace_reply(self, instance: Instance, dispatch: Dispatch, reply: Reply, *, profiles: bool) -> None:
-        """Add a model run to the traces of its requests.
-
-        profiles: whether to record also its stage durations.
-        """
+        """Add a run of the model to the traces of its requests. profiles: also record its stage durations."""
         if profiles:
             self.add_timings(instance, dispatch, reply)
         trace_reply(self.op, instance, dispatch, reply)
@@ -906,7 +907,7 @@ class Batcher:
             self._in_order.release_results()
 
     def declined(self, tasks: Sequence[Task]) -> None:
-        """Queue tasks again that the worker has given back unbegun, unless another instance runs them."""
+        """Queue recalled tasks again that the worker has not begun, unless another instance runs them."""
         for task in tasks:
             if not task.moved:
                 self._push_again(task)
@@ -934,7 +935,7 @@ class Batcher:
             self._run_elsewhere(instance, verdict, len(not_begun))
 
     def _are_all_late(self) -> bool:
-        """Return whether the model run of each ready instance is late, so that queued tasks would wait."""
+        """Whether the run of each ready instance is late, so that queued tasks would wait."""
         began = time.monotonic() - late_after_s(self.pace.usual_s, self.held_s)
         instances = self._list_ready_instances()
         return all(i.in_flight and i.in_flight[0].run_began < began for i in instances)
@@ -966,7 +967,7 @@ class Batcher:
         return RunTimes(self.pace.usual_s, self.pace.run_s, self.held_s)
 
     def _timeout_error(self) -> DeadlineExceeded:
-        """Return the error for a request whose last try exceeded the Op's timeout."""
+        """Return the error for a request whose last try was over the Op's timeout."""
         tries = f" in each of {self._tries} tries" if self._tries > 1 else ""
         return DeadlineExceeded(
             f"[{self.op}] took more than op.{self.op}.timeout ({self._timeout_s * 1000:g} ms){tries}: the "
@@ -982,7 +983,7 @@ class Batcher:
 
     @isolated(None)
     def _learn_batch_limit(self, learned: BatchLimit, dispatch: Dispatch, now: float) -> None:
-        """Pass a finished dispatch to the search of `batch_size: auto`; apply and log a new limit."""
+        """Add a dispatch to the search of `batch_size: auto`, and apply and log a new limit."""
         before = learned.limit
         if learned.record(dispatch.queued_at, dispatch.began, now, len(dispatch.tasks)):
             self.limit_batches(learned.used)

@@ -32,7 +32,7 @@ class Claim(NamedTuple):
     needs: RunNeeds
 
     def conflicts_with(self, other: Claim) -> bool:
-        """Return whether the instances of both claims need the same resource."""
+        """Return whether both instances need the same resource."""
         resources = {resource for resource, _ in self.needs.counts}
         return any(resource in resources for resource, _ in other.needs.counts)
 
@@ -130,7 +130,7 @@ class LimitedRuns:
         return selected
 
     def begin(self, instance: LimitedInstance) -> None:
-        """Record that a selected instance has begun a run, which holds its resources."""
+        """Record that a selected instance has begun a run, and holds its resources."""
         claim = self._get_claim(instance)
         self._limiter.now = claim.virtual_time
         self._times[instance.number] = claim.virtual_time + claim.needs.priority

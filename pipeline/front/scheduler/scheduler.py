@@ -345,7 +345,7 @@ class Scheduler:
         self._renew_entries()
 
     def is_idle(self, op: str) -> bool:
-        """Return whether the pipeline step (Op) has no queued request and an instance without work."""
+        """Return whether the pipeline step (Op) has an instance without work, and no request is queued."""
         batcher = self._batchers.get(op)
         return batcher is not None and batcher.idle
 
@@ -858,7 +858,7 @@ class Scheduler:
         await asyncio.gather(*(batcher.pool.unload() for batcher in batchers))
 
     async def until_ready(self) -> None:
-        """Wait until every pipeline step (Op) has a ready worker; for a model repository, all its workers.
+        """Wait until every pipeline step (Op) has a ready worker; of a model repository, all its workers.
 
         Raises StartFailed if an Op can't be started.
         """

@@ -354,7 +354,7 @@ class Sequences:
         return groups
 
     def clear_backlog(self, error: ServingError) -> None:
-        """Fail the requests of all sequences that wait for a slot, because no instance will be available."""
+        """Fail the requests of the sequences that wait for a slot, because no instance will come."""
         while self._backlog:
             sequence = self._backlog.popleft()
             if not sequence.has_slot:

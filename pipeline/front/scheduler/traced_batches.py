@@ -40,7 +40,7 @@ def trace_reply(op: str, instance: Instance, dispatch: Dispatch, reply: Reply) -
 
 
 def trace_lost(op: str, process: WorkerProcess) -> None:
-    """Add the unfinished model runs of a dying worker process to the traces of its requests."""
+    """Add the runs that a dying worker process leaves unfinished to the traces of its requests."""
     now = to_ns(time.monotonic())
     for instance in process.instances:
         for dispatch in instance.in_flight:

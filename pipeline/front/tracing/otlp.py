@@ -143,14 +143,14 @@ class SpanExporter:
         self._connection: http.client.HTTPConnection | None = None
 
     def add(self, trace: RequestTrace, *, is_last: bool) -> int:
-        """Add the spans of a trace to the next transmission. Send the transmission if it is due or full."""
+        """Add the spans of a trace to the next transmission, and send it if it is due or full."""
         self._spans += list_spans(trace, time.time_ns() - time.monotonic_ns())
         self._traces += 1
         is_due = time.monotonic() >= self._sent_at + self._delay_s
         return self.close() if is_last or is_due or len(self._spans) >= self._batch_size else 0
 
     def close(self) -> int:
-        """Send the remaining spans. Return the number of traces that the collector has not accepted."""
+        """Send the spans that wait. Return the number of traces that the collector has not accepted."""
         spans, self._spans = self._spans, []
         traces, self._traces = self._traces, 0
         self._sent_at = time.monotonic()

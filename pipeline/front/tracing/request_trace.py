@@ -42,7 +42,7 @@ COMPUTE_EVENTS = ("COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", 
 
 
 class Compute(NamedTuple):
-    """Instants of a model run for a traced request, in nanoseconds, in the order of `COMPUTE_EVENTS`."""
+    """Instants of the run of a model for a request, in nanoseconds, in the order of `COMPUTE_EVENTS`."""
 
     start: int
     input_end: int

@@ -166,7 +166,7 @@ class TraceLog:
         return 0
 
     def close(self) -> int:
-        """Write the remaining traces. Return the number of traces that could not be written."""
+        """Write the traces that wait. Return the number of traces that could not be written."""
         return self._flush(indexed=bool(self._log_frequency)) if self._traces else 0
 
     def _flush(self, *, indexed: bool) -> int:

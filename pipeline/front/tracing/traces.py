@@ -59,7 +59,7 @@ class TraceSetting:
         collect: Callable[[TraceSetting, bool, RequestTrace], None],
         open_spans: dict[str, Span],
     ) -> None:
-        """Create the setting. sink: writes the traces; None if they are written to no file.
+        """Create the setting. sink: writes or sends the traces; None if no destination is configured.
 
         collect: called with the setting, whether the trace counts, and the trace.
         """
@@ -76,7 +76,7 @@ class TraceSetting:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all traces of the setting's count are collected."""
+        """Whether the traces of the setting's count are all collected."""
         return self.remaining == 0 and self.collected == self._chosen
 
     def sample(self, parent: TraceParent | None) -> RequestTrace | None:
@@ -226,7 +226,7 @@ class Traces:
                 time.sleep(_GATHER_S)
 
     def close(self) -> None:
-        """Write the remaining traces at the end of the service, within `CLOSE_S` seconds."""
+        """Write the traces that wait, at the end of the service, within `CLOSE_S` seconds."""
         if self._thread is None:
             return
         for setting in (self._setting, *self._settings.values()):

@@ -87,7 +87,10 @@ def _compare_lists(old: list[Any], new: list[Any], tolerances: Tolerances, outpu
 
 
 def _compare_texts(old: str, new: str, tolerances: Tolerances, output: str) -> Difference | None:
-    """Compare two texts. If both contain numbers as text, as some hooks return them, compare the numbers."""
+    """Compare two texts.
+
+    If both are JSON numbers, lists or objects, as some hooks return, compare the values.
+    """
     if old == new:
         return None
     old_numbers, new_numbers = _parse_printed(old), _parse_printed(new)
@@ -97,7 +100,7 @@ def _compare_texts(old: str, new: str, tolerances: Tolerances, output: str) -> D
 
 
 def _parse_printed(text: str) -> Any:
-    """Return the JSON value of a text that contains a number, a list or an object; None for other texts."""
+    """Return the JSON value of a text that is a number, a list or an object; None for other texts."""
     if not text[:1].lstrip("-").strip("[{") or text[:1].isdigit():
         try:
             return msgspec.json.decode(text)
@@ -138,7 +141,7 @@ def _are_scores(values: Array) -> bool:
 
 
 def _are_probabilities(scores: Array) -> bool:
-    """Return whether each row contains the probabilities of several classes, with a sum of 1."""
+    """Return whether each row has the probabilities of several classes, whose sum is 1."""
     if not scores.ndim or scores.shape[-1] < 2:
         return False
     return bool(np.all(np.abs(scores.sum(-1) - 1.0) <= _SUM_TOLERANCE))

@@ -62,7 +62,7 @@ class Canary:
         self._progress = asyncio.Event()
 
     async def start(self) -> None:
-        """Start all workers of the new version, and begin the canary's first step. Raises StartFailed."""
+        """Start all workers of the new version, and begin the first step. Raises StartFailed."""
         await self._workers.start()
         self.shift.begin_step()
 

@@ -23,7 +23,7 @@ class UpgradeRefused(InvalidInput):
 
 
 class Interface(NamedTuple):
-    """Inputs and outputs of a model version: data type and shape as text, by name."""
+    """Inputs and outputs of a model version: datatype and shape as text, by name."""
 
     inputs: Mapping[str, str]
     optional: frozenset[str]  # names of inputs that a request may omit
@@ -166,7 +166,7 @@ def check_canary(scheduler: Scheduler, candidate: Candidate) -> None:
 
 
 def _check_interface(name: str, version: str, old: Interface, new: Interface) -> None:
-    """Raise UpgradeRefused for a version that does not accept the requests of the old version."""
+    """Raise UpgradeRefused for a version that does not take the requests of the old version."""
     error = find_interface_error(old, new)
     if error:
         raise UpgradeRefused(f"version {version} of model {name!r} {error}")

@@ -226,7 +226,7 @@ class MirrorWorkers(VersionWorkers):
         )
 
     def _yield_cpu(self) -> None:
-        """Give new worker processes the lowest CPU priority. Threads that they start later inherit it."""
+        """Give new worker processes the lowest priority. Threads that they start later inherit it."""
         for process in self._pool.processes:
             if self._share_cpu or process.pid in self._yielding:
                 continue

@@ -20,7 +20,7 @@ _RENEW_AFTER = 20  # requests of the new version, until the limit of late reques
 
 @dataclass(frozen=True)
 class CanarySettings:
-    """Settings of a canary release, as a client requests them."""
+    """Settings of a canary, as a client requests them."""
 
     shares: tuple[float, ...] = ()  # percent of the requests, by step, ascending; empty: no canary
     requests: int = 100  # that the new version gets in each step

@@ -58,7 +58,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True)
 class UpgradeSettings:
-    """Settings of a model upgrade, as a client requests them."""
+    """Settings of an upgrade, as a client requests them."""
 
     requests: int = 2000  # compared; 0: until the end of `minutes`
     minutes: float = 0.0  # 0: until the last request
@@ -127,7 +127,7 @@ class Upgrade:
                 self.end(result, reason)
 
     async def _conclude(self) -> tuple[Result, str]:
-        """Carry out the upgrade. Return its result and the reason."""
+        """Carry out the upgrade, and return its result with the reason."""
         try:
             return Result.ACCEPTED, await self._repository.unless_stopped(self._carry_out())
         except _Refused as exc:
@@ -152,9 +152,9 @@ class Upgrade:
         log.log(level, "Upgrade of model %s from version %s to %s: %s: %s", name, old, new, result, reason)
 
     async def _carry_out(self) -> str:
-        """Compare the versions, shift requests to the new version, and switch to it.
+        """Compare the versions, shift requests to the new one, and switch to it.
 
-        Returns a description of the comparison.
+        Return a description of the comparison.
         """
         await self._start_workers()
         self.phase, self.reason = Phase.COMPARING, "answers are compared"
@@ -181,7 +181,7 @@ class Upgrade:
         self._check_verdict()
 
     async def _shift_requests(self, canary: Canary) -> None:
-        """Send a growing share of the live requests to the new version, and continue to compare copies."""
+        """Send a growing share of the live requests to the new version, and go on to compare copies."""
         self.phase, self.reason = Phase.CANARY, "workers of the new version start"
         self._deadline = float("inf")
         try:
@@ -277,14 +277,14 @@ class Upgrade:
                 self._examples.append(change)
 
     async def _finish_old(self, run: MirroredRun) -> Any:
-        """Wait for the old version's answer and return it. Raises _Inconclusive if its worker hangs."""
+        """Return the answer of the old version. Raises _Inconclusive if its worker hangs."""
         await asyncio.wait({run.answer}, timeout=_OLD_LIMIT_S)
         if not run.answer.done():
             raise _Inconclusive(f"the old version has not answered a copied request in {_OLD_LIMIT_S:g} s")
         return run.answer.result()
 
     async def _finish_new(self, run: MirroredRun, old_s: float) -> Any:
-        """Wait for the new version's answer and return it. Raises _Refused if its worker dies or hangs."""
+        """Return the answer of the new version. Raises _Refused if its worker dies or hangs."""
         limit_s = max(self._settings.timeout_s, _HANG_FACTOR * old_s)
         until = time.monotonic() + limit_s
         while not run.answer.done() and time.monotonic() < until:

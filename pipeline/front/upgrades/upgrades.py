@@ -15,7 +15,7 @@ from pipeline.front.upgrades.upgrade import CANCELLED, Result, Upgrade, UpgradeS
 
 
 class Upgrades:
-    """Begins and cancels upgrades of models, and keeps the last upgrade of each model."""
+    """Begins and cancels upgrades of models, and finds the last upgrade of each model."""
 
     def __init__(self, scheduler: Scheduler, repository: Repository) -> None:
         self._scheduler = scheduler
@@ -87,7 +87,7 @@ class Upgrades:
             task.result()  # a fault goes to the log
 
     def find_upgrade(self, name: str) -> Upgrade:
-        """Return the last upgrade of a model. Raises UnknownService (HTTP 404) if the model had none."""
+        """Return the last upgrade of a model. Raises UnknownService (HTTP 404) if there is none."""
         try:
             return self._upgrades[name]
         except KeyError:
