@@ -15,7 +15,7 @@ from pipeline.plugins import Plugin, call_plugin, load
 
 
 class Dialects:
-    """The HTTP handlers and gRPC methods of all installed dialects (request formats such as KServe v2)."""
+    """HTTP handlers and gRPC methods of all installed dialects (request formats such as KServe v2)."""
 
     def __init__(self, plugins: Sequence[Plugin], scheduler: Scheduler, repository: Repository) -> None:
         """Load the dialects of the installed plugins.

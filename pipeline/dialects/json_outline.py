@@ -180,7 +180,7 @@ class _Scan:
         return Outline(b"".join(parts), [self._text[begin:end] for begin, end in self._spans])
 
     def _scan_piece(self, start: int) -> int:
-        """Scan the piece of text that begins at `start`. Return the end of the piece.
+        """Scan the piece of text that begins at `start`, and return its end, the start of the next piece.
 
         A piece never ends between a backslash and the character that it escapes.
         """

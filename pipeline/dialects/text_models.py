@@ -125,7 +125,7 @@ def decode_body(body: bytes, kind: type[Any], limits: Limits) -> Any:
 class TextHttp(ScanFirst, HttpHandler):
     """Base class of the HTTP handlers for text models: builds requests, sends errors in the API's format.
 
-    The handlers of OpenAI's and TEI's APIs are subclasses.
+    The handlers of OpenAI's and TEI's APIs derive from it.
     """
 
     def __init__(self, scheduler: Scheduler, models: TextModels) -> None:

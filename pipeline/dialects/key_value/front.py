@@ -280,7 +280,7 @@ class KeyValueHttp(ScanFirst, HttpHandler):
 
 @functools.lru_cache(maxsize=64)  # most requests have one of a few paths
 def _service_and_method(path: str) -> tuple[str, str] | None:
-    """Return the service and the method in a path `/{service}/{method}`; None for any other path."""
+    """Return service and method of a path `/{service}/{method}`; None for any other path."""
     segments = path.split("/")
     if len(segments) != 3 or not segments[1] or not segments[2] or ":" in segments[2]:
         return None

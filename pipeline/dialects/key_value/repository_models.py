@@ -63,7 +63,7 @@ class RepositoryModels:
         return model.signature is not None and not self._scheduler.has_unloaded(model.key)
 
     def usage(self) -> str:
-        """Return the path and the body of a valid request as text, for error messages."""
+        """Return the path and body of a valid request as text, for error messages."""
         for model in self._scheduler.app.models:
             if example := get_text_example(model):
                 return f"POST /{model.name}/prediction with a body like {build_message(example)}"

@@ -454,7 +454,7 @@ def _decode_body(text: bytes) -> Body:
 
 
 def make_message(body: Body, service: str, method: str) -> Request:
-    """Convert a decoded JSON body to a protobuf `Request`. Raises MalformedBody for invalid values."""
+    """Convert a decoded JSON body to a protobuf `Request`. Raises MalformedBody for an invalid value."""
     return Request(
         key=[key or "" for key in body.key or ()],
         value=[value or "" for value in body.value or ()],

@@ -60,7 +60,7 @@ class KServeModel:
     def reads_sequences(self) -> bool:
         """Whether the model's code can read the sequence id and flags of a request.
 
-        Other models would ignore the sequence, so their requests must not belong to one.
+        Requests of a sequence to other models are rejected, because these would ignore the sequence.
         """
         return not self.op or (self.config is not None and get_runner(self.config) == "python")
 
@@ -89,7 +89,7 @@ class KServeModel:
 
     @property
     def platform(self) -> str:
-        """Platform in the model metadata: Triton's name, or paddlewheel_model or paddlewheel_service."""
+        """Platform in the model metadata, as Triton names it, or paddlewheel_model or paddlewheel_service."""
         if self.config is not None:
             return str(self.config["platform"] or self.config["backend"])
         return "paddlewheel_model" if self.op else "paddlewheel_service"
@@ -169,11 +169,11 @@ class KServeModels:
         return sorted(models, key=lambda model: (model.name, int(model.version)))
 
     def loaded(self) -> Iterable[KServeModel]:
-        """Return the models that are not unloaded, sorted by name and version."""
+        """Return the models that are not unloaded, in the order of names and versions."""
         return [model for model in self.all() if not self._scheduler.has_unloaded(model.key)]
 
     def unavailable(self) -> Mapping[str, tuple[str, str]]:
-        """Return the version and the reason of each model that can't be served, by the model's identifier."""
+        """Return version and reason of each model that can't be served, by the model's identifier."""
         return self._scheduler.app.unavailable
 
     def repository_names(self) -> list[str]:
@@ -181,7 +181,7 @@ class KServeModels:
         return self._repository.names()
 
     def is_ambiguous(self, name: str) -> bool:
-        """Return whether several repository folders contain a model of this name, so that none is served."""
+        """Return whether several repository folders hold a model of this name, so that none is served."""
         return self._repository.is_ambiguous(name)
 
     def loading_versions(self, name: str) -> list[str]:
@@ -189,7 +189,7 @@ class KServeModels:
         return self._repository.loading_versions(name)
 
     def versions(self, name: str) -> list[str]:
-        """Return the loaded versions of a model in ascending order; empty for an unknown name."""
+        """Return the loaded versions of a model, ascending; empty for an unknown name."""
         keys = [key for key in self._app_models.keys.get(name, ()) if not self._scheduler.has_unloaded(key)]
         return [model.version for key in keys if (model := self._current(key)) is not None]
 
@@ -256,7 +256,7 @@ class KServeModels:
     # Loading and unloading:
 
     def list_ops(self, name: str) -> list[str]:
-        """Return the names of the Ops (steps) that load and unload with a model; empty for unknown models."""
+        """Return the names of the Ops (steps) that load and unload with a model; empty for unknown names."""
         return [
             op for key in self._app_models.keys.get(name, ()) for op in self._app_models.served[key].graph.ops
         ]

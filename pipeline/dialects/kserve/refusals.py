@@ -20,7 +20,7 @@ _QUEUE_FULL = "[request id: <id_unknown>] Exceeds maximum queue size: "
 
 
 class KServeRefusal(InvalidInput):
-    """Raised for a request that Triton would reject, too, with Triton's message and status.
+    """Raised to reject a request with a message and a status like those of Triton.
 
     code: gRPC status code, which determines the HTTP status; see HTTP_STATUSES. By default, the HTTP status
     is 400.

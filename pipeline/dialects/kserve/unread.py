@@ -41,7 +41,7 @@ class Written(IntEnum):
 class UnreadTensor(Unread, eq=False):
     """An input tensor of a KServe request, which the worker process decodes instead of the front process.
 
-    `data` contains its elements, as the client encoded them.
+    `data` has its elements, as the client encoded them.
     """
 
     kind = "kserve.tensor"

@@ -125,7 +125,7 @@ def _is_list(item: msgspec.Raw) -> bool:
 
 
 def _takes_lists(signature: Signature) -> bool:
-    """Return whether an instance may be a list with one value for each input, like a row of a table."""
+    """Return whether an instance may be a list with a value for each input, as a row of a table."""
     return signature.has_rows and all(len(spec.shape) == 1 for spec in signature.inputs)
 
 

@@ -27,7 +27,7 @@ _KINDS = {str: "text", bool: "true or false", dict: "an object", list: "a list",
 class UnreadRows(Unread, eq=False):
     """An input of a KServe v1 request, which the worker process decodes instead of the front process.
 
-    `data` is a JSON array with one element for each instance.
+    `data` is a JSON array with an element for each instance.
     """
 
     kind = "kserve_v1.rows"

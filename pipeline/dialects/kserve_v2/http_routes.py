@@ -215,7 +215,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _event(document: Part) -> bytes:
-    """Return a server-sent event that contains a JSON document."""
+    """Return a server-sent event with a JSON document."""
     return b"data: %b\n\n" % bytes(document)
 
 
@@ -287,7 +287,7 @@ class HttpExtensions:
 
 
 def parse_registration(document: Any) -> tuple[str, int, int]:
-    """Return the key, offset and size in bytes of a region from a JSON request to register shared memory.
+    """Return key, offset and size in bytes of a region, from a JSON request to register shared memory.
 
     Raises KServeRefusal for missing members and wrong types.
     """
@@ -572,7 +572,7 @@ class V2Http(HttpHandler):
         return _BINARY % length
 
     def _get_error_type(self, request: HttpRequest, error: ServingError) -> bytes:
-        """Return the content-type header line of an error response."""
+        """Return the content-type header of an error response."""
         return _content_type(request.path, error)
 
     def _send(self, request: HttpRequest, parts: list[Part], head: bytes) -> None:

@@ -59,7 +59,7 @@ class InputTensor(msgspec.Struct, eq=False):
 
 
 class InferRequest(msgspec.Struct, eq=False):
-    """A KServe v2 inference request, parsed from HTTP or gRPC, but not yet checked against the model."""
+    """A KServe v2 inference request, parsed from HTTP or gRPC, before its check against the model."""
 
     request_id: str = ""
     inputs: dict[str, InputTensor] = {}  # by name

@@ -569,7 +569,7 @@ BuildRequest = Callable[[InferMessage, CallContext], Request]
 
 
 class StreamRequest:
-    """A request in a ModelStreamInfer call, until its last response is written."""
+    """A request of a ModelStreamInfer call, until its last response is written."""
 
     def __init__(self) -> None:
         self.id = ""
@@ -578,7 +578,7 @@ class StreamRequest:
         self.message: bytes | ServingError | None = None  # the only response, while earlier requests wait
 
     def parse(self, message: InferMessage) -> None:
-        """Set the fields that responses repeat, from the request message."""
+        """Set the fields that responses repeat, from the message of the request."""
         self.id = message.fields.id
         parameter = message.fields.parameters.get(_EMPTY_FINAL)
         self.wants_empty_final = parameter is not None and parameter.bool_param

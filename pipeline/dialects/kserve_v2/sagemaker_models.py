@@ -12,7 +12,7 @@ CONFLICT = 409
 
 
 class MultiModel:
-    """The models that SageMaker has loaded from folders outside of the model repository, by name."""
+    """Models that SageMaker has loaded from folders outside the model repository, by name."""
 
     def __init__(self, control: ModelControl) -> None:
         self._control = control

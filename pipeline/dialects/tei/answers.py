@@ -65,7 +65,7 @@ def tokenize(output: Output, response_options: Sequence[Any], version: str, decl
 def similarity(
     output: Output, response_options: Sequence[Any], version: str, declared: Declared
 ) -> list[Part]:
-    """Encode the response of /similarity: the cosine similarities of the first text with the other texts."""
+    """Encode the response of /similarity: the cosine similarity of the first text with each other text."""
     vectors, _ = vectors_in(output)
     lengths = np.maximum(np.linalg.norm(vectors, axis=1), np.finfo(np.float32).tiny)
     cosines = vectors[1:] @ vectors[0] / (lengths[1:] * lengths[0])
@@ -73,7 +73,7 @@ def similarity(
 
 
 def rerank(output: Output, response_options: Sequence[Any], version: str, declared: Declared) -> list[Part]:
-    """Encode the response of /rerank: index and score of each text, sorted by descending score."""
+    """Encode the response of /rerank: index and score of each text, in descending order of the scores."""
     options = TeiResponseOptions(*response_options)
     scores = _rows(output, "score").astype(np.float32).reshape(-1)
     order = np.argsort(-scores, kind="stable").tolist()
@@ -103,9 +103,9 @@ def predict(output: Output, response_options: Sequence[Any], version: str, decla
 
 
 def _rows(output: Output, name: str) -> npt.NDArray[Any]:
-    """Return the output `name`, an array with one row for each text or token.
+    """Return the output `name`, an array with a row for each text or token.
 
-    Raises UnprintableAnswer if the output is missing or is no array.
+    Raises UnprintableAnswer for an output that is missing or no array.
     """
     value = output.get(name)
     if not isinstance(value, np.ndarray) or not value.ndim:

@@ -213,7 +213,7 @@ class TritonMetrics:
         self._gpus = open_gpu_metrics() if self._settings.gpu else None
 
     def text(self) -> bytes:
-        """Return all metrics for a request to /metrics. As in Triton, unloaded models have no metrics."""
+        """Return all metrics, for a request of /metrics. As in Triton, unloaded models have none."""
         models = list(self._models.loaded())
         lines = [
             *self._counters(models),

@@ -21,7 +21,7 @@ from pipeline.triton.repository import DUPLICATE
 def build_index(models: KServeModels, *, ready_only: bool) -> list[dict[str, Any]]:
     """Return Triton's repository index: name, version, state and reason of each model.
 
-    ready_only: whether models in states other than READY are left out.
+    ready_only: whether models in other states than READY are omitted.
     """
     rows = [row for model in models.all() for row in _list_entries(models, model)]
     rows += [
@@ -57,7 +57,7 @@ def _row(name: str, version: str, state: str, reason: str) -> dict[str, Any]:
 
 
 def parse_ready_only(body: bytes) -> bool:
-    """Return whether the body of an index request contains `"ready": true`. Raises KServeRefusal."""
+    """Return whether the body of an index request has `"ready": true`. Raises KServeRefusal."""
     document = json_fields.parse_json(body) if body.strip() else {}
     ready_only = document.get("ready", False) if isinstance(document, dict) else False
     if not isinstance(ready_only, bool):

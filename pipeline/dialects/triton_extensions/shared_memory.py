@@ -39,7 +39,7 @@ class Region:
     _users: int = 0  # requests in flight with outputs in the region
 
     def document(self) -> dict[str, Any]:
-        """Return the region as JSON values, for a status request."""
+        """Return the region as JSON, for a status request."""
         return {"name": self.name, "key": self.key, "offset": self.offset, "byte_size": self.byte_size}
 
     @property
@@ -47,7 +47,7 @@ class Region:
         return self.fd >= 0
 
     def unregister(self) -> None:
-        """Close the file as soon as no request uses the region."""
+        """Close the file, once no request uses the region."""
         self._registered = False
         self._close_unused()
 
@@ -92,7 +92,7 @@ class Span:
         return data
 
     def write_tensor(self, data: Part) -> None:
-        """Write an output tensor of at most `size` bytes. Raises KServeRefusal like `read_bytes`."""
+        """Write an output tensor of at most `size` bytes. Raises KServeRefusal as `read_bytes` does."""
         try:
             if os.fstat(self.region.fd).st_size < self._offset + len(data):
                 raise self._too_short()  # writing there would make the file longer
@@ -269,7 +269,7 @@ class SharedMemoryOutputs:
         """Write the last parts of a response to shared memory, and return the other parts.
 
         answer: the encoded response, an error, or None when the client has left. Errors and None are returned
-        unchanged. If writing fails, returns a KServeRefusal.
+        as they are. Returns a KServeRefusal if writing fails.
         """
         try:
             if answer is None or isinstance(answer, ServingError):

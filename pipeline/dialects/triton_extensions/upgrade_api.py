@@ -38,7 +38,7 @@ class UpgradeRequest(NamedTuple):
 
 
 def parse_upgrade(body: bytes) -> UpgradeRequest:
-    """Parse the JSON body of an upgrade request. Raises KServeRefusal (HTTP 400) with the invalid member."""
+    """Parse the JSON body of a request for an upgrade. Raises KServeRefusal (HTTP 400) with the member."""
     document = json_fields.parse_json(body) if body.strip() else {}
     if not isinstance(document, dict):
         raise KServeRefusal('the body of an upgrade is a JSON object, such as {"version": "2"}')
