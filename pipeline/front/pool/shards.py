@@ -243,7 +243,7 @@ class Shards:
         return merge_causes([self._former_causes, *(link.list_causes() for link in self._links)])
 
     def accept(self, connection: socket.socket) -> None:
-        """Let a shard serve a new connection if its first request is a POST; otherwise the front-end process.
+        """Let a shard serve a new connection if its first request is a POST; otherwise the front end does.
 
         Health checks (GET) thus do not depend on shards.
         """

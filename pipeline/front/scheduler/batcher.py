@@ -410,7 +410,7 @@ class Batcher:
 
     @property
     def _has_available(self) -> bool:
-        """Whether a worker instance will soon accept tasks: it is ready, without an abandoned or long run."""
+        """Whether an instance will soon accept tasks: it is ready, and runs no abandoned or large request."""
         return any(
             instance.state is _READY
             and instance.abandoned is None

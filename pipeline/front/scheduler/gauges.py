@@ -167,7 +167,7 @@ def watch_traces(metrics: Metrics, traces: Traces) -> None:
 
 
 def _watch_choices(metrics: Metrics, batchers: Mapping[str, Batcher]) -> None:
-    """Register the gauge of the engines chosen by `engine: auto`, with their measured rows per second."""
+    """Register the gauge of engines chosen by `auto` in config.yml, with their measured rows per second."""
 
     def choices() -> Rows:
         for op, batcher in batchers.items():

@@ -319,7 +319,7 @@ class Scheduler:
         )
 
     def create_batcher_beside(self, op: str, plan: Plan, live_op: str = "") -> Batcher:
-        """Create a batcher, with its worker pool, for another version of a model besides the served version.
+        """Create a batcher, with its worker pool, for another version of a model beside the served version.
 
         A failure of the workers has no effect on the service. The workers are no shards.
 

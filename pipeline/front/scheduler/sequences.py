@@ -160,7 +160,7 @@ class Turn:
                 return
 
     def find_refusal(self) -> ServingError | None:
-        """Return an error if the request's new state would exceed `limits.sequence_bytes`, else None."""
+        """Return an error if all states exceed `limits.sequence_bytes` with the new state, else None."""
         return None if self.ends else self._owner.find_refusal(self._sequence, self.state)
 
     def end(self, *, succeeded: bool) -> None:
