@@ -354,7 +354,7 @@ class HttpHandler(ABC):
 
     @abstractmethod
     def refusal(self, error: ServingError) -> tuple[bytes, bytes]:
-        """Return header lines and body of the dialect's error response to an invalid HTTP request."""
+        """Return header lines and body of the dialect's error response to incomplete or invalid HTTP."""
 
     @abstractmethod
     def refuse(self, request: HttpRequest, error: ServingError, head: bytes = b"") -> None:

@@ -272,10 +272,10 @@ def bind_all(ports: Mapping[str, tuple[str, int]]) -> list[socket.socket]:
 
 
 def bind(address: str, port: int, name: str) -> socket.socket:
-    """Return a listening socket of an address and port; without an address, of all network interfaces.
+    """Return a listening socket; without an address, on all IPv4 and, if available, IPv6 interfaces.
 
-    All interfaces are IPv4 and, if available, IPv6. name: config key of the port, for the error. Raises
-    StartFailed if the port is in use, or the address does not belong to this machine.
+    name: config key of the port, for the error. Raises StartFailed if the port is in use, or the address does
+    not belong to this machine.
     """
     try:
         if address:

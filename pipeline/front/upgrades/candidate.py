@@ -19,7 +19,7 @@ from pipeline.models.tensor_spec import TensorSpec
 
 
 class UpgradeRefused(InvalidInput):
-    """Raised for an upgrade request that can't be carried out (HTTP 400). No model has been loaded."""
+    """Raised for an upgrade that can't begin (HTTP 400). No model has been loaded."""
 
 
 class Interface(NamedTuple):

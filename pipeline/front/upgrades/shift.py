@@ -70,7 +70,7 @@ class Shift:
 
     @property
     def usual_s(self) -> float:
-        """The 95th percentile of the served version's response times in seconds; infinite at first."""
+        """The 95th percentile of the served version's times in seconds; infinite before `MIN_TIMES` requests."""
         return self._late_s / self._settings.latency_limit
 
     def begin_step(self) -> None:
