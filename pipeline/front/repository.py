@@ -561,7 +561,7 @@ class ModelLoader(Repository):
     async def _differs(self, name: str) -> bool:
         """Return whether polling should load the model.
 
-        True if the model on disk differs from the served model, and from the version whose load failed last.
+        True if the model on disk differs from the served model, and from its state at the last failed load.
         """
         served = await asyncio.to_thread(self._source.read_models, [name])
         if why := find_error(name, served):

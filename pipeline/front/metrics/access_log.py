@@ -122,7 +122,7 @@ class AccessLog:
 
     @isolated(None)
     def _log_sum(self, kind: Kind) -> None:
-        """Log how many rejections of a kind came in the last ten seconds. Forget the kind if none came."""
+        """Log how many events of a kind came in the last ten seconds. Forget the kind if none came."""
         cases = self._sums.pop(kind, Sum())
         if cases.count:
             log.log(

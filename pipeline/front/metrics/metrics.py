@@ -301,7 +301,7 @@ class Metrics:
 
 @isolated(b"")
 def _text(source: Callable[[], bytes]) -> bytes:
-    """Return the metrics text of one source. If the source raises, logs the error and returns ""."""
+    """Return the metrics text of one source. If the source raises, logs the error and returns b""."""
     return source()
 
 

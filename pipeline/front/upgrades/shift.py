@@ -70,7 +70,7 @@ class Shift:
 
     @property
     def usual_s(self) -> float:
-        """The 95th percentile of the served version's times in seconds; infinite before `MIN_TIMES` requests."""
+        """The 95th percentile of the served version's times in seconds; infinite before `MIN_TIMES`."""
         return self._late_s / self._settings.latency_limit
 
     def begin_step(self) -> None:
