@@ -1,9 +1,9 @@
 """FRONT PROCESS: scans JSON bodies: limits their depth, and cuts long arrays out of large ones.
 
 Decoding holds the GIL: a body of 60 MB would block the event loop for a second. So a thread replaces each
-long array, the data of a tensor, by a short stand-in. The result is the outline of the body. The front
-decodes the outline, and the worker decodes the arrays. The thread scans in pieces, because NumPy releases the
-GIL.
+long array, the data of a tensor, by a short placeholder (stand-in). The result is the outline of the body.
+The front decodes the outline, and the worker decodes the arrays. The thread scans in pieces, because NumPy
+releases the GIL.
 """
 
 from __future__ import annotations

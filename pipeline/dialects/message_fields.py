@@ -60,7 +60,7 @@ def cut_fields(data: bytes, number: int, limits: Limits) -> tuple[bytes, list[me
 
 
 class LargeMessage(NamedTuple):
-    """A nested protobuf message with long fields, which `check_nested` has cut out of the outer message."""
+    """A nested protobuf message whose long fields `check_nested` has cut out of the outer message."""
 
     data: memoryview  # the complete message
     cut: list[tuple[int, memoryview]]  # number and content of each cut field

@@ -43,7 +43,7 @@ class TextModel(NamedTuple):
         """Return the texts in a member of a JSON body as a model input, which the worker process decodes.
 
         name: name of the member, for error messages. width: number of texts in each element of TEI's lists of
-        texts and pairs; 0 for other APIs. part: which text of each pair is the input.
+        texts and pairs; 0 for other bodies. part: index of the text in each pair.
         """
         as_tensor = self.served.config is not None  # models of a repository accept only tensors
         return UnreadTexts(

@@ -685,7 +685,7 @@ def _check_not_empty(message: Body) -> None:
 def key_value_paths(app: App) -> dict[str, Any]:
     """Return the key/value paths for /openapi.json: one for the service, or for each model of a repository.
 
-    Models in a repository are left out unless all their inputs are single texts.
+    Models in a repository are left out unless all their required inputs are single texts.
     """
     if app.repository is None:
         model = "" if app.default is None else app.default.name

@@ -73,7 +73,7 @@ class RepositoryModels:
 def get_text_example(model: ServedModel) -> Mapping[str, str]:
     """Return an example text for each required input of a model in a repository.
 
-    Empty if an input is not a single text.
+    Empty if a required input is not a single text.
     """
     if model.config is None or model.signature is None:
         return {}

@@ -266,7 +266,7 @@ class KServeModels:
         return list(self._app_models.served[model.key].graph.ops)
 
     def joint_ops(self, model: KServeModel) -> list[str]:
-        """Return a list of the Op whose workers run all steps of an ensemble; empty if there is none."""
+        """Return the name of the Op whose workers run all steps of an ensemble, or an empty list."""
         return list(filter(None, [self._app_models.served[model.key].joint_op]))
 
     def standing(self, model: KServeModel) -> Standing:

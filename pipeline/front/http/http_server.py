@@ -241,7 +241,7 @@ class HttpServer:
 
     @property
     def _is_open(self) -> bool:
-        """Whether a connection or a TLS handshake is open in this process, or a connection in a shard."""
+        """Whether a connection is open, here or in a shard, or about to be, as in a TLS handshake."""
         in_shards = self._shards is not None and bool(self._shards.connections or self._adopting)
         return bool(self._listener.connections or self._handshakes or in_shards)
 
