@@ -271,8 +271,8 @@ class Pace:
         """Record the duration of a dispatch (a group of tasks in a worker) that has ended.
 
         took_s: the duration in seconds. tasks: number of its requests. runs: sequential executions of the
-        model; 0 if unknown. rows: rows of its requests, at least one for each. streamed_s: part of the duration, from
-        first to latest answers.
+        model; 0 if unknown. rows: rows of its requests, at least one for each. streamed_s: part of the
+        duration, from first to latest answers.
         """
         if runs > 1:
             is_known = self._tasks_a_run < math.inf
@@ -422,7 +422,8 @@ class Batcher:
     def sound(self) -> int:
         """Number of worker instances that are ready and do not seem to hang in a model run.
 
-        It is 0 in a crash loop. A hung instance is killed only at its time limit, because a single run may be slow.
+        It is 0 in a crash loop. A hung instance is killed only at its time limit, because a single run may be
+        slow.
         """
         if self.pool.in_crash_loop:
             return 0
